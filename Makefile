@@ -53,14 +53,14 @@ test-mlflow: .venv/installed
 	.venv-mlflow/bin/python -m pytest tests/flare/test_tracking.py -m slow
 
 lint: .venv/installed
-	$(RUN) -m ruff check custom tests bench provisioning docs/site
-	$(RUN) -m ruff format --check custom tests bench provisioning docs/site
+	$(RUN) -m ruff check custom tests bench provisioning recipes docs/site
+	$(RUN) -m ruff format --check custom tests bench provisioning recipes docs/site
 	$(RUN) -m mypy
 	$(RUN) bench/house.py --check
 
 format: .venv/installed
-	$(RUN) -m ruff check --fix custom tests bench provisioning docs/site
-	$(RUN) -m ruff format custom tests bench provisioning docs/site
+	$(RUN) -m ruff check --fix custom tests bench provisioning recipes docs/site
+	$(RUN) -m ruff format custom tests bench provisioning recipes docs/site
 
 # docs/study.md, from the settings.
 docs: .venv/installed
@@ -68,7 +68,7 @@ docs: .venv/installed
 
 # All pages as a site with search, in site/: nothing misspelt, no link that leads nowhere, every reader's question found.
 # Loads nothing from outside, also when it is read: python -m http.server -d site. Needs node.
-WORDS := *.md docs bench/*.md jobs/*.md provisioning site_configs
+WORDS := *.md docs bench/*.md jobs/*.md provisioning recipes site_configs
 site: .venv-site/installed
 	.venv-site/bin/codespell $(WORDS) --skip '*.png' --ignore-words-list fo,neumonia
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build -f docs/site/mkdocs.yml

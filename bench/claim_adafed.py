@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from runs import JOBS, Choices, silofl
+from runs import JOBS, Choices, run_recipe, silofl
 from verdicts import QUICK, Claim, Paper, Row, Table, Wanted, mean_over_sites
 
 from silofl.federation.ledger import read_ledger
@@ -30,7 +30,6 @@ EPOCHS, RATES, RATE_OF_F = 24, (0.01, 0.03, 0.1), 0.03
 CHANGES: Choices = {"labels": CLASSES, "training.momentum": 0.9, "training.batch_size": 16, "guard": False}
 METHODS = {
     "local": "local",
-    "oneshot": "oneshot",
     "FedAvg": "fedavg",
     "FedPer": "fedper",
     "FedBN": "fedbn",
@@ -67,7 +66,7 @@ def make(alpha: float, folder: Path, seed: int) -> None:
     if not sites.is_dir():
         dealt = ["--sites", str(SITES), "--alpha", str(alpha), "--equal-sizes", "--test", "0.5", "--validation", "0.4"]
         names = ["--labels", ",".join(CLASSES.values()), "--seed", str(seed)]
-        silofl("import", "medmnist", str(file), str(sites), *dealt, *names)
+        run_recipe("medmnist", file, sites, *dealt, *names)
     job = [str(JOBS / JOB), "--data", str(sites), "--out", str(sites / "pretrained.pt"), "--epochs", str(EPOCHS)]
     changes = CHANGES | {"training.learning_rate": RATE_OF_F}
     silofl("pretrain", *job, "--seed", str(seed), *format_set_options(changes))
@@ -176,7 +175,7 @@ EVEN = Table(
     "labels-even",
     JOB,
     partial(make, 100.0),
-    tuple(rows(("local", "oneshot", "FedAvg", "FedBN", "AdaFed"), " from f")),
+    tuple(rows(("local", "FedAvg", "FedBN", "AdaFed"), " from f")),
     CHANGES,
     {"mean": mean_over_sites, "rounds": rounds_to_fedbn},
     (

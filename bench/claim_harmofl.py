@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from loss_surface import Landscape, draw_filter_directions, mean_loss, measure_losses, plane_points
-from runs import BATCH, Choices
+from runs import BATCH, Choices, run_recipe
 from torch import nn
 from verdicts import (
     COLUMNS,
@@ -36,7 +36,6 @@ from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
-from silofl.importing.importers import ImportOptions, import_layout
 from silofl.training.evaluation import compute_softmax
 from silofl.training.losses import make_loss
 from silofl.training.metrics import mean_of_known
@@ -79,7 +78,6 @@ def _row(name: str, method: str, normalization: Choices = BATCH) -> Row:
 
 LOCAL, FEDAVG, FEDBN = _row("local", "local"), _row("FedAvg", "fedavg"), _row("FedBN", "fedbn")
 PAPERS_OWN = replace(_row("HarmoFL paper", "harmofl:paper"), constant=ALPHA, values=ALPHAS)
-ONESHOT = _row("oneshot", "oneshot")
 AMPLITUDE = _row("amplitude alone", "harmofl-amplitude")
 PERTURBATION = _row("perturbation alone", "harmofl-perturbation")
 REFERENCE = _row("HarmoFL reference (mean only)", "harmofl:reference")
@@ -93,7 +91,6 @@ METHODS = {
 }
 ROWS = (
     LOCAL,
-    ONESHOT,
     FEDAVG,
     FEDBN,
     PAPERS_OWN,
@@ -329,17 +326,16 @@ def _with_other_normalizations(table: Table, rows: Iterable[Row] = OTHERWISE_NOR
     )
 
 
-def _import(layout: str, job: str, options: ImportOptions, folder: Path, seed: int, source: Path) -> None:
+def _import(recipe: str, job: str, options: Sequence[object], folder: Path, seed: int, source: Path) -> None:
     """Deal a public set to the hospitals, each deal by its seed."""
     if not (folder / job).exists():
-        source = next(iter(source.glob("*.npz")), source)  # a set of one file
-        import_layout(layout, source, folder / job, replace(options, seed=seed))
+        run_recipe(recipe, source, folder / job, *options, "--seed", seed)
 
 
 TILES = Table(
     "tiles",
     JOB,
-    partial(_import, "nuclei-tiles", JOB, ImportOptions()),
+    partial(_import, "nuclei_tiles", JOB, ()),
     ROWS,
     {"labels": {0: "few", 1: "many"}},
     COLUMNS_WHERE_LEARNT,
@@ -359,7 +355,7 @@ PNEUMONIA = replace(
         _import,
         "medmnist",
         "adafed_pneumonia",
-        ImportOptions(labels=("normal", "pneumonia"), num_sites=8, alpha=0.5, test=0.3, validation=0.3),
+        ("--labels", "normal,pneumonia", "--sites", 8, "--alpha", 0.5, "--test", 0.3, "--validation", 0.3),
     ),
     rows=_with_rates(ROWS, 0.01, 0.03, 0.1),
     changes={"rounds": 20, "training.momentum": 0.9},
@@ -379,7 +375,7 @@ NUCLEI = replace(
     PNEUMONIA,
     name="nuclei",
     job="harmofl_nuclei",
-    make=partial(_import, "nuclei-dsb2018", "harmofl_nuclei", ImportOptions()),
+    make=partial(_import, "nuclei_dsb2018", "harmofl_nuclei", ()),
     rows=_with_rates(ROWS, 0.001, 0.003),
     changes={"guard": False, "rounds": 20, "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}]},
     needs="nuclei_dsb2018",

@@ -3,11 +3,11 @@
     python bench/control.py DATA OUT [--deals 10] [--starts 2]
 
 Hospitals of simulated abdomens and of real nuclei (images of 32 x 32, a small network), of PneumoniaMNIST, and of
-simulated scores. DATA holds real sets as ``silofl import medmnist X.npz DATA/pneumonia-0 --sites 20 --alpha 0.1 --test
-0.5 --validation 0.25 --seed 0`` and ``silofl import nuclei-dsb2018 SOURCE DATA/nuclei-0 --test 0.5 --validation 0.3
---seed 0`` make them, and so on; what is not there is left out. At each several own models are trained to their end,
-from starts that differ; one half of them takes the federated model's place, so that there is nothing to gain. Hospitals
-with fewer than 20 test units do not count. Finished hospitals in OUT are not trained again.
+simulated scores. DATA holds real sets as ``python recipes/medmnist.py X.npz DATA/pneumonia-0 --sites 20 --alpha 0.1
+--test 0.5 --validation 0.25 --seed 0`` and ``python recipes/nuclei_dsb2018.py SOURCE DATA/nuclei-0 --test 0.5
+--validation 0.3 --seed 0`` make them, and so on; what is not there is left out. At each several own models are trained
+to their end, from starts that differ; one half of them takes the federated model's place, so that there is nothing to
+gain. Hospitals with fewer than 20 test units do not count. Finished hospitals in OUT are not trained again.
 """
 
 import argparse

@@ -14,19 +14,21 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from runs import run_recipe
+
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl_desk.phantoms.phantoms import SITES, make_phantoms
 
-# Set -> what `silofl import` is called with; the source lies below DATA. The activities have no validation part of
+# Set -> the recipe and its arguments; the source lies below DATA. The activities have no validation part of
 # their own, and without one no hospital can compare two models.
 IMPORTS = {
-    "nuclei": ("nuclei-dsb2018", "nuclei_dsb2018"),
+    "nuclei": ("nuclei_dsb2018", "nuclei_dsb2018"),
     "pneumonia": ("medmnist", "pneumoniamnist_balanced/pneumoniamnist_balanced.npz"),
     "mednist": ("medmnist", "mednist6_28/mednist6_28.npz"),
     "activity": ("hmp", "hmp_activity", "--validation", "0.3"),
     "phantoms": (),
-    "volumes": ("spine-gm", "spine_gm_mri"),
+    "volumes": ("spine_gm", "spine_gm_mri"),
 }
 VERDICTS = ("better for its patients", "worse for its patients", "keeps its own model", "no clear difference")
 FEW, UNFINISHED = "too few to say", "not trained to the end"
@@ -64,8 +66,8 @@ def run_defaults(name: str, data: Path, out: Path) -> tuple[float, Results]:
         if name == "phantoms":
             make_phantoms(sites)
         elif not sites.exists():
-            layout, source, *further = IMPORTS[name]
-            call("import", layout, str(data / source), str(sites), *further)
+            recipe, source, *further = IMPORTS[name]
+            run_recipe(recipe, data / source, sites, *further)
         if not study.exists():
             call("new-study", str(sites), str(study))
         # Of the phantoms a fifth hospital lies there, which takes no part.

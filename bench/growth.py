@@ -20,8 +20,7 @@ import numpy as np
 import scale
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 from reading import write_tiles
-
-from silofl.importing.importers import ImportOptions, import_layout
+from runs import run_recipe
 
 MIB = 2**20
 LINEAR = 1.05
@@ -121,10 +120,10 @@ def grown(what: str, numbers: list[int], measure: Callable[[Path, int], tuple[fl
 
 def of_pictures(folder: Path, num_sites: int, training: int, num_rounds: int = 6) -> tuple[float, int]:
     """Return the seconds of a round of FedAvg with so many training pictures in all, and the most memory."""
-    # A third of the pictures each in train, val and test; the importer deals them anew, half of them to training.
+    # A third of the pictures each in train, val and test; the recipe deals them anew, half of them to training.
     scale.write_pictures(folder / "pictures.npz", 2 * training // scale.CLASSES)
-    dealt = ImportOptions(num_sites=num_sites, alpha=100.0, test=0.25, validation=0.25)
-    import_layout("medmnist", folder / "pictures.npz", folder / "data", dealt)
+    dealt = ["--sites", num_sites, "--alpha", 100.0, "--test", 0.25, "--validation", 0.25]
+    run_recipe("medmnist", folder / "pictures.npz", folder / "data", *dealt)
     labels = ", ".join(f"{number}: class {number}" for number in range(scale.CLASSES))
     return run(scale.JOB, folder, *FEDAVG, f"labels={{{labels}}}", f"rounds={num_rounds}")
 

@@ -2,7 +2,7 @@
 
     python bench/harmofl.py OUT [--development 101,102] [--seeds 111,112,113] [--rounds 20] [--processes 1]
 
-All keep BatchNorm at home and average the models of the last quarter. On phantoms of the development seeds are tried:
+All keep BatchNorm at home. On phantoms of the development seeds are tried:
 each input normalisation with and without perturbation, with a constant and a falling learning rate; bands of the
 amplitude on images that are scaled in three ways; and lengths of the perturbation, constant or falling with the rate.
 The best row by validation, mean over sites and seeds, is then trained on phantoms of the other seeds, beside the best
@@ -22,7 +22,7 @@ from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.studies.demo import SMALL
 
-HARMOFL: Choices = {"name": "harmofl", "average_last": 0.25}
+HARMOFL: Choices = {"name": "harmofl"}
 # Frequencies of images of 64 x 64.
 INPUTS: dict[str, Choices] = {
     "no amplitude": {"input": "none"},

@@ -2,10 +2,10 @@
 
     python bench/joining.py DATA OUT [--processes 16] [--sets nuclei,spine] [--seeds 0,1,2]
 
-DATA holds one folder per set and seed, dealt with that seed by ``silofl import --seed`` or the demonstration:
+DATA holds one folder per set and seed, dealt with that seed by a recipe (``--seed``) or the demonstration:
 ``nuclei-0``, ``spine-0``, ``activity-0``, ``mednist-0``, ``pneumonia-0``, ``phantoms-0`` and so on. Sites choose on
-validation data, which ``import medmnist`` makes with ``--validation 0.25``. Every method runs with the mean of the last
-quarter and the guard, both with a falling and with a constant learning rate. Each run takes one process; finished
+validation data, which ``recipes/medmnist.py`` makes with ``--validation 0.25``. Every method runs with the guard, both
+with a falling and with a constant learning rate. Each run takes one process; finished
 ones in OUT are used again. The tables are printed and written as OUT/joining.md: means and their deviation over the
 seeds, then the verdicts as ``silofl compare`` prints them. Where a run has no result, all rows of its set are compared
 on the seeds that each of them has.
@@ -35,10 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "harmofl": {"algorithm": {"name": "harmofl"}, **BATCH},
     "adafed": {"algorithm": {"name": "adafed"}, **BATCH},
     "fedsm": {"algorithm": {"name": "fedsm"}},
-    "oneshot": {"algorithm": {"name": "oneshot", "preset": "paper"}},
 }
-# Nothing is averaged over rounds of models that leave once.
-OF_ONE_EXCHANGE: dict[str, Any] = {"algorithm.average_last": 0.0}
 SCHEDULES = ("constant", "poly")
 # Own and federated model at the usual threshold stand before those with the threshold that the site chose.
 COLUMNS = (
@@ -70,7 +67,7 @@ def main() -> None:
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
     options = parser.parse_args()
     # The jobs of the papers' settings have the guard off.
-    changes = {"algorithm.average_last": 0.25, "guard": True, "device": options.device}
+    changes = {"guard": True, "device": options.device}
     changes |= {"rounds": options.rounds} if options.rounds else {}
     wanted: Wanted = {}
     axes = (text.split(",") for text in (options.sets, options.methods, options.schedules))
@@ -91,7 +88,6 @@ def build_run(name: str, method: str, schedule: str, seed: int, changes: Mapping
     """Return a run of a method on a set."""
     own = METHODS[method] | (for_selector(name) if method == "fedsm" else {})
     folder = f"{name}/{method}-{schedule}/seed{seed}"
-    changes = {**changes, **(OF_ONE_EXCHANGE if method == "oneshot" else {})}
     return Alone(name, folder, own | {"training.schedule": schedule, "seed": seed} | changes, f"{name}-{seed}")
 
 

@@ -3,7 +3,7 @@
     python bench/methods.py DATA OUT [--sets mednist,pneumonia] [--rounds 40] [--seeds 0,1,2] [--processes 2]
     python bench/methods.py DATA OUT --estimate
 
-DATA holds one folder a set, as ``silofl import`` makes them: ``nuclei``, ``spine``, ``activity``, ``mednist``,
+DATA holds one folder a set, as ``recipes/`` makes them: ``nuclei``, ``spine``, ``activity``, ``mednist``,
 ``pneumonia``. The search is the same for all: three learning rates, and those beyond while the best is at an edge, seed
 0, half the rounds, the best by the mean over sites of the validation. With it each method is trained with all seeds; a
 rate with which one of them fails gives way to the next best.
@@ -62,7 +62,7 @@ OF_BATCHNORM = ("fedbn", "harmofl", "f-adafed")
 TWO_EPOCHS = ("fedrep",)
 # Half of its rounds are those in which every site goes on alone; its presets have them on top.
 TWO_HALVES = ("finetuning",)
-METHODS = (BASELINE, "oneshot:paper", *SHARED, *PERSONAL, *OF_BATCHNORM)
+METHODS = (BASELINE, *SHARED, *PERSONAL, *OF_BATCHNORM)
 # Rounds by which hours are estimated.
 TRIED = 2
 

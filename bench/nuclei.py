@@ -2,7 +2,7 @@
 
     python bench/nuclei.py SOURCE OUT [--rounds 40]
 
-SOURCE is the nuclei set in the form that ``silofl import nuclei-dsb2018`` reads. Every run is a row of ``silofl
+SOURCE is the nuclei set in the form that ``recipes/nuclei_dsb2018.py`` reads. Every run is a row of ``silofl
 compare`` of ``jobs/harmofl_nuclei`` with other choices in its study; finished runs in OUT are reused.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from runs import Choices, best_choices, compared, name_of, silofl
+from runs import Choices, best_choices, compared, name_of, run_recipe
 
 from silofl.federation.results import Results
 from silofl_desk.report.result_tables import mean_and_deviation
@@ -42,7 +42,6 @@ METHODS = (
     Method("HarmoFL paper", {"name": "harmofl", "preset": "paper"}, seeds=SEEDS),
     Method("HarmoFL reference", {"name": "harmofl", "preset": "reference"}),
     Method("Local training", {"name": "local"}),
-    Method("oneshot", {"name": "oneshot"}),
     Method("AmpNorm full alone", {"name": "fedavg", **WHOLE_AMPLITUDE}),
     Method("perturbation alone", {"name": "fedavg", **PERTURBED}),
     Method("FedAvg", {"name": "fedavg"}, "batch_stateless"),
@@ -69,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
     data = options.out / "data"
     if not data.exists():
-        silofl("import", "nuclei-dsb2018", str(options.source), str(data))
+        run_recipe("nuclei_dsb2018", options.source, data)
     methods = (METHODS[0], tuned_fedavg(data, options), *METHODS[1:])
     print(table([(method, run(method, data, options)) for method in methods]))
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from claims import RATES
 
-STATELESS, ALONE = "stateless BatchNorm", ("local", "oneshot")
+STATELESS, ALONE = "stateless BatchNorm", "local"
 PLAIN = "FedAvg"
 # What the jobs that a newcomer starts from are set to.
 DEFAULT = "FedAvg, GroupNorm"
@@ -46,7 +46,7 @@ def collect_validation(stored: Mapping[str, Mapping[str, Mapping]]) -> dict[str,
         # As stains-0.5-normalizations.
         values = found.setdefault(table.partition("-")[0], {})
         for row, one in rows.items():
-            if STATELESS not in row and row not in ALONE:
+            if STATELESS not in row and row != ALONE:
                 values.setdefault(row, []).append(max(filter(None, one["validation"].values())))
     return {name: {row: float(np.mean(several)) for row, several in rows.items()} for name, rows in found.items()}
 

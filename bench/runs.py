@@ -234,6 +234,12 @@ def _words(choices: Mapping[str, Any]) -> list[str]:
     return words
 
 
+def run_recipe(name: str, source: Path, target: Path, *options: object) -> None:
+    """Import a public set by a script in recipes/; stop where it fails."""
+    command = [sys.executable, JOBS.parent / "recipes" / f"{name}.py", source, target, *options]
+    subprocess.run([str(one) for one in command], check=True, stdout=subprocess.DEVNULL)
+
+
 def silofl(*arguments: str) -> str:
     """Run a command of SiloFL and return what it printed for programs; stop where it fails."""
     command = [sys.executable, "-m", "silofl", *arguments]

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 from echo import Echoed, echoed
 from memory import GIB, watched
+from runs import run_recipe
 
-from silofl.importing.importers import ImportOptions, import_layout
 from silofl_desk.options import parse_setting
 from silofl_desk.studies.simulation import Simulation, settle_job
 
@@ -75,8 +75,8 @@ def of_sites(sites: int, rounds: int) -> Scale:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_pictures(folder / "pictures.npz")
-        dealt = ImportOptions(num_sites=sites, alpha=0.1, test=0.5, validation=0.0)
-        import_layout("medmnist", folder / "pictures.npz", folder / "data", dealt)
+        dealt = ["--sites", sites, "--alpha", 0.1, "--test", 0.5]
+        run_recipe("medmnist", folder / "pictures.npz", folder / "data", *dealt)
         return both_ways(JOB, folder, choices, (1, SIZE, SIZE))
 
 

@@ -31,7 +31,7 @@ from ready_made import META
 
 from silofl.base.files import write_json
 from silofl.base.settings import dump_yaml
-from silofl.federation.needs import server_memory_bytes, site_names, traveling_bytes
+from silofl.federation.needs import site_names, traveling_bytes
 from silofl.flare.controller import RoundsController
 from silofl.models import build_plain_model
 from silofl.setup.software import read_software
@@ -116,7 +116,7 @@ def read_own() -> int:
 
 
 def main() -> None:
-    """Measure, and print beside what `silofl estimate` says."""
+    """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, default=8)
     parser.add_argument("--mb", type=float, default=300, help="of a model, in float32; at most 400")
@@ -127,7 +127,6 @@ def main() -> None:
     study = build_study(options.mb, options.rounds, options.sites, options.choices)
     model = traveling_bytes(study)
     print(f"{options.sites} sites, {study.algorithm.name}, a model of {model / 1e6:.0f} MB")
-    print(f"estimate: {server_memory_bytes(study, options.sites) / GIB:.2f} GiB")
     measure(study, options.sites, model, options.plain)
 
 

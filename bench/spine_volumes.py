@@ -1,11 +1,11 @@
-"""Spinal cords at a hospital that did not train: slices in 2D, volumes in 3D, and volumes by a plan, as long each.
+"""Spinal cords at a hospital that did not train: slices in 2D and volumes in 3D, as long each.
 
-    python bench/spine_volumes.py DATA OUT [--seconds 300] [--seeds 0] [--arms 2D,3D,planned] [--processes 1]
+    python bench/spine_volumes.py DATA OUT [--seconds 300] [--seeds 0] [--arms 2D,3D] [--processes 1]
 
-DATA is the folder that ``silofl import spine-gm`` wrote. FedAvg trains at all hospitals but one, whose whole volumes
+DATA is the folder that ``recipes/spine_gm.py`` wrote. FedAvg trains at all hospitals but one, whose whole volumes
 ``silofl predict`` then labels on their own grid: Dice, and the 95th percentile of the surfaces' distances in mm, means
-over the labels. A few rounds of each arm first, one arm after the other, say how many fit into the seconds. The plan is
-that of ``silofl plan`` from the data of all hospitals. Finished runs in OUT are reused.
+over the labels. A few rounds of each arm first, one arm after the other, say how many fit into the seconds. Finished
+runs in OUT are reused.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ IN_3D: Choices = {
     "data.augment": [{"RandAffine": {"prob": 0.5} | MOVES}],
 }
 CROPPED: Choices = {"data.transforms": [{"CenterSpatialCrop": {"roi_size": [64, 64, -1]}}]}
-WHOLE: Choices = {"data.transforms": []}
-JOB, PLANNED = JOBS / "fedsm_spine", "planned"
-ARMS = {"2D": FEDAVG, "3D": FEDAVG | IN_3D | CROPPED, PLANNED: FEDAVG}
+JOB = JOBS / "fedsm_spine"
+ARMS = {"2D": FEDAVG, "3D": FEDAVG | IN_3D | CROPPED}
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,10 @@ class Run:
         if not is_finished(run):
             shutil.rmtree(run, ignore_errors=True)
             run.parent.mkdir(parents=True, exist_ok=True)
-            job = self.out / PLANNED if self.arm == PLANNED else JOB
             words = {"data": self.out / "data", "cache": self.out / "cache", "out": run, "leave-out": self.left_out}
             words |= {"rounds": rounds, "seed": self.seed}
             options = [word for key, value in words.items() for word in (f"--{key}", str(value))]
-            silofl("simulate", str(job), *options, *format_set_options(ARMS[self.arm]), "--alone", "--json")
+            silofl("simulate", str(JOB), *options, *format_set_options(ARMS[self.arm]), "--alone", "--json")
         return run
 
     def cases(self, rounds: int) -> list[Case]:
@@ -126,9 +124,6 @@ def main() -> None:
     options = parser.parse_args()
     out, arms = options.out.resolve(), options.arms.split(",")
     hospitals = write_whole(options.data, out / "data")
-    if not (out / PLANNED).exists():
-        changes = format_set_options(IN_3D | WHOLE)
-        silofl("plan", str(JOB), "--data", str(out / "data"), "--out", str(out / PLANNED), *changes)
     rounds = rounds_of(out, hospitals[0], options.seconds)
     runs = [Run(out, *one) for one in itertools.product(arms, hospitals, options.seeds.split(","))]
     with ThreadPoolExecutor(options.processes) as pool:

@@ -1,4 +1,4 @@
-"""How long ready-made arrays take over a thin line, by kits over mutual TLS, beside what `silofl estimate` says.
+"""How long ready-made arrays take over a thin line, by kits over mutual TLS, beside what its bytes take.
 
     PYTHONPATH=. python bench/thin_line.py OUT [--sites 2] [--mb 120] [--rounds 3] [--rate 8Mbit] [--delay-ms 50]
 
@@ -13,6 +13,7 @@ model of 1 GiB:
 import argparse
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -81,8 +82,7 @@ def main() -> None:
         network = stack.enter_context(
             Network(make_network(out, (address, options.port), hospitals, bits), out / "logs", spaces)
         )
-        job = write_job(out / "job", options, hospitals)
-        job = write_timeouts(job, options.sites, bits)
+        job = write_job(out / "job", options, hospitals, bits)
         began = time.monotonic()
         number, status = network.run_job(job, LIMIT_S)
         print(f"the job took {time.monotonic() - began:.0f} s and is {status}")
@@ -140,11 +140,15 @@ def make_network(out: Path, address: tuple[str, int], hospitals: list[str], bits
     return folder
 
 
-def write_job(job: Path, options: argparse.Namespace, hospitals: list[str]) -> Path:
-    """Write the job of ready-made arrays into a folder."""
+def write_job(job: Path, options: argparse.Namespace, hospitals: list[str], bits: float) -> Path:
+    """Write the job of ready-made arrays, with time enough for the line, into a folder."""
     choices = [f"federation.sites=[{','.join(hospitals)}]", *options.choices]
     study = build_study(options.mb, options.rounds, options.sites, choices)
+    seconds = options.sites * 2 * traveling_bytes(study) * 8 / bits
+    federation = study.federation.model_copy(update={"task_timeout_s": max(600, math.ceil(3 * seconds))})
+    study = study.model_copy(update={"federation": federation})
     print(f"{options.sites} sites, a model of {traveling_bytes(study) / 1e6:.0f} MB, each wire {options.rate}")
+    print(f"the bytes of a round take {seconds:.0f} s")
     site = {"path": "ready_made.ReadyMade", "args": {"software": read_software().model_dump()}}
     form = {"format_version": 2, "components": []}
     server = {"workflows": [{"id": "rounds", "path": "silofl.flare.fedavg.FedAvgController", "args": {}}]}
@@ -157,16 +161,6 @@ def write_job(job: Path, options: argparse.Namespace, hospitals: list[str]) -> P
         write_json(job / name, values)
     (job / "app/config/study.yaml").write_text(dump_yaml(study.model_dump(mode="json", exclude_none=True)))
     return job
-
-
-def write_timeouts(job: Path, sites: int, bits: float) -> Path:
-    """Print what the estimate says of the lines, and return the job with its timeouts."""
-    target, line = job.with_name("estimated"), f"{bits / 1e6:g}Mbit"
-    words = ["estimate", job, "--sites", sites, "--bandwidth", line, "--seconds-per-step", 1, "--write", target]
-    command = [sys.executable, "-m", "silofl", *map(str, words), "--set", "guard=false"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    print(*(line for line in found.stdout.splitlines() if "line of" in line or "timeout" in line), sep="\n")
-    return target
 
 
 if __name__ == "__main__":

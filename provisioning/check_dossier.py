@@ -39,7 +39,6 @@ def check_dossier(folder: Path, noted: str | None = None) -> Iterator[str]:
         yield from check_partners(parsed)
         yield from check_limits(folder / "records", parsed, dict(tables["limits"]))
         yield from check_keys(folder / "records", tables["keys"])
-        yield from check_attacks(folder / "records" / "membership.json", tables["risk"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         yield f"dossier and records must be whole; {type(error).__name__}: {error}"
 
@@ -145,17 +144,6 @@ def check_keys(folder: Path, rows: list[tuple]) -> Iterator[str]:
             yield f"section keys must have the fingerprint of {name}; it has another"
         if until != f"20{end[:2]}-{end[2:4]}-{end[4:6]}":
             yield f"section keys must say until when {name} is valid, not {until}"
-
-
-def check_attacks(path: Path, rows: list[tuple]) -> Iterator[str]:
-    """Compute the areas of the attacks again, from the losses."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    said = {row[0].removeprefix("membership, "): row[1] for row in rows if row[0].startswith("membership, ")}
-    for model in sorted(found.keys() | {name for name, value in said.items() if value != "not measured"}):
-        members, others = found[model]["members"], found[model]["others"]
-        below = sum((a < b) + (a == b) / 2 for a in members for b in others)
-        if said.get(model) != f"{below / (len(members) * len(others)):.3f}":
-            yield f"section risk must have the area of the losses of {model}; it has {said.get(model)}"
 
 
 if __name__ == "__main__":

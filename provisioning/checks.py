@@ -12,8 +12,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from provisioning.guide import STUDY
-from provisioning.relays import SCRIPT, UMASK, find_relay_faults
 from provisioning.supply_checks import find_supply_faults, installs_for_gpu
+from provisioning.workspace import SCRIPT, UMASK
 from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
 from silofl.base.settings import Section, load_settings
@@ -84,8 +84,6 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
     failures += find_supply_faults(kit)
     if kit.address.security != "mtls":
         failures.append(f"connection_security must be 'mtls', not {kit.address.security!r}; make new kits")
-    if kit.kind == "relay":
-        failures += find_relay_faults(kit)
     if kit.kind in SIDES:
         if not kit.requires_signed_jobs:
             failures.append(
@@ -165,27 +163,25 @@ def _find_mode_faults(kit: Kit) -> Iterator[str]:
 def _find_chain_faults(kit: Kit, root: x509.Certificate) -> Iterator[str]:
     if kit.root != root:
         yield "startup/rootCA.pem must be the root certificate of the other kits; hand out a kit of this network"
-    for path, certificate in kit.certificates.items():
-        try:
-            certificate.verify_directly_issued_by(root)
-        except (ValueError, TypeError, InvalidSignature):
-            yield f"startup/{path.name} must be signed by the root; hand out a kit of this network"
+    try:
+        kit.certificate.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        yield f"startup/{kit.certificate_path.name} must be signed by the root; hand out a kit of this network"
 
 
 def _find_key_faults(kit: Kit) -> Iterator[str]:
     """Find private keys of others in the kit, and a key of its owner that is missing or does not fit."""
-    own = {path.with_suffix(".key"): certificate for path, certificate in kit.certificates.items()}
+    key = kit.key_path
     for path in find_private_keys(kit.folder):
-        if path not in own:
+        if path != key:
             yield f"{path.relative_to(kit.folder)} must not be in this kit, for it is a private key; delete it"
-    for key, certificate in own.items():
-        if not key.is_file():
-            yield f"startup/{key.name} must exist; put the key back, or make a new kit"
-            continue
-        if _public_key(key) != certificate.public_key():
-            yield f"startup/{key.name} must be the key of startup/{key.stem}.crt; put the pair back"
-        if is_exposed(key):
-            yield f"startup/{key.name} must be readable by its owner only; call: chmod 600 {quote(str(key))}"
+    if not key.is_file():
+        yield f"startup/{key.name} must exist; put the key back, or make a new kit"
+        return
+    if _public_key(key) != kit.certificate.public_key():
+        yield f"startup/{key.name} must be the key of startup/{key.stem}.crt; put the pair back"
+    if is_exposed(key):
+        yield f"startup/{key.name} must be readable by its owner only; call: chmod 600 {quote(str(key))}"
 
 
 def _public_key(path: Path) -> object:

@@ -5,7 +5,7 @@
 
 ``make-kits`` does it for all kits of a workspace; a hospital that made its own kit (``nvflare package``) does it with
 this command. Of NVFlare's own files, keys among them, none is written but the start script, which then keeps other
-accounts from what it writes, and of a relay starts SiloFL's; policies that are there stay but for --policies.
+accounts from what it writes; policies that are there stay but for --policies.
 """
 
 import argparse
@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.guide import STUDY, write_guide, write_persons_guide
-from provisioning.relays import GUARDED, SCRIPT, UMASK, UNGUARDED
 from provisioning.supply import LOCK, digest_file, find_own_wheels, is_for_gpu, name_package, read_lock, write_supply
-from provisioning.workspace import CUDA_LOCKS, SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
+from provisioning.workspace import CUDA_LOCKS, SCRIPT, SITE_CONFIGS, SITE_LOCK, UMASK, find_kits, write_yaml
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import read_json, write_json, write_text
 from silofl.base.settings import read_yaml
@@ -27,7 +26,7 @@ from silofl.flare.kit import Kit
 from silofl.flare.stores import is_volatile, read_stores, set_stores
 from silofl.study import load_study
 
-# Kind of kit -> the policies that it gets into local/. An admin's kit decides nothing; a relay runs no job.
+# Kind of kit -> the policies that it gets into local/. An admin's kit decides nothing.
 POLICIES = {
     kind: (settings, "resources.json", "authorization.json", "privacy.json")
     for kind, settings in (("hospital", "site.yaml"), ("server", "server.yaml"))
@@ -90,8 +89,7 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
         return
     lock_checksum = digest_file(kit.folder / LOCK)
     _guard_start(kit.folder / SCRIPT)
-    if kit.kind != "relay":
-        _put_policies(kit, contents)
+    _put_policies(kit, contents)
     _put_line(kit.folder / "local" / line.COMM_CONFIG, contents.line)
     if kit.kind == "hospital" and contents.study:
         _put_study(kit.folder, contents.study)
@@ -104,15 +102,15 @@ def _drop_foreign(folder: Path) -> None:
 
 
 def _guard_start(script: Path) -> None:
-    """Have a kit's start script keep others out, and a relay's start SiloFL's, which keeps sites from one another."""
+    """Have a kit's start script keep other accounts out."""
     first, _, rest = script.read_text(encoding="utf-8").partition("\n")
-    write_text(script, f"{first}\n{GUARD}{rest.removeprefix(GUARD).replace(f' {UNGUARDED} ', f' {GUARDED} ')}")
+    write_text(script, f"{first}\n{GUARD}{rest.removeprefix(GUARD)}")
     # NVFlare's start.sh calls it as a program.
     script.chmod(0o700)
 
 
 def _put_line(path: Path, settings: Mapping[str, int]) -> None:
-    """Write what the network's line asks for beside what else is said there, as where a relay listens."""
+    """Write what the network's line asks for beside what else is said there."""
     if settings:
         write_json(path, read_json(path, absent={}) | settings)
 

@@ -10,7 +10,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 
-from provisioning.relays import read_listener
 from provisioning.supply import LOCK, SBOM, digest_file, is_for_gpu, list_own, read_lock, read_target
 from provisioning.workspace import REPOSITORY
 from silofl.base.files import make_folder, write_text
@@ -45,7 +44,6 @@ LINK = re.compile(r"\[(?P<words>[^]]+)\]\((?P<file>[^)#]*)(#[^)]*)?\)")
 GUIDES = {
     "hospital": "INSTALL.md.j2",
     "server": "INSTALL_server.md.j2",
-    "relay": "INSTALL_relay.md.j2",
     "admin": "INSTALL_person.md.j2",
 }
 # The packages of a lock once installed: with torch for the CPU as measured, for a GPU by the size of its files.
@@ -53,7 +51,7 @@ SOFTWARE_BYTES, GPU_BYTES = 2 * GIB, 7 * GIB
 
 
 def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
-    """Write the INSTALL.md of a server, a relay or a hospital, and the files for a server's or a hospital's machine.
+    """Write the INSTALL.md of a server or a hospital, and the files for its machine.
 
     Args:
         kit: The kit, with its policies and, where the lead gives one, its study.
@@ -67,19 +65,15 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
         values |= _folder_facts(kit) | _resource_facts(kit)
     if kit.kind == "server":
         values |= _server_folders(kit)
-    if kit.kind in ROLES:
-        values["role"] = ROLES[kit.kind]
-        make_folder(kit.folder / SYSTEM)
-        values |= _container_facts(kit)
-        for template in sorted((TEMPLATES / SYSTEM).glob("*.j2")):
-            if kit.kind == "server" and template.stem == BATCH:
-                continue
-            text = ENVIRONMENT.get_template(f"{SYSTEM}/{template.name}").render(values)
-            write_text(kit.folder / SYSTEM / template.stem, text)
-    if kit.kind == "relay":
-        values["listener"] = read_listener(kit)
-    else:
-        _put_pages(kit.folder)
+    values["role"] = ROLES[kit.kind]
+    make_folder(kit.folder / SYSTEM)
+    values |= _container_facts(kit)
+    for template in sorted((TEMPLATES / SYSTEM).glob("*.j2")):
+        if kit.kind == "server" and template.stem == BATCH:
+            continue
+        text = ENVIRONMENT.get_template(f"{SYSTEM}/{template.name}").render(values)
+        write_text(kit.folder / SYSTEM / template.stem, text)
+    _put_pages(kit.folder)
     write_text(kit.folder / SUMS, _format_checksums(kit.folder))
     values["sums"] = digest_file(kit.folder / SUMS)
     _write_install(kit, values)

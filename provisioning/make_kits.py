@@ -15,7 +15,6 @@ from pathlib import Path
 from provisioning.build_wheel import build_wheels
 from provisioning.fill_kits import add_contents_options, check_contents, describe_contents, fill_kit, read_line
 from provisioning.provisioner import Project, provision_project
-from provisioning.relays import complete_relays
 from provisioning.workspace import certificates_file, find_kits, kits_folder, write_yaml
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.settings import NAME, WORDS, read_yaml
@@ -23,21 +22,21 @@ from silofl.base.settings import NAME, WORDS, read_yaml
 # Of a participant; NVFlare takes others too, as properties of their own.
 KEYS = (
     *("name", "type", "org", "role", "default_host", "host_names", "fed_learn_port", "admin_port"),
-    *("listening_host", "connect_to"),
+    "connect_to",
 )
 # Type of a participant -> how it gets its kit in a network that is there.
 ADDED = {"client": "add it with add-hospital", "admin": "add it with add-person"}
 
 
 def make_project(path: Path, host: str | None = None, port: int | None = None) -> Project:
-    """Read a project.yml, set the server's address, and how relays speak.
+    """Read a project.yml and set the server's address.
 
     Args:
         host: Name or address under which others reach the server, instead of the file's.
         port: The server's one port, instead of the file's.
 
     Raises:
-        ConfigError: The file cannot be read, has no server, or a relay that is not safe.
+        ConfigError: The file cannot be read, has no server, or has a relay.
     """
     project = read_yaml(path)
     participants = project.get("participants")
@@ -49,8 +48,12 @@ def make_project(path: Path, host: str | None = None, port: int | None = None) -
     check_participants([{"name": str(project["name"])}, *(one for one in participants if isinstance(one, dict))])
     for participant in (one for one in participants if isinstance(one, dict)):
         _check_keys(path, participant)
+        if participant.get("type") == "relay":
+            raise ConfigError(
+                f"{path} names relay {participant.get('name')!r}, which this version no longer has. Remove it, and let "
+                "its hospitals connect to the server, through a proxy if need be."
+            )
     read_line(project)
-    complete_relays(path, [one for one in participants if isinstance(one, dict)])
     servers[0].update({"default_host": host} if host else {}, **({"fed_learn_port": port} if port else {}))
     return project
 

@@ -28,7 +28,7 @@ START_S, STOP_S = 300.0, 60.0
 
 
 class Network:
-    """The server, the relays and the hospitals of a project, each started from its own kit.
+    """The server and the hospitals of a project, each started from its own kit.
 
     Use as a context: leaving it shuts the network down and ends what does not end by itself.
 
@@ -42,14 +42,13 @@ class Network:
         kits = find_kits(kits_folder(project))
         (self.server,) = (kit for kit in kits if kit.kind == "server")
         self.hospitals = [kit for kit in kits if kit.kind == "hospital"]
-        self.relays = [kit for kit in kits if kit.kind == "relay"]
         people = [kit for kit in kits if kit.kind == "admin"]
         self._people = {kit.role: kit for kit in reversed(people)} | {kit.name: kit for kit in people}
         self.project, self.logs, self._namespaces = project, logs, namespaces
         self._running: dict[str, ProcessTree] = {}
 
     def __enter__(self) -> Network:
-        """Start the server, then relays and hospitals, and wait until all are connected.
+        """Start the server, then the hospitals, and wait until all are connected.
 
         Raises:
             ConfigError: Another program has the server's port.
@@ -64,7 +63,7 @@ class Network:
         try:
             self.start(self.server)
             self._wait("the server's port to open", self._is_open)
-            for kit in (*self.relays, *self.hospitals):
+            for kit in self.hospitals:
                 self.start(kit)
             self._wait("all hospitals to connect", self._is_complete)
         except BaseException:

@@ -53,7 +53,7 @@ def prepare_kit(kit: Kit, out: Path, container: Container) -> None:
     Raises:
         ConfigError: NVFlare refuses it, its site.yaml is wrong, or a hospital's data or state is missing.
     """
-    if kit.kind in ("admin", "relay"):
+    if kit.kind == "admin":
         raise ConfigError(
             f"{kit.folder} must be the kit of a server or a hospital, not of {WHOSE[kit.kind]}; run it as it is"
         )

@@ -21,17 +21,13 @@ from silofl.base.files import read_json, write_atomically
 from silofl.flare.kit import Kit, hosts, read_kit, subject
 
 
-def make_renewed_certificate(
-    kit: Kit, root_key: str, now: datetime, old: x509.Certificate | None = None
-) -> x509.Certificate:
-    """Return a new certificate for a key of the kit, valid from now and at most as long as the root's.
+def make_renewed_certificate(kit: Kit, root_key: str, now: datetime) -> x509.Certificate:
+    """Return a new certificate for the kit's key, valid from now and at most as long as the root's.
 
     Args:
         kit: The kit, whose certificate has name, organisation and role.
         root_key: The root's private key, as PEM.
         now: The first moment at which it is valid.
-        old: The one of the kit's certificates that is renewed, with its key and addresses; the participant's own by
-            default.
 
     Raises:
         ConfigError: The root has expired.
@@ -39,13 +35,12 @@ def make_renewed_certificate(
     end = kit.root.not_valid_after_utc
     if end <= now:
         raise ConfigError(f"the root certificate must be valid, not expired on {end:%Y-%m-%d}; make new kits for all")
-    old = old or kit.certificate
-    names = hosts(old)
+    names = hosts(kit.certificate)
     return generate_cert(
         Identity(kit.name, kit.org, kit.role),
         Identity(subject(kit.root, NameOID.COMMON_NAME)),
         load_private_key(root_key),
-        old.public_key(),
+        kit.certificate.public_key(),
         server_default_host=names[0],
         server_additional_hosts=names[1:],
         not_valid_before=now,
@@ -54,7 +49,7 @@ def make_renewed_certificate(
 
 
 def renew(project: Path, name: str) -> Kit:
-    """Write a kit's renewed certificates into the kit, and its owner's on NVFlare's record.
+    """Write a kit's renewed certificate into the kit and NVFlare's record.
 
     Raises:
         ConfigError: The kit is not there, or the root has expired.
@@ -62,11 +57,9 @@ def renew(project: Path, name: str) -> Kit:
     kit = read_kit(kits_folder(project) / name)
     record = read_json(certificates_file(project))
     now = datetime.now(UTC)
-    for path, old in kit.certificates.items():
-        certificate = serialize_cert(make_renewed_certificate(kit, record["root_pri_key"], now, old))
-        if path == kit.certificate_path:
-            replace_certificate(project, kit.name, certificate.decode("ascii"))
-        write_atomically(path, lambda stream, content=certificate: stream.write(content))
+    certificate = serialize_cert(make_renewed_certificate(kit, record["root_pri_key"], now))
+    replace_certificate(project, kit.name, certificate.decode("ascii"))
+    write_atomically(kit.certificate_path, lambda stream: stream.write(certificate))
     return read_kit(kit.folder)
 
 
@@ -80,6 +73,6 @@ def run(options: argparse.Namespace) -> int:
     """Renew the certificate of one kit."""
     kit = renew(project_folder(options.workspace), options.name)
     print(f"{kit.kind} {kit.name}: valid to {kit.certificate.not_valid_after_utc:%Y-%m-%d}")
-    for path in kit.certificates:
-        print(f"hand out {path}; it replaces startup/{path.name}, then restart")
+    path = kit.certificate_path
+    print(f"hand out {path}; it replaces startup/{path.name}, then restart")
     return ExitCode.COMPLETE

@@ -17,10 +17,13 @@ CLINIC_LOCK = REPOSITORY / "provisioning" / "clinic.lock"
 CUDA_LOCKS = {one: REPOSITORY / "provisioning" / f"cuda-{one}.lock" for one in ("3.11", "3.12", "3.13")}
 # The project file that users copy and change.
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
+# Of a kit: what starts its machine, and what keeps other accounts from what that writes.
+SCRIPT = "startup/sub_start.sh"
+UMASK = "umask 077"
 
 
 def find_kits(path: Path) -> list[Kit]:
-    """Return the kit in a folder, or all kits below it: server, relays, hospitals, people, each by path.
+    """Return the kit in a folder, or all kits below it: server, hospitals, people, each by path.
 
     Raises:
         ConfigError: There is none, or one is broken.

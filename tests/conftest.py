@@ -165,8 +165,7 @@ def decoded_here(monkeypatch):
         return decoded._replace(array=decoded.array.copy(order="K"))
 
     monkeypatch.setattr("silofl.reading.formats.decode_in_subprocess", decode)
-    for module in ("site_data", "data_fingerprint"):
-        monkeypatch.setattr(f"silofl.data.{module}.decode_ahead", nullcontext)
+    monkeypatch.setattr("silofl.data.site_data.decode_ahead", nullcontext)
 
 
 @pytest.fixture

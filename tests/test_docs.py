@@ -39,7 +39,7 @@ from silofl_desk.studies.simulation import changed_study
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = ROOT / "jobs"
 GENERATED = {ROOT / "docs" / "study.md", ROOT / "docs" / "results.md"}
-ROOMS = (".", "bench", "docs", "jobs", "provisioning", "site_configs")
+ROOMS = (".", "bench", "docs", "jobs", "provisioning", "recipes", "site_configs")
 EVERY_PAGE = [path for room in ROOMS for path in sorted((ROOT / room).glob("*.md"))]
 PAGES = [path for path in EVERY_PAGE if path not in GENERATED and path.name != "CHANGELOG.md"]
 EXAMPLE = ROOT / "docs" / "new-algorithm.md"
@@ -210,7 +210,6 @@ def test_every_job_that_a_page_names_exists():
         text = text_of(path)
         given = [arguments for _, arguments in commands(text) if len(arguments) > 1]
         own = {arguments[2] for arguments in given if arguments[0] == "new-study"}
-        own |= {arguments[arguments.index("--out") + 1] for arguments in given if {"plan", "--out"} <= {*arguments}}
         named = {f"jobs/{name}" for name in re.findall(r"(?<![\w./])jobs/(\w+)(?!\.md)\b", text)} - own
         assert sorted(name for name in named if not (ROOT / name).is_dir()) == [], page_id(path)
         bare = {*re.findall(rf"\b(?:{algorithms})_(?:{sets})\b", text)}
@@ -356,7 +355,7 @@ def test_the_security_page_says_of_each_kind_how_one_sites_numbers_are_bounded()
         for change in every_algorithm()
         for kind in list_kinds(changed_study(CLASSES, PLAIN_SGD | {"algorithm": change}))
     ]
-    bounded = {kind.name for kind in kinds if kind.is_bounded} - {"fingerprint"}
+    bounded = {kind.name for kind in kinds if kind.is_bounded}
     robust = {name for row in rows if "`robust`" in row[1] for name in re.findall(r"`(\w+)`", row[0])}
     assert robust == bounded
 

@@ -19,8 +19,6 @@ PROJECT = SETTINGS["project"]
 FURTHER = ("silofl_desk", "silofl_clinic")
 DESK, CLINIC = (tomllib.loads((ROOT / "custom" / name / "pyproject.toml").read_text()) for name in FURTHER)
 TESTS = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
-# Of the desk's rooms of layouts.
-NO_LAYOUTS = {"__init__", "dealing", "description", "examples"}
 DEVELOPMENT = TESTS | {"fire", "jsonschema", "mypy", "ruff", "pre_commit", "pre_commit_hooks", "twine"}
 
 
@@ -103,14 +101,6 @@ def test_each_wheel_holds_its_own_package():
     for name, settings in zip(FURTHER, (DESK, CLINIC), strict=True):
         held = {name, *(f"{name}.{room}" for room in find_packages(ROOT / "custom" / name))}
         assert {*settings["tool"]["setuptools"]["packages"]} == held
-
-
-def test_every_layout_of_the_desk_is_announced():
-    desk = ROOT / "custom" / "silofl_desk"
-    files = [path for room in ("layouts", "sets") for path in (desk / room).glob("*.py")]
-    wanted = {path.stem: f"silofl_desk.{path.parent.name}.{path.stem}:LAYOUT" for path in files}
-    announced = DESK["project"]["entry-points"]["silofl.layouts"]
-    assert announced == {name.replace("_", "-"): value for name, value in wanted.items() if name not in NO_LAYOUTS}
 
 
 def packed_files():

@@ -78,17 +78,8 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         # patience
         ({"federation": {"patience": 0}}, "federation.patience must be greater than 0, not 0"),
         (
-            {"federation": {"patience": 3}, "algorithm": {"name": "fedavg", "average_last": 0.25}},
-            "federation.patience must be null with algorithm.average_last, .* not come, not 3; remove one of both",
-        ),
-        (
             {"federation": {"patience": 3}, "training": {"schedule": "cosine"}},
             "training.schedule 'cosine' lowers the rate over all rounds, .* Remove federation.patience, or choose",
-        ),
-        # a mean of one round
-        (
-            {"rounds": 4, "algorithm": {"name": "fedavg", "average_last": 0.25}},
-            "algorithm.average_last must be above 1/4 with 4 rounds, since a mean needs two, not 0.25; give a",
         ),
         # out of range
         ({"rounds": 0}, "rounds must be at least 1, not 0"),

@@ -36,11 +36,10 @@ CLINIC = {
 ANYBODY = {
     "doctor": ("hospital.doctor", "print versions, machine and settings for a report of a fault, and no name"),
     "schema": ("hospital.schema", "print the JSON schema of study.yaml, site.yaml or dataset.json for an editor"),
-    "completion": ("completion", "print what completes commands and options in bash and zsh"),
 }
 # Those of the wheels that a hospital need not install.
 ELSEWHERE = {
-    **dict.fromkeys(("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare"), DESK_WHEEL),
+    **dict.fromkeys(("demo", "new-study", "survey", "tune", "pretrain", "simulate", "prepare"), DESK_WHEEL),
     **dict.fromkeys(("resume", "compare", "cross-test", "report", "export", "estimate"), DESK_WHEEL),
     **dict.fromkeys(("evaluation-job", "withdraw", "run", "watch", "continue"), DESK_WHEEL),
     **dict.fromkeys(("receive", "fetch", "serve", "monitor"), CLINIC_WHEEL),

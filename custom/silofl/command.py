@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pkgutil import resolve_name
 from typing import Any
 
@@ -17,7 +17,8 @@ WHEELS = DESK_WHEEL, CLINIC_WHEEL = "silofl-desk", "silofl-clinic"
 LACKS = "must have the wheel {0}, which is not here; install {0} " + __version__
 WITHOUT_TORCH = {f"silofl.hospital.{name}" for name in ("import_data", "egress_check", "doctor", "schema")}
 WITHOUT_TORCH |= {f"silofl_clinic.{name}" for name in ("receive", "fetch", "monitor")}
-WITHOUT_TORCH |= {"silofl.completion", "silofl_desk.studies.withdraw"}
+WITHOUT_TORCH |= {"silofl.hospital.check_site"}
+WITHOUT_TORCH |= {f"silofl_desk.studies.{name}" for name in ("comparison_page", "new_study", "survey", "withdraw")}
 
 
 @dataclass(frozen=True)
@@ -71,15 +72,13 @@ def name_commands(wheel: str, role: str, commands: Mapping[str, tuple[str, str]]
     }
 
 
-def find_wheel(name: str) -> Distribution | None:
-    """Return a wheel as it is installed; None where it is not."""
-    try:
-        return distribution(name)
-    except PackageNotFoundError:
-        return None
-
-
 def load_announced(group: str) -> dict[str, Any]:
     """Return name -> what the further wheels that are installed announce under a group of entry points."""
-    wheels = filter(None, map(find_wheel, WHEELS))
-    return {one.name: one.load() for wheel in wheels for one in wheel.entry_points if one.group == group}
+    found: dict[str, Any] = {}
+    for wheel in WHEELS:
+        try:
+            points = distribution(wheel).entry_points
+        except PackageNotFoundError:
+            continue
+        found |= {point.name: point.load() for point in points if point.group == group}
+    return found

@@ -7,8 +7,7 @@ from silofl.command import Command, name_commands
 RESEARCHER = {
     "demo": ("studies.demo", "train on simulated hospitals and write a report"),
     "new-study": ("studies.new_study", "write a job for your own data, from the bundled job that suits them"),
-    "survey": ("studies.survey", "count what hospitals' data hold, and say whether their images look different"),
-    "plan": ("studies.plan", "plan grid, patch, network and batch from the data of all sites"),
+    "survey": ("studies.survey", "count what hospitals' data hold, and measure size, spacing and CT values"),
     "tune": ("studies.tune", "choose learning rate and normalisation on validation data, by a small search"),
     "pretrain": ("studies.pretrain", "train a model on pooled data, for AdaFed (simulation only)"),
     "simulate": ("studies.simulate", "run a job with all its sites on this machine"),
@@ -20,7 +19,7 @@ RESEARCHER = {
     "export": ("inference.export", "write a super model as a MONAI bundle, which PyTorch loads without SiloFL"),
 }
 LEAD = {
-    "estimate": ("studies.estimate", "estimate how much bandwidth, disk, memory and time a job needs"),
+    "estimate": ("studies.estimate", "count the bytes that a job sends by its declared shapes"),
     "evaluation-job": ("studies.evaluation_job", "write the job that tests a trained model at hospitals"),
     "withdraw": ("studies.withdraw", "sign the list of withdrawn models, which predict reads"),
     "run": ("studies.run", "run a job on a network of hospitals as its study lead"),

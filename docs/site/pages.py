@@ -11,7 +11,14 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("*.md", ".github/*.md", "docs/*.md", "docs/figures/*", "docs/notebooks/*", "CITATION.cff")
-PAGES += ("bench/*.md", "jobs/*.md", "provisioning/*.md", "provisioning/monitoring/*.md", "site_configs/*.md")
+PAGES += (
+    "bench/*.md",
+    "jobs/*.md",
+    "provisioning/*.md",
+    "provisioning/monitoring/*.md",
+    "recipes/*.md",
+    "site_configs/*.md",
+)
 # What make gallery has written -> what it is a report of.
 GALLERY = ROOT / "runs/gallery"
 REPORTS = {

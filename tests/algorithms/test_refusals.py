@@ -41,7 +41,6 @@ REFUSED = {
         ({"stays_home": "everything"}, "stays_home must not be everything where sites listen to each other"),
     ],
     "apfl": [
-        ({"average_last": 0.25}, "average_last must be 0 where a personal model is mixed .* not 0.25"),
         ({"parts": ["ditto", "apfl"]}, "parts must hold one algorithm with a personal model"),
         ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with a mixture of models, not 'adam'"),
         ({"training": MOMENTUM}, "training.momentum must be 0 with a mixture of models, not 0.9; the paper has plain"),
@@ -114,17 +113,6 @@ REFUSED = {
         ({"stays_home": "everything"}, "must go with|one model of all sites"),
         ({"parts": ["fedsm"]}, "must go with|one model of all sites"),
         ({"preset": "paper", "network": UNET}, "projection_head must be 0 with unet, not 256: .* set it to 0"),
-    ],
-    "oneshot": [
-        (
-            {"model": {"normalization": "batch_home"}},
-            "must be batch, group or instance with oneshot, .* stay at a hospital",
-        ),
-        ({"stays_home": "nothing"}, "stays_home must be everything where each model leaves once"),
-        ({"input": "harmofl"}, "input must be none where each site trains alone"),
-        ({"mixing": "softpull"}, "mixing must be shared, and a site have one model"),
-        ({"extra_rounds": 2}, "extra_rounds must be 0 where a site sends its model of its best epoch, not 2"),
-        ({"average_last": 0.5}, "average_last must be 0 where a site sends its model of its best epoch, not 0.5"),
     ],
     "perfedavg": [
         ({"stays_home": "everything"}, "step must go with one model of all sites where it is a meta-step"),

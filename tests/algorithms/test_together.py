@@ -15,7 +15,6 @@ TOGETHER = {
         {"parts": ["scaffold"]},
         {"input": "harmofl"},
         {"extra_rounds": 1},
-        {"average_last": 0.7},
     ],
     "perfedavg": [
         {"stays_home": "batchnorm"},
@@ -23,7 +22,6 @@ TOGETHER = {
         {"input": "harmofl"},
         {"parts": ["fedopt"]},
         {"weights": "uniform"},
-        {"average_last": 0.7},
     ],
 }
 EPOCHS = {"training": SGD | {"local_epochs": 2}}

@@ -40,8 +40,7 @@ def test_the_bundled_jobs_are_those_of_the_folder_jobs():
         ("simulate", "harmofl_nucli", "--out", "run"),
         ("new-study", "{data}", "own", "--from", "harmofl_nucli"),
         ("compare", "fedavg_phantoms", "harmofl_nucli", "--out", "runs"),
-        ("plan", "jobs/harmofl_nuclei"),
-        ("estimate", "HarmoFL_nuclei", "--sites", "2", "--bandwidth", "50Mbit"),
+        ("estimate", "HarmoFL_nuclei", "--sites", "2"),
         ("pretrain", "harmofl_nuclei2", "--data", "{data}", "--out", "f.pt"),
     ],
     ids=lambda command: command[0],
@@ -54,7 +53,7 @@ def test_every_command_with_a_job_takes_a_name_and_suggests_the_nearest(refused,
 
 
 def test_a_name_like_no_other_is_refused_with_the_bundled_ones(refused):
-    error = refused("estimate", "xyz", "--sites", "2", "--bandwidth", "50Mbit")
+    error = refused("estimate", "xyz", "--sites", "2")
     assert "xyz, which is not there; bundled jobs: adafed_activity, " in error and "harmofl_volumes" in error
 
 
@@ -62,7 +61,10 @@ def test_only_a_name_that_a_job_has_is_suggested(refused, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tests").mkdir()
     (tmp_path / "testimony.txt").touch()
-    arguments = ("--sites", "2", "--bandwidth", "50Mbit")
+    arguments = (
+        "--sites",
+        "2",
+    )
     assert "testz, which is not there; bundled jobs: " in refused("estimate", "testz", *arguments)
     shutil.copytree(JOBS / "harmofl_nuclei", tmp_path / "mytest")
     assert "(did you mean 'mytest'?)" in refused("estimate", "myttest", *arguments)

@@ -21,8 +21,7 @@ from silofl_desk.studies.data_survey import survey_sites
 from silofl_desk.studies.new_study import section_lines
 
 from ..conftest import SMALL_UNET
-from ..importing import test_table
-from ..layouts import test_bids, test_nnunet
+from ..importing import test_arrangements, test_table
 
 CODE = "$__import__('os').system('touch ran')"
 HOSTILE = (
@@ -82,14 +81,16 @@ def test_two_forms_of_an_accent_are_one_name(tmp_path):
 
 
 def write_nnunet(source, name):
-    test_nnunet.write_set(source / "north", test_nnunet.SECOND | {"labels": {"background": 0, name: 1, "TZ": 2}})
-    return "nnunet", {}
+    test_arrangements.write_set(
+        source / "north", test_arrangements.SECOND | {"labels": {"background": 0, name: 1, "TZ": 2}}
+    )
+    return "folders", test_arrangements.NNUNET
 
 
 def write_nnunet_regions(source, name):
     labels = {"background": 0, name: [1, 2], "TZ": 2}
-    test_nnunet.write_set(source / "north", test_nnunet.SECOND | {"labels": labels})
-    return "nnunet", {}
+    test_arrangements.write_set(source / "north", test_arrangements.SECOND | {"labels": labels})
+    return "folders", test_arrangements.NNUNET
 
 
 def write_classes(source, name):
@@ -110,7 +111,7 @@ def write_site_column(source, name):
 
 
 def write_masks(source, name):
-    test_nnunet.write_set(source / "set")
+    test_arrangements.write_set(source / "set")
     for kind, new in (("imagesTr", "images"), ("labelsTr", "masks")):
         (source / "north").mkdir(exist_ok=True)
         (source / "set" / kind).rename(source / "north" / new)
@@ -124,8 +125,8 @@ def write_masks(source, name):
 
 
 def write_bids(source, name):
-    test_bids.write_tree(source / "north")
-    return "bids", test_bids.PATTERNS | {"labels": (name,)}
+    test_arrangements.write_tree(source / "north")
+    return "folders", test_arrangements.KINDS | {"labels": (name,)}
 
 
 WRITERS = (write_nnunet, write_nnunet_regions, write_classes, write_findings, write_masks, write_bids)
@@ -146,18 +147,12 @@ def test_an_import_refuses_such_a_name_in_one_sentence_and_writes_nothing(tmp_pa
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_an_import_says_of_such_a_name_helps(tmp_path):
-    write_nnunet(tmp_path / "source", "% fat")
-    import_layout("nnunet", tmp_path / "source", tmp_path / "target", ImportOptions(labels=("fat", "TZ")))
-    assert json.loads((tmp_path / "target/north/dataset.json").read_text())["labels"] == {"1": "fat", "2": "TZ"}
-
-
 @pytest.mark.parametrize("write", [write_nnunet, write_classes, write_findings, write_masks, write_bids])
 @pytest.mark.parametrize("name", [name for name in REAL if not BREAKS.search(name) and "|" not in name])
 def test_an_import_takes_names_of_real_data(tmp_path, write, name):
     layout, options = write(tmp_path / "source", name)
     # A class that is called as programs call nothing must be named.
-    options |= {"labels": (name, "other")} if write is write_classes else {}
+    options = options | ({"labels": (name, "other")} if write is write_classes else {})
     import_layout(layout, tmp_path / "source", tmp_path / "target", ImportOptions(**options))
     assert name in json.loads((tmp_path / "target/north/dataset.json").read_text())["labels"].values()
 

@@ -71,6 +71,8 @@ def test_an_answer_is_borrowed_by_its_algorithms_name():
     [
         ("harmfl", "paper", {}, "did you mean 'harmofl'"),
         ("harmofl", "papr", {}, "did you mean 'paper'"),
+        ("plan", "recommended", {}, "Algorithm 'plan' is not in this version any more. Run jobs/survey_"),
+        ("fedavg", "recommended", {"parts": ["plan"]}, "Algorithm 'plan' is not in this version any more."),
         ("harmofl", "paper", {"amplitde": {}}, "did you mean 'amplitude'"),
         ("harmofl", "paper", {"amplitude": {"bnd": 0}}, "algorithm.amplitude.bnd .*did you mean 'band'"),
         ("harmofl", "paper", {"step": "fedprx"}, "did you mean 'fedprox'"),
@@ -85,6 +87,18 @@ def test_an_answer_is_borrowed_by_its_algorithms_name():
 def test_unknown_names_are_refused_with_the_nearest(algorithm, preset, changes, message):
     with pytest.raises(ConfigError, match=message):
         find_recipe(algorithm, preset, changes)
+
+
+def test_a_mean_of_the_last_rounds_is_refused_and_none_of_them_is_read():
+    assert find_recipe("fedavg", "paper", {"average_last": 0.0}) == find_recipe("fedavg", "paper", {})
+    with pytest.raises(ConfigError, match="^algorithm.average_last is not in this version any more. Remove it"):
+        find_recipe("fedavg", "paper", {"average_last": 0.25})
+
+
+@pytest.mark.parametrize(("algorithm", "changes"), [("oneshot", {}), ("fedavg", {"parts": ["oneshot"]})])
+def test_an_algorithm_of_an_earlier_release_is_refused_with_what_to_do_instead(algorithm, changes):
+    with pytest.raises(ConfigError, match="^Algorithm 'oneshot' is not in this version any more. Choose fedavg."):
+        find_recipe(algorithm, "recommended", changes)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.presets import algorithm_names, find_recipe
 from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.federation.model_files import describe_missing_part
 from silofl.parts.part import Part
 
 
@@ -17,10 +16,6 @@ def test_what_is_frozen_is_part_of_what_stays_at_home():
     stays = recipe.questions(["its state"], ["features.*", "hidden.*"])["What stays at home?"]
     assert "Each site also keeps its state. Frozen parameters neither learn nor travel: features.*, hidden.*." in stays
     assert "rozen" not in str(recipe.questions())
-
-
-def test_what_a_run_lacks_where_each_model_leaves_once_is_said():
-    assert "together in `supermodel/`" in describe_missing_part(find_recipe("oneshot", "recommended", {}).as_dict())
 
 
 def test_a_recipe_answers_five_questions_with_its_constants():
@@ -96,8 +91,6 @@ def test_every_part_that_decides_what_a_site_counts_says_so():
         ("adafed", {"statistics": {"source": "pretrained"}}, 3, "of every BatchNorm layer in a pretrained model"),
         ("adafed", {"statistics": {"source": "pretrained", "layers": "last"}}, 3, "of the last layer (d-AdaFed)"),
         ("adafed", {"statistics": {"rounds": 1}}, 3, "keeps lambda = 0.5 of itself"),
-        ("oneshot", {}, 2, "then it leaves once; the data never do."),
-        ("oneshot", {}, 3, "Nobody: each site trains alone."),
         ("apfl", {}, 2, "0.5 at first, then each site's own"),
         ("apfl", {"mixture": {"learning_rate": 0.0}}, 2, "for all and alw"),
         ("ditto", {"pull": {"strength": 1.0}}, 2, "pulled towards the received one (Ditto), lambda = 1."),

@@ -40,7 +40,7 @@ def affine_of(image):
 @pytest.fixture(autouse=True)
 def decoding(monkeypatch):
     """Decode files in the decoders' process, as sites do; the next folder has the same one, which starts slowly."""
-    for module in ("site_data", "data_fingerprint", "inventory"):
+    for module in ("site_data", "inventory"):
         monkeypatch.setattr(f"silofl.data.{module}.decode_ahead", nullcontext)
 
 

@@ -3,13 +3,15 @@
 import json
 import shutil
 
+import nibabel as nib
 import numpy as np
 import pytest
 from PIL import Image
 from pydicom.data import get_testdata_file
 
 from silofl.base.errors import DataError
-from silofl.data.inventory import ALL, build_reading_study, take_inventory
+from silofl.data.ct_values import EDGES
+from silofl.data.inventory import build_reading_study, take_inventory
 
 CAST = np.array([200, 100, 100])
 
@@ -41,16 +43,6 @@ def test_patients_are_counted_by_class_and_each_once(write_site):
     assert found.spacing_mm is None and found.vendors == {} and found.contrasts == {}
 
 
-def test_a_look_is_the_mean_over_patients_and_their_deviation(write_site):
-    looks = take_inventory(write_site([0, 0, 0], ["p0", "p0", "p1"]), 0).looks["healthy"]
-    # Brightness of the pictures: (400 + 3 n) / 3 / 255; p0 has the mean of n = 0 and 1, p1 has n = 2.
-    one, other = (400 / 3 + 0.5) / 255, (400 / 3 + 2) / 255
-    assert looks["brightness"].patients == 2
-    assert looks["brightness"].mean == pytest.approx((one + other) / 2, rel=1e-2)
-    assert looks["brightness"].deviation == pytest.approx((other - one) / np.sqrt(2), rel=1e-2)
-    assert looks["red"].mean == pytest.approx(0.5, abs=0.01)
-
-
 def test_who_is_not_known_counts_by_case_and_for_no_floor(write_site):
     folder = write_site([0, 0, 1], [None, None, "p2"], split_unit="unknown")
     found = take_inventory(folder, 0)
@@ -63,7 +55,6 @@ def test_a_class_of_two_patients_is_withheld_and_follows_from_nothing_else(write
     found = take_inventory(folder, 5)
     # The total of 17 less 9 would be 2 and 6 together, so the smallest of the others is withheld with it.
     assert found.labels == {"healthy": 9, "rare": None, "sick": None} and found.patients == 17
-    assert found.looks.keys() == {"healthy"}
     assert take_inventory(write_site([0] * 9 + [1] * 2, name="south"), 5).labels == {"healthy": None, "sick": None}
 
 
@@ -94,7 +85,34 @@ def test_a_label_map_has_the_labels_that_a_site_annotates(tmp_path):
     content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "labels_annotated": [1]}
     (tmp_path / "dataset.json").write_text(json.dumps(content | {"training": records[:1], "test": records[1:]}))
     found = take_inventory(tmp_path, 0)
-    assert found.labels == {"organ": 2} and found.looks[ALL]["red"].mean == pytest.approx(1 / 3, abs=1e-3)
+    assert found.labels == {"organ": 2} and found.ct_shares == ()
+
+
+def write_volumes(folder, affine, channel="CT", shape=(7, 8, 9)):
+    """Write three volumes whose labelled voxels have 50 HU, of three patients."""
+    records = []
+    for number in range(3):
+        pixels, label = np.full(shape, -1000, np.int16), np.zeros(shape, np.uint8)
+        pixels[0, 0, :3], label[0, 0, :3] = 50, 1
+        nib.save(nib.Nifti1Image(pixels, affine), folder / f"{number}.nii")
+        nib.save(nib.Nifti1Image(label, affine), folder / f"m{number}.nii")
+        records.append({"image": [f"{number}.nii"], "label": f"m{number}.nii", "patient": f"p{number}"})
+    content = {"task": "segmentation", "labels": {"1": "organ"}, "channel_names": [channel], "training": records}
+    (folder / "dataset.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_size_and_spacing_of_volumes_run_along_the_body(tmp_path):
+    # The first voxel axis runs to the head, the second to the left, the third to the back.
+    affine = np.array([[0, -2.0, 0, 0], [0, 0, -3, 0], [5, 0, 0, 0], [0, 0, 0, 1]])
+    found = take_inventory(write_volumes(tmp_path, affine), 0)
+    assert found.shape == (8, 9, 7) and found.spacing_mm == (2, 3, 5)
+
+
+def test_of_ct_alone_the_shares_of_values_are_told_with_the_floor(tmp_path):
+    found = take_inventory(write_volumes(tmp_path, np.eye(4)), 3)
+    assert found.ct_shares[np.digitize(50, EDGES) - 1] == 1 and sum(found.ct_shares) == 1
+    assert take_inventory(write_volumes(tmp_path, np.eye(4), "T1"), 3).ct_shares == ()
 
 
 def test_what_is_wrong_names_the_case_and_what_to_correct(write_site):

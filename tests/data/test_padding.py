@@ -37,7 +37,7 @@ def test_a_value_counts_where_more_than_one_percent_of_a_sites_voxels_share_it()
 def test_padding_below_all_air_is_named_with_value_share_and_remedy_whatever_others_have():
     (sentence,) = describe_padding(Padding(-3024.0, 0.226))
     assert sentence.startswith("-3024 fills 22.6% of the voxels, less than air has in CT: it is padding")
-    assert "data.background to {below: -1024}" in sentence and "silofl plan" in sentence
+    assert "data.background to {below: -1024}" in sentence and "silofl new-study --survey" in sentence
 
 
 @pytest.mark.parametrize(("other", "is_named"), [(0.0, False), (3.0, True), (None, True)])

@@ -95,7 +95,7 @@ def test_segments_count_by_their_names_in_the_header(build, import_folders, trai
 
 @pytest.mark.parametrize("case", ["nnunet_ignore", "nnunet_regions"])
 def test_a_set_of_nnunet_goes_from_import_to_export(build, silofl, train, tmp_path, case):
-    code, out, error = silofl("import", "nnunet", build(case) / "in", tmp_path / "data")
+    code, out, error = silofl("import", "folders", build(case) / "in", tmp_path / "data", "--layout", "nnunet")
     assert code == 0, out + error
     train(tmp_path / "data")
     run, study = tmp_path / "run", load_study(study_file(tmp_path / "run" / "job"))

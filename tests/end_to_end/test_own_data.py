@@ -11,7 +11,7 @@ from tests.conftest import count_cases
 
 from ..conftest import SMALL_UNET
 from ..importing.exams import write_exam
-from ..layouts.test_bids import write_tree
+from ..importing.test_arrangements import write_tree
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
@@ -51,15 +51,13 @@ def test_a_folder_of_dicom_exams_leads_to_a_report(silofl, walk, tmp_path):
     assert (results["status"], count_cases(results)) == ("COMPLETE", dict.fromkeys(SITES, 1))
 
 
-def test_a_bids_tree_leads_to_a_report(silofl, walk, tmp_path):
+def test_a_bids_tree_leads_to_a_report(walk, tmp_path):
     source = tmp_path / "source"
     for site in SITES:
         write_tree(source / site)
-    code, listed, _ = silofl("import", "bids", source)
-    assert code == 0 and "labels/dseg" in listed
-    pattern = ["--image-pattern", "T1w", "--mask-pattern", "dseg", "--labels", "organ"]
-    printed, results = walk("bids", source, "fedavg_phantoms", *pattern, more=SMALL)
-    assert "left over: 10 other files, T2w (10)" in printed
+    pattern = ["--layout", "bids", "--image-pattern", "T1w", "--mask-pattern", "dseg", "--labels", "organ"]
+    printed, results = walk("folders", source, "fedavg_phantoms", *pattern, more=SMALL)
+    assert "images that fit no pattern or have no mask are left out: 10, as" in printed
     # 5 subjects: 1 for the test, with two sessions
     assert (results["status"], count_cases(results)) == ("COMPLETE", dict.fromkeys(SITES, 2))
 

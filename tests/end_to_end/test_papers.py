@@ -9,13 +9,17 @@ from silofl.data.site_data import load_site_data
 from silofl.study import load_study
 from silofl_desk.studies.simulation import study_file
 
+from ..recipes.made_sets import WRITERS
+from ..recipes.run_recipes import run_recipe
 from ..test_docs import ROOT, commands, text_of
 from .conftest import carried_out
-from .paper_sets import WRITERS
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 PRINTED = [arguments for _, arguments in commands(text_of(ROOT / "docs" / "papers.md"))]
-IMPORTS = [arguments for arguments in PRINTED if arguments[0] == "import" and len(arguments) > 1]
+# Recipe, SOURCE, TARGET and options; and the folders of which the training is cut to the smallest site's.
+RECIPES = re.findall(r"python recipes/(\w+)\.py ([^#`\n]+(?:\n  [^#`\n]+)?)", text_of(ROOT / "docs" / "papers.md"))
+IMPORTS = [[name, *rest.split()] for name, rest in RECIPES if name != "truncate"]
+TRUNCATED = [rest.strip() for name, rest in RECIPES if name == "truncate"]
 
 
 def sized(side):
@@ -25,9 +29,11 @@ def sized(side):
 
 def carry_out_import(arguments, folder):
     """Import a made-up set as the page does, into a folder of a test; returns that of the sites."""
-    _, layout, source, target, *options = arguments
-    WRITERS[layout](folder / source)
-    carried_out("import", layout, folder / source, folder / target, *options)
+    recipe, source, target, *options = arguments
+    WRITERS[recipe](folder / source)
+    run_recipe(recipe, folder / source, folder / target, *options)
+    if target in TRUNCATED:
+        run_recipe("truncate", folder / target)
     return folder / target
 
 
@@ -53,16 +59,16 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("arguments", IMPORTS, ids=lambda arguments: arguments[3])
+@pytest.mark.parametrize("arguments", IMPORTS, ids=lambda arguments: arguments[2])
 def test_the_jobs_read_what_a_printed_import_makes(arguments, tmp_path):
     data = carry_out_import(arguments, tmp_path)
-    studies, sites = studies_of(arguments[3]), sorted(path.parent for path in data.glob("*/dataset.json"))
+    studies, sites = studies_of(arguments[2]), sorted(path.parent for path in data.glob("*/dataset.json"))
     assert studies and len(sites) in (5, 6, 20)
     for study in studies:
         # The twenty sites of a set that is dealt are all of one size.
         found = [load_site_data(site, study, tmp_path / "cache") for site in sites[:6]]
         parts = {(len(one.training), len(one.validation), len(one.test)) for one in found}
-        assert parts == PARTS.get(arguments[3], parts & HALVES) and parts
+        assert parts == PARTS.get(arguments[2], parts & HALVES) and parts
 
 
 SMALL = ["--seeds", "0", "--rounds", "2", "--alone", "--set", "guard=false"]
@@ -85,7 +91,7 @@ def test_a_printed_comparison_ends_with_its_page(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     compared = next(found for found in PRINTED if found[:2] == ["compare", f"jobs/{job}"])
     data = compared[compared.index("--data") + 1]
-    (imported,) = [found for found in IMPORTS if found[3] == data]
+    (imported,) = [found for found in IMPORTS if found[2] == data]
     carry_out_import([*imported, *of_import], tmp_path)
     for found in PRINTED:
         if found[:2] == ["pretrain", f"jobs/{job}"]:

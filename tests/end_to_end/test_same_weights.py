@@ -178,7 +178,6 @@ RUNS = [
     Run("perfedavg", {"name": "perfedavg"}, data="windows"),
     Run("pfedme", {"name": "pfedme"}, data="windows"),
     Run("fedrep", {"name": "fedrep"}, TWO_EPOCHS, data="windows"),
-    Run("oneshot", {"name": "oneshot"}, {"rounds": 1} | INSTANCE),
     # stopped and resumed; a site absent in its first round, or in a later one; a site left out
     Run("fedbn-resumed", {"name": "fedbn"}, THREE_ROUNDS, stop_after=1),
     Run("harmofl-resumed", {"name": "harmofl"}, THREE_ROUNDS, stop_after=2),

@@ -9,7 +9,8 @@ import torch
 from silofl.inference import SuperModel
 from tests.end_to_end.conftest import JOBS, carried_out, find_super_model, predicted
 from tests.end_to_end.test_volumes import draw, grid, write_volume
-from tests.layouts.test_brats import CONTRASTS, LABELS, write_case
+from tests.recipes.made_sets import BRATS_CONTRASTS, write_brats_case
+from tests.recipes.run_recipes import run_recipe
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 
@@ -38,19 +39,19 @@ def brats(tmp_path):
     """Two sites of six cases each as BraTS of 2021 has them."""
     for first, site in ((0, "north"), (6, "south")):
         for number in range(first, first + 6):
-            write_case(tmp_path / "source" / site / f"BraTS2021_{number:05}", size=(22, 20, 18))
+            write_brats_case(tmp_path / "source" / site / f"BraTS2021_{number:05}", size=(22, 20, 18))
     return tmp_path / "source"
 
 
 def test_brats_becomes_a_super_model_in_3d_that_predicts(brats, tmp_path):
-    carried_out("import", "brats", brats, tmp_path / "data")
+    run_recipe("brats", brats, tmp_path / "data")
     regions = "regions={whole tumour: [1, 2, 3], tumour core: [1, 3]}"
     network = "network: monai.networks.nets.UNet, arguments: {channels: [4, 4], strides: [2]}, normalization: instance"
     models = trained(tmp_path / "data", "fedsm_volumes", tmp_path, f"model={{{network}}}", regions)
-    assert SuperModel.load(models).contents.study.labels == LABELS
+    assert SuperModel.load(models).contents.study.labels == {1: "necrotic core", 2: "oedema", 3: "enhancing tumour"}
     case = next(path for path in (brats / "north").iterdir())
     names = SuperModel.load(models).contents.study.data.channel_names
-    scan = dict(zip(names, [case / f"{case.name}_{name}.nii.gz" for name in CONTRASTS["_"]], strict=True))
+    scan = dict(zip(names, [case / f"{case.name}_{name}.nii.gz" for name in BRATS_CONTRASTS["_"]], strict=True))
     predicted(models, scan, next(iter(scan.values())), tmp_path / "out")
 
 
@@ -74,7 +75,7 @@ def nnunet_sets(tmp_path):
 
 
 def test_nnunets_sets_train_a_deeply_supervised_dynunet_in_3d_that_predicts_and_is_exported(nnunet_sets, tmp_path):
-    carried_out("import", "nnunet", nnunet_sets, tmp_path / "data")
+    carried_out("import", "folders", nnunet_sets, tmp_path / "data", "--layout", "nnunet")
     arguments = "kernel_size: [3, 3, 3], strides: [1, 2, 2], upsample_kernel_size: [2, 2], filters: [4, 8, 8]"
     network = "network: monai.networks.nets.DynUNet, normalization: instance"
     model = f"model={{{network}, arguments: {{{arguments}, deep_supervision: true, deep_supr_num: 1}}}}"

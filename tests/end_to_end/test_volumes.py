@@ -243,12 +243,10 @@ def test_a_study_in_3d_is_written_for_own_volumes(hospitals, tmp_path):
     assert data["volume_transforms"][1] == {"Spacing": {"pixdim": [1.0, 1.0, 1.5]}}
 
 
-def test_the_needs_of_a_study_in_3d_are_estimated(capsys):
-    command = ["estimate", str(JOBS / "harmofl_volumes"), "--sites", "5", "--bandwidth", "50Mbit", "--json"]
-    assert main([*command, "--examples", "6", "--seconds-per-step", "0.5"]) == 0
+def test_the_bytes_of_a_study_in_3d_are_estimated(capsys):
+    command = ["estimate", str(JOBS / "harmofl_volumes"), "--sites", "5", "--json"]
+    assert main(command) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["image_shape"] == [2, 32, 32, 16]
-    # 6 volumes, 6 patches each, 4 a batch, two epochs: 18 steps of half a second.
-    assert found["training_seconds"] == 9.0
-    assert main([*command, "--image-size", "96x96", "--seconds-per-step", "1"]) == 2
+    assert main([*command, "--image-size", "96x96"]) == 2
     assert "--image-size must have 3 sides" in capsys.readouterr().err

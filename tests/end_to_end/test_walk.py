@@ -11,7 +11,8 @@ import torch
 from silofl_desk.phantoms import stains
 
 from ..conftest import SMALL_UNET
-from ..sets.test_nuclei_dsb2018 import GREY_DARK, GREY_LIGHT, ON_PURPLE, add_image
+from ..recipes.made_sets import GREY_DARK, GREY_LIGHT, ON_PURPLE, add_nuclei
+from ..recipes.run_recipes import run_recipe
 from ..test_docs import ROOT, commands, fences, text_of
 from .conftest import carried_out
 
@@ -35,7 +36,7 @@ def here(tmp_path, monkeypatch):
     for site, (shape, look) in {**KINDS, "none": NONE}.items():
         for number in range(5 if site in KINDS else 1):
             nuclei = [(60 + 9 * number, 110), (130, 150 + 7 * number)]
-            add_image(tmp_path / "raw", f"{site}{number}", shape, look, nuclei)
+            add_nuclei(tmp_path / "raw", f"{site}{number}", shape, look, nuclei)
     shutil.make_archive(str(tmp_path / "stage1_train"), "zip", tmp_path / "raw")
     (tmp_path / "jobs").symlink_to(ROOT / "jobs")
     monkeypatch.chdir(tmp_path)
@@ -47,10 +48,12 @@ def carry_out_page():
     (block,) = fences(text_of(ROOT / "docs" / "compare-and-claims.md").partition(TITLE)[2].partition("\n## ")[0])
     printed = []
     for line in block.splitlines():
-        program, *arguments = shlex.split(line.removeprefix("python -m "), comments=True)
-        assert program in ("zipfile", "silofl")
+        program, *arguments = shlex.split(line.removeprefix("python ").removeprefix("-m "), comments=True)
+        assert program in ("zipfile", "silofl", "recipes/nuclei_dsb2018.py")
         if program == "zipfile":
             printed.append(zipfile.main(arguments))
+        elif program != "silofl":
+            printed.append(run_recipe("nuclei_dsb2018", *arguments))
         else:
             printed.append(carried_out(*arguments, *(SMALL if arguments[0] == "compare" else [])))
     return printed
@@ -84,7 +87,7 @@ def test_a_head_alone_travels_once_its_body_is_everywhere(tmp_path, monkeypatch)
         small = {"rounds=10": "rounds=3"} | {one: DENSENET for one in arguments if one.startswith("model=")}
         alone = ["--alone", "--set", "guard=false"] if arguments[0] == "simulate" else []
         said.append(carried_out(*(small.get(one, one) for one in arguments), *alone))
-    assert len(said) == 5 and "everybody starts from weights.pt" in said[3]
+    assert len(said) == 4 and "everybody starts from weights.pt" in said[2]
     bytes_to, bytes_from = {}, {}
     for run in ("whole", "head"):
         rounds = json.loads((tmp_path / run / "ledger.json").read_text())
@@ -99,6 +102,6 @@ def test_a_head_alone_travels_once_its_body_is_everywhere(tmp_path, monkeypatch)
     assert bytes_from["head"] == [bytes_from["whole"][0] - body] * 3
     assert {name for name, one in trained.items() if not one.equal(begun[name])} <= learns
     # The estimate says the same of the rounds, in MiB.
-    rows = [line.split() for line in said[4].splitlines()]
+    rows = [line.split() for line in said[3].splitlines()]
     for name, to in (("1", bytes_to["head"][0]), ("2-3", bytes_to["head"][1])):
         assert [name, f"{to / 2**20:.2f}", f"{bytes_from['head'][0] / 2**20:.2f}"] in rows

@@ -199,12 +199,6 @@ def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(play, e
     tuned.rounds(2)
     with pytest.raises(StateError, match="cannot go on to 2 rounds: its extra rounds have begun"):
         gone_on(tuned, rounds=2)
-    # The mean has the models of rounds 3 and 4: one of rounds 3 to 5 or 5 to 8 can be had yet, one of 4 to 6 cannot.
-    averaged = play(folder="averaged", rounds=4, average_last=0.5)
-    averaged.rounds(4)
-    assert [gone_on(averaged, rounds=rounds).study.rounds for rounds in (5, 8)] == [5, 8]
-    with pytest.raises(StateError, match="cannot go on to 6 rounds: the mean over its last rounds has begun"):
-        gone_on(averaged, rounds=6)
     # A rate that falls to the end of three rounds was not the one of six.
     falling = play(folder="falling", training={"schedule": "poly"})
     falling.rounds(2)

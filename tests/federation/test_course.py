@@ -83,7 +83,6 @@ def test_a_run_that_is_ended_from_outside_asks_nobody_anything_more_and_keeps_it
 @pytest.mark.parametrize(
     "options",
     [
-        {"average_last": 0.9},
         {"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}},
         {"name": "fedsm", "selector": {"learning": "moments"}, "model": {"normalization": "instance"}},
     ],
@@ -376,7 +375,7 @@ TESTED = {
     "super model": {"name": "fedsm", "model": {"normalization": "instance"}},
     "personal": {"name": "ditto", "training": SGD, "network": DROPPING},
     "own steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "network": DROPPING},
-    "amplitude": {"name": "harmofl", "average_last": 0.9},
+    "amplitude": {"name": "harmofl"},
     "rounds of a part": {
         "name": "fedsm",
         "selector": {"labels": "best_model"},

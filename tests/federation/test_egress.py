@@ -232,7 +232,7 @@ def test_numbers_alone_leave_even_where_no_array_may(gate, answer):
 
 
 def test_a_refusal_may_leave_itself_however_many_kinds_the_site_lets_leave(gate, answer):
-    ready = "batchnorm amplitude statistics selector control fingerprint survey evaluation usual_values".split()
+    ready = "batchnorm amplitude statistics selector control survey evaluation usual_values".split()
     found = gate(may_leave=ready)
     reason = found.refusal(request(), answer("weights"))
     assert "the site lets only other kinds leave, not weights; the answer held" in reason

@@ -40,19 +40,6 @@ def test_a_choice_among_rounds_that_fewer_sites_validated_is_said(play):
     assert found.model == f"best validation, round 1, {by}; rounds were compared on the sites that validated both"
 
 
-def test_a_mean_of_rounds_is_not_the_round_that_it_ends_with(play):
-    game = play(("east", "west"), name="fedavg", rounds=4, average_last=0.5)
-
-    def change(task, site, answer):
-        if "validation" in answer.meta.get("metrics", {}):
-            answer.meta["metrics"]["validation"] = SCORE | {"value": 0.9 if task == "validate_average" else 0.5}
-        return answer
-
-    found = finished_results(game.server, game.finish(change=change))
-    assert (found.best_round, found.model) == (None, "best validation, mean of the models of rounds 3 to 4")
-    assert found.validation_mean == pytest.approx(0.9)
-
-
 def test_a_result_has_the_cautions_of_the_training(play):
     game, values = play(("east", "west"), name="fedavg", rounds=4), iter((0.7, 0.7, 0.2, 0.2, 0.7, 0.7, 0.7, 0.7))
 

@@ -50,7 +50,6 @@ def assert_unmoved(game, before, wanted):
         {"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}},
         {"name": "fedsm", "model": {"normalization": "instance"}},
         {"name": "finetuning", "extra_rounds": 1},
-        {"average_last": 0.9},
         {"federation": {"min_sites_for_ratio": 1}},
     ],
 )
@@ -175,23 +174,6 @@ def test_statistics_of_a_late_site_are_taken_although_it_is_asked_for_them_alone
     game.round()
     assert late[:2] == [["east", "north", "west"], ["west"]]
     assert game.server.parts["statistics"].statistics.keys() == {"east", "north", "west"}
-
-
-@pytest.mark.parametrize(("name", "is_planned"), [("plan", False), ("plan", True)])
-def test_a_fingerprint_alone_makes_no_plan(play, name, is_planned):
-    game = play(("east", "west"), name=name, min_partners=1)
-    game.absent = () if is_planned else ("west",)
-    try:
-        game.finish(absent=game.absent)
-    except AggregationError:
-        pass
-    assert bool(game.server.parts["fingerprint"].document) == is_planned
-
-
-def test_models_that_leave_unmixed_are_for_may_leave_alone(play):
-    game = play(("east",), name="oneshot", min_partners=1)
-    game.finish()
-    assert game.server.parts["hand_over"].received.keys() == {"east"}
 
 
 def test_the_site_says_how_many_partners_it_asks_for_and_the_server_how_many_it_has(play):

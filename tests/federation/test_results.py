@@ -95,6 +95,11 @@ def test_the_file_of_a_run_is_read_or_named(tmp_path):
         read_results(tmp_path)
 
 
+def test_a_result_of_an_algorithm_of_an_earlier_release_is_refused():
+    with pytest.raises(ConfigError, match="Algorithm 'oneshot' is not in this version any more. Choose fedavg."):
+        read_record(Results, COMPLETE | {"algorithm": "oneshot"}, "results.json")
+
+
 @pytest.mark.parametrize("place", [".", "workspace/silofl", "server/simulate_job/silofl"])
 def test_a_result_is_found_where_a_run_a_download_and_a_simulation_have_it_and_nowhere_else(tmp_path, place):
     with pytest.raises(ConfigError, match=f"{tmp_path} must hold the results.json of a run; it holds none"):

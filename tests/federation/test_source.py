@@ -16,16 +16,14 @@ SOURCES = sorted((PACKAGE / "federation").glob("*.py"))
 OF_THE_ENGINE = {"fedavg", "local"}
 # Files of the protocol of parts, and of plain English.
 OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "checked_cast", "part", "task", "work"} | {
-    "exchange",
     "half_round",
     "normalization",
     "paper",
-    "patch",
     "operating_points",
-    "rules",
+    "tensors",
 }
-# The schema of results.json, whose key it is; the question `Wanted.averaged`; and the contrasts of images.
-OF_A_FILE = {("results", "super_model"), ("admission", "average"), ("numbers", "contrast")}
+# The schema of results.json, whose key it is; and the contrasts of images.
+OF_A_FILE = {("results", "super_model"), ("numbers", "contrast")}
 
 
 def option_classes():

@@ -9,7 +9,8 @@ from silofl.models.networks import HarmonizedModel
 from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
 from silofl.study import Study
-from silofl_desk.studies.random_examples import random_part, random_volume
+
+from ..random_examples import random_part, random_volume
 
 
 def timed(study, count):

@@ -95,14 +95,6 @@ def test_batchnorm_is_taken_out_and_all_else_leaves_unchanged(study, passed):
         np.testing.assert_array_equal(array, update[name])
 
 
-@BOTH
-def test_batchnorm_of_a_model_that_is_handed_over_whole_does_not_leave_either(passed, kind):
-    study = make_study("oneshot")
-    model = read_arrays((net := build_models(study, None)["model"]).state_dict(), batchnorm_names(net))
-    left = passed(Message(add_role("site_model", model), {"round": 1}), kind, study)
-    assert left.arrays == {} and "BatchNorm" in left.meta["error"]
-
-
 @pytest.mark.parametrize(
     ("algorithm", "role", "why"),
     [

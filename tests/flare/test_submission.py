@@ -54,12 +54,15 @@ def test_a_job_is_looked_at_without_making_this_process_a_site(said, monkeypatch
     assert communicator.ConnManager is nvflares
 
 
-def test_what_the_ready_made_policy_keeps_is_known(said):
+def test_what_the_ready_made_policy_keeps_is_known(tmp_path):
     policy = read_yaml(JOBS.parent / "site_configs" / "hospital" / "site.yaml")
     assert {*policy["may_leave"]} == READY
-    assert said(algorithm={"name": "oneshot"}, rounds=11) == [
-        "hospitals must add to may_leave of site.yaml, where the ready-made one has it not: image_features, site_model"
-    ]
+    job = shutil.copytree(JOBS / "fedavg_phantoms", tmp_path / "job")
+    file = study_file(job)
+    file.write_text(yaml.safe_dump(read_yaml(file) | {"algorithm": {"name": "monthly_answers"}, "rounds": 0}))
+    name_components(file.parent, "monthly_answers")
+    must = "hospitals must add to may_leave of site.yaml, where the ready-made one has it not: monthly_answers"
+    assert must in check_job(job, load_study(file))
 
 
 @pytest.mark.parametrize(("rounds", "begin"), [(10, "10 rounds allow"), (1, "1 round allows")])

@@ -47,7 +47,7 @@ NASTY += ["tls,clock", "--out", "--json"]
 GOOD = {"job": ["job"], "jobs": ["job"], "data": ["data"], "out": ["new", "new.html", "new.pt"], "source": ["set"]}
 GOOD |= {"layout": ["folders"], "target": ["new"], "run": ["run"], "runs": ["run"], "super_model": ["run/supermodel"]}
 GOOD |= {"inputs": ["data/east/case.png"], "study": ["small", "job/app/config/study.yaml"], "site": ["east"]}
-GOOD |= {"sites": ["3", "east,west"], "bandwidth": ["50Mbit"], "seconds_per_step": ["0.1"], "settings": ["rounds=1"]}
+GOOD |= {"sites": ["3", "east,west"], "settings": ["rounds=1"]}
 GOOD |= {"epochs": ["1"], "seeds": ["0"], "rounds": ["1"], "methods": ["fedbn"], "image_size": ["32x32"]}
 GOOD |= {"site_config": ["site.yaml"]}
 # What no command may change, whatever it is told to write to; beside the data lie the decoded images.

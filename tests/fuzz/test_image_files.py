@@ -20,7 +20,7 @@ PIXELS = np.add.outer(np.arange(24), np.arange(20)).astype(np.uint8)
 VOLUME = np.stack([PIXELS, PIXELS + 1, PIXELS * 2]).astype(np.int16)
 # Beside the data, and named in the headers: of the size of the volume, so that nothing but a check keeps it out.
 SECRET = bytes(range(7, 247)) * 12
-ENDINGS = ("png", "jpg", "tif", "deflate.tif", "nii", "nii.gz", "mgh", "mgz", "mha", "raw.mha", "nrrd", "raw.nrrd")
+ENDINGS = ("png", "jpg", "tif", "deflate.tif", "nii", "nii.gz", "mha", "raw.mha", "nrrd", "raw.nrrd")
 ENDINGS += ("npz", "dcm")
 NUMBERS = ["0", "-1", "1", "2", "3", "4", "20", "24", "65536", "2147483648", "-9223372036854775808", "1e309", "nan"]
 WORDS = ["", "LOCAL", "LIST", "secret.raw", "/etc/passwd", "True", "False", "%n%s%s", "raw", "gzip", "none", "(1,0,0)"]
@@ -38,8 +38,6 @@ def whole(tmp_path_factory):
             Image.fromarray(PIXELS).save(path, **({"compression": "tiff_deflate"} if "deflate" in ending else {}))
         elif "nii" in ending:
             nibabel.save(nibabel.Nifti1Image(VOLUME, np.eye(4)), path)
-        elif "mg" in ending:
-            nibabel.save(nibabel.MGHImage(VOLUME, np.eye(4)), path)
         elif ending == "npz":
             np.savez_compressed(path, images=PIXELS[None], labels=PIXELS[None])
         else:

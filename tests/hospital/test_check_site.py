@@ -8,9 +8,10 @@ from rich.console import Console
 
 from silofl.base.errors import ConfigError
 from silofl.cli import main
-from silofl.hospital import check_site as module
 from silofl.hospital import network
 from silofl.hospital.check_site import CHECKS, LOG, check_site, print_checkup
+
+from ..starting import run_without_torch
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 NETWORK = "server,tls,clock,preflight"
@@ -109,7 +110,7 @@ def test_what_nobody_foresaw_is_an_answer_too_and_its_log_goes_when_nothing_is_w
         raise RuntimeError("secret-training0 is odd")
 
     with monkeypatch.context() as patch:
-        patch.setitem(module.CHECKS, "memory", fall_over)
+        patch.setattr("silofl.hospital.resources.check_memory", fall_over)
         checkup = check_site(candidate(), set(CHECKS) - {"memory", "gpu"})
     assert checkup.answers["memory"].sentence == "an unexpected RuntimeError; check-site.txt in the kit has it"
     assert checkup.answers["gpu"].status == "ok"
@@ -125,3 +126,11 @@ def test_check_site_asks_for_kit_and_study_and_names_a_folder_that_is_no_kit(ref
     study = JOB / "app" / "config" / "study.yaml"
     error = refused("site", "check", "--kit", tmp_path, "--study", study, "--site-config", tmp_path / "site.yaml")
     assert "fed_client.json must exist" in error
+
+
+def test_the_checks_that_build_no_model_load_no_torch(kit, study_file, pictures, tmp_path):
+    light = {"versions", "folder", "paused", "firewall", "certificate", "clock"}
+    skipped = ",".join(CHECKS.keys() - light)
+    words = ("site", "check", "--kit", kit, "--study", study_file(), "--skip", skipped)
+    code, said = run_without_torch(*words, folder=tmp_path)
+    assert code in (0, 1) and "Site north" in said

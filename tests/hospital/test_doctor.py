@@ -1,6 +1,5 @@
-"""What a report of a fault says of a machine, a study and data, and that it names nobody."""
+"""What a report of a fault says of a machine and a study, and that it names nobody."""
 
-import json
 import os
 import sys
 from importlib.metadata import version
@@ -14,12 +13,12 @@ from silofl.command import WHEELS
 from silofl.hospital import doctor
 from silofl.study import load_study
 
-NAMES = {"gliomas_of_ann", "tumour_of_ann", "contrast_of_ann", "north_of_ann", "case_of_ann", "patient_of_ann"}
+NAMES = {"gliomas_of_ann", "tumour_of_ann", "contrast_of_ann", "north_of_ann"}
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A study and data in which everything that a user may name is named after somebody."""
+    """A study in which everything that a user may name is named after somebody."""
     study = {
         "name": "gliomas_of_ann",
         "task": "classification",
@@ -36,11 +35,7 @@ def folder(tmp_path):
         "algorithm": {"name": "fedprox", "proximal": {"mu": 0.5}},
         "federation": {"sites": ["north_of_ann", "south_of_ann"]},
     }
-    case = {"image": "case_of_ann.png", "label": 1, "patient": "patient_of_ann"}
-    labels = {str(number): name for number, name in study["labels"].items()}
-    data = {"task": "classification", "labels": labels, "training": [case] * 3, "test": [case]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    (tmp_path / "dataset.json").write_text(json.dumps(data))
     return tmp_path
 
 
@@ -59,8 +54,8 @@ def test_a_report_names_versions_and_machine(capsys):
     assert facts["memory"].endswith(" GiB free") and facts["disk"].endswith(" GiB free here") and facts["GPU"]
 
 
-def test_a_report_says_what_a_study_sets_and_how_much_data_there_are_and_no_name(folder, capsys):
-    facts, text = read_facts(capsys, "--study", folder / "study.yaml", "--data", folder)
+def test_a_report_says_what_a_study_sets_and_no_name(folder, capsys):
+    facts, text = read_facts(capsys, "--study", folder / "study.yaml")
     assert facts["study"] == load_study(folder / "study.yaml").digest[:12]
     assert (facts["task"], facts["rounds"], facts["labels"], facts["name"]) == (
         "classification",
@@ -70,20 +65,10 @@ def test_a_report_says_what_a_study_sets_and_how_much_data_there_are_and_no_name
     )
     assert (facts["model.normalization"], facts["training.betas"]) == ("group", "(0.8, 0.99)")
     assert (facts["algorithm.name"], facts["algorithm.proximal.mu"]) == ("fedprox", "0.5")
-    assert (facts["data.labels"], facts["data.training"], facts["data.test"]) == ("2", "3", "1")
-    written = (folder / "study.yaml").read_text() + (folder / "dataset.json").read_text()
+    written = (folder / "study.yaml").read_text()
     assert all(name in written for name in NAMES) and "_ann" not in text and str(folder) not in text
     # What is left at its default is not repeated.
     assert "seed" not in facts
-
-
-def test_a_report_counts_the_cases_of_each_site_in_a_simulations_folder(folder, capsys):
-    for site in ("north_of_ann", "south_of_ann"):
-        (folder / "sites" / site).mkdir(parents=True)
-        (folder / "sites" / site / "dataset.json").write_bytes((folder / "dataset.json").read_bytes())
-    facts, text = read_facts(capsys, "--data", folder / "sites")
-    assert (facts["data.training"], facts["data.validation"], facts["data.test"]) == ("3, 3", "0, 0", "1, 1")
-    assert "_ann" not in text
 
 
 def test_a_report_says_so_where_torch_cannot_be_loaded(monkeypatch):

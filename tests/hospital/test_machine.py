@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from silofl import __version__
-from silofl.hospital import machine, trial
+from silofl.hospital import machine, resources, trial
 from tests.conftest import change_json
 
 from .conftest import change_site
@@ -82,11 +82,11 @@ def test_another_version_is_named_and_nothing_is_known_of_a_package_that_was_nev
 def test_the_cache_needs_as_much_room_as_all_cases_of_the_first_ones_size_until_they_are_there(candidate, monkeypatch):
     site = candidate()
     # 9 pictures of 32 x 32: 4 bytes a pixel of the image, 1 of the label map
-    assert machine.check_disk(site).facts["cache_bytes"] == 9 * 32 * 32 * 5
+    assert resources.check_disk(site).facts["cache_bytes"] == 9 * 32 * 32 * 5
     assert len(site.data.training) == 5
-    assert machine.check_disk(site).facts["cache_bytes"] == 0
+    assert resources.check_disk(site).facts["cache_bytes"] == 0
     monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(1, 1, 1000))
-    answer = machine.check_disk(site)
+    answer = resources.check_disk(site)
     assert answer.status == "failed" and "GiB free, not 0.0" in answer.sentence
 
 
@@ -96,28 +96,28 @@ def test_a_folder_that_cannot_be_written_is_named(candidate, kit, pictures, monk
     change_site(kit, state_dir=place.format(data=pictures))
     if place == "{data}":
         monkeypatch.setattr(machine.tempfile, "TemporaryFile", Mock(side_effect=PermissionError))
-    answer = machine.check_disk(candidate())
+    answer = resources.check_disk(candidate())
     assert answer.status == "failed" and "must be a folder that this account can write" in answer.sentence
 
 
 def test_little_memory_is_worth_a_look(candidate, monkeypatch):
-    assert machine.check_memory(candidate()).facts["needed_bytes"] > 1 << 30
-    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: namedtuple("Memory", "available")(1 << 20))
-    assert machine.check_memory(candidate()).status == "warning"
+    assert resources.check_memory(candidate()).facts["needed_bytes"] > 1 << 30
+    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: namedtuple("Memory", "available")(1 << 20))
+    assert resources.check_memory(candidate()).status == "warning"
 
 
 def test_a_gpu_is_asked_for_only_where_the_study_does_and_those_that_are_not_there_are_not_promised(
     candidate, kit, monkeypatch
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert machine.check_gpu(candidate()).facts == {"device": "cpu"}
-    answer = machine.check_gpu(candidate(device="cuda"))
+    assert resources.check_gpu(candidate()).facts == {"device": "cpu"}
+    answer = resources.check_gpu(candidate(device="cuda"))
     assert answer.status == "failed" and "without a usable GPU, not 'cuda'" in answer.sentence
     manager = {"id": "resource_manager", "path": "GPUResourceManager", "args": {"num_of_gpus": 2}}
     change_json(kit / "local" / "resources.json", components=[manager])
     for count, status in ((1, "failed"), (2, "ok")):
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
-        answer = machine.check_gpu(candidate())
+        answer = resources.check_gpu(candidate())
         assert answer.status == status
         assert ("at most the 1 GPUs of this machine, not 2" in answer.sentence) == (count == 1)
 
@@ -134,17 +134,17 @@ def stand_in(monkeypatch):
         monkeypatch.setattr(machine, "choose_device", lambda name: torch.device("cuda"))
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2 << 30, 8 << 30))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Stand-in 8")
-        monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=users))
+        monkeypatch.setattr(resources.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=users))
 
     return make
 
 
 def test_a_gpu_that_another_process_uses_is_named_with_the_process(candidate, stand_in):
     stand_in(f"{os.getpid()}\n")
-    answer = machine.check_gpu(candidate())
+    answer = resources.check_gpu(candidate())
     assert (answer.status, answer.sentence) == ("ok", "Stand-in 8 has 2.0 of 8.0 GiB free")
     stand_in(f"4711\n{os.getpid()}\n")
-    answer = machine.check_gpu(candidate())
+    answer = resources.check_gpu(candidate())
     assert answer.status == "warning" and "must be this site's alone, not of process 4711 too" in answer.sentence
 
 
@@ -168,7 +168,7 @@ def test_a_gpu_that_fails_in_a_training_step_is_named(candidate, stand_in, monke
     answer = trial.check_training(candidate())
     assert answer.status == "failed" and sentence in answer.sentence
     monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
-    assert sentence in machine.check_gpu(candidate()).sentence
+    assert sentence in resources.check_gpu(candidate()).sentence
 
 
 def test_an_error_of_something_else_is_no_fault_of_the_gpu(candidate, monkeypatch):

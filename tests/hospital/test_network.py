@@ -136,7 +136,7 @@ def test_a_site_reaches_the_server_by_its_proxy_alone(candidate, monkeypatch, se
     assert {head.split()[1] for head in heads} == {f"localhost:{port}"} and len(heads) == len(checks) + 1
     # Nobody listens any more.
     answer = network.check_preflight(candidate())
-    assert answer.status == "ok" and "it would connect past the site's proxy or relay" in answer.sentence
+    assert answer.status == "ok" and "it would connect past the site's proxy" in answer.sentence
 
 
 def test_a_proxy_that_inspects_tls_is_named_with_its_issuer(candidate, serve, impostor, kit, port, free_port):

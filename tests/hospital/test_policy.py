@@ -79,7 +79,7 @@ def test_the_partners_that_the_site_asks_for_are_held_against_the_sites_of_the_s
     change_site(kit, min_partners=0)
     answer = check_partners(candidate())
     assert answer.status == "warning" and "a model of this site's patients alone" in answer.sentence
-    alone = check_partners(candidate(algorithm={"name": "oneshot"}))
+    alone = check_partners(candidate(algorithm={"name": "local"}))
     assert alone.status == "ok" and "nothing of this study is mixed" in alone.sentence
 
 

@@ -29,10 +29,10 @@ from silofl.study import Study, load_study
 from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent
 from silofl_desk.studies.methods import find_method_algorithm
-from silofl_desk.studies.random_examples import random_volume
 from tests.conftest import change_json, list_records
 
 from ..conftest import SMALL_UNET
+from ..random_examples import random_volume
 from .conftest import STUDY, change_site
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -85,41 +85,41 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
 
 
 # What ready-made settings of a hospital let leave.
-READY = "weights batchnorm amplitude statistics selector control fingerprint survey evaluation usual_values".split()
-NEAREST = {"name": "oneshot", "hand_over": {"answer": "choice"}}
+READY = "weights batchnorm amplitude statistics selector control survey evaluation usual_values".split()
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "first", "later", "lacking"),
+    ("algorithm", "first", "later"),
     [
-        (NEAREST, set(), {"site_model", "image_features"}, "image_features, site_model"),
         # Without a personal model the global one answers for the site.
-        (find_method_algorithm("fedsm-apfl"), {"weights", "batchnorm", "selector"}, {"personal_model"}, None),
+        (find_method_algorithm("fedsm-apfl"), {"weights", "batchnorm", "selector"}, {"personal_model"}),
         (
             {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_rounds": 2},
             {"weights", "batchnorm"},
             {"selector"},
-            None,
         ),
     ],
-    ids=["one shot with features", "personal models", "selector afterwards"],
+    ids=["personal models", "selector afterwards"],
 )
-def test_what_leaves_only_in_a_later_round_is_named_and_must_be_allowed(
-    candidate, kit, algorithm, first, later, lacking
-):
+def test_what_leaves_only_in_a_later_round_is_named_and_must_be_allowed(candidate, kit, algorithm, first, later):
     site = candidate(algorithm=algorithm, training=SGD)
     answer = check_leaving(site)
     assert answer.status == "ok" and set(answer.facts["kinds"]) == first | later | {"numbers", "usual_values"}
     for kind in later:
         assert f"{kind} {answer.facts['kinds'][kind]['bytes']} bytes" in answer.sentence.partition("a later round")[2]
-    for kind in later & {"site_model", "personal_model"}:
+    if "personal_model" in later:
         # Whole, BatchNorm's running statistics too.
         state = build_plain_model(site.study, 0).state_dict().values()
-        assert answer.facts["kinds"][kind]["bytes"] == sum(4 * one.numel() for one in state if one.is_floating_point())
-    change_site(kit, may_leave=READY)
+        assert answer.facts["kinds"]["personal_model"]["bytes"] == sum(
+            4 * one.numel() for one in state if one.is_floating_point()
+        )
+    change_site(kit, may_leave=[kind for kind in READY if kind not in later])
     answer = check_leaving(candidate(algorithm=algorithm, training=SGD))
-    assert answer.status == ("failed" if lacking else "ok") and "personal_model" not in answer.sentence
-    assert lacking is None or f"must name {lacking}, which only a later round takes out" in answer.sentence
+    assert "personal_model" not in answer.sentence
+    if "selector" in later:
+        assert answer.status == "failed" and "must name selector, which only a later round takes out" in answer.sentence
+    else:
+        assert answer.status == "ok"
 
 
 def test_what_too_few_patients_do_not_share_is_not_named_and_it_is_said(candidate, kit):
@@ -129,9 +129,6 @@ def test_what_too_few_patients_do_not_share_is_not_named_and_it_is_said(candidat
     assert "withheld: fewer than 6 patients in training" in answer.sentence
     # Means that are withheld only at the end, and features.
     assert "withheld: means over the images, of 5 training patients; min" in check_leaving(candidate()).sentence
-    change_site(kit, may_leave=["site_model"])
-    answer = check_leaving(candidate(algorithm=NEAREST))
-    assert answer.status == "ok" and set(answer.facts["kinds"]) == {"numbers", "site_model"}
     change_site(kit, min_patients=5, may_leave=READY)
     assert "withheld" not in check_leaving(candidate()).sentence
 

@@ -333,7 +333,7 @@ def test_files_that_fit_no_pattern_are_counted_and_the_first_ones_named(run_patt
             nibabel.save(nibabel.load(path), path.with_name(path.name[:-3]))
             path.unlink()
         seg = contrasts / "north" / f"c{number}" / "seg.nii.gz"
-        seg.rename(seg.with_name("seg.mgz"))
+        seg.rename(seg.with_name("seg.nrrd"))
     for name in (".t1.nii", "notes.txt"):
         (contrasts / "north" / "c0" / name).write_text("no image")
     for name in ("ct", "CT"):
@@ -342,7 +342,7 @@ def test_files_that_fit_no_pattern_are_counted_and_the_first_ones_named(run_patt
     patterns = "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz,CT={case}/ct"
     summary, content = run_patterns(**LESIONS, image_pattern=patterns)
     assert len(list_records(content)) == 4
-    sentence = "north: images that fit no pattern are left out: 6, as c3/seg.mgz, c3/t1.nii, c3/t2.nii and 3 more"
+    sentence = "north: images that fit no pattern are left out: 6, as c3/seg.nrrd, c3/t1.nii, c3/t2.nii and 3 more"
     assert sentence in summary.notes
     assert "south: images that fit no pattern are left out: 1, as c0/CT/IM0" in summary.notes
 

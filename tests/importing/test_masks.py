@@ -13,7 +13,7 @@ from silofl.reading.images import read_label
 
 AFFINE = np.array([[-0.6, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.6, -30], [0, 0, 0, 1]])
 BRAIN = Values({4: "lesion", 1: "organ"}, "name each value")
-KEPT = Values({1: "organ", 4: "lesion"}, of_all={1: "organ", 4: "lesion"})
+KEPT = Values({1: "organ", 2: "vessel", 3: "duct", 4: "lesion"})
 NUMBERS = np.random.default_rng(0).choice([0, 1, 4], (6, 5, 4)).astype(np.int16)
 # 0, 1 and 4 become 0, 1 and 2.
 WANTED = np.where(NUMBERS == 4, 2, NUMBERS)

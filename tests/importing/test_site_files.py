@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from silofl.importing import importers
 from silofl.importing.options import ImportOptions
 from silofl.importing.site_files import CaseFiles, plan_pairs
 
@@ -42,11 +41,3 @@ def test_a_case_of_several_images_lists_them_and_null_for_a_missing_one(plan):
     assert images == {"a": ["a/t1.nii", None], **{case: [f"{case}/t1.nii", f"{case}/t2.nii"] for case in "bcd"}}
     wanted = {f"{case}/{name}.nii" for case in "abcd" for name in ("t1", "t2", "seg")} - {"a/t2.nii"}
     assert set(plan.files) == wanted
-
-
-def test_truncation_keeps_every_contrast_of_the_cases_that_stay(plan):
-    cut = importers._truncate_training(plan, 1, seed=0)
-    # 4 patients: 1 test, 3 training, of which one stays
-    kept = [record["case"] for part in ("training", "test") for record in cut.records[part]]
-    assert len(kept) == 2 and cut.channel_names == ("T1", "T2")
-    assert set(cut.files) == {name for name in plan.files if name.split("/")[0] in kept}

@@ -1,7 +1,5 @@
 """Tiny super models whose selectors say what a test wants, and images to give them."""
 
-from dataclasses import replace
-
 import nibabel
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ import torch
 from silofl.base.settings import parse
 from silofl.inference.directory import Contents
 from silofl.models import build_model
-from silofl.models.nearest import FeatureMoments, discriminant, measure_features
 from silofl.models.selector import build_selector
 from silofl.study import Study
 
@@ -93,20 +90,6 @@ def make_contents(make_study):
         selector = steered(study, scores) if scores else build_selector(study, len(outputs), 5).state_dict()
         facts = {"rounds": 3, "metrics": {"dice": 0.5}}
         return Contents(study, shape, models, rule, selector, outputs, threshold, facts, bias=bias)
-
-    return make
-
-
-@pytest.fixture
-def nearest(make_contents, make_study):
-    """Build the contents of models that came in one exchange, north's from dark images and south's from bright ones."""
-
-    def make(answer="choice", shape=SHAPE, **settings):
-        study = make_study(name="oneshot", hand_over={"answer": answer}, **settings)
-        known = [measure_features(torch.from_numpy(noise(9, (1, 32, 32), seed) + 0.03 * seed)) for seed in (0, 1)]
-        selector = {f"network.{name}": value for name, value in discriminant([*map(FeatureMoments.of, known)]).items()}
-        contents = make_contents("mean", study=study, shape=shape)
-        return replace(contents, rule="selector", selector=selector, outputs=("north", "south"))
 
     return make
 

@@ -6,7 +6,6 @@ import torch
 import yaml
 from PIL import Image
 from torch import nn
-from torch.export import Dim
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.inference.bundle import FilePredictor
@@ -176,35 +175,9 @@ def test_a_class_that_must_not_be_used_says_so_in_its_file(tmp_path, make_predic
     assert found["do_not_use"][0] == "the recall of normal is not known, and the study asks for 0.50"
 
 
-class WeighedWindows(nn.Module):
-    """Logits of two members, of which the second says the opposite of the first."""
-
-    def forward(self, windows, weights):
-        return torch.cat([windows, -windows], dim=1)
-
-
-class Fixed(nn.Module):
-    def forward(self, volume):
-        return volume.new_tensor([0.75, 0.25], dtype=torch.float64)
-
-
-def test_the_two_programs_in_a_bundle_of_an_older_version_are_read(tmp_path, make_volume_study):
-    any_size = {axis: Dim(name, min=1) for axis, name in zip((2, 3, 4), "xyz", strict=True)}
-    window, weights = torch.zeros(2, 1, 8, 8, 4), torch.zeros(2, dtype=torch.float64)
-    weigh = torch.export.export(Fixed(), (window[:1],), dynamic_shapes=(any_size,))
-    look = torch.export.export(WeighedWindows(), (window, weights), dynamic_shapes=({0: Dim("n", min=1)}, {}))
-    about = {"super_model.json": json.dumps({"image_shape": [1, 8, 8, 4], "overlap": 0.25, "bias": 0.0})}
-    (tmp_path / "models").mkdir()
-    for name, program in {"weights": weigh, "model": look}.items():
-        torch.export.save(program, tmp_path / "models" / f"{name}.pt2", extra_files=about)
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "study.yaml").write_text(yaml.safe_dump(plain_study(make_volume_study(labels={1: "a"}))))
-    how = {"image_shape": [1, 8, 8, 4], "domain": {}}
-    (tmp_path / "configs" / "inference.json").write_text(json.dumps(how))
-    said = {"super_model": {"members": ["east", "west"], "fingerprint": "f"}}
-    (tmp_path / "configs" / "metadata.json").write_text(json.dumps(said))
-    model, _ = open_model(tmp_path, torch.device("cpu"))
-    volume = np.random.default_rng(0).standard_normal((1, 1, 11, 9, 6), dtype=np.float32)
-    # Of every pixel by itself, whatever window it is in.
-    one, other = 1 / (1 + np.exp(-volume)), 1 / (1 + np.exp(volume))
-    np.testing.assert_allclose(model.answer(volume).probabilities, 0.75 * one + 0.25 * other, atol=1e-6)
+def test_the_programs_in_a_bundle_of_an_older_version_are_no_longer_read(tmp_path):
+    for name in ("configs/metadata.json", "models/weights.pt2"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ConfigError, match="weights.pt2 is a program of torch.export, .* Export the super model again"):
+        open_model(tmp_path, torch.device("cpu"))

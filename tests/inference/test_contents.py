@@ -78,11 +78,10 @@ def test_a_reading_that_the_task_or_no_validation_gives_is_refused(make_contents
         replace(contents, **changes)
 
 
-def test_a_threshold_without_the_global_model_and_models_without_a_sites_name_are_refused(nearest, make_study):
-    contents = nearest()
-    assert contents.is_choice and contents.sites == ("north", "south")
-    with pytest.raises(ConfigError, match="with a threshold must hold the global model, which answers below it"):
-        replace(contents, threshold=0.5)
+def test_a_selector_without_the_global_model_and_models_without_a_sites_name_are_refused(make_contents, make_study):
+    contents = make_contents()
+    with pytest.raises(ConfigError, match="with rule 'selector' must hold the global model; it has none"):
+        replace(contents, models={name: contents.models[name] for name in contents.sites})
     for name in ("../a", "selector", "a b", ""):
         with pytest.raises(ConfigError, match="a site of a super model must be named by letters"):
             Contents(make_study(), (1, 32, 32), {name: {}}, "only")

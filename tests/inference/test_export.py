@@ -36,14 +36,14 @@ SAVE = "torch.save({'case': case, 'probabilities': probabilities}, sys.argv[1])\
 
 @pytest.fixture
 def super_model(request, tmp_path, make_contents, make_study):
-    """Write a super model with a decision bias; a test may ask for neighbours."""
-    neighbours = getattr(request, "param", 0)
+    """Write a super model with a decision bias; a test may ask for other settings of its data."""
     data = {
-        "neighbours": neighbours,
+        "neighbours": 0,
         "volume_transforms": [{"Orientation": {"axcodes": "LPS"}}],
         "transforms": [{"Resize": {"spatial_size": [32, 32]}}],
     }
-    shape = (2 * neighbours + 1, 32, 32)
+    data |= getattr(request, "param", {})
+    shape = (2 * data["neighbours"] + 1, 32, 32)
     contents = make_contents(scores=None, study=make_study(data=data), shape=shape, bias=0.7)
     write_model_folder(tmp_path / "supermodel", contents)
     return tmp_path / "supermodel"
@@ -83,11 +83,8 @@ def test_a_bundle_is_whole_and_nothing_else_is_left(bundle, super_model):
     assert sorted(path.name for path in bundle.parent.iterdir()) == ["bundle", "supermodel"]
     files = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
     assert files == {
-        "configs/evaluate.json",
         "configs/inference.json",
         "configs/metadata.json",
-        "configs/metadata_schema.json",
-        "configs/predict.json",
         "configs/study.yaml",
         "docs/README.md",
         "models/model.ts",
@@ -163,7 +160,7 @@ def test_nothing_in_a_bundle_is_a_command_but_what_silofl_has_written_itself():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("super_model", [2], indirect=True)
+@pytest.mark.parametrize("super_model", [{"neighbours": 2}], indirect=True)
 def test_a_bundle_says_which_channel_is_of_which_neighbour(bundle):
     format = json.loads((bundle / "configs" / "metadata.json").read_text())["network_data_format"]["inputs"]["image"]
     names = [f"channel 0 of slice {name}" for name in ("z-2", "z-1", "z", "z+1", "z+2")]
@@ -193,7 +190,12 @@ def test_the_bundles_script_says_what_the_super_model_says(bundle, super_model):
     np.testing.assert_allclose(script(torch.from_numpy(case)).numpy(), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("super_model", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
+# By "dtype" MONAI alone cannot scale.
+BY_TYPE = {"intensity": "dtype"}
+STACKED = pytest.param(BY_TYPE | {"neighbours": 1}, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("super_model", [BY_TYPE, STACKED], indirect=True)
 def test_monai_runs_the_bundle_to_the_label_map_that_predict_writes(
     monai_bundle, super_model, write_volume, tmp_path, capsys
 ):
@@ -213,21 +215,15 @@ def test_monai_runs_the_bundle_to_the_label_map_that_predict_writes(
     assert "scan_labels.nii.gz" in capsys.readouterr().out
 
 
-FILES = {"meta_file": "configs/metadata.json", "config_file": "configs/predict.json", "bundle_root": "."}
+FILES = {"meta_file": "configs/metadata.json", "config_file": "configs/inference.json", "bundle_root": "."}
 
 
-@pytest.mark.parametrize("super_model", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("super_model", [{}, pytest.param({"neighbours": 1}, marks=pytest.mark.slow)], indirect=True)
 def test_monai_finds_the_network_as_the_metadata_say(monai_bundle):
     options = FILES | {"net_id": "network_def", "device": "cpu"}
     monai_bundle("verify_net_in_out", **options)
     with pytest.raises(ValueError, match="output channel number"):
         monai_bundle("verify_net_in_out", **options, **{"_meta_#network_data_format#outputs#pred#num_channels": 7})
-
-
-def test_monai_verifies_the_metadata_without_the_internet(monai_bundle):
-    pytest.importorskip("jsonschema")
-    files = {"meta_file": "configs/metadata.json", "filepath": "configs/metadata_schema.json"}
-    monai_bundle("verify_metadata", **files)
 
 
 # Of MONAI's schema of 2024-07-25: what it requires of the metadata, and of a tensor.
@@ -255,7 +251,7 @@ def test_the_metadata_have_the_models_version_and_licence_and_what_monai_require
         assert all(isinstance(tensor[key], kind) for key, kind in OF_TENSORS.items())
 
 
-def test_a_bundle_evaluates_itself_on_labelled_cases(monai_bundle, tmp_path):
+def test_a_bundle_is_evaluated_on_labelled_cases(bundle, tmp_path):
     rng, cases = np.random.default_rng(0), []
     for number in range(3):
         for kind, voxels in (("i", rng.integers(0, 900, (32, 32, 3))), ("m", rng.integers(0, 3, (32, 32, 3)))):
@@ -265,20 +261,13 @@ def test_a_bundle_evaluates_itself_on_labelled_cases(monai_bundle, tmp_path):
         cases.append({"image": f"i{number}.nii.gz", "label": f"m{number}.nii.gz", "patient": f"p{number}"})
     content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "test": cases}
     (tmp_path / "clinic" / "dataset.json").write_text(json.dumps(content))
-    monai_bundle(
-        "run",
-        config_file="configs/evaluate.json",
-        bundle_root=".",
-        data=str(tmp_path / "clinic"),
-        output=str(tmp_path / "numbers"),
-    )
+    assert main(["evaluate", str(bundle), str(tmp_path / "clinic"), "--out", str(tmp_path / "numbers")]) == 0
     assert json.loads((tmp_path / "numbers" / "evaluation.json").read_text())["num_cases"] == 3
 
 
-@pytest.mark.parametrize("name", ["inference", "predict"])
-def test_monais_command_line_runs_the_bundle(monai_bundle, write_volume, tmp_path, monkeypatch, name):
+def test_monais_command_line_runs_the_bundle(monai_bundle, write_volume, tmp_path, monkeypatch):
     pytest.importorskip("fire")
-    options = ["--config_file", f"configs/{name}.json", "--bundle_root", "."]
+    options = ["--config_file", "configs/inference.json", "--bundle_root", "."]
     files = ["--image", str(write_volume()), "--output", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["monai.bundle", "run", *options, *files])
     quietly(runpy.run_module, "monai.bundle", run_name="__main__")
@@ -301,11 +290,12 @@ def test_volumes_have_a_bundle_that_monai_runs_and_readme_code_that_needs_no_sil
     assert [path.name for path in (bundle / "models").iterdir()] == ["model.ts"]
     super_model, scan = SuperModel.load(volume_model, "cpu"), write_volume(shape=(45, 36, 20))
     monkeypatch.chdir(bundle)
-    options = {"config_file": "configs/predict.json", "bundle_root": ".", "device": "$torch.device('cpu')"}
+    options = {"config_file": "configs/inference.json", "bundle_root": ".", "device": "$torch.device('cpu')"}
     quietly(monai.bundle.run, "run", image=str(scan), output=str(tmp_path / "out"), **options)
     quietly(monai.bundle.verify_net_in_out, "network_def", **FILES, device="cpu")
     label_map = np.asanyarray(nibabel.load(tmp_path / "out" / "scan_labels.nii.gz").dataobj)
-    np.testing.assert_array_equal(label_map, super_model.predict(scan).label_map)
+    # Where rounding decides between two labels, a script may decide otherwise.
+    assert (label_map != super_model.predict(scan).label_map).sum() <= 1
     (code,) = re.findall("```python\n(.*?)```", (bundle / "docs" / "README.md").read_text(), re.DOTALL)
     # A program of its own, in which SiloFL is not to be found.
     (tmp_path / "own.py").write_text(f"import sys\nsys.modules['silofl'] = None\n{code}\n{SAVE}")

@@ -130,13 +130,6 @@ def test_an_ensemble_weighs_every_model_by_its_score(make, make_study):
         model.predict(images(3), threshold=0.5)
 
 
-def test_without_a_global_model_a_threshold_is_refused(nearest):
-    model = SuperModel(nearest(), torch.device("cpu"))
-    assert [model.predict(images(2) + bright).model for bright in (0, 1)] == ["north", "south"]
-    with pytest.raises(ConfigError, match="threshold must go with a global model, which answers below it"):
-        model.predict(images(2), threshold=0.5)
-
-
 # --- what comes out
 
 

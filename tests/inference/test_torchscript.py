@@ -78,11 +78,6 @@ def test_a_decision_bias_is_in_the_script_too(make_contents, make_study, rule, l
     assert (labels != SuperModel(replace(super_model.contents, bias=0.0), CPU).predict(images(3)).label_map).any()
 
 
-@pytest.mark.parametrize("answer", ["choice", "ensemble"])
-def test_the_nearest_sites_model_answers_in_the_script_too(nearest, answer):
-    assert_equal(SuperModel(nearest(answer), CPU), [images(2), images(11) + 0.03, images(3) + 0.015])
-
-
 @pytest.mark.parametrize(
     ("network", "algorithm"),
     [("densenet121", {}), ("lenet5", {"name": "moon", "preset": "paper"})],
@@ -141,15 +136,6 @@ def test_other_networks_of_volumes_have_their_script(make_contents, make_volume_
     study = make_volume_study(name="fedavg", model={"normalization": "group", **model})
     super_model = SuperModel(make_contents("only", study=study, shape=WINDOW), CPU)
     assert_equal(super_model, [images(1, shape) for shape in VOLUMES], tolerance=1e-4)
-
-
-@pytest.mark.slow
-def test_volumes_are_weighed_by_the_nearest_site_in_their_script(nearest):
-    patches = {"data": {"dimensions": 3, "patches": {"size": [32, 32, 16]}}}
-    super_model = SuperModel(nearest(shape=WINDOW, **patches), CPU)
-    cases = [images(1, (1, 40, 34, 20), seed) ** power for seed, power in ((0, 1), (1, 3), (2, 0.3))]
-    assert_equal(super_model, cases)
-    assert {super_model.answer(case).model for case in cases} == {"north", "south"}
 
 
 def test_an_amplitude_that_nothing_is_known_of_is_refused(make_contents, make_volume_study):

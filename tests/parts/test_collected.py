@@ -85,24 +85,6 @@ def test_the_super_model_holds_the_very_models_of_the_algorithm_alone(inside, pl
         assert own and all(np.array_equal(kept[key], value) for key, value in own.items())
 
 
-def test_of_the_mean_of_the_last_rounds_the_personal_models_are_collected_too(inside):
-    game, held = inside(rounds=4, average_last=0.5), {site: [] for site in SITES}
-    for number in range(1, 5):
-        game.round()
-        for site in SITES:
-            held[site].append(game.kept(site, number)["models"]["home"])
-
-    def means_first(task, site, answer):
-        return best_at(4)("validate", site, answer) if task == "validate_average" else best_at(None)(task, site, answer)
-
-    game.finish(change=means_first)
-    assert game.server.reported.how.endswith("mean of the models of rounds 3 to 4")
-    for site in SITES:
-        for name, array in collected(game, site).items():
-            wanted = sum(models[f"personal/{name}"].double() for models in held[site][2:]) / 2
-            np.testing.assert_allclose(array, wanted, rtol=1e-6, atol=1e-7, err_msg=name)
-
-
 def test_the_personal_model_of_the_reported_round_is_asked_for_once_and_before_the_super_model_is_assembled(inside):
     game = inside(rounds=3)
     game.finish(change=best_at(2))
@@ -178,7 +160,6 @@ def test_a_site_may_keep_its_personal_model(inside, tmp_path):
         ({"name": "ditto", "parts": ["ditto", "apfl", "fedsm"]}, "one algorithm with a personal model"),
         ({"name": "ditto", "parts": ["ditto", "fedsm"], "mixing": "softpull"}, "mixing must be shared"),
         ({"name": "ditto", "parts": ["ditto", "fedsm"], "selector": {"labels": "best_model"}}, "extra_rounds"),
-        ({"name": "finetuning", "parts": ["fedsm"], "average_last": 0.5}, "average_last must be 0 where each"),
         ({"name": "finetuning", "parts": ["fedsm"], "mixing": "softpull"}, "or with mixing: shared"),
         ({"name": "finetuning", "parts": ["fedsm"], "selector": {"labels": "best_model"}}, "go with mixing: soft"),
         ({"name": "finetuning", "parts": ["fedsm"], "stays_home": "batchnorm"}, "stays_home must be nothing"),

@@ -10,7 +10,6 @@ import torch
 
 from silofl.base.schema import dump_record
 from silofl.base.settings import parse, read_yaml
-from silofl.cli import main
 from silofl.core.gain import BETTER
 from silofl.core.guard_rule import BIASES, GuardChoice
 from silofl.data.units import find_units_of
@@ -28,6 +27,7 @@ from silofl.training.local_model import copy_state
 from silofl.training.metrics import Score, average_by_unit, group_positions
 
 from ..conftest import DROPPING, JOBS, UNET, WINDOWS, assert_alike
+from ..recipes.run_recipes import run_recipe
 from .conftest import SITES, weights_of_a_file
 
 pytestmark = pytest.mark.long
@@ -610,7 +610,7 @@ NUCLEI = ("fluo_256", "fluo_360", "histo_purple")
 
 @pytest.mark.slow
 def test_a_federated_model_of_nothing_gives_no_gain_on_real_nuclei(played, monkeypatch, tmp_path, real_data):
-    assert main(["import", "nuclei-dsb2018", str(real_data("nuclei_dsb2018")), str(tmp_path / "data")]) == 0
+    run_recipe("nuclei_dsb2018", real_data("nuclei_dsb2018"), tmp_path / "data")
     values = read_yaml(JOBS / "harmofl_nuclei" / "app" / "config" / "study.yaml")
     values["data"]["transforms"] = [{"Resize": {"spatial_size": [64, 64]}}]
     values |= {"rounds": 6, "guard": True, "algorithm": {"name": "fedavg"}, "device": "cpu"}

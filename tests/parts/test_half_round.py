@@ -44,7 +44,6 @@ CASES = {
     "fedrep": {"name": "fedrep"},
     "moon": {"name": "moon", "network": {"features": [4] * 6, "normalization": "batch"}},
     "feddyn": {"name": "feddyn", "training": SGD},
-    "oneshot": {"name": "oneshot"},
     "local": {"name": "local", "guard": True},
 }
 

@@ -13,8 +13,8 @@ from silofl.models import build_model, build_plain_model, networks
 from silofl.models.names import batchnorm_names, traveling_names
 from silofl.parts.load import list_kinds
 from silofl.parts.model import complete_state, mix_models
-from silofl.parts.part import to_tensors
 from silofl.parts.task import TRAIN, Exchange, Message
+from silofl.parts.tensors import to_tensors
 from silofl.training.losses import make_loss
 
 from ..conftest import UNET, assert_alike
@@ -538,8 +538,6 @@ RUNS = {
     "fedsm-collected": {"name": "fedsm", "mixing": "shared", "parts": ["fedsm", "ditto"], "selector": {"steps": 2}},
     "ditto": {},
     "moon": {"network": UNET, "training": SGD | {"frozen": ["conv_0.*"]}},
-    "oneshot": {"model": INSTANCE},
-    "averaged": {"name": "fedavg", "average_last": 1.0 - 1e-9},
 }
 SOON = ("fedbn",)
 

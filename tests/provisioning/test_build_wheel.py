@@ -134,7 +134,7 @@ def test_the_command_prints_the_checksums_of_two_wheels_of_which_pip_installs_th
     jobs = tmp_path / "installed" / "silofl" / "jobs"
     assert read_files(jobs) == read_files(REPOSITORY / "jobs")
     # Outside the clone, with what was installed alone before all else.
-    call = [sys.executable, "-m", "silofl", "estimate", "fedavg_phantom", "--sites", "4", "--bandwidth", "50Mbit"]
+    call = [sys.executable, "-m", "silofl", "estimate", "fedavg_phantom", "--sites", "4"]
     place = tmp_path / "elsewhere"
     place.mkdir()
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}

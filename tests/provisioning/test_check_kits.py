@@ -14,9 +14,8 @@ from nvflare.lighter.utils import Identity, generate_cert, load_private_key, ser
 from provisioning.__main__ import main
 from provisioning.check_kits import check_folders
 from provisioning.checks import TRACKING
-from provisioning.relays import SCRIPT
 from provisioning.supply import LOCK, read_lock
-from provisioning.workspace import CUDA_LOCKS, PROJECT, REPOSITORY, SITE_LOCK, find_kits, write_yaml
+from provisioning.workspace import CUDA_LOCKS, PROJECT, REPOSITORY, SCRIPT, SITE_LOCK, find_kits, write_yaml
 from silofl import __version__
 from silofl.base.files import read_json
 from silofl.base.settings import read_yaml

@@ -273,7 +273,6 @@ def test_a_second_call_changes_nothing_and_a_new_wheel_what_depends_on_it(worksp
     [
         ({"name": "west", "type": "client", "org": "west_hospital"}, "add it with add-hospital"),
         ({"name": "new@study.example.org", "type": "admin", "org": "study", "role": "lead"}, "add it with add-person"),
-        ({"name": "hub", "type": "relay", "org": "region"}, "name a new WORKSPACE"),
     ],
 )
 def test_another_address_needs_another_workspace_and_a_new_participant_a_command(
@@ -292,6 +291,10 @@ def test_another_address_needs_another_workspace_and_a_new_participant_a_command
     [
         (lambda project: project["participants"][1].update(org="north hospital"), "NVFlare can provision; .*org"),
         (lambda project: project.update(builders=[{"path": "no.such.Builder"}]), "NVFlare can provision; .*no"),
+        (
+            lambda project: project["participants"].append({"name": "hub", "type": "relay"}),
+            "names relay 'hub', which this version no longer has. Remove it, and let its hospitals connect to the serv",
+        ),
         (lambda project: project["participants"].pop(0), "must have a name and participants with one server"),
     ],
 )

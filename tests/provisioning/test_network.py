@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,9 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReservedKey, ServerCommandKey
 from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet.registry import Registry
+from nvflare.fuel.f3.communicator import Communicator
+from nvflare.fuel.f3.drivers.connector_info import Mode
+from nvflare.fuel.f3.endpoint import Endpoint, EndpointMonitor, EndpointState
 from nvflare.fuel.hci.client import file_transfer
 from nvflare.lighter.utils import serialize_cert
 from nvflare.private.admin_defs import Message
@@ -481,7 +485,6 @@ from pathlib import Path
 
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_exception import UnsafeJobError
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.registry import Registry
 from nvflare.private.admin_defs import Message
 from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ, CellMessageHeaderKeys, new_cell_message
@@ -518,25 +521,6 @@ class Replaying(Filter):
         if message.get_header(CellMessageHeaderKeys.CLIENT_NAME) == AUTH_CLIENT_NAME_FOR_SJ:
             names = ("CLIENT_NAME", "TOKEN", "TOKEN_SIGNATURE", "SSID")
             self.seen |= {key: message.get_header(key) for key in (getattr(CellMessageHeaderKeys, n) for n in names)}
-
-
-class Passing(Filter):
-    # Has hub.south delete a job's folder, past the server: it does not ask that its messages go there.
-
-    def process(self, shareable, fl_ctx):
-        core = fl_ctx.get_engine().get_cell().core_cell
-        for origin in (core.get_fqcn(), "server"):
-            command = Message("train.delete_run", "")
-            command.set_header("job_id", "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88")
-            core.add_outgoing_request_filter("admin", "*", self.hide, origin=origin)
-            own = core.out_req_filter_reg.reg["*:*"]
-            core.out_req_filter_reg.reg["admin:*"] = [*own, core.out_req_filter_reg.reg["admin:*"][-1]]
-            core.send_request("admin", command.topic, "hub.south", new_cell_message({}, command), 3)
-            Path(__file__).with_name("sent").touch()
-
-    def hide(self, message, origin):
-        message.remove_header(MessageHeaderKey.SERVER_TRANSIT_REQUIRED)
-        message.set_header(MessageHeaderKey.ORIGIN, origin)
 """
 
 
@@ -600,6 +584,52 @@ def test_a_hospital_commands_no_other_with_what_the_servers_process_signs_its_me
         assert folder.is_dir()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class Arrival(EndpointMonitor):
+    def __init__(self):
+        self.has_come = threading.Event()
+
+    def state_change(self, endpoint):
+        if endpoint.state == EndpointState.READY:
+            self.has_come.set()
+
+
+@contextmanager
+def connected_as(name, kit, port):
+    """Connect as the cell of some name, with a kit's certificate, until the other end has answered."""
+    startup, arrival = kit.folder / "startup", Arrival()
+    files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}
+    communicator = Communicator(Endpoint(name, conn_props={key: str(startup / file) for key, file in files.items()}))
+    communicator.register_monitor(arrival)
+    communicator.add_connector(f"https://localhost:{port}", Mode.ACTIVE, True)
+    communicator.start()
+    try:
+        # NVFlare answers before it looks at the name.
+        assert arrival.has_come.wait(20)
+        yield
+    finally:
+        communicator.stop()
+
+
+def says(log, words, seconds, count=1):
+    """Return whether a log says some words so often within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (found := log.read_text().count(words) >= count) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.slow
+def test_nobody_connects_under_the_name_of_another(network):
+    """The server judges a message by the line on which it comes."""
+    east = hospital_of(network, "east")
+    log = network.logs / "server.txt"
+    for name in ("north", "north.x", "server.x"):
+        with connected_as(name, east, east.address.port):
+            assert says(log, f"authenticated as 'east' but claimed endpoint '{name}' requires", 20), name
+    with connected_as("east.x", east, east.address.port):
+        assert not says(log, "claimed endpoint 'east.x'", 1)
 
 
 # --- what is refused, in the words that the guide gives

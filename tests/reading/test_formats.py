@@ -310,6 +310,9 @@ def test_an_npz_file_of_another_form_is_refused(tmp_path, arrays, index, sentenc
     assert_refused(sentence, tmp_path / "a.npz", index=index)
 
 
+APART = ("mgh", "MGZ", "hdr", "img", "nhdr", "mhd", "raw", "zraw", "par")
+
+
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
@@ -321,9 +324,7 @@ def test_an_npz_file_of_another_form_is_refused(tmp_path, arrays, index, sentenc
         ("a.svs", "export its regions as PNG or TIFF"),
         ("a.mat", "save its array as NIfTI"),
         ("a.h5", "save its array as NIfTI"),
-        ("a.img", "name the header beside it, which ends in .hdr"),
-        ("a.zraw", "name the header beside it, which ends in .mhd or .nhdr"),
-        ("a.par", "convert it to NIfTI, for example with dcm2niix"),
+        *((f"a.{ending}", "save it as one NIfTI file, for example with dcm2niix or mri_convert") for ending in APART),
         ("a.pdf", "export the image from the document"),
         ("a.zip", "unpack it"),
         ("a.ima", "it is DICOM: name it a.ima.dcm"),

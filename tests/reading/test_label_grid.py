@@ -208,13 +208,6 @@ def save_itk(path, array, affine=None):
     return path
 
 
-def save_mgh(path, array, affine):
-    image = nibabel.MGHImage(array.astype(np.int32), affine)
-    image.header["goodRASFlag"] = affine is not None
-    nibabel.save(image, path)
-    return path
-
-
 def save_without(path, array, field):
     """Save a volume whose header lacks a field of its place."""
     save_itk(path, array, AFFINE)
@@ -232,7 +225,6 @@ PLACELESS = {
     "nrrd of an array": lambda folder, array: save_itk(folder / "m.nrrd", array),
     "metaimage without Offset": lambda folder, array: save_without(folder / "m.mha", array, b"Offset"),
     "nrrd without space origin": lambda folder, array: save_without(folder / "m.nrrd", array, b"space origin"),
-    "mgh without a grid": lambda folder, array: save_mgh(folder / "m.mgz", array, None),
 }
 
 
@@ -245,7 +237,7 @@ def save_qform(path, array, affine):
 
 def give_place(own, other):
     """Do what the message says: give one file the place of another."""
-    if {own.suffix, other.suffix} <= {".nii", ".gz", ".mgz"}:
+    if {own.suffix, other.suffix} <= {".nii", ".gz"}:
         mask, image = nibabel.load(own), nibabel.load(other)
         nibabel.save(type(image)(np.array(mask.dataobj), image.affine, image.header), own)
     else:

@@ -7,7 +7,6 @@ import pytest
 
 from silofl.base.errors import DataError
 from silofl.reading import nifti
-from silofl.reading.header import read_header
 from silofl.reading.images import read_image, read_label
 from tests.data.conftest import assert_refused
 
@@ -139,9 +138,7 @@ def test_cifti_is_refused_as_such(tmp_path, intent):
     assert_refused(f"a.dscalar.nii must be an image of voxels, .*CIFTI, intent {intent}.", path)
 
 
-def test_voxels_elsewhere_than_behind_the_header_and_a_header_of_analyze_are_refused(tmp_path):
-    nibabel.save(nibabel.AnalyzeImage(VOLUME, AFFINE), tmp_path / "a.img")
-    assert_refused("a.hdr must be the header of a NIfTI pair .*, not of Analyze", tmp_path / "a.hdr")
+def test_voxels_elsewhere_than_behind_the_header_are_refused(tmp_path):
     path = write(tmp_path / "a.nii", fields=[(MAGIC, "4s", b"ni1\0")])
     assert_refused("a.nii must hold its voxels itself, not .* an .img file", path)
     path = write(tmp_path / "a.nii", fields=[(OFFSET, "<f", 0)])
@@ -167,28 +164,3 @@ def test_a_scaled_volume_that_is_too_large_in_64_bits_has_32(tmp_path, monkeypat
     image = read_image(write(tmp_path / "a.nii", fields=[(SCALE, "<2f", 1, -1024)]))
     assert image.array.dtype == dtype and image.dtype_max is None
     np.testing.assert_array_equal(image.array[0], VOLUME.astype(int) - 1024)
-
-
-@pytest.mark.parametrize("kind", [nibabel.Nifti1Pair, nibabel.Nifti2Pair])
-@pytest.mark.parametrize("slope", [1, 0.5])
-def test_a_header_beside_its_voxels_is_read(tmp_path, kind, slope):
-    image = kind(VOLUME, AFFINE)
-    image.header.set_slope_inter(slope, 0)
-    nibabel.save(image, tmp_path / "a.img")
-    found = read_image(tmp_path / "a.hdr")
-    np.testing.assert_allclose(found.array[0], nibabel.load(tmp_path / "a.img").get_fdata())
-    np.testing.assert_allclose(found.affine, AFFINE)
-    assert read_header(tmp_path / "a.hdr").has_orientation
-
-
-@pytest.mark.parametrize("state", ["missing", "short", "link"])
-def test_a_header_whose_voxels_are_not_beside_it_is_refused(tmp_path, state):
-    nibabel.save(nibabel.Nifti1Pair(VOLUME, AFFINE), tmp_path / "a.img")
-    content = (tmp_path / "a.img").read_bytes()
-    (tmp_path / "a.img").unlink()
-    if state == "short":
-        (tmp_path / "a.img").write_bytes(content[:-1])
-    elif state == "link":
-        (tmp_path / "b.raw").write_bytes(content)
-        (tmp_path / "a.img").symlink_to(tmp_path / "b.raw")
-    assert_refused("a.hdr must (lie beside the plain file of its voxels|be a whole file)", tmp_path / "a.hdr")

@@ -113,11 +113,6 @@ def _nifti_attack(extension):
     return gzip.compress(bytes(content[:352]) + struct.pack("<2i", extension, 4) + bytes(extension - 8 + 2), 1)
 
 
-def _mgh_attack(size):
-    head = struct.pack(">7ih3f9f3f", 1, size, 1, 1, 1, 0, 0, 1, 1, 1, 1, *np.eye(3).ravel(), 0, 0, 0).ljust(284, b"\0")
-    return gzip.compress(head + bytes(size) + bytes(1 << 22), 1)
-
-
 def _npz_attack(size):
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("images.npy", "w") as file:
@@ -132,7 +127,6 @@ def _text_header_attack(begin):
 
 ATTACKS = {
     "a.nii.gz": _nifti_attack,
-    "a.mgz": _mgh_attack,
     "a.npz": _npz_attack,
     "a.nrrd": _text_header_attack(b"NRRD0004\ntype: uchar\ndimension: 2\nsizes: 4 4\nencoding: gzip\n\n"),
     "a.mha": _text_header_attack(

@@ -13,6 +13,8 @@ from silofl.federation.outcome import stopped_results, unscored_results
 from silofl_desk.report.run_page import weights_table, write_report
 from tests.report.conftest import RECIPE, counts, joined, report, rows_of
 
+from ..starting import run_without_torch
+
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
@@ -307,3 +309,8 @@ def test_weights_are_a_row_for_each_listener(record, weights, rows):
     assert {row.name: [cell.share for cell in row.cells] for row in table.rows} == rows
     texts = [cell.text for row in table.rows for cell in row.cells]
     assert texts == ["-" if share is None else f"{share:.3f}" for shares in rows.values() for share in shares]
+
+
+def test_a_report_is_written_without_torch(finished, tmp_path):
+    code, said = run_without_torch("report", finished(), folder=tmp_path)
+    assert code == 0, said

@@ -22,19 +22,7 @@ from silofl_desk.report.super_model_page import (
     super_model_sections,
     threshold_sentence,
 )
-from silofl_desk.studies.method_table import runs_table
 from tests.report.conftest import shown_colours
-
-ONE_EXCHANGE = {"sends_model_once": True}
-WITHOUT_GLOBAL = {
-    "recipe": ONE_EXCHANGE,
-    "threshold": None,
-    "by_threshold": [],
-    "models": {
-        "east": {"east": 0.5, "west": 0.25, "ensemble": 0.4, "super": 0.5},
-        "west": {"east": 0.1, "west": 0.75, "ensemble": 0.5, "super": 0.75},
-    },
-}
 
 
 @pytest.fixture
@@ -204,8 +192,6 @@ def test_an_ensemble_says_that_the_super_model_is_one_and_has_no_threshold(super
         words = [str(block.text) for block in section.blocks if isinstance(block, Text)]
         words += [column for table in tables_of(section) for column in table.columns]
         assert any("gamma" in one for one in words) == has_threshold
-    once = {"sends_model_once": True, "weighs_models": True}
-    assert is_ensemble(super_results(**WITHOUT_GLOBAL | {"recipe": once}))
 
 
 FIXED = {"threshold": "fixed"}
@@ -227,31 +213,6 @@ def test_a_threshold_says_what_it_does_and_where_it_is_from(super_results, chang
     sentence = told(threshold_sentence, found)
     assert sentence.startswith(beginning) and reason in sentence
     assert found.super_model.threshold is not None or told(choices_sentence, found).endswith("its model answered.")
-
-
-def test_models_of_one_exchange_stand_without_a_global_one(super_results):
-    found = super_results(**WITHOUT_GLOBAL)
-    table = model_table(found)
-    assert table.columns == ("site", "personal", "super", "ensemble")
-    assert table.rows[0] == ("east", "0.500", "0.500", "0.400")
-    assert [name for name, _ in model_meanings(found)] == ["personal", "super", "ensemble"]
-    said = dict(model_meanings(found))
-    assert "as it trained alone" in said["personal"] and "global" not in said["super"]
-    assert told(threshold_sentence, found).startswith("No threshold is used: there is no global model")
-    runs = runs_table({"oneshot": found})
-    assert [row[0] for row in runs.rows] == ["oneshot super", "oneshot personal", "oneshot ensemble"]
-    counted = {"east": {"east": 2}, "west": {"west": 1, "east": 1}}
-    assert choice_table(counted).columns == ("test cases of", "east", "west", "cases")
-
-
-def test_of_one_exchange_the_page_says_that_sites_train_alone_and_of_no_global_model(finished_super):
-    texts = []
-    for name, changes in (("shared", {}), ("once", WITHOUT_GLOBAL)):
-        section = super_model_sections(read_run(finished_super(name, **changes)))[0]
-        texts.append(" ".join(str(block.text) for block in section.blocks if isinstance(block, Text)))
-    shared, once = texts
-    assert "trains a global model" in shared and "no model that a site trained alone" in shared
-    assert once.startswith("Every site trains a model alone") and "not in this run" not in once
 
 
 def test_a_left_out_site_is_told_in_a_sentence(unseen, unseen_plain):

@@ -5,7 +5,7 @@ import pytest
 
 from silofl.base.errors import DataError
 from silofl.importing.partition import split_by_patient
-from silofl_desk.sets.dealing import deal_equally, deal_shares, draw_shares, group_sites, shard_sites, split_by_class
+from silofl_desk.sets.dealing import deal_equally, deal_shares, draw_shares, shard_sites, split_by_class
 
 PATIENTS = [f"p{number}" for number in range(50)]
 LABELS = np.repeat(np.arange(4), [100, 200, 50, 150])
@@ -53,7 +53,6 @@ def test_classes_too_small_for_every_part_are_split_as_one():
         lambda seed: split_by_patient(PATIENTS, 0.2, 0.2, seed),
         lambda seed: split_by_class(PATIENTS, np.arange(50) % 2, 0.5, 0, seed),
         lambda seed: dirichlet_sites(LABELS, 5, 0.5, seed).tolist(),
-        lambda seed: group_sites(PATIENTS[:20], 4, seed).tolist(),
         lambda seed: shard_sites(LABELS, 5, 2, seed).tolist(),
         lambda seed: deal_equally(LABELS, draw_shares(4, 5, 0.5, 0, is_by_site=True), seed).tolist(),
         lambda seed: draw_shares(4, 5, 0.5, seed, is_by_site=True).tolist(),
@@ -85,12 +84,10 @@ AT_MOST = "num_sites must be at most the number of"
         (lambda: draw_shares(4, 5, 0, 0, is_by_site=True), ALPHA),
         (lambda: dirichlet_sites(LABELS, 0, 1, 0), AT_LEAST_1),
         (lambda: draw_shares(4, 0, 0.1, 0, is_by_site=True), AT_LEAST_1),
-        (lambda: group_sites(list("aab"), 0, 0), AT_LEAST_1),
         (lambda: shard_sites(np.zeros(11, int), 0, 2, 0), AT_LEAST_1),
         (lambda: dirichlet_sites([], 3, 1, 0), f"{AT_MOST} examples, 0, not 3"),
         (lambda: dirichlet_sites([0, 1], 3, 1, 0), f"{AT_MOST} examples, 2, not 3"),
         (lambda: deal_equally(LABELS, draw_shares(4, 501, 1, 0, is_by_site=True), 0), f"{AT_MOST} .*500, not 501"),
-        (lambda: group_sites(list("aab"), 3, 0), f"{AT_MOST} groups, 2, not 3"),
         (lambda: shard_sites(np.zeros(11, int), 6, 2, 0), f"{AT_MOST} examples by 2 shards a site, 5, not 6"),
         (lambda: shard_sites(np.zeros(11, int), 3, 0, 0), "shards must be at least 1 a site, not 0"),
         (
@@ -189,17 +186,6 @@ def test_every_class_is_split_for_itself():
 def test_a_fraction_that_has_no_binary_form_loses_no_recording(fraction, count, num_test):
     part_of = split_by_class([f"r{n}" for n in range(count)], [0] * count, fraction, 0, seed=0)
     assert Counter(part_of.values())["test"] == num_test
-
-
-# --- groups
-
-
-def test_groups_stay_whole_and_sites_even():
-    groups = np.repeat(list("abcdef"), [50, 30, 20, 20, 20, 10])
-    sites = group_sites(groups, 3, seed=0)
-    assert all(len(set(sites[groups == name])) == 1 for name in "abcdef")
-    # the largest first to the emptiest: 50; 30 + 20; 20 + 20 + 10
-    assert np.bincount(sites).tolist() == [50, 50, 50]
 
 
 # --- shards

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.importing.options import ImportOptions
 from silofl_desk.sets.examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
+from silofl_desk.sets.options import Dealing
 
 NUM = 240
 ALL = {"test": 0.5, "validation": 0.0}
@@ -41,22 +41,19 @@ def parts_by(plan, key):
     ("partition", "options", "num_sites"),
     [
         ("own", {}, 2),
-        ("dirichlet", {"num_sites": 5, "alpha": 0.1}, 5),
-        ("shards", {"num_sites": 6, "num_shards": 2}, 6),
-        ("patients", {}, 4),
-        ("patients", {"num_sites": 2}, 2),
-        ("recordings", {"num_sites": 3}, 3),
+        ("dirichlet", {"sites": 5, "alpha": 0.1}, 5),
+        ("shards", {"sites": 6, "shards": 2}, 6),
     ],
 )
 def test_every_example_is_at_one_site_in_one_part(partition, options, num_sites):
-    plans = plan_examples(examples(), ImportOptions(partition=partition, **options, **ALL))
+    plans = plan_examples(examples(), Dealing(partition=partition, **options, **ALL))
     cases = [record["case"] for plan in plans.values() for _, record in records_of(plan)]
     assert len(plans) == num_sites and sorted(cases) == sorted(f"w{n}" for n in range(NUM))
     assert all(plan.records["training"] and plan.records["test"] for plan in plans.values())
 
 
 def test_a_record_leads_to_its_own_values(tmp_path):
-    plans = plan_examples(examples(), ImportOptions(partition="shards", num_sites=3, num_shards=2, **ALL))
+    plans = plan_examples(examples(), Dealing(partition="shards", sites=3, shards=2, **ALL))
     for plan in plans.values():
         plan.files["windows.npz"](tmp_path / "windows.npz")
         stored = np.load(tmp_path / "windows.npz")["windows"]
@@ -66,48 +63,35 @@ def test_a_record_leads_to_its_own_values(tmp_path):
             assert (record["label"], record["patient"]) == (number // 10 % 2, f"p{number // 60}")
 
 
-@pytest.mark.parametrize(("partition", "options"), [("own", {}), ("patients", {}), ("recordings", {"num_sites": 3})])
-def test_sites_of_whole_recordings_keep_these_apart_and_say_so(partition, options):
-    plans, seen = plan_examples(examples(), ImportOptions(partition=partition, **options, **ALL)), Counter()
+def test_sites_of_whole_recordings_keep_these_apart_and_say_so():
+    plans, seen = plan_examples(examples(), Dealing(partition="own", **ALL)), Counter()
     for plan in plans.values():
         parts_of = parts_by(plan, ("patient", "recording"))
         assert plan.split_unit == "recordings" and all(len(parts) == 1 for parts in parts_of.values())
         seen.update(parts_of.keys())
     # Each of 4 x 6 is at one site.
     assert set(seen.values()) == {1} and len(seen) == 24
-    if partition == "own":
-        patients = {site: {record["patient"] for _, record in records_of(plan)} for site, plan in plans.items()}
-        assert patients == {"east": {"p0", "p1"}, "west": {"p2", "p3"}}
+    patients = {site: {record["patient"] for _, record in records_of(plan)} for site, plan in plans.items()}
+    assert patients == {"east": {"p0", "p1"}, "west": {"p2", "p3"}}
 
 
-@pytest.mark.parametrize(
-    "options", [{"partition": "dirichlet", "alpha": 0.3}, {"partition": "shards", "num_shards": 2}]
-)
+@pytest.mark.parametrize("options", [{"partition": "dirichlet", "alpha": 0.3}, {"partition": "shards", "shards": 2}])
 def test_windows_that_are_dealt_one_by_one_are_said_to_share_recordings(options):
-    plans = plan_examples(examples(), ImportOptions(num_sites=2, **options, **ALL))
+    plans = plan_examples(examples(), Dealing(sites=2, **options, **ALL))
     assert {plan.split_unit for plan in plans.values()} == {"examples"}
     assert any(len(parts) == 2 for plan in plans.values() for parts in parts_by(plan, ("recording",)).values())
 
 
-@pytest.mark.parametrize(
-    "options", [{"partition": "dirichlet", "alpha": 1.0}, {"partition": "shards", "num_shards": 2}]
-)
-def test_without_recordings_a_patient_whom_sites_share_is_in_the_same_part_at_all_of_them(options):
-    of_24 = examples(recordings=None, patients=[f"p{n // 10:02d}" for n in range(NUM)])
-    plans = plan_examples(of_24, ImportOptions(num_sites=3, **options, **ALL))
-    sites_of, parts_of = {}, {}
-    for site, plan in plans.items():
+def test_without_recordings_a_patient_is_in_one_part():
+    plans = plan_examples(examples(recordings=None), Dealing(partition="own", **ALL))
+    for plan in plans.values():
         assert plan.split_unit == "patient"
-        for part, record in records_of(plan):
-            sites_of.setdefault(record["patient"], set()).add(site)
-            parts_of.setdefault(record["patient"], set()).add(part)
-    assert max(map(len, sites_of.values())) > 1 and len(parts_of) == 24
-    assert all(len(parts) == 1 for parts in parts_of.values())
+        assert all(len(parts) == 1 for parts in parts_by(plan, ("patient",)).values())
 
 
 def test_without_patients_each_example_is_dealt_and_nothing_is_said_of_its_patient():
     bare = examples(recordings=None, patients=None, sites=None)
-    plans = plan_examples(bare, ImportOptions(partition="dirichlet", num_sites=4, alpha=0.1, **ALL))
+    plans = plan_examples(bare, Dealing(partition="dirichlet", sites=4, alpha=0.1, **ALL))
     for plan in plans.values():
         assert plan.split_unit == "unknown"
         assert all("patient" not in record for _, record in records_of(plan))
@@ -116,41 +100,31 @@ def test_without_patients_each_example_is_dealt_and_nothing_is_said_of_its_patie
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_site_that_is_cut_into_parts_has_enough_to_train_on(seed):
-    options = ImportOptions(seed, partition="dirichlet", num_sites=20, alpha=0.01, **ALL)
+    options = Dealing(seed=seed, partition="dirichlet", sites=20, alpha=0.01, **ALL)
     plans = plan_examples(examples(), options)
     assert min(len(records_of(plan)) for plan in plans.values()) >= MIN_EXAMPLES
 
 
 def test_the_same_seed_gives_the_same_sites_and_parts():
-    options = {"partition": "dirichlet", "num_sites": 3, "alpha": 0.5, **ALL}
-    first, again, other = (plan_examples(examples(), ImportOptions(seed, **options)) for seed in (1, 1, 2))
+    options = {"partition": "dirichlet", "sites": 3, "alpha": 0.5, **ALL}
+    first, again, other = (plan_examples(examples(), Dealing(seed=seed, **options)) for seed in (1, 1, 2))
     content = [{site: plan.dataset for site, plan in plans.items()} for plans in (first, again, other)]
     assert content[0] == content[1] != content[2]
 
 
-SHARED = {"recordings": None, "patients": [f"p{n // 10 % 2}" for n in range(NUM)]}
 OF_ALL = "partition must be one of {} for this set, not"
 
 
 @pytest.mark.parametrize(
     ("changes", "options", "sentence"),
     [
-        ({"sites": None}, {"partition": "own"}, OF_ALL.format("dirichlet, shards, patients, recordings") + " 'own'"),
-        (
-            {"recordings": None},
-            {"partition": "recordings", "num_sites": 2},
-            OF_ALL.format("dirichlet, shards, own, patients") + " 'recordings'",
-        ),
-        # test 0.25 of 3 recordings of a class: floor(0.75) = 0
-        ({}, {"partition": "patients", "test": 0.25}, "'site-1' must have enough recordings .* not 6 .* at test 0.25"),
-        # each site has one class, which is one patient's
-        (
-            SHARED,
-            {"partition": "shards", "num_sites": 2, "num_shards": 1},
-            "site 'site-1' must have patients for training and for the test, among whom",
-        ),
+        ({"sites": None}, {"partition": "own"}, OF_ALL.format("dirichlet, shards") + " 'own'"),
+        # A patient's examples would come to several sites.
+        ({"recordings": None}, {"partition": "shards"}, OF_ALL.format("own") + " 'shards'"),
+        # test 0.15 of 6 recordings of a class: floor(0.9) = 0
+        ({}, {"partition": "own", "test": 0.15}, "'east' must have enough recordings .* not 12 .* at test 0.15"),
     ],
 )
 def test_a_partition_that_the_set_does_not_allow_is_refused(changes, options, sentence):
     with pytest.raises((ConfigError, DataError), match=sentence):
-        plan_examples(examples(**changes), ImportOptions(**ALL | options))
+        plan_examples(examples(**changes), Dealing(**ALL | options))

@@ -75,8 +75,8 @@ def test_every_kind_of_site_has_all_four_files():
 # --- site.yaml, server.yaml
 
 
-# Whole models for all sites' super model: a hospital that takes part in such a study adds them itself.
-OPT_IN = {"monthly_answers", "site_model", "image_features"}
+# A hospital that takes part in such a study adds it itself.
+OPT_IN = {"monthly_answers"}
 EVALUATION = {"rounds": 0, "model.pretrained_sha256": "0" * 64}
 
 

@@ -17,7 +17,7 @@ def test_a_missing_job_and_an_out_that_is_a_file_are_refused_before_anything_is_
     with monkeypatch.context() as patch:
         patch.setattr(demo, "JOBS", tmp_path / "none")
         error = refused("demo", "--out", tmp_path / "demo")
-    assert "fedavg_phantoms must be a job folder" in error and not (tmp_path / "demo").exists()
+    assert "fedsm_phantoms must be a job folder" in error and not (tmp_path / "demo").exists()
     (tmp_path / "demo").write_text("notes")
     assert "--out must be a folder, not" in refused("demo", "--out", tmp_path / "demo")
     assert (tmp_path / "demo").read_text() == "notes"
@@ -59,8 +59,8 @@ def carried_out(monkeypatch):
 
 def test_the_demonstration_takes_the_bundled_jobs_wherever_it_is_called(silofl, carried_out):
     code, out, _ = silofl("demo", "--rounds", 3)
-    assert code == 1 and "fedavg_phantoms has no result: the disk was full" in out
-    names = ("fedavg", "adafed", "fedsm", "harmofl")
+    assert code == 1 and "fedsm_phantoms has no result: the disk was full" in out
+    names = ("fedsm", "adafed", "fedavg", "harmofl")
     assert [run.job for run in carried_out] == [JOBS / f"{name}_phantoms" for name in names]
     for run in carried_out:
         command = build_command(run)

@@ -67,7 +67,7 @@ def test_methods_that_may_only_guess_are_named_and_nothing_is_concluded_from_the
 
 def test_no_method_is_named_where_hospitals_keep_what_they_have_alone(chosen_run):
     own = joined(local=0.75, federated=0.5, kept=0.75)
-    (first, *_) = conclude({name: [chosen_run(north=own, south=own)] for name in ("fedavg", "oneshot")})
+    (first, *_) = conclude({name: [chosen_run(north=own, south=own)] for name in ("fedavg", "fedbn")})
     assert "with no method is the mean of what hospitals keep above that alone, 0.750." in first
 
 

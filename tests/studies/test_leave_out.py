@@ -112,16 +112,6 @@ def test_a_selector_of_the_best_model_has_no_gamma():
     assert result["choices"] == {"global": 0, "north": 3, "south": 0}
 
 
-def test_models_of_one_exchange_are_chosen_without_gamma_and_without_a_global_model():
-    study = make_study(name="oneshot", hand_over={"answer": "choice"})
-    models = {name: answering(study, is_sure=name == "north") for name in ("north", "south")}
-    contents = Contents(study, SHAPE, models, "selector", steered(study, (0.75, 0.25)), ("north", "south"))
-    result = found(contents)
-    assert (result["rule"], result["choices"]) == ("choice", {"north": 3, "south": 0})
-    assert result["by_threshold"] == () and result["threshold_from"] is None
-    assert list(result["models"]) == ["north", "south", "ensemble"]
-
-
 @pytest.mark.parametrize(
     ("facts", "algorithm", "origin"),
     [

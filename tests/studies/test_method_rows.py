@@ -63,12 +63,6 @@ def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_mo
     assert rows["fedsm global"]["pooled"] == pytest.approx((0.3,))
 
 
-def test_models_of_one_exchange_have_no_row_of_a_global_one(method):
-    models = {"east": {"east": 0.75, "ensemble": 0.625, "super": 0.75}, "west": {"west": 0.5, "super": 0.5}}
-    rows = make_method_rows(method("oneshot", (0.75, 0.5), models=models))
-    assert [row.name for row in rows] == ["oneshot super", "oneshot personal", "oneshot ensemble"]
-
-
 def test_a_run_without_a_value_at_a_site_has_no_means(method):
     (row,) = make_method_rows(method("fedavg", (0.5, None), (0.25, 1.0)))
     assert cells(row)["west"] == (1.0,) and cells(row)["client average"] == (0.625,)

@@ -233,13 +233,6 @@ def test_local_training_is_not_ahead_of_rows_that_measure_something_else(describ
     assert sentence in notes(federated, pooled, seeds=(0, 1))
 
 
-def test_models_that_are_trained_alone_and_answer_together_are_a_federation(method):
-    alone = {"stays_home": "everything"}
-    methods = method("local", (0.5, 0.5), recipe=alone)
-    methods |= method("oneshot", (0.5, 0.5), recipe=alone | {"sends_model_once": True})
-    assert [row.is_federated for row in make_method_rows(methods)] == [False, True]
-
-
 def test_local_training_that_leads_by_less_than_the_spread_is_level(method):
     # means 0.65 and 0.6; the deviation of local is 0.1 * sqrt(2)
     local = method("local", (0.55, 0.55), (0.75, 0.75), recipe={"stays_home": "everything"})

@@ -92,7 +92,7 @@ def test_a_job_is_written_for_the_data(new_study, pictures, tmp_path):
     study, file, out = new_study(job, pictures)
     assert f"silofl tune {target} --data {pictures}\n  silofl simulate {target} --data {pictures}" in out
     # Images that are resized need no size.
-    assert "--bandwidth 50Mbit --examples 4\n" in out
+    assert "--sites 2\n" in out
     template = load_study(study_file(job))
     assert (study.name, study.labels, study.data.channels) == ("own", {0: "no: never", 1: "yes"}, 3)
     # the median of 30 and 50 rows is 40, midway from 32 to 48, that of 40 and 60 columns 50, next to 48
@@ -166,14 +166,14 @@ def test_the_commands_that_it_names_have_the_size_and_the_number_of_the_data_and
 ):
     data = stains.rename(tmp_path / "my stains")
     *_, out = new_study("harmofl_nuclei", data)
-    assert f"silofl estimate {tmp_path / 'own'} --sites 2 --bandwidth 50Mbit --examples 1 --image-size 32x32\n" in out
+    assert f"silofl estimate {tmp_path / 'own'} --sites 2 --image-size 32x32\n" in out
     assert f"silofl simulate {tmp_path / 'own'} --data '{data}' --out RUN --alone\n" in out
 
 
 def test_what_was_written_can_be_estimated_and_simulated(new_study, silofl, pictures, tmp_path):
     new_study("harmofl_camelyon17", pictures)
     settings = ["--set", "model.name=lenet5", "--set", "rounds=1", "--set", "device=cpu"]
-    arguments = ["--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1]
+    arguments = ["--sites", 2]
     assert silofl("estimate", "own", *arguments, *settings)[0] == 0
     assert silofl("simulate", "own", "--data", pictures, "--out", "run", "--alone", *settings)[0] == 0
     assert count_cases(json.loads((tmp_path / "run" / "results.json").read_text())) == {"clinic": 2, "ward": 2}
@@ -185,16 +185,6 @@ def test_volumes_are_oriented_and_their_slices_resized(new_study, phantoms):
     # 16 bits of which a scan uses a part: percentiles, where the job has the range of the type
     assert (study.data.channels, study.data.intensity) == (1, "percentiles")
     assert study.labels == {1: "organ", 2: "lesion"}
-
-
-def test_the_estimate_of_volumes_in_3d_has_their_number(new_study, phantoms):
-    *_, out = new_study("fedsm_volumes", phantoms)
-    most = max(len(json.loads(path.read_text())["training"]) for path in phantoms.glob("*/dataset.json"))
-    assert f"--bandwidth 50Mbit --examples {most} --image-size " in out
-    scans = [nibabel.load(path) for path in phantoms.rglob("*.nii.gz")]
-    # Their axes run along the body's.
-    extents = [np.multiply(one.shape, one.header.get_zooms()).round().astype(int).tolist() for one in scans]
-    assert out.partition("--image-size ")[2].split()[0] in {"x".join(map(str, extent)) for extent in extents}
 
 
 def test_neighbours_of_the_job_are_kept_for_volumes_alone(new_study, phantoms, stains):
@@ -365,7 +355,27 @@ def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tm
     assert study.data.dimensions == 2 or silofl(*run)[0] == 0
 
 
-WITH_CLASSES = [("classes", name) for name in algorithm_names() if name != "plan"]
+def test_a_survey_gives_spacing_patch_and_window_as_numbers(new_study, silofl, tmp_path):
+    data = write_volumes(tmp_path / "volumes", (40, 36, 24), (2, 2, 5), "segmentation")
+    for path in data.rglob("dataset.json"):
+        records = json.loads(path.read_text())
+        for record in records["training"] + records["test"]:
+            record["image"] = [record["image"]]
+        change_json(path, channel_names=["CT"], training=records["training"], test=records["test"])
+    code, out, _ = silofl("survey", data, "--json")
+    (tmp_path / "survey.json").write_text(out)
+    study, file, _ = new_study(None, data, "own", "--survey", tmp_path / "survey.json")
+    assert code == 0 and study.data.volume_transforms[1].options == {"pixdim": [2, 2, 5]}
+    # 40 x 36 x 24 voxels, in multiples of 16.
+    assert study.data.patches.size == (48, 48, 32) and study.data.intensity == "raw"
+    (scale,) = study.data.transforms
+    # The labelled voxels are even from 0 to 900.
+    assert scale.name == "ScaleIntensityRange"
+    assert (scale.options["a_min"], scale.options["a_max"]) == pytest.approx((0, 900), abs=16)
+    assert "# the spacing is the median of the surveyed hospitals, in mm" in file.read_text()
+
+
+WITH_CLASSES = [("classes", name) for name in algorithm_names()]
 
 
 @pytest.mark.parametrize(("task", "name"), [*WITH_CLASSES, ("masks", "adafed"), ("masks", "moon")])
@@ -449,12 +459,10 @@ PRIVATE = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}}
         ({"training": {"loss": "cross_entropy", "schedule": "poly"}}, ()),
         # Each round spends epsilon.
         (PRIVATE, ()),
-        # The mean is over the last rounds, which may not come.
-        ({"algorithm": {"name": "fedavg", "average_last": 0.2}}, ()),
         # Half of the rounds come before the mixing.
         ({}, ("--algorithm", "adafed")),
     ],
-    ids=["falling rate", "privacy", "mean of the last rounds", "half"],
+    ids=["falling rate", "privacy", "half"],
 )
 def test_a_study_whose_rounds_depend_on_their_number_keeps_them(new_study, pictures, tmp_path, changes, options):
     add_validation(pictures)

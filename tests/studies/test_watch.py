@@ -107,16 +107,6 @@ def test_each_round_is_one_line_above_a_table_of_the_sites(server, watch, tmp_pa
     assert code == 1 and "has ended, FINISHED:ABORTED" in said
 
 
-def test_the_page_follows_the_job(server, watch, tmp_path, monkeypatch, undrawn):
-    server.words, server.rounds = ["RUNNING", "RUNNING", "RUNNING", ENDED], [1, 1, 2]
-    pages, write = [], module.write_watched
-    monkeypatch.setattr(module, "write_watched", lambda seen, path: pages.append(write(seen, path).read_text()))
-    assert watch("--html", tmp_path / "page.html")[0] == 0
-    # written where something is new: one round, two rounds, the end
-    assert ["1 of 3 rounds" in page for page in pages] == [True, False, False]
-    assert ["http-equiv" in page for page in pages] == [True, True, False]
-
-
 def test_a_log_file_is_told_whom_the_round_in_flight_waits_for(server, watch, monkeypatch):
     monkeypatch.setattr(module, "QUIET_S", 0.0)
     task = {"task": "train", "round": 2, "seconds": 207.0, "answered": ["east"], "failed": [], "waiting": ["west"]}

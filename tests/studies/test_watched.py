@@ -1,17 +1,14 @@
-"""What a study lead sees of a running job: a table of sites, a page, and plain values."""
+"""What a study lead sees of a running job: a table of sites, a status line, and plain values."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from silofl.base.errors import ConfigError
 from silofl.federation.ledger import Round
 from silofl.flare.in_flight import InFlight
-from silofl_desk.studies.watched import Watched, rounds_table, sites_table, status_line, write_watched
+from silofl_desk.studies.watched import Watched, sites_table, status_line
 from tests.conftest import score
-
-pytestmark = pytest.mark.usefixtures("undrawn")
 
 SITES = ["east", "west"]
 
@@ -43,12 +40,6 @@ def test_a_site_that_joined_another_round_was_not_asked_in_this_one():
     joined = record(1, asked=[*SITES, "new"], answered=SITES, late=["new"])
     assert [row[1] for row in sites_table(watched(joined)).rows] == ["answered", "late", "answered"]
     assert dict(row[:2] for row in sites_table(watched(joined, record(2))).rows)["new"] == "not asked"
-
-
-def test_the_newest_round_stands_first_with_who_is_missing():
-    rows = rounds_table(watched(FIRST, SECOND)).rows
-    # loss of round 1: (0.2 + 0.6) / 2; its validation: (0.25 + 0.75) / 2
-    assert rows == (("2", "west failed", "0.100", "-", "1 of 2", "3.0"), ("1", "-", "0.400", "0.500", "2 of 2", "3.0"))
 
 
 def test_the_line_says_how_far_the_job_is():
@@ -110,46 +101,3 @@ def test_a_program_gets_the_same_numbers():
     values = json.loads(json.dumps(watched(FIRST, in_flight=TASK, heard={"west": 820.0}).as_dict()))
     assert values["in_flight"]["waiting"] == ["west"] and values["in_flight"]["seconds"] == 207.0
     assert values["heard"] == {"west": 820.0} and values["seconds_left"] is None
-
-
-def test_the_page_loads_itself_again_until_the_job_has_ended(tmp_path):
-    seen = watched(FIRST, SECOND, in_flight=TASK)
-    page = write_watched(seen, tmp_path / "page.html").read_text()
-    assert "waiting for west (not connected)." in page
-    assert '<meta http-equiv="refresh" content="5">' in page and "prefers-color-scheme: dark" in page
-    assert "2 of 4 rounds" in page and "west: failed in round 2: no room" in page and "data:image/png" in page
-    ended = replace(seen, status="FINISHED:COMPLETED", has_ended=True)
-    page = write_watched(ended, tmp_path / "page.html").read_text()
-    assert "http-equiv" not in page and "FINISHED:COMPLETED" in page and "does not change any more" in page
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-
-
-@pytest.mark.parametrize(
-    ("ledger", "status", "tone"),
-    [
-        ((), "SUBMITTED", "warning"),
-        ((FIRST,), "RUNNING", "good"),
-        ((FIRST, SECOND), "RUNNING", "warning"),
-        ((SECOND, replace(FIRST, round=3)), "RUNNING", "good"),
-        ((SECOND, replace(FIRST, round=3)), "FINISHED:COMPLETED", "warning"),
-        ((FIRST,), "FINISHED:COMPLETED", "good"),
-        ((FIRST,), "FINISHED:ABORTED", "bad"),
-    ],
-)
-def test_the_page_is_green_only_where_no_site_is_missing(tmp_path, ledger, status, tone):
-    known = {} if ledger else {"run": None, "study": None, "total_rounds": 0}
-    seen = watched(*ledger, status=status, has_ended=status.startswith("FINISHED"), **known)
-    page = write_watched(seen, tmp_path / "page.html").read_text()
-    assert f'class="banner {tone}"' in page
-    assert ("the run&#39;s report says how it ended" in page) == (status == "FINISHED:COMPLETED")
-    # Before the job has begun, its page has no numbers.
-    assert ledger or ("Job abc-1" in page and "SUBMITTED" in page and "<img" not in page)
-
-
-def test_names_and_reasons_of_others_are_text_on_the_page_which_needs_a_file(tmp_path):
-    bad = "<script>alert(1)</script>"
-    seen = watched(record(1, asked=[bad], answered=[], failed={bad: bad}, metrics={}), study=bad, status=bad)
-    page = write_watched(seen, tmp_path / "page.html").read_text()
-    assert "<script" not in page and "&lt;script&gt;" in page
-    with pytest.raises(ConfigError, match="must be a file to write, not a folder"):
-        write_watched(seen, tmp_path)

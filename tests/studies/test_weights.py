@@ -108,7 +108,7 @@ def test_a_simulation_and_an_estimate_say_what_is_from_the_file(silofl, phantoms
     best = (first / "model" / "best.pt").read_bytes()
     assert study["weights_sha256"] == hashlib.sha256(best).hexdigest()
     assert study_file(job).with_name("weights.pt").read_bytes() == best
-    arguments = ["--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1]
+    arguments = ["--sites", 2]
     assert sentence in silofl("estimate", job, *arguments)[1]
     study_file(job).with_name("weights.pt").write_bytes(b"another")
     assert "weights.pt must have the SHA-256 of model.weights_sha256" in silofl("estimate", job, *arguments)[2]

@@ -35,12 +35,7 @@ class Mixture(AlgorithmOption):
     learning_rate: Literal["same"] | NotNegative = "same"
 
     def conflict(self, recipe: Recipe) -> str | None:
-        """A personal model goes with one plain model of all sites; a mixture with the newest one of them only."""
-        if recipe.average_last:
-            return (
-                f"average_last must be 0 where a personal model is mixed with the newest shared one, not "
-                f"{recipe.average_last:g}; leave it out"
-            )
+        """A personal model goes with one plain model of all sites."""
         return find_personal_conflict(recipe)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:

@@ -20,8 +20,9 @@ from silofl.base.settings import BelowOne, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Recipe
-from silofl.parts.part import Part, to_arrays, to_tensors
+from silofl.parts.part import Part
 from silofl.parts.task import Replies
+from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.parts.work import SitePart
 from silofl.study import Study
 

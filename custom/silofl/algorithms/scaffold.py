@@ -29,8 +29,9 @@ from silofl.models.names import as_array, traveling_names
 from silofl.models.precision import keep_exact, round_as_received
 from silofl.models.roles import MODEL, add_role, read_role, select_role
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.part import Compared, Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
+from silofl.parts.part import Compared, Kept, Kind, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.parts.work import SitePart, keeps
 from silofl.study import Study
 from silofl.training.loop import TrainingResult

@@ -22,9 +22,9 @@ ROLE = "survey"
 FILE = "survey.json"
 PURPOSE = (
     "numbers of patients and cases, of patients with each label, contrast and scanner maker, by their names; median "
-    "size and spacing; mean and deviation over patients of brightness and colour; sent once, without any training"
+    "size and spacing; of CT the share of labelled voxels by value; sent once, without any training"
 )
-RISK = "the server sees which data the hospital has, and its scanners' look; min_patients, or may_leave without survey"
+RISK = "the server sees which data the hospital has, and its scanners; min_patients, or may_leave without survey"
 
 
 class Survey(AlgorithmOption):
@@ -36,7 +36,7 @@ class Survey(AlgorithmOption):
 
     def sentence(self) -> str:
         """Return what a report says of it."""
-        return "Once, counts of what each site's data hold, and the means of its images' brightness and colour."
+        return "Once, counts of what each site's data hold, median size and spacing, and of CT the shares of values."
 
 
 class SurveyEntry(Said):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from silofl.base.errors import quote_value
-from silofl.base.options import KIT, add_site_config, expect_path, parse_count, parse_names, parse_natural, parse_share
+from silofl.base.errors import ConfigError, quote_value
+from silofl.base.options import KIT, add_site_config, expect_path, parse_names, parse_natural, parse_share
 from silofl.base.settings import SHA256
 from silofl.federation.egress_log import FILE
 from silofl.reading.patient_names import normalise_name
@@ -54,51 +54,53 @@ class _ChosenLayout(argparse.Action):
         parser.epilog = f"{values}:\n\n{self._descriptions[values]}"
 
 
+def parse_layout(text: str) -> str:
+    """Read the name of a layout; one of an earlier version is refused with what has taken its place."""
+    from silofl.importing.importers import refuse_former
+
+    try:
+        refuse_former(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def add_import(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl import``."""
-    # Imported here, because no other command's arguments need what reads the sets.
-    from silofl.command import DESK_WHEEL
-    from silofl.importing.importers import OWN, PARTITIONS, list_layouts
+    # Imported here, because no other command's arguments need what reads the data.
+    from silofl.importing.importers import ARRANGEMENTS, LAYOUTS
 
-    descriptions = {name: layout.description for name, layout in sorted(list_layouts().items())}
+    descriptions = {name: layout.description for name, layout in LAYOUTS.items()}
     listed = [f"  {name}\n      {text.splitlines()[0]}" for name, text in descriptions.items()]
-    more = "" if descriptions.keys() - OWN.keys() else f"; the wheel {DESK_WHEEL} has more layouts"
-    ending = f"silofl import LAYOUT --help says where to get a set and what SOURCE must hold{more}"
+    ending = "silofl import LAYOUT --help says what SOURCE must hold; recipes/ in the repository imports public sets"
     parser.epilog = "\n".join(["layouts:", *listed, "", ending])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    said: dict[str, Any] = {"metavar": "LAYOUT", "help": "the set's form of files, one of those below"}
-    parser.add_argument("layout", action=_ChosenLayout, descriptions=descriptions, choices=[*descriptions], **said)
+    said: dict[str, Any] = {"metavar": "LAYOUT", "help": "the form of the files, one of those below"}
     parser.add_argument(
-        "source", type=expect_path("the downloaded set"), metavar="SOURCE", help="folder or file of the downloaded set"
+        "layout", action=_ChosenLayout, descriptions=descriptions, type=parse_layout, choices=[*descriptions], **said
     )
-    target = "new folder for the sites; without it dicom and bids list what SOURCE holds"
+    parser.add_argument(
+        "source", type=expect_path("the data to import"), metavar="SOURCE", help="folder or table of the data"
+    )
+    target = "new folder for the sites; without it dicom lists what SOURCE holds"
     parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help=target)
     labels = (
         "label names in the order of their numbers, organ,lesion, or with their values in the masks, 1=organ,4=lesion"
     )
     parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
+    arrangement = "with folders: how each site's folder is arranged, if as BIDS or nnU-Net do it"
+    parser.add_argument("--layout", dest="arrangement", choices=ARRANGEMENTS, help=arrangement)
     image_pattern = "path of a site's images, for example images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
     parser.add_argument("--image-pattern", action="append", metavar="PATTERN", help=image_pattern)
     mask_pattern = "path of a site's masks, for example {case}/seg.nii.gz; {label} is a label with files of its own"
     parser.add_argument("--mask-pattern", metavar="PATTERN", help=mask_pattern)
     resample = "bring masks on another grid to that of their image, by the nearest voxel; says what labels lose"
-    parser.add_argument("--resample-masks", action="store_true", default=None, help=resample)
+    parser.add_argument("--resample-masks", action="store_true", help=resample)
     parser.add_argument("--seed", type=parse_natural, default=0, help="seed of every random choice (default: 0)")
-    parser.add_argument("--partition", choices=PARTITIONS, help="how a classification set is divided among sites")
-    parser.add_argument("--sites", type=parse_count, help="number of sites to make")
-    parser.add_argument("--alpha", type=float, help="with dirichlet: the smaller, the more the sites differ")
-    # None where not given, as for all options that a partition may not use.
-    parser.add_argument(
-        "--equal-sizes", action="store_true", default=None, help="with dirichlet: give all sites equally many examples"
-    )
-    parser.add_argument("--shards", type=parse_count, help="with shards: number of shards per site")
-    parser.add_argument(
-        "--test", type=parse_share, help="share of each site's patients, recordings or examples for the test"
-    )
-    parser.add_argument("--validation", type=parse_share, help="share of the rest for validation")
-    parser.add_argument(
-        "--truncate", action="store_true", help="cut every site to as many training examples as the smallest site has"
-    )
+    test = "share of each site's patients for the test (default: 0.2)"
+    parser.add_argument("--test", type=parse_share, default=0.2, help=test)
+    validation = "share of the other patients for validation (default: 0.2)"
+    parser.add_argument("--validation", type=parse_share, default=0.2, help=validation)
     parser.add_argument("--json", action="store_true", help="print the counts as JSON")
 
 
@@ -182,20 +184,11 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl doctor``."""
     study = "also say what this study.yaml sets, without names"
     parser.add_argument("--study", type=STUDY, metavar="STUDY.yaml", help=study)
-    data = "also count the cases that the dataset.json in this folder, or in each site's folder in it, lists"
-    parser.add_argument("--data", type=expect_path("a folder with dataset.json"), metavar="DATA", help=data)
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
     """Add the argument of ``silofl schema``."""
     parser.add_argument("file", choices=("study", "site", "dataset"), metavar="FILE", help="study, site or dataset")
-
-
-def add_completion(parser: argparse.ArgumentParser) -> None:
-    """Say how to use ``silofl completion``, which has no arguments."""
-    parser.epilog = (
-        "once: silofl completion > ~/.silofl-completion, and into ~/.bashrc or ~/.zshrc: . ~/.silofl-completion"
-    )
 
 
 def add_prune(parser: argparse.ArgumentParser) -> None:

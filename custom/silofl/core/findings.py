@@ -4,9 +4,15 @@ Finding k counts 2^k: findings 0 and 3 together are 9, and none at all is 0.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Outputs = TypeVar("Outputs", "Tensor", NDArray)
 
 NO_FINDING = "none"
 # An int64 holds no more.
@@ -66,3 +72,13 @@ def sort_labels(seen: Iterable[str], names: Mapping[str, str]) -> list[str]:
     """
     order = [one for key, name in names.items() for one in (key, name_absence(name))]
     return sorted(dict.fromkeys(seen), key=lambda key: order.index(key) if key in order else -1)
+
+
+def most_likely(outputs: Outputs, threshold: float = 0.0) -> Outputs:
+    """Return the label of each pixel or image: the largest output, or whether the only one is above the threshold.
+
+    Args:
+        outputs: A model's answers, (N, outputs, ...), as a tensor or an array.
+        threshold: 0 for logits, 0.5 for probabilities.
+    """
+    return outputs[:, 0] > threshold if outputs.shape[1] == 1 else outputs.argmax(1)

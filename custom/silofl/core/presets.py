@@ -21,6 +21,12 @@ from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.core.robust import Robust
 
 ALGORITHMS = Path(__file__).parents[1] / "algorithms"
+# What release 0.4 had, with what to do instead.
+REMOVED = {
+    "oneshot": "Choose fedavg. The mean of the sites' own models is tested by local with --leave-out.",
+    "plan": "Run jobs/survey_hospitals, and give its survey.json to silofl new-study --survey, which chooses spacing, "
+    "patch and window.",
+}
 
 
 def algorithm_names() -> list[str]:
@@ -65,6 +71,14 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         ConfigError: An unknown algorithm, preset, field, section or constant, or answers that do not go together.
         ValidationError: A field of `Recipe` is out of range.
     """
+    refuse_removed(algorithm)
+    changes = dict(changes)
+    # Release 0.4 had this key, with 0 for no mean of rounds.
+    if changes.pop("average_last", 0):
+        raise ConfigError(
+            "algorithm.average_last is not in this version any more. Remove it: the best round by validation is "
+            "reported."
+        )
     known = load_presets(algorithm)
     _require_known("algorithm.preset", preset, PRESET_NAMES)
     names = [field.name for field in fields(Recipe)]
@@ -93,6 +107,16 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
     )
     _check_recipe(recipe, sections)
     return recipe
+
+
+def refuse_removed(algorithm: object) -> None:
+    """Refuse an algorithm that an earlier release had.
+
+    Raises:
+        ConfigError: Names the algorithm, and what to choose instead.
+    """
+    if algorithm in REMOVED:
+        raise ConfigError(f"Algorithm {algorithm!r} is not in this version any more. {REMOVED[str(algorithm)]}")
 
 
 def _check_key(name: str, algorithm: str, known: Collection[str]) -> None:
@@ -131,6 +155,7 @@ def _resolve_choice(field: str, value: object) -> object:
 
 
 def _borrow_answer(field: str, algorithm: object) -> Any:  # noqa: ANN401
+    refuse_removed(algorithm)
     if algorithm not in algorithm_names():
         known = [str(WITHOUT[field]), *algorithm_names()]
         raise ConfigError(
@@ -179,11 +204,6 @@ def _find_conflict(recipe: Recipe) -> str | None:
         return (
             "input must be none with a pretrained model, which has seen images as they are; choose "
             "start_from_pretrained: false"
-        )
-    if recipe.tunes_personal and recipe.average_last:
-        return (
-            "average_last must be 0 where each site fine-tunes the global model as its own, not "
-            f"{recipe.average_last:g}: the last rounds may begin before the fine-tuning; leave it out"
         )
     if len(recipe.traveling_roles) > 1 and recipe.start_from_pretrained:
         return "start_from_pretrained must be false where a global and a personalised model train side by side"

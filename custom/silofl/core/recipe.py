@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic.dataclasses import dataclass
 
 from silofl.base.errors import ConfigError
-from silofl.base.settings import BelowOne, Natural, Positive
+from silofl.base.settings import Natural, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.robust import Robust
 
@@ -38,7 +38,6 @@ PERSONAL_TUNED = (
     "Each site's own model is the received one until the extra rounds; then the site fine-tunes it, and the shared one "
     "goes on."
 )
-SENT_ONCE = "The model until the site has trained, then it leaves once; the data never do."
 PERSONAL_COLLECTED = " It leaves once, after the last round, into the super model."
 OWN_STEPS_COLLECTED = (
     " A site's model after its own steps leaves once, after the last round, into the super model; the global one takes "
@@ -62,8 +61,6 @@ class Recipe:
         start_from_pretrained: Whether training begins with the pretrained model.
         extra_rounds: Rounds after the study's own, in which a part (such as a selector) learns, or else every site
             alone.
-        average_last: Share of the last rounds whose models are averaged (SWA); reported if the mean validates better
-            than the best round.
     """
 
     input: AlgorithmOption | None = None
@@ -76,7 +73,6 @@ class Recipe:
     server_lr: Positive = 1.0
     start_from_pretrained: bool = False
     extra_rounds: Natural = 0
-    average_last: BelowOne = 0.0
 
     @property
     def options(self) -> tuple[AlgorithmOption, ...]:
@@ -194,11 +190,6 @@ class Recipe:
         return self._has_own_model("adapted")
 
     @property
-    def sends_model_once(self) -> bool:
-        """Whether a model that stays at home in training leaves once, after it, into the super model."""
-        return self._has_own_model("handed_over")
-
-    @property
     def weighs_models(self) -> bool:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
         return any(one.weighs_models for one in self.traits)
@@ -216,7 +207,7 @@ class Recipe:
     @property
     def trains_alone(self) -> bool:
         """Whether each site trains alone, and reports its own best round."""
-        return self.stays_home == "everything" and not self.sends_model_once and not self.average_last
+        return self.stays_home == "everything"
 
     def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
         """Return how much each site counts in the one mean of all; the arguments of `Robust.count`."""
@@ -253,7 +244,6 @@ class Recipe:
             "server_lr": self.server_lr,
             "start_from_pretrained": self.start_from_pretrained,
             "extra_rounds": self.extra_rounds,
-            "average_last": self.average_last,
             "constants": {one.section: one.model_dump() for one in self.options},
         }
 
@@ -262,7 +252,6 @@ class Recipe:
         facts = {
             "keeps_personal": self.keeps_personal,
             "takes_own_steps": self.takes_own_steps,
-            "sends_model_once": self.sends_model_once,
             "weighs_models": self.weighs_models,
             "threshold": self.threshold,
             "cautions": self.cautions,
@@ -294,7 +283,7 @@ class Recipe:
             "What stays at home?": self._home_sentence()
             + (f" Each site also keeps {', '.join(kept)}." if kept else "")
             + (f" Frozen parameters neither learn nor travel: {', '.join(frozen)}." if frozen else ""),
-            "Who listens to whom?": self._mixing_sentence() + self._average_sentence(),
+            "Who listens to whom?": self._mixing_sentence(),
             "What else travels?": beside or "Nothing.",
         }
 
@@ -302,24 +291,14 @@ class Recipe:
         return any(one.own_model == how for one in self.traits)
 
     def _home_sentence(self) -> str:
-        if self.sends_model_once:
-            return SENT_ONCE
         if not self.keeps_personal:
             return HOMES[self.stays_home] + (OWN_STEPS_COLLECTED if self.collects_personal else "")
         how = self.personal.sentence() if self.personal else PERSONAL_TUNED
         return f"{PERSONAL_HOME} {how}{PERSONAL_COLLECTED if self.collects_personal else ''}"
 
-    def _average_sentence(self) -> str:
-        if not self.average_last:
-            return ""
-        return (
-            f" The mean of the models of the last {100 * self.average_last:g} % of the rounds is reported where it is "
-            "better on validation than the best round."
-        )
-
     def _mixing_sentence(self) -> str:
         if self.stays_home == "everything":
-            return "Nobody: each site trains alone." if self.sends_model_once else "Nobody: no weights leave a site."
+            return "Nobody: no weights leave a site."
         usual = "its number of training examples" if self.counts_examples else "1"
         weight = next((one.traits.weighed_by for one in self.parts if one.traits.weighed_by), usual)
         robust = f" {self.robust.sentence()}" if self.robust else ""

@@ -18,6 +18,7 @@ from silofl.base.settings import Section, parse
 from silofl.core.few import find_few
 from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import check_contrasts, read_source
+from silofl.data.ct_values import NUM_BINS, Patient, count_values, share_values
 from silofl.data.domain import image_kind
 from silofl.data.manifest import FILE_NAME, Manifest, parse_channel_names, read_content, read_manifest
 from silofl.data.preparation import build_requests, read_label_map
@@ -32,31 +33,22 @@ from silofl.study.sections import FITTING
 # Of what leaves: more digits could tell a patient.
 DIGITS = 3
 LONGEST_NAME, MOST_NAMES = 100, 200
-COLOURS, BRIGHTNESS = ("red", "green", "blue"), "brightness"
-# All patients of a segmentation, and of findings, are one group; of classes each is one.
-ALL = ""
 NOT_STATED = "not stated"
 
-Number = Annotated[float, Strict(), Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 Size = Annotated[float, Strict(), Field(gt=0, le=1e6, allow_inf_nan=False)]
 Patients = Annotated[int, Strict(), Field(ge=0, le=10**7)]
+Share = Annotated[float, Strict(), Field(ge=0, le=1)]
 Named = Annotated[str, Strict(), Field(max_length=LONGEST_NAME), AfterValidator(one_line)]
 # None is withheld.
 Counts = Annotated[dict[Named, Patients | None], Field(max_length=MOST_NAMES)]
 
 
-class Look(Section):
-    """A measure of the images of a group of patients.
-
-    Attributes:
-        patients: How many there are.
-        mean: Mean over them.
-        deviation: Standard deviation between them.
-    """
-
-    patients: Annotated[Patients, Field(ge=1)]
-    mean: Number
-    deviation: Annotated[Number, Field(ge=0)]
+def check_shares(shares: tuple[float, ...]) -> tuple[float, ...]:
+    """Refuse another number of bins, and shares of more than everything."""
+    # They are rounded.
+    if shares and (len(shares) != NUM_BINS or not 0.9 < sum(shares) < 1.1):
+        raise ValueError(f"{NUM_BINS} shares of 1, or none")
+    return shares
 
 
 class Inventory(Section):
@@ -70,10 +62,10 @@ class Inventory(Section):
         cases: All of them.
         labels: Label or class -> patients who have it; None where fewer than `least` do: withheld.
         contrasts: Name -> patients who have it; none where the images have no names.
-        shape: Median size by axis as it is stored.
-        spacing_mm: Median size of a voxel by axis; None where the files state none.
+        shape: Median size by axis; of a volume along the body's axes: right, front, head.
+        spacing_mm: Median size of a voxel likewise; None where the files state none.
         vendors: Manufacturer of the scanner, by DICOM files -> patients; none where the files name none.
-        looks: Class, or nothing for all -> colour, brightness or contrast -> its mean and deviation.
+        ct_shares: Of CT, the share of labelled voxels in each bin of `silofl.data.ct_values`; none of other images.
         least: Patients that every number must be of.
     """
 
@@ -87,22 +79,21 @@ class Inventory(Section):
     shape: Annotated[tuple[Size, ...], Field(min_length=2, max_length=3)]
     spacing_mm: Annotated[tuple[Size, Size, Size] | None, Field()] = None
     vendors: Counts
-    looks: Annotated[dict[Named, Annotated[dict[Named, Look], Field(max_length=64)]], Field(max_length=MOST_NAMES)]
+    ct_shares: Annotated[tuple[Share, ...], AfterValidator(check_shares)] = ()
     least: Patients
 
 
 @dataclass(frozen=True)
 class _Measures:
-    """The measures of one case: `looks` are NaN where a contrast is missing, `labels` the names that it has."""
+    """The measures of one case: `labels` are the names that it has, `ct_counts` those of `count_values`."""
 
-    patient: tuple[bool, str]
-    group: str
-    looks: NDArray[np.float64]
+    patient: Patient
     labels: frozenset[str]
     contrasts: tuple[str, ...]
     shape: tuple[int, ...]
     spacing_mm: NDArray[np.float64] | None
     vendor: tuple[str]
+    ct_counts: NDArray[np.float64] | None
 
 
 def take_inventory(folder: Path, min_patients: int, has_progress: bool = True) -> Inventory | None:
@@ -121,7 +112,7 @@ def take_inventory(folder: Path, min_patients: int, has_progress: bool = True) -
     study = build_reading_study(folder)
     manifest = read_manifest(folder, study, needed=())
     records = [record for part in manifest.parts.values() for record in part]
-    found, names = [], set[tuple[str, tuple[str, ...]]]()
+    found, kinds = [], set[str]()
     with decode_ahead(build_requests(records, manifest)):
         for record in track_progress(records, len(records), f"reading {folder.name}", has_progress):
             try:
@@ -130,11 +121,10 @@ def take_inventory(folder: Path, min_patients: int, has_progress: bool = True) -
             except DataError as error:
                 raise DataError(f"case {record.case!r}: {error}") from None
             found.append(measured)
-            names.add((image_kind(image), tuple(_name_looks(image, study))))
-    if len({kind for kind, _ in names}) > 1:
-        raise DataError(f"the images must all be of one kind, not {' and '.join(sorted({k for k, _ in names}))}")
-    kind, looks = sorted(names)[-1]
-    return _sum_up(found, kind, looks, manifest, min_patients)
+            kinds.add(image_kind(image))
+    if len(kinds) > 1:
+        raise DataError(f"the images must all be of one kind, not {' and '.join(sorted(kinds))}")
+    return _sum_up(found, kinds.pop(), manifest, min_patients)
 
 
 def build_reading_study(folder: Path) -> Study:
@@ -169,45 +159,40 @@ def _measure_case(record: Record, image: Image, manifest: Manifest, study: Study
     else:
         numbers = [record.label]
     files = [path for path, _ in filter(None, source.files)]
-    is_sized = image.affine is not None and all(read_header(path).has_spacing for path in files)
+    headers = [read_header(path) for path in files]
+    shape, spacing = measure_grid(image)
+    is_sized = all(header.has_spacing for header in headers)
+    is_ct = len(image.array) == 1 and _is_ct({header.modality for header in headers}, study.data.channel_names)
     return _Measures(
         patient=(record.patient is not None, record.case if record.patient is None else record.patient),
-        group=study.labels[record.label] if study.task == "classification" else ALL,
-        looks=_measure_look(image, source.contrasts, study),
         labels=frozenset(name for number in numbers if (name := names.get(number))),
         contrasts=source.contrasts,
-        shape=image.spatial_shape if not image.is_window else image.array.shape[1:],
-        spacing_mm=np.linalg.norm(image.affine[:3, :3], axis=0) if is_sized else None,
+        shape=shape,
+        spacing_mm=spacing if is_sized else None,
         vendor=(read_dicom_element(files[0], "Manufacturer") or NOT_STATED,),
+        ct_counts=count_values(image.array, label) if is_ct else None,
     )
 
 
-def _name_looks(image: Image, study: Study) -> list[str]:
-    """Return the names of a picture's colours and brightness, or of the contrasts or channels of another image."""
-    if image_kind(image) == "pictures" and not study.data.channel_names:
-        return [*COLOURS, BRIGHTNESS]
-    number = len(image.array)
-    return [*study.data.channel_names] or ([BRIGHTNESS] if number == 1 else [f"channel {i + 1}" for i in range(number)])
+def measure_grid(image: Image) -> tuple[tuple[int, ...], NDArray[np.float64] | None]:
+    """Return an image's size, and of a volume its voxels' in mm, both along the body's axes: right, front, head."""
+    if image.affine is None:
+        return image.array.shape[1:] if image.is_window else image.spatial_shape, None
+    from nibabel.affines import voxel_sizes
+    from nibabel.orientations import io_orientation
+
+    # The body's axis that each voxel axis runs along.
+    order = np.argsort(io_orientation(image.affine)[:, 0].astype(int))
+    return tuple(np.array(image.spatial_shape)[order].tolist()), voxel_sizes(image.affine)[order]
 
 
-def _measure_look(image: Image, contrasts: Sequence[str], study: Study) -> NDArray[np.float64]:
-    """Return a picture's shares of red, green and blue, and its brightness from 0 to 1; or the channels' means."""
-    scale = image.dtype_max if image.dtype_max and image_kind(image) == "pictures" else 1
-    means = image.array.reshape(len(image.array), -1).mean(axis=1, dtype=np.float64) / scale
-    if study.data.channel_names:
-        return np.where([name in contrasts for name in study.data.channel_names], means, np.nan)
-    if image_kind(image) != "pictures":
-        return means
-    # Grey is each colour alike; a fourth channel says what is seen through.
-    colours = means[:3] if len(means) >= len(COLOURS) else np.repeat(means[:1], len(COLOURS))
-    total = colours.sum()
-    shares = colours / total if total > 0 else np.full(len(COLOURS), 1 / len(COLOURS))
-    return np.array([*shares, colours.mean()])
+def _is_ct(modalities: set[str | None], channel_names: Sequence[str]) -> bool:
+    """Return whether a case is CT by its files, or by its channel's name where they state nothing."""
+    is_named = [name.upper() for name in channel_names] == ["CT"]
+    return modalities == {"CT"} or (modalities == {None} and is_named)
 
 
-def _sum_up(
-    found: Sequence[_Measures], kind: str, looks: Sequence[str], manifest: Manifest, least: int
-) -> Inventory | None:
+def _sum_up(found: Sequence[_Measures], kind: str, manifest: Manifest, least: int) -> Inventory | None:
     patients = {one.patient for one in found}
     known = sum(is_known for is_known, _ in patients)
     if known < least:
@@ -221,7 +206,6 @@ def _sum_up(
 
     has_classes = manifest.task == "classification"
     labels = count_names("labels", (manifest.labels[number] for number in manifest.labels_annotated), has_classes)
-    groups = [name for name, number in labels.items() if number] if has_classes else [ALL]
     names = sorted({name for one in found for name in one.vendor})
     vendors = count_names("vendor", names, is_partition=True)
     shown = {name: number for name, number in vendors.items() if number is not None}
@@ -238,23 +222,20 @@ def _sum_up(
         spacing_mm=None if any(size is None for size in sizes) else _find_median(found, sizes),
         # A machine that few were seen by has a name that could tell them.
         vendors=({} if names == [NOT_STATED] else shown) | ({"others": None} if len(shown) < len(names) else {}),
-        looks={group: _summarise_looks([one for one in found if one.group == group], looks, least) for group in groups},
+        ct_shares=_share_ct(found, least),
         least=least,
     )
 
 
-def _summarise_looks(found: Sequence[_Measures], names: Sequence[str], least: int) -> dict[str, Look]:
-    # Images of other channels than most have other measures.
-    fitting = [one for one in found if len(one.looks) == len(names)]
-    means = _average_by_patient(fitting, [one.looks for one in fitting])
-    looks = {}
-    for i, name in enumerate(names):
-        there = {patient: values[i] for patient, values in means.items() if np.isfinite(values[i])}
-        if there and sum(is_known for is_known, _ in there) >= least:
-            numbers = np.array(list(there.values()))
-            deviation = round_number(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
-            looks[name] = Look(patients=len(numbers), mean=round_number(numbers.mean()), deviation=deviation)
-    return looks
+def _share_ct(found: Sequence[_Measures], least: int) -> tuple[float, ...]:
+    """Return the shares of CT's values; none where one case is no CT, or where no bin is of enough patients."""
+    counts: dict[Patient, list[NDArray[np.float64]]] = {}
+    for one in found:
+        if one.ct_counts is None:
+            return ()
+        counts.setdefault(one.patient, []).append(one.ct_counts)
+    shares = share_values(counts, least)
+    return () if shares is None else tuple(round_number(share) for share in shares)
 
 
 def _find_median(found: Sequence[_Measures], values: Sequence[NDArray]) -> tuple[float, ...]:

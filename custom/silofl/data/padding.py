@@ -67,7 +67,7 @@ def describe_padding(own: Padding | None, others: Mapping[str, Padding | None] |
     if own.value < AIR_HU:
         return [
             f"{share}, less than air has in CT: it is padding, which intensities are scaled by; set the study's "
-            f"data.background to {{below: {AIR_HU}}}, or a window in data.transforms, which silofl plan makes of CT"
+            f"data.background to {{below: {AIR_HU}}}, or a window in data.transforms (silofl new-study --survey)"
         ]
     if not others:
         return []

@@ -11,10 +11,10 @@ from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round, mark_best
+from silofl.federation.more_rounds import find_obstacle
 from silofl.federation.server import ServerRounds
-from silofl.inference.directory import plain_study
 from silofl.parts.load import start_parts
-from silofl.study import STORED, Study
+from silofl.study import STORED, Study, plain_study
 
 # 4: with the run that it is of. Raised whenever an older file would be misread.
 FORMAT = 4
@@ -143,21 +143,6 @@ def _check_rounds(before: Study, now: Study, finished: int, run: str) -> None:
             f"Run {run} cannot go on to {now.rounds} rounds: {obstacle}. Leave rounds at {before.rounds}, or start a "
             "new run."
         )
-
-
-def find_obstacle(before: Study, now: Study, finished: int) -> str:
-    """Return why finished rounds would have been others with a new number of rounds; empty where they are the same."""
-    shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
-    if now.training.has_falling_rate:
-        return "its learning rate falls over all its rounds"
-    if finished > before.joint_rounds:
-        return "its extra rounds have begun"
-    if len(shared) > 1:
-        return "the sites would have shared one model for longer"
-    held, wanted = ({number for number in study.closing_rounds if number <= finished} for study in (before, now))
-    if wanted and wanted != held:
-        return "the mean over its last rounds has begun"
-    return ""
 
 
 def _format_value(value: object) -> str:

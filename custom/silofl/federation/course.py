@@ -34,7 +34,7 @@ from silofl.federation.site_divergence import record_apart
 from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.models.precision import narrow_messages
 from silofl.parts.answer import SYSTEM_SAID, plain_text
-from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, UNTESTED, VALIDATED, WeightsOf
+from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, UNTESTED, WeightsOf
 from silofl.parts.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
 from silofl.training.site_score import SiteScore
 
@@ -385,22 +385,17 @@ class Course:
             record.notes += notes
 
     def _validate(self) -> None:
-        """Validate the last trained models, which no next training task brings to the sites (see `Work`).
-
-        After that come the parts' exchanges about models of their own.
-        """
+        """Validate the last trained models, which no next training task brings to the sites (see `Work`)."""
+        if has_validated(self.server):
+            return
         number = self.server.finished_rounds
-        if not has_validated(self.server):
-            exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
-            _, answers, replies = self._ask_and_admit(exchange)
-            what = f"did not validate the models of round {number}"
-            silent = [f"site {site!r} {what}: {reason}" for site, reason in answers.missing.items()]
-            self._record_once([*replies.refused.values(), *silent], self.server.ledger[-1])
-            self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
-            self.save()
-        for exchange in self.server.asks(VALIDATED, number):
-            self._exchange(exchange, self.server.ledger[-1])
-            self.save()
+        exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
+        _, answers, replies = self._ask_and_admit(exchange)
+        what = f"did not validate the models of round {number}"
+        silent = [f"site {site!r} {what}: {reason}" for site, reason in answers.missing.items()]
+        self._record_once([*replies.refused.values(), *silent], self.server.ledger[-1])
+        self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
+        self.save()
 
 
 def separate_failures(given: Mapping[str, Message], late: list[str]) -> Answers:

@@ -6,25 +6,19 @@ from pathlib import Path
 from silofl.base.files import save_tensors, write_text
 from silofl.base.settings import dump_yaml
 from silofl.federation.known_sites import find_recipe_in_use
+from silofl.federation.missing_parts import describe_complete_model, describe_missing_part
 from silofl.federation.server import ServerRounds
 from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
 from silofl.models.names import INPUT_NORM
 from silofl.models.precision import round_as_received
 from silofl.parts.model import collect_part_arrays
-from silofl.parts.part import Part, to_tensors
+from silofl.parts.part import Part
+from silofl.parts.tensors import to_tensors
 
 SIZE_KNOWN = "An image must have the size of the training images: the input normalisation belongs to it."
 SIZE_ANY = "Without input normalisation, images of other sizes pass too."
 SHARED = "They are the model that all sites share; the one that a site tests stays there, in its folder `supermodel/`."
-STATE_DIR = "where STATE_DIR is `state_dir` of its site.yaml"
-LEFT_OUT = {
-    "batchnorm": "BatchNorm never left the sites: these files lack it, and alone they predict nothing.",
-    "head": "The last layer never left the sites: these files lack it, and alone they predict nothing.",
-    "everything": "Every site trained alone, and no model left it.",
-}
-SENT_ONCE = "Every site trained alone; the models that they sent in the end are together in `supermodel/`."
-OWN_STEPS = "Every site takes steps of its own from such a model before it uses it; these files are without them."
 MODEL_README = """# Models of {name}
 
 {files}`study.yaml` is the study that made them.
@@ -84,18 +78,3 @@ def _find_complete_model(run: Path, sites: Sequence[str], run_id: str | None) ->
     """Return a site's complete model below a simulation's folder; None where sites keep theirs elsewhere."""
     places = (f"sites/{site}/{run_id}/{directory.FOLDER}" for site in sites)
     return next((place for place in places if (run / place / "model.json").is_file()), None)
-
-
-def describe_missing_part(recipe: Mapping[str, object]) -> str | None:
-    """Say what the files of a recipe's models lack of what the sites use; None where that is nothing."""
-    if recipe.get("sends_model_once"):
-        return SENT_ONCE
-    is_whole = recipe.get("stays_home") == "nothing"
-    return OWN_STEPS if is_whole and recipe.get("takes_own_steps") else LEFT_OUT.get(str(recipe.get("stays_home")))
-
-
-def describe_complete_model(recipe: Mapping[str, object], run_id: str, is_simulation: bool) -> str:
-    """Say why the files of the models are not whole, and where each site's complete one is."""
-    place = f"{run_id}/{directory.FOLDER}"
-    where = f"sites/NAME/{place}` of the run's folder" if is_simulation else f"STATE_DIR/{place}`, {STATE_DIR}"
-    return f"{describe_missing_part(recipe)} Each site's complete model is `{where}."

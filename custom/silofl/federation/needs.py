@@ -1,4 +1,4 @@
-"""The disk space and memory that a study needs, from the sizes of its models."""
+"""The disk space and memory that a study needs at a site, from the sizes of its models."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,6 @@ PROCESSES_BYTES = GIB
 OPTIMIZER = 2
 # What a site keeps: the best round, the last and the two before it, the half one, and the one that is being written.
 KEPT_ROUNDS = 6
-# What the server holds in memory of the model that sites share, or files of each site's own: the last, the best and the
-# next one. And the bytes that are on their way to or from a site at once, as measured.
-SERVER_COPIES, MOVING_BYTES = 3, 80 << 20
 
 
 def models_bytes(study: Study) -> int:
@@ -66,34 +63,6 @@ def site_memory_bytes(study: Study) -> int:
     """Estimate a training process without images: models, gradients, optimiser, received and sent arrays."""
     models = (1 + 1 + OPTIMIZER + 2) * (models_bytes(study) + part_bytes(study, 2))
     return PROCESSES_BYTES + models + home_bytes(study)
-
-
-def server_memory_bytes(study: Study, num_sites: int) -> int:
-    """Estimate the server's memory; the sites' answers lie in files."""
-    models, beside = traveling_bytes(study), part_bytes(study, num_sites)
-    moving = num_sites * min(MOVING_BYTES, models)
-    # At once are mixed all sites' arrays of a name.
-    arrays = [one.nbytes for model in build_models(study, None).values() for one in model.state_dict().values()]
-    mixing = num_sites * max(arrays, default=0)
-    # Sites' own models come together where a run goes on, with the best ones, and in the super model.
-    together = 2 * _count_own(study, num_sites) * models + num_sites * _end_bytes(study)
-    return PROCESSES_BYTES + SERVER_COPIES * models + (1 + OPTIMIZER) * beside + max(moving, mixing, together)
-
-
-def server_disk_bytes(study: Study, num_sites: int) -> int:
-    """Estimate what the server writes: checkpoints of the last and best models, the super model, and the answers."""
-    models, beside, own = traveling_bytes(study), part_bytes(study, num_sites), _count_own(study, num_sites)
-    kinds = own or 1
-    checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * beside)
-    in_the_end = num_sites * _end_bytes(study)
-    answers = num_sites * (models + beside) + SERVER_COPIES * own * models
-    # The last checkpoint, the one before it, and the one that is being written.
-    return 3 * checkpoint + kinds * models + in_the_end + beside + answers
-
-
-def _count_own(study: Study, num_sites: int) -> int:
-    """Return how many sites have models of their own at the server."""
-    return 0 if study.recipe.has_one_model else num_sites
 
 
 def site_names(num_sites: int) -> list[str]:

@@ -1,14 +1,12 @@
 """The result of a run: made of the sites' test scores, or of the reasons why there are none."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
-from silofl import __version__
-from silofl.base.errors import ConfigError, SiloFLError
-from silofl.core.recipe import Recipe
+from silofl.base.errors import SiloFLError
 from silofl.federation.cautions import list_cautions
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import (
@@ -19,10 +17,10 @@ from silofl.federation.known_sites import (
     find_recipe_in_use,
     list_present_sites,
 )
-from silofl.federation.results import OF_THE_STUDY, UNFINISHED, Results, Status
+from silofl.federation.results import Results
 from silofl.federation.server import ServerRounds
+from silofl.federation.unscored import describe_study, unscored_results
 from silofl.parts.answer import plain_text
-from silofl.parts.load import describe_kept
 from silofl.study import Study
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore, have_same_classes, pool_scores
@@ -43,7 +41,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
     known = known if have_same_classes(scores.values()) else []
     reasons = _shortcomings(server, tests)
     return Results(
-        **_describe_study(study, find_recipe_in_use(server)),
+        **describe_study(study, find_recipe_in_use(server)),
         status="INCOMPLETE" if reasons else "COMPLETE",
         reasons=tuple(reasons),
         best_round=reported.one_round,
@@ -79,18 +77,6 @@ def _name_labels(study: Study, score: SiteScore) -> SiteScore:
     if withheld:
         plain["withheld"] = replace(withheld, names=tuple(names.get(label, label) for label in withheld.names))
     return SiteScore(**plain)
-
-
-def _describe_study(study: Study, recipe: Recipe | None = None) -> dict[str, Any]:
-    """Return what results say of a study, and of its recipe as the run carried it out."""
-    try:
-        kept = describe_kept(study)
-    except ConfigError:
-        # The file of a part is broken: that is why the run has failed, which must have a result all the same.
-        kept = []
-    recipe = recipe or study.recipe
-    described = recipe.as_dict() | {"questions": recipe.questions(kept, study.training.frozen)}
-    return study.description() | {"version": __version__, "recipe": described}
 
 
 def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
@@ -131,30 +117,3 @@ def stopped_results(study: Study, run: str | None, finished: int, what: str) -> 
     how = f"with continue_run: {run} to go on" if run else "to begin it"
     reason = f"{what} after round {finished} of {study.total_rounds}; submit the job again {how}"
     return unscored_results(study, "FAILED", [reason], run, was_stopped=True)
-
-
-def unscored_results(
-    study: Study | str, status: Status, reasons: Sequence[str] = (), run: str | None = None, was_stopped: bool = False
-) -> Results:
-    """Return the result of a run without scores.
-
-    Args:
-        study: The study, or its name where no more is known of it.
-        was_stopped: Whether it was stopped from outside.
-    """
-    if isinstance(study, str):
-        known: dict[str, Any] = dict.fromkeys(OF_THE_STUDY) | {"study": study, "recipe": {}, "labels": {}}
-    else:
-        # Which version an unfinished run was started with is not known.
-        known = _describe_study(study) | ({"version": None} if status == UNFINISHED else {})
-    nothing: dict[str, Any] = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
-    return Results(
-        **known,
-        status=status,
-        reasons=tuple(reasons),
-        sites={},
-        validation={},
-        run=run,
-        was_stopped=was_stopped,
-        **nothing,
-    )

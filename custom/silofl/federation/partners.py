@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from silofl.federation.known_sites import list_present_sites
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.model import ModelPart
+from silofl.setup.site import count_partners
 
 if TYPE_CHECKING:
     from silofl.federation.server import ServerRounds
@@ -73,11 +74,6 @@ def drop_lonely(answers: Mapping[str, SiteAnswer], is_mixed: Callable[[str], boo
         site: _drop(answer, {name for name, sites in senders.items() if site in sites - partnered[sites]})
         for site, answer in answers.items()
     }
-
-
-def count_partners(count: int) -> str:
-    """Return a number of other sites in words."""
-    return f"{count} other site{'s' * (count != 1)}"
 
 
 def _find_partnered(sites: frozenset[str], asked: Mapping[str, int]) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional, dump_record, format_key_lists, read_file
+from silofl.core.presets import refuse_removed
 from silofl.inference.super_results import SuperResults
 from silofl.study.sections import CLASS_MEANS, RANKED
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
@@ -67,7 +68,7 @@ class Results:
         version: Version of silofl that wrote the file.
         status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE.
-        best_round: The reported round, from 1; null if a mean of rounds, or each site's own round, is reported.
+        best_round: The reported round, from 1; null if each site reports its own.
         model: What is reported, and how it was chosen.
         sites: Site -> its test; null without one.
         mean: Mean over the sites with a value; null for means over classes if the sites' classes differ.
@@ -128,6 +129,7 @@ class Results:
 
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its test or its study, and a choice of no site of the run."""
+        refuse_removed(self.algorithm)
         for key in ("run", *OF_THE_STUDY) if self.is_finished else ():
             if getattr(self, key) is None:
                 raise ConfigError(f"{key} must be given with status {self.status}; it is missing")

@@ -21,7 +21,6 @@ from silofl.data.domain import Domain
 from silofl.federation.known_sites import check_sites, last_with_state, should_hold
 from silofl.federation.ledger import (
     Round,
-    compare_with_best,
     explain_choice,
     find_best_round,
     mark_round,
@@ -38,7 +37,6 @@ from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, check
 from silofl.setup.software import Software, read_software
 from silofl.study import Study
 from silofl.training.schedule import learning_rate
-from silofl.training.site_score import SiteScore
 
 
 @dataclass
@@ -226,10 +224,6 @@ class ServerRounds:
         mark_round(record, self.ledger[:-1])
         if record.is_best:
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}
-
-    def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
-        """Return whether other models' validation after the last round is better than the best round's."""
-        return compare_with_best(Round(0, validation=validation), self.ledger) > 0
 
     @cached_property
     def _kinds(self) -> list[Kind]:

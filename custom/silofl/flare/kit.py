@@ -16,15 +16,11 @@ from nvflare.tool.package_checker.client_package_checker import ClientPackageChe
 from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
 
-Kind = Literal["server", "relay", "hospital", "admin"]
+Kind = Literal["server", "hospital", "admin"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Kind of kit -> the file in startup/ that only this kind has.
 SETTINGS: dict[Kind, str] = {kind: f"fed_{kind}.json" for kind in KINDS} | {"hospital": "fed_client.json"}
-WHOSE: dict[Kind, str] = {"server": "the server", "relay": "a relay", "hospital": "a hospital", "admin": "a person"}
-# Of a hospital that reaches the server by way of a relay: where the relay is.
-BEHIND_RELAY = "local/relay__resources.json"
-# Of a relay: what it shows its sites.
-LISTENER = "startup/server.crt"
+WHOSE: dict[Kind, str] = {"server": "the server", "hospital": "a hospital", "admin": "a person"}
 # A certificate with fewer days left is reported: renewing a kit involves two institutions.
 DAYS_TO_WARN = 30
 REMEDY = "give the folder that was provisioned"
@@ -32,7 +28,7 @@ REMEDY = "give the folder that was provisioned"
 
 @dataclass(frozen=True)
 class Address:
-    """Where a participant connects, the server or the hospital's relay, and where the server itself listens.
+    """Where a participant connects to the server, and where the server itself listens.
 
     Attributes:
         host: Its host.
@@ -55,12 +51,11 @@ class Kit:
 
     Attributes:
         folder: Holds ``startup/`` and ``local/``.
-        kind: ``server``, ``relay``, ``hospital``, or ``admin`` for a person.
+        kind: ``server``, ``hospital``, or ``admin`` for a person.
         certificate: The participant's certificate.
         root: The certificate of the root that the participant trusts.
-        address: Where the server is, or for a hospital behind a relay the relay.
+        address: Where the server is.
         requires_signed_jobs: Whether a job without a signature is refused.
-        listener: The certificate that a relay shows its sites; None for others.
     """
 
     folder: Path
@@ -69,7 +64,6 @@ class Kit:
     root: x509.Certificate
     address: Address
     requires_signed_jobs: bool
-    listener: x509.Certificate | None = None
 
     @property
     def name(self) -> str:
@@ -97,17 +91,6 @@ class Kit:
         return self.certificate_path.with_suffix(".key")
 
     @property
-    def certificates(self) -> dict[Path, x509.Certificate]:
-        """The participant's certificates by their files; each key has its certificate's name, with ``.key``."""
-        listener = {self.folder / LISTENER: self.listener} if self.listener else {}
-        return {self.certificate_path: self.certificate} | listener
-
-    @property
-    def is_behind_relay(self) -> bool:
-        """Whether a hospital connects to a relay, and not to the server itself."""
-        return self.kind == "hospital" and (self.folder / BEHIND_RELAY).is_file()
-
-    @property
     def is_key_exposed(self) -> bool:
         """Whether other accounts of the machine may read, write or run the private key."""
         return is_exposed(self.key_path)
@@ -115,12 +98,12 @@ class Kit:
     @property
     def valid_from(self) -> datetime:
         """When the last of the participant's and the root's certificates becomes valid."""
-        return max(one.not_valid_before_utc for one in (self.root, *self.certificates.values()))
+        return max(self.root.not_valid_before_utc, self.certificate.not_valid_before_utc)
 
     @property
     def valid_until(self) -> datetime:
         """When the first of these certificates expires."""
-        return min(one.not_valid_after_utc for one in (self.root, *self.certificates.values()))
+        return min(self.root.not_valid_after_utc, self.certificate.not_valid_after_utc)
 
     @property
     def ends_with_root(self) -> bool:
@@ -158,8 +141,8 @@ class Kit:
         checker = ClientPackageChecker()
         checker.init(str(self.folder))
         # The rules one by one, without the checker's trial start, which would end a client that already runs.
-        # Neither behind a relay nor behind a proxy a way leads to the server itself, which one of them asks for.
-        left_out = CheckServerAvailable if self.is_behind_relay or has_proxy else ()
+        # Behind a proxy no way leads to the server itself, which one of them asks for.
+        left_out = CheckServerAvailable if has_proxy else ()
         rules = [rule for rule in checker.rules if not isinstance(rule, left_out)]
         results = {rule.name: rule(checker.package_path, data=None) for rule in rules}
         return {
@@ -195,18 +178,13 @@ def read_kit(folder: Path, kinds: tuple[Kind, ...] = KINDS) -> Kit:
 def _read_kit(folder: Path, kind: Kind, settings: dict[str, Any]) -> Kit:
     own, root = read_certificate(_certificate_path(folder, kind)), read_certificate(folder / "startup" / "rootCA.pem")
     try:
-        address = _read_address(folder, kind, settings, own)
+        address = _read_address(kind, settings, own)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, x509.ExtensionNotFound):
         raise ConfigError(f"{SETTINGS[kind]} must name a server as host:port; it does not: {REMEDY}") from None
-    listener = read_certificate(folder / LISTENER) if kind == "relay" else None
-    return Kit(folder, kind, own, root, address, settings.get("require_signed_jobs") is True, listener)
+    return Kit(folder, kind, own, root, address, settings.get("require_signed_jobs") is True)
 
 
-def _read_address(folder: Path, kind: Kind, settings: dict[str, Any], own: x509.Certificate) -> Address:
-    if kind == "relay":
-        return _read_parent(settings["connect_to"])
-    if kind == "hospital" and (folder / BEHIND_RELAY).is_file():
-        return _read_parent(read_json(folder / BEHIND_RELAY)["relay_config"])
+def _read_address(kind: Kind, settings: dict[str, Any], own: x509.Certificate) -> Address:
     if kind == "admin":
         admin = settings["admin"]
         scheme, security = admin.get("scheme", "grpc"), admin.get("connection_security", "mtls")
@@ -219,13 +197,6 @@ def _read_address(folder: Path, kind: Kind, settings: dict[str, Any], own: x509.
         # NVFlare writes the server's name as its own target, not its address.
         identity, host = subject(own, NameOID.COMMON_NAME), hosts(own)[0]
     return Address(host, int(port), server["service"].get("scheme", "grpc"), security, identity)
-
-
-def _read_parent(parent: dict[str, Any]) -> Address:
-    """Read where a relay is, or the server for a relay: NVFlare takes words that it does not know for ``mtls``."""
-    host, port = parent["address"].rsplit(":", 1)
-    identity = parent.get("auth_identity", parent["identity"])
-    return Address(host, int(port), parent["scheme"], parent["connection_security"], identity)
 
 
 def is_exposed(key: Path) -> bool:

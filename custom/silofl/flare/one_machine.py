@@ -1,7 +1,7 @@
 """Who is let in: one machine for each kit, a second one is refused while the first is heard; none that is blocked.
 
 NVFlare 2.9 lets the newest connection of a name displace the one before, and drops the older registration with it: a
-copy of a hospital's kit puts the true one out, without a line in its log. Here server and relays keep the first. A
+copy of a hospital's kit puts the true one out, without a line in its log. Here the server keeps the first. A
 process that was cut off comes back at once, by the number that it draws at its start; so does one whose kit is that of
 a process that has ended. Anybody else waits until the first was silent for a minute.
 """
@@ -238,7 +238,7 @@ def _read_wait(kit: Path) -> float:
 
 
 def ask_machines(kit: Kit) -> dict[str, dict[str, Any]] | None:
-    """Ask server or relay which machines are connected and were refused: of this site, or of all for a person's kit.
+    """Ask the server which machines are connected and were refused: of this site, or of all for a person's kit.
 
     Returns:
         Site -> ``first``, the address from which it is heard, or None; ``is_here``, whether by this kit on this

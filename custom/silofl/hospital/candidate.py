@@ -1,22 +1,23 @@
 """A site that wants to join a study: its kit, the study, its settings, and what several checks share."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from silofl.base.settings import load_settings
 from silofl.core.mixing import Arrays
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.federation.server import ServerRounds
 from silofl.flare.kit import Kit, read_kit
-from silofl.models.networks import check_network
 from silofl.models.weights import read_start
 from silofl.setup.extensions import allow_extensions
 from silofl.setup.site import Site
 from silofl.study import Study, load_study
-from silofl.training.extra_metrics import check_extra_metrics
-from silofl.training.losses import check_loss
+
+if TYPE_CHECKING:
+    from silofl.federation.server import ServerRounds
 
 RUN = "check-site"
 
@@ -70,6 +71,11 @@ class Candidate:
         data = load_site_data(self.data_folder, self.study, self.cache_folder, site.has_progress, site.skip_unreadable)
         if self.study.asks_alone:
             return data
+        # Imported here, as below: torch takes seconds, which the checks before this one need not wait for.
+        from silofl.models.networks import check_network
+        from silofl.training.extra_metrics import check_extra_metrics
+        from silofl.training.losses import check_loss
+
         check_network(self.study, data.image_shape)
         check_loss(self.study, data.image_shape)
         check_extra_metrics(self.study, data.image_shape)
@@ -84,6 +90,8 @@ class Candidate:
     @cached_property
     def server(self) -> ServerRounds:
         """A server of the study in this process, which builds the messages that the real one will send."""
+        from silofl.federation.server import ServerRounds
+
         peers = [f"{self.kit.name}-peer{number}" for number in range(1, self.num_sites)]
         return ServerRounds.start(self.study, RUN, [self.kit.name, *peers], self.pretrained)
 

@@ -132,7 +132,7 @@ def check_disk(server: ServerMachine) -> Finding:
             "full disk ends every run",
             free_bytes=free[place],
         )
-    return ok(f"{said}; silofl estimate says what a study needs", free_bytes=free[place])
+    return ok(said, free_bytes=free[place])
 
 
 def check_clock(_: ServerMachine) -> Finding:

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -16,40 +17,39 @@ from rich.text import Text
 
 from silofl.base.errors import ConfigError, ExitCode, SiloFLError, suggest_nearest
 from silofl.base.options import make_console
-from silofl.hospital import data, machine, network, policy, switch
-from silofl.hospital import trial as training
 from silofl.hospital.candidate import Candidate, read_candidate
 from silofl.hospital.finding import Finding, failed
 from silofl.parts.answer import public_reason
 
-CHECKS: dict[str, Callable[[Candidate], Finding]] = {
-    "versions": machine.check_versions,
-    "folder": machine.check_folder,
-    "study": policy.check_pin,
-    "paused": switch.check_pause,
-    "classes": policy.check_classes,
-    "job_files": policy.check_job_files,
-    "byoc": policy.check_brought_code,
-    "rights": policy.check_rights,
-    "egress": policy.check_egress,
-    "partners": policy.check_partners,
-    "logs": policy.check_logs,
-    "packages": policy.check_packages,
-    "disk": machine.check_disk,
-    "memory": machine.check_memory,
-    "gpu": machine.check_gpu,
-    "firewall": machine.check_firewall,
-    "certificate": network.check_certificate,
-    "server": network.check_server,
-    "tls": network.check_tls,
-    "one_machine": network.check_one_machine,
-    "clock": network.check_clock,
-    "line": network.check_line,
-    "preflight": network.check_preflight,
-    "data": data.check_data,
-    "privacy": training.check_privacy,
-    "training": training.check_training,
-    "leaving": training.check_leaving,
+# Check -> its function below `silofl.hospital`, which is imported in its turn: some need torch, which takes seconds.
+CHECKS = {
+    "versions": "machine:check_versions",
+    "folder": "machine:check_folder",
+    "study": "policy:check_pin",
+    "paused": "switch:check_pause",
+    "classes": "policy:check_classes",
+    "job_files": "policy:check_job_files",
+    "byoc": "policy:check_brought_code",
+    "rights": "policy:check_rights",
+    "egress": "policy:check_egress",
+    "partners": "policy:check_partners",
+    "logs": "policy:check_logs",
+    "packages": "policy:check_packages",
+    "disk": "resources:check_disk",
+    "memory": "resources:check_memory",
+    "gpu": "resources:check_gpu",
+    "firewall": "machine:check_firewall",
+    "certificate": "network:check_certificate",
+    "server": "network:check_server",
+    "tls": "network:check_tls",
+    "one_machine": "network:check_one_machine",
+    "clock": "network:check_clock",
+    "line": "network:check_line",
+    "preflight": "network:check_preflight",
+    "data": "data:check_data",
+    "privacy": "trial:check_privacy",
+    "training": "trial:check_training",
+    "leaving": "trial:check_leaving",
 }
 # A check that can find out nothing where one of others has failed -> those others.
 WAITS_FOR = {
@@ -103,6 +103,8 @@ def run(options: argparse.Namespace) -> int:
     _check_names("--strict", options.strict)
     candidate = read_candidate(options.kit, options.study, options.site_config)
     if options.write_clean is not None:
+        from silofl.hospital import data
+
         make_console(options).print(data.write_clean(candidate, options.write_clean))
     checkup = check_site(candidate, options.skip)
     if options.json:
@@ -129,13 +131,13 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
         raise ConfigError("--skip must leave a check, not name them all; leave one out")
     answers: dict[str, Finding] = {}
     reasons: list[str] = []
-    for name, check in CHECKS.items():
+    for name, function in CHECKS.items():
         if name in skipped:
             continue
         if needs := _failed_before(name, answers):
             answers[name] = failed(f"{name} must wait for {needs[0]}, which failed; put that right and check again")
         else:
-            answers[name] = _answer_check(name, check, candidate, reasons)
+            answers[name] = _answer_check(name, function, candidate, reasons)
     log = _write_log(candidate.kit.folder / LOG, reasons)
     return Checkup(candidate.kit.name, candidate.study.name, answers, log, tuple(filter(skipped.__contains__, CHECKS)))
 
@@ -179,10 +181,9 @@ def _failed_before(name: str, answers: Mapping[str, Finding]) -> list[str]:
     return [need for need in WAITS_FOR.get(name, ()) if need in answers and answers[need].status == "failed"]
 
 
-def _answer_check(
-    name: str, check: Callable[[Candidate], Finding], candidate: Candidate, reasons: list[str]
-) -> Finding:
+def _answer_check(name: str, function: str, candidate: Candidate, reasons: list[str]) -> Finding:
     try:
+        check: Callable[[Candidate], Finding] = resolve_name(f"silofl.hospital.{function}")
         return check(candidate)
     except Exception as error:  # whatever a check meets is an answer, and the other checks go on
         known = isinstance(error, SiloFLError)

@@ -1,11 +1,10 @@
-"""What a report of a fault needs: versions, machine, and of a study and data what names nobody, as no path does."""
+"""What a report of a fault needs: versions, machine, and of a study what names nobody, as no path does."""
 
 import argparse
 import os
 import platform
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import psutil
@@ -14,7 +13,6 @@ from pydantic import BaseModel
 from silofl.base.errors import ExitCode
 from silofl.base.settings import flatten_keys, numbers_in
 from silofl.command import WHEELS
-from silofl.data.manifest import FILE_NAME, PARTS, read_content
 from silofl.setup.software import find_installed_version, read_software
 from silofl.study import Study, load_study
 
@@ -25,7 +23,6 @@ def run(options: argparse.Namespace) -> int:
     """Print a line for each fact."""
     facts = list_machine_facts()
     facts |= describe_study(load_study(options.study)) if options.study else {}
-    facts |= count_cases(options.data) if options.data else {}
     for name, value in facts.items():
         print(f"{name:<{max(map(len, facts))}}  {value}")
     return ExitCode.COMPLETE
@@ -46,17 +43,6 @@ def list_machine_facts() -> dict[str, object]:
         "memory": f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free",
         "disk": f"{shutil.disk_usage('.').free / GIB:.1f} GiB free here",
         "GPU": _describe_gpus(),
-    }
-
-
-def count_cases(data: Path) -> dict[str, str]:
-    """Return how many labels and cases a site's dataset.json lists, or that of each site in a simulation's folder."""
-    inside = [] if (data / FILE_NAME).exists() else sorted(path.parent for path in data.glob(f"*/{FILE_NAME}"))
-    contents = [read_content(folder) for folder in inside or [data]]
-    counts = {key: [one.get(key) for one in contents] for key in ("labels", *PARTS)}
-    return {
-        f"data.{key}": ", ".join(str(len(one) if isinstance(one, list | dict) else 0) for one in listed)
-        for key, listed in counts.items()
     }
 
 

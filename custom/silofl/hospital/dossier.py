@@ -11,26 +11,17 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
+from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import copy_file, fill_folder, is_free, write_json
 from silofl.base.options import make_console
-from silofl.base.schema import dump_record, read_file
+from silofl.base.schema import read_file
 from silofl.base.settings import read_yaml
-from silofl.data.learnt import FILE as LEARNT
-from silofl.data.learnt import LearntFrom
-from silofl.data.parts import Examples
 from silofl.federation.egress_log import FILE
 from silofl.hospital.candidate import Candidate, read_candidate
 from silofl.hospital.dossier_rows import SOUND, Row, Simulated, list_rows
 from silofl.hospital.forget_patient import find_runs
-from silofl.inference.directory import FOLDER, OWN, read_model_folder
-from silofl.inference.membership import Membership, attack_membership
-from silofl.inference.super_model import SuperModel
-from silofl.models.roles import GLOBAL
 from silofl.report.page import Page, make_items, make_note, make_section, make_table, write_page
 from silofl.report.tables import TextTable, print_lines
-from silofl.training.device import choose_device, set_threads
-from silofl.training.joined import CHOSEN, LOCAL
 
 FORMAT, PAGE, CONTENT, RECORDS, QUESTIONS = 1, "dossier.html", "dossier.json", "records", "dossier.yaml"
 # Files of the kit that decide: public ones, and what the site has decided.
@@ -52,55 +43,14 @@ def run(options: argparse.Namespace) -> int:
             f"study {candidate.study.name!r} must have a run with {FILE} in {candidate.state_folder}; there is none: "
             "take part first, or name another study"
         )
-    attacks = attack_models(candidate, runs)
     with fill_folder(options.out) as folder:
         digests = _copy_records(folder / RECORDS, options, runs)
-        measured = {name: dump_record(one) for name, one in attacks.items() if isinstance(one, Membership)}
-        write_json(folder / RECORDS / "membership.json", measured)
-        rows = list_rows(candidate, runs, attacks, simulated, digests)
+        rows = list_rows(candidate, runs, simulated, digests)
         digest = _write_dossier(folder, candidate, rows)
     lines = [f"page: {options.out / PAGE}", f"digest of the dossier, to be noted elsewhere: {digest}"]
     faults = [f"run {run}: {fault}" for run, _, _, fault in rows["records"] if fault != SOUND]
     print_lines([*lines, *faults], make_console())
     return ExitCode.FAILED if faults else ExitCode.COMPLETE
-
-
-def attack_models(candidate: Candidate, runs: Mapping[str, Path]) -> dict[str, Membership | str]:
-    """Return model -> the attack on it, or why there is none, of those that the last run left at the site."""
-    run = next((runs[name] for name in sorted(runs, reverse=True) if (runs[name] / FOLDER).is_dir()), None)
-    if run is None:
-        return {"all models": "no run has come to its end, which leaves models here"}
-    set_threads("auto")
-    device = choose_device(candidate.settings.device or candidate.study.device)
-    found: dict[str, Membership | str] = {}
-    try:
-        members, others = _split_cases(candidate, run)
-        for folder in filter(Path.is_dir, (run / FOLDER, run / OWN, run / CHOSEN)):
-            contents = read_model_folder(folder)
-            names = {LOCAL} if folder.name == CHOSEN else {GLOBAL, candidate.kit.name, LOCAL}
-            for name in sorted(names & contents.models.keys()):
-                whose = "the site's own model" if name == LOCAL else f"federated model {name}"
-                try:
-                    attack = attack_membership(SuperModel(contents, device), name, members, others)
-                    found[f"{whose} of {run.name}"] = attack
-                except DataError as error:
-                    found[f"{whose} of {run.name}"] = str(error)
-    except SiloFLError:
-        # The reason may name a case.
-        return {"all models": "data or models cannot be read: site check says why"}
-    return found
-
-
-def _split_cases(candidate: Candidate, run: Path) -> tuple[Examples, Examples]:
-    """Return the training cases that a run learnt from, and the test cases that it did not."""
-    known, data = read_file(LearntFrom, run / LEARNT), candidate.data
-    learnt = {digest for digests in (known.cases.values() if known else ()) for digest in digests}
-
-    def select(part: Examples, is_learnt: bool) -> Examples:
-        has = {case: not learnt.isdisjoint(digests) for case, digests in part.digests.items()}
-        return part.select_rows([row for row, case in enumerate(part.cases) if has.get(case) is is_learnt])
-
-    return select(data.training, True), select(data.test, False)
 
 
 def _copy_records(folder: Path, options: argparse.Namespace, runs: Mapping[str, Path]) -> dict[str, str]:

@@ -21,7 +21,6 @@ from silofl.flare.kit import Kit
 from silofl.flare.policy import read_class_policy, read_site_rights, streams_logs
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.forget import find_kept
-from silofl.inference.membership import Membership
 from silofl.parts.load import list_kinds
 from silofl.setup.software import read_software
 
@@ -56,7 +55,6 @@ class Simulated:
 def list_rows(
     candidate: Candidate,
     runs: Mapping[str, Path],
-    attacks: Mapping[str, Membership | str],
     simulated: Simulated | None,
     digests: Mapping[str, str],
 ) -> dict[str, list[Row]]:
@@ -64,7 +62,6 @@ def list_rows(
 
     Args:
         runs: Run -> the site's folder of it.
-        attacks: Model -> the attack on it, or why there is none.
         digests: File of the kit -> its SHA-256.
     """
     kit = candidate.kit
@@ -78,7 +75,7 @@ def list_rows(
         "processing": [*_describe_processing(candidate)],
         "left": [row for run, found in records.items() for row in _sum_records(run, found, unmixed)],
         "records": [(run, str(one.last.number), one.last.hash, one.fault or SOUND) for run, one in verdicts.items()],
-        "risk": [*(_describe_attack(*one) for one in attacks.items()), *_describe_simulation(simulated)],
+        "risk": [*_describe_simulation(simulated)],
         "limits": [
             *_describe_limits(candidate, [one for found in records.values() for one in found]),
             ("kinds that are never mixed", ", ".join(unmixed)),
@@ -129,14 +126,6 @@ def _sum_records(run: str, records: Sequence[Mapping[str, Any]], unmixed: Sequen
         yield (run, *("-" if cell is None else str(cell) for cell in cells))
 
 
-def _describe_attack(model: str, attack: Membership | str) -> Row:
-    if isinstance(attack, str):
-        return f"membership, {model}", "not measured", "-", attack
-    area, counts = attack.area, f"{len(attack.members)} {attack.unit}s in training, {len(attack.others)} others"
-    ends = "-" if area.interval is None else "{:.3f} to {:.3f}".format(*area.interval)
-    return f"membership, {model}", f"{area.value:.3f}", ends, f"this site: {counts}"
-
-
 def _describe_simulation(found: Simulated | None) -> Iterator[Row]:
     for key, what in (
         ("inversion", "image rebuilt from an update, correlation"),
@@ -146,9 +135,9 @@ def _describe_simulation(found: Simulated | None) -> Iterator[Row]:
     ):
         value = getattr(found, key, None)
         if found is None or value is None:
-            yield what, "not measured", "-", "only a simulation can: the study lead's leakage.json"
+            yield what, "not measured", "only a simulation can: the study lead's leakage.json"
         else:
-            yield what, f"{value:.2f}", "-", f"the study lead, in a simulation of {found.study}: {found.command}"
+            yield what, f"{value:.2f}", f"the study lead, in a simulation of {found.study}: {found.command}"
 
 
 def _describe_limits(candidate: Candidate, records: Sequence[Mapping[str, Any]]) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""``silofl import``: write the site folders of a public data set, and print the counts of its parts and classes."""
+"""``silofl import``: write the site folders of a data set, and print the counts of its parts and classes."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from silofl.importing.importers import ImportOptions, ImportSummary, import_layo
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import a set and print the counts of each site; without a target print what is there."""
+    """Import data and print the counts of each site; without a target print what is there."""
     if options.target is None:
         return _print_content(options)
     labels, label_values = options.labels
@@ -19,19 +19,23 @@ def run(options: argparse.Namespace) -> int:
         seed=options.seed,
         test=options.test,
         validation=options.validation,
-        num_sites=options.sites,
         labels=labels,
         label_values=label_values,
         image_pattern=",".join(options.image_pattern) if options.image_pattern else None,
         mask_pattern=options.mask_pattern,
         resample_masks=options.resample_masks,
-        alpha=options.alpha,
-        is_truncated=options.truncate,
-        partition=options.partition,
-        num_shards=options.shards,
-        is_equal=options.equal_sizes,
+        arrangement=options.arrangement,
     )
-    summary = import_layout(options.layout, options.source, options.target, settings)
+    report_import(import_layout(options.layout, options.source, options.target, settings), options)
+    return ExitCode.COMPLETE
+
+
+def report_import(summary: ImportSummary, options: argparse.Namespace) -> None:
+    """Print the counts of what an import wrote; those of classes are drawn in the target too.
+
+    Args:
+        options: The command's, with the target, and whether JSON is printed.
+    """
     summary = replace(summary, notes=(*summary.notes, *describe_few_units(summary.tested)))
     if summary.classes:
         # Imported here, because matplotlib takes seconds and segmentation sets need no plot.
@@ -42,7 +46,6 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({key: value for key, value in asdict(summary).items() if value}))
     else:
         _print_summary(summary, options)
-    return ExitCode.COMPLETE
 
 
 def _print_content(options: argparse.Namespace) -> int:

@@ -15,7 +15,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from silofl.base.files import read_json
-from silofl.federation.needs import traveling_bytes
 from silofl.flare.kit import DAYS_TO_WARN, Address, Kit
 from silofl.flare.line import BANDWIDTH, COMM_CONFIG, MIB, find_least_bandwidth
 from silofl.flare.one_machine import ask_machines
@@ -292,7 +291,7 @@ def check_preflight(candidate: Candidate) -> Finding:
     """Run NVFlare's preflight checks."""
     problems = candidate.kit.preflight(has_proxy=read_proxy(candidate.kit.folder) is not None)
     if not problems:
-        return ok("NVFlare's own check is left out, as it would connect past the site's proxy or relay")
+        return ok("NVFlare's own check is left out, as it would connect past the site's proxy")
     for name, problem in problems.items():
         if problem is not None:
             return failed(f"NVFlare's check {name!r} must pass, not say {problem}")
@@ -301,6 +300,9 @@ def check_preflight(candidate: Candidate) -> Finding:
 
 def check_line(candidate: Candidate) -> Finding:
     """Compare how the kit has NVFlare send over a thin line with what the study's models need."""
+    # Imported here because it builds the models, and torch takes seconds, which the other checks need not wait for.
+    from silofl.federation.needs import traveling_bytes
+
     sites, size = candidate.num_sites, traveling_bytes(candidate.study)
     settings = read_json(candidate.kit.folder / "local" / COMM_CONFIG, absent={})
     stated, least = settings.get(BANDWIDTH), find_least_bandwidth(settings, sites, size)

@@ -1,7 +1,6 @@
 """Checks of the site's policies: the studies it has agreed to, the classes that jobs may use, code that they bring."""
 
 from silofl.base.errors import ConfigError, PinError
-from silofl.federation.partners import count_partners
 from silofl.flare.egress import check_scope, effective_scope, list_open_scopes
 from silofl.flare.policy import (
     SERVER_CLASSES,
@@ -19,6 +18,7 @@ from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.parts.part import BEFORE
 from silofl.parts.task import TRAIN, Exchange
 from silofl.setup.extensions import check_extensions
+from silofl.setup.site import count_partners
 
 
 def check_pin(candidate: Candidate) -> Finding:

@@ -19,7 +19,7 @@ from silofl.federation.waiting import FIRST_S
 from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
-from silofl.hospital.machine import explain_gpu_fault
+from silofl.hospital.resources import explain_gpu_fault
 from silofl.models.precision import narrow_arrays
 from silofl.parts.part import BEFORE, END, INSTEAD
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message

@@ -246,21 +246,15 @@ def plan_cases(
     Raises:
         DataError: The site has fewer than two patients.
     """
-    is_resampled = bool(options.resample_masks)
-    pairs = [_plan_pair(found, case, patients[case], values, is_resampled) for case in sorted(found.images)]
+    pairs = [_plan_pair(found, case, patients[case], values, options.resample_masks) for case in sorted(found.images)]
     plan = plan_pairs(found.site, pairs, values.labels, options, found.channel_names)
-    notes, annotated = [*plan.notes, *_describe_cautions(found, patients)], values.annotated
+    notes = [*plan.notes, *_describe_cautions(found, patients)]
     lacks = [f"{count} of {len(pairs)} cases have no {name}" for name, count in found.missing.items()]
-    others = [name for number, name in values.labels.items() if number not in annotated]
     if lacks:
         notes.append(f"{found.site}: {', '.join(lacks)}; dataset.json has null there, for which networks see zeros")
-    if others:
-        notes.append(f"{found.site}: nobody drew {', '.join(others)}; labels_annotated in dataset.json says so")
     if values.ignored is not None:
         notes.append(f"{found.site}: what is labelled {IGNORE!r} counts in no loss and no score")
-    return replace(
-        plan, notes=tuple(notes), labels_annotated=annotated if others else (), ignored=values.ignored_at_site
-    )
+    return replace(plan, notes=tuple(notes), ignored=values.ignored_at_site)
 
 
 def _describe_cautions(found: SiteCases, patients: Mapping[str, str | None]) -> list[str]:

@@ -44,9 +44,8 @@ from silofl.importing.cases import (
     shorten_names,
     split_contrasts,
 )
-from silofl.importing.folders import OPTIONS, read_values
-from silofl.importing.masks import ENDINGS, split_ending
-from silofl.importing.options import FIFTHS, ImportOptions, Layout, Listing
+from silofl.importing.masks import ENDINGS, MASK_OPTIONS, read_values, split_ending
+from silofl.importing.options import ImportOptions, Layout, Listing
 from silofl.importing.patients import TABLES, read_patients, warn_unknown_patients
 from silofl.importing.series import SEGMENTATION, Export, Series, count_names, read_export
 from silofl.importing.site_files import SitePlan, visible_folders
@@ -314,4 +313,4 @@ def _describe_left_over(
     return tuple(notes)
 
 
-LAYOUT = Layout(plan_dicom, {**FIFTHS, **OPTIONS}, list_exams)
+LAYOUT = Layout(plan_dicom, MASK_OPTIONS, list_exams)

@@ -24,6 +24,12 @@ A file that fits several patterns belongs to the one with most letters beside {c
 Where a case lacks a contrast, the import counts it and dataset.json has null. In patients.csv file is the case, or the
 path of one of its images.
 
+--layout bids takes BIDS trees: patterns are kinds of files, as T1w and labels/dseg, of which the masks lie in
+derivatives/, and the subject is the patient. --layout nnunet takes data sets of nnU-Net, which name their contrasts,
+labels, regions and the label ignore in dataset.json: its number counts in no loss and no score::
+
+    --layout bids --image-pattern "T1=T1w,FLAIR=FLAIR" --mask-pattern desc-lesion_mask --labels lesion
+
 Without patients.csv the patients are those of the DICOM headers (PatientID), where these differ. Otherwise nobody knows
 whose images they are: they are split by file.
 
@@ -32,10 +38,12 @@ Segmentations of DICOM and 3D Slicer are numbered by the names of their segments
 refused, and so are masks whose voxels are not those of their image; --resample-masks brings these to its grid.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.base.naming import normalise_accents
+from silofl.importing.arrangements import ARRANGEMENTS
 from silofl.importing.cases import (
     Patterns,
     SiteCases,
@@ -46,15 +54,12 @@ from silofl.importing.cases import (
     plan_cases,
     shorten_names,
 )
-from silofl.importing.masks import ENDINGS, Values, split_ending
-from silofl.importing.options import FIFTHS, ImportOptions, Layout
+from silofl.importing.masks import ENDINGS, MASK_OPTIONS, read_values, split_ending
+from silofl.importing.options import ImportOptions, Layout
 from silofl.importing.patients import read_patients, warn_unknown_patients
 from silofl.importing.site_files import SitePlan, visible_files, visible_folders
-from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.endings import DICOM_ENDINGS, has_dicom_mark
-from silofl.reading.segments import UNNAMED_LABEL
 
-REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
 OTHER_NAMES = (
     ', or name the files, as with two contrasts: --image-pattern "T1=images/{case}_0000,T2=images/{case}_0001" '
     '--mask-pattern "masks/{case}"'
@@ -69,12 +74,14 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         DataError: No site is found, an image has no mask or a mask no image, no site has some contrast, or patients.csv
             does not fit.
     """
-    patterns = _read_patterns(options)
     folders = visible_folders(source)
     if not folders:
         raise DataError(
             f"{source.name} must hold a folder for each site with images and masks in it, not none; make one"
         )
+    if options.arrangement is not None:
+        return _plan_arranged(folders, options)
+    patterns = _read_patterns(options)
     if patterns is None and {"images", "masks"} <= {folder.name for folder in folders}:
         raise DataError(
             f"{source.name} must hold a folder for each site, not images and masks themselves; put them into a folder "
@@ -92,10 +99,15 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     return warn_unknown_patients(plans)
 
 
-def read_values(options: ImportOptions) -> Values:
-    """Return what masks may hold by the labels of a command line; one label without a name where none is given."""
-    names = options.labels or (UNNAMED_LABEL,)
-    return Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
+def _plan_arranged(folders: list[Path], options: ImportOptions) -> dict[str, SitePlan]:
+    """Plan sites whose folders are arranged as `options.arrangement` says."""
+    plans = {}
+    for folder in folders:
+        arranged = ARRANGEMENTS[str(options.arrangement)](folder, options)
+        plan = plan_cases(arranged.cases, arranged.patients, arranged.values, options)
+        plan = plan.with_notes(_describe_left_out(arranged.cases, " or have no mask"))
+        plans[folder.name] = replace(plan, regions=arranged.regions)
+    return warn_unknown_patients(plans)
 
 
 def _read_patterns(options: ImportOptions) -> Patterns | None:
@@ -113,7 +125,7 @@ def _check_patterns(sites: list[SiteCases], patterns: Patterns) -> None:
             raise DataError(f"some site must have a file as {pattern} for {name}, not none; correct the pattern")
 
 
-def _describe_left_out(found: SiteCases) -> list[str]:
+def _describe_left_out(found: SiteCases, or_else: str = "") -> list[str]:
     """Return a sentence that counts the images that fit no pattern."""
     layers = {path for by_label in found.layers.values() for path in by_label.values()}
     taken = layers | {*found.masks.values(), *(path for paths in found.images.values() for path in paths)}
@@ -123,7 +135,7 @@ def _describe_left_out(found: SiteCases) -> list[str]:
         if taken.isdisjoint((path, *path.parents)) and (path.name.lower().endswith(ENDINGS) or has_dicom_mark(path))
     ]
     count, first = len(names), shorten_names(names)
-    return [f"{found.site}: images that fit no pattern are left out: {count}, as {first}"] if names else []
+    return [f"{found.site}: images that fit no pattern{or_else} are left out: {count}, as {first}"] if names else []
 
 
 def _match_by_stem(folder: Path) -> SiteCases:
@@ -141,10 +153,7 @@ def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
         )
     found: dict[str, Path] = {}
     paths = sorted(path for path in (folder / kind).iterdir() if not path.name.startswith("."))
-    beside = {*filter(None, map(find_voxel_file, paths))}
     for path in paths:
-        if path in beside:
-            continue
         stem, _ = split_ending(path, f"{kind}/{path.name}")
         check_utf8_name(folder.name, path.name)
         _check_series_folder(folder.name, path)
@@ -170,5 +179,4 @@ def _check_series_folder(site: str, path: Path) -> None:
         )
 
 
-OPTIONS = {"label_values": None, "image_pattern": None, "mask_pattern": None, "resample_masks": False}
-LAYOUT = Layout(plan_folders, {**FIFTHS, **OPTIONS})
+LAYOUT = Layout(plan_folders, (*MASK_OPTIONS, "arrangement"))

@@ -6,29 +6,26 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
-import numpy as np
-
-from silofl import __version__
 from silofl.base.errors import ConfigError, DataError, Faults, quote_value, suggest_nearest
 from silofl.base.files import fill_folder, is_free
 from silofl.base.naming import check_name, is_one_line
-from silofl.command import DESK_WHEEL, find_wheel, load_announced
 from silofl.data.progress import track_slow_progress
-from silofl.data.records import slice_numbers
 from silofl.data.units import count_units
 from silofl.importing import dicom, folders, table
+from silofl.importing.arrangements import ARRANGEMENTS
 from silofl.importing.masks import Changes, describe_changes
-from silofl.importing.options import PARTITIONS, ImportOptions, Layout, Listing
-from silofl.importing.site_files import JsonRecord, SitePlan, list_paths
+from silofl.importing.options import ImportOptions, Layout, Listing
+from silofl.importing.site_files import JsonRecord, SitePlan
 from silofl.reading.access import open_error
 
-__all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "list_content", "list_layouts"]
-
-
-OWN: Mapping[str, Layout] = {"folders": folders.LAYOUT, "dicom": dicom.LAYOUT, "table": table.LAYOUT}
+LAYOUTS: Mapping[str, Layout] = {"folders": folders.LAYOUT, "dicom": dicom.LAYOUT, "table": table.LAYOUT}
+# Public sets that earlier versions imported.
+RECIPES = (
+    *("brats", "camelyon17-wilds", "covid-xray", "fundus-disc-cup", "hmp", "medmnist", "nuclei-dsb2018"),
+    *("nuclei-histology", "nuclei-tiles", "pamap2", "prostate-saml", "spine-gm"),
+)
 # At most so many wrong masks are listed at once.
 MOST_MASKS = 500
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -53,18 +50,20 @@ class ImportSummary:
     notes: tuple[str, ...]
 
 
-@cache
-def list_layouts() -> Mapping[str, Layout]:
-    """Return name -> layout: those of files that hospitals have, and others where the desk's wheel is installed.
+def refuse_former(layout: str) -> None:
+    """Refuse a layout of earlier versions, and say what has taken its place.
 
     Raises:
-        ConfigError: The desk's wheel is of another version.
+        ConfigError: It is one of these.
     """
-    if (desk := find_wheel(DESK_WHEEL)) and desk.version != __version__:
+    if layout in RECIPES:
+        script = layout.replace("-", "_")
+        raise ConfigError(f"'import {layout}' is a recipe now. Call python recipes/{script}.py SOURCE TARGET.")
+    if layout in ARRANGEMENTS:
         raise ConfigError(
-            f"package {DESK_WHEEL} must be of version {__version__}, as silofl is, not {desk.version}; install it anew"
+            f"'import {layout}' is an option now. Call silofl import folders SOURCE TARGET --layout {layout}, with a "
+            "folder for each site in SOURCE."
         )
-    return {**OWN, **load_announced("silofl.layouts")}
 
 
 def import_layout(layout: str, source: Path, target: Path, options: ImportOptions | None = None) -> ImportSummary:
@@ -73,24 +72,44 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
     Everything is written beside TARGET first, so an interrupted import leaves nothing behind.
 
     Args:
-        layout: A name in `list_layouts`.
-        source: The public set's folder or file.
+        layout: A name in `LAYOUTS`.
+        source: The data's folder or file.
         target: A folder that is empty or absent.
-        options: What is chosen; the layout's own values for the rest.
+        options: What is chosen.
 
     Raises:
         ConfigError: The layout is not known, or an option cannot go with it.
         DataError: SOURCE is not of this layout, or TARGET cannot be written or is not empty.
     """
     chosen = _find_layout(layout, source)
+    # Before the data are read, which may take long.
+    _check_target(target)
+    options = options or ImportOptions()
+    chosen.check(layout, options)
+    with tempfile.TemporaryDirectory(prefix="silofl-import-") as scratch:
+        try:
+            plans = chosen.plan(source, replace(options, scratch=Path(scratch)))
+        except OSError as error:
+            raise open_error(source.name, error) from None
+        return write_plans(plans, target)
+
+
+def write_plans(plans: Mapping[str, SitePlan], target: Path) -> ImportSummary:
+    """Write TARGET/<site>/dataset.json and the files it names, from a plan for each site.
+
+    Raises:
+        DataError: A name cannot be used, a file cannot be read, or TARGET cannot be written or is not empty.
+    """
+    _check_target(target)
+    return _summarise_import(_write_sites(_check_names(plans), target))
+
+
+def _check_target(target: Path) -> None:
     if not is_free(target):
         raise DataError(
             f"TARGET must be an empty folder or none, not {target.name} with something in it; name another, or remove "
             "this one to import again"
         )
-    options = (options or ImportOptions()).filled(layout, chosen.defaults)
-    with tempfile.TemporaryDirectory(prefix="silofl-import-") as scratch:
-        return _import_plans(chosen, source, target, replace(options, scratch=Path(scratch)))
 
 
 def list_content(layout: str, source: Path) -> Listing:
@@ -110,27 +129,14 @@ def list_content(layout: str, source: Path) -> Listing:
 
 
 def _find_layout(layout: str, source: Path) -> Layout:
-    layouts = list_layouts()
-    if layout not in layouts:
-        more = "" if len(layouts) > len(OWN) else f"; the wheel {DESK_WHEEL} has more layouts"
+    refuse_former(layout)
+    if layout not in LAYOUTS:
         raise ConfigError(
-            f"the layout must be one of {', '.join(layouts)}, not {layout!r}{suggest_nearest(layout, layouts)}{more}"
+            f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{suggest_nearest(layout, LAYOUTS)}"
         )
     if not source.exists():
         raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
-    return layouts[layout]
-
-
-def _import_plans(layout: Layout, source: Path, target: Path, options: ImportOptions) -> ImportSummary:
-    try:
-        plans = layout.plan(source, options)
-    except OSError as error:
-        raise open_error(source.name, error) from None
-    plans = _check_names(plans)
-    if options.is_truncated:
-        smallest = min(sum(map(_count_examples, plan.records["training"])) for plan in plans.values())
-        plans = {site: _truncate_training(plan, smallest, options.seed) for site, plan in plans.items()}
-    return _summarise_import(_write_sites(plans, target))
+    return LAYOUTS[layout]
 
 
 def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
@@ -153,29 +159,6 @@ def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
                         f"{quote_value(record[key])}; rename it"
                     )
     return checked
-
-
-def _truncate_training(plan: SitePlan, count: int, seed: int) -> SitePlan:
-    """Keep `count` training examples, drawn by case, and all of validation and test."""
-    training, kept = plan.records["training"], {}
-    for place in np.random.default_rng(seed).permutation(len(training)).tolist():
-        taken = min(_count_examples(training[place]), count)
-        count -= taken
-        if taken:
-            kept[place] = _keep_middle_slices(training[place], taken)
-    records = {**plan.records, "training": [kept[place] for place in sorted(kept)]}
-    used = {path for part in records.values() for record in part for path in list_paths(record)}
-    return replace(plan, records=records, files={name: write for name, write in plan.files.items() if name in used})
-
-
-def _keep_middle_slices(record: JsonRecord, count: int) -> JsonRecord:
-    """Return a record with the middle `count` of its slices, where an organ is likeliest."""
-    if count == _count_examples(record):
-        return record
-    numbers = slice_numbers(record["slices"])
-    start = (len(numbers) - count) // 2
-    kept = numbers[start : start + count]
-    return {**record, "slices": [kept[0], kept[-1], *record["slices"][2:]]}
 
 
 def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> Mapping[str, SitePlan]:
@@ -227,10 +210,7 @@ def _write_site(plan: SitePlan, folder: Path) -> None:
 
 
 def _summarise_import(plans: Mapping[str, SitePlan]) -> ImportSummary:
-    examples = {
-        site: {part: sum(map(_count_examples, plan.records[part])) for part in plan.records}
-        for site, plan in plans.items()
-    }
+    examples = {site: {part: len(records) for part, records in plan.records.items()} for site, plan in plans.items()}
     patients = {
         site: len({r["patient"] for part in plan.records.values() for r in part if "patient" in r})
         for site, plan in plans.items()
@@ -253,7 +233,3 @@ def _list_classes(record: JsonRecord) -> list[int]:
     """Return the class of a record, or all its findings."""
     label = record["label"]
     return label if isinstance(label, list) else [label]
-
-
-def _count_examples(record: JsonRecord) -> int:
-    return len(slice_numbers(record["slices"])) if "slices" in record else 1

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
 from silofl.data.targets import IGNORE, IGNORED
+from silofl.importing.options import ImportOptions
 from silofl.importing.site_files import File, copy_image, number_labels
-from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.endings import suggest_remedy
 from silofl.reading.formats import PICTURES, READERS, find_segmentation_grid
 from silofl.reading.header import find_segmentation
@@ -21,13 +21,16 @@ from silofl.reading.image_grid import has_grid
 from silofl.reading.images import check_values, read_image, read_label
 from silofl.reading.label_grid import find_beside, lay_on_image
 from silofl.reading.nifti import read_nifti_header
-from silofl.reading.segments import join_layers
+from silofl.reading.segments import UNNAMED_LABEL, join_layers
 
 NIFTI = (".nii", ".nii.gz")
 # An npz file holds many images.
 ENDINGS = tuple(ending for ending in READERS if ending != ".npz")
 # Of a segmentation of 3D Slicer, beside its image c0.nrrd.
 SEGMENTATION = ".seg.nrrd"
+REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
+# What layouts of masks use of an import's options.
+MASK_OPTIONS = ("label_values", "image_pattern", "mask_pattern", "resample_masks")
 # A resampled mask may have lost so many voxels of a label, or such a share of them, by lying beside its image.
 FEW, SHARE = 8, 0.01
 
@@ -39,13 +42,11 @@ class Values:
     Attributes:
         names: Number in the masks, above 0 -> name of the label; 0 is the background.
         remedy: What to do about a mask that holds another number.
-        of_all: The labels of all sites by their numbers, of which the masks may have some; None where each has all.
         ignored: The number in the masks of what nobody annotated; None where all is annotated.
     """
 
     names: Mapping[int, str]
     remedy: str = "save it with these numbers"
-    of_all: Mapping[int, str] | None = None
     ignored: int | None = None
 
     @property
@@ -55,15 +56,8 @@ class Values:
 
     @property
     def labels(self) -> dict[int, str]:
-        """The labels at the site, those of all; else numbered from 1 in the order of their numbers in the masks."""
-        if self.of_all is not None:
-            return dict(self.of_all)
+        """The labels at the site, numbered from 1 in the order of their numbers in the masks."""
         return number_labels((self.names[number] for number in sorted(self.names)), first=1)
-
-    @property
-    def annotated(self) -> tuple[int, ...]:
-        """The numbers at the site of the labels that the masks may have."""
-        return tuple(number for number, name in self.labels.items() if name in self.names.values())
 
     @property
     def is_kept(self) -> bool:
@@ -89,6 +83,12 @@ class Values:
         number_of: dict[str, int | None] = {**own, IGNORE: self.ignored_at_site}
         here = np.array([0, *(number_of[self.known[number]] for number in known)], dtype=np.uint8)
         return here[np.searchsorted([0, *known], numbers)]
+
+
+def read_values(options: ImportOptions) -> Values:
+    """Return what masks may hold by the labels of a command line; one label without a name where none is given."""
+    names = options.labels or (UNNAMED_LABEL,)
+    return Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
 
 
 def split_ending(path: Path, name: str) -> tuple[str, str]:
@@ -163,8 +163,7 @@ def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str, is_
         return f"masks/{case}.png", partial(_save_picture, read, values)
     if is_resampled:
         return f"masks/{case}.nii.gz", partial(_save_resampled, mask, image, values, name)
-    # A mask is named after its case, and a header would look for its voxels by another name.
-    if values.is_kept and find_voxel_file(mask) is None:
+    if values.is_kept:
         return f"masks/{case}{ending}", partial(copy_checked, mask, read)
     return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, read, values)
 

@@ -1,7 +1,7 @@
 """The plan of an import: a site's dataset.json and its files, before anything is written."""
 
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from silofl.data.targets import IGNORE
 from silofl.importing.options import ImportOptions
 from silofl.importing.partition import split_by_patient
 from silofl.reading.access import read_bytes
-from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.patient_names import unify_patients
 
 Writer = Callable[[Path], object]
@@ -29,8 +28,7 @@ class SitePlan:
     """A site's dataset.json, and the functions that write its files, by path relative to dataset.json.
 
     `notes` are sentences for the person who imports; `channel_names` are the contrasts whose files each case lists;
-    `labels_annotated` are the numbers of the labels that the masks show, none where they show all; `ignored` is the
-    number of what nobody annotated; `regions` are proposed for the study, name -> numbers of labels.
+    `ignored` is the number of what nobody annotated; `regions` are proposed for the study, name -> numbers of labels.
     """
 
     task: str
@@ -40,7 +38,6 @@ class SitePlan:
     split_unit: str = "patient"
     notes: tuple[str, ...] = ()
     channel_names: tuple[str, ...] = ()
-    labels_annotated: tuple[int, ...] = ()
     ignored: int | None = None
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -53,9 +50,8 @@ class SitePlan:
         """The content of dataset.json."""
         labels = {str(number): name for number, name in self.labels.items()}
         channels = {"channel_names": list(self.channel_names)} if self.channel_names else {}
-        annotated = {"labels_annotated": list(self.labels_annotated)} if self.labels_annotated else {}
         regions = {"regions": {name: list(own) for name, own in self.regions.items()}} if self.regions else {}
-        more = regions | annotated | ({} if self.ignored is None else {IGNORE: self.ignored}) | channels
+        more = regions | ({} if self.ignored is None else {IGNORE: self.ignored}) | channels
         return {"task": self.task, "labels": labels, "split_unit": self.split_unit, **more, **self.records}
 
 
@@ -63,15 +59,13 @@ class SitePlan:
 class CaseFiles:
     """A case's image, or its images of several contrasts, and its mask.
 
-    `images` has None for a contrast that the case lacks; `patient` is None where the set names none; `slices` are the
-    first and the last slice of a volume, where known.
+    `images` has None for a contrast that the case lacks; `patient` is None where the set names none.
     """
 
     case: str
     patient: str | None
     images: tuple[File | None, ...]
     mask: File = field(repr=False)
-    slices: tuple[int, int] | None = None
 
     @property
     def record(self) -> JsonRecord:
@@ -79,13 +73,7 @@ class CaseFiles:
         images = [None if image is None else image[0] for image in self.images]
         record: JsonRecord = {"image": images if len(images) > 1 else images[0], "label": self.mask[0]}
         record |= {} if self.patient is None else {"patient": self.patient}
-        return record | {"case": self.case} | ({} if self.slices is None else {"slices": list(self.slices)})
-
-
-def list_paths(record: JsonRecord) -> list[object]:
-    """Return the files that a record names."""
-    images = record["image"] if isinstance(record["image"], list) else [record["image"]]
-    return [*images, record["label"]] if isinstance(record["label"], str) else images
+        return record | {"case": self.case}
 
 
 def plan_pairs(
@@ -94,14 +82,11 @@ def plan_pairs(
     labels: Mapping[int, str],
     options: ImportOptions,
     channel_names: tuple[str, ...] = (),
-    tested: Collection[str] = (),
 ) -> SitePlan:
     """Plan a segmentation site whose images are split by patient, or each by itself where one's patient is not known.
 
     Args:
         channel_names: The contrasts in the order of each case's images, where they have names.
-        tested: Patients whom the set itself releases for the test; a site with such patients and others has no further
-            ones in its test.
 
     Raises:
         DataError: The site has fewer than two patients, so that training and test cannot be kept apart.
@@ -109,15 +94,9 @@ def plan_pairs(
     pairs = list(pairs)
     named, said = unify_spellings(site, [pair.patient for pair in pairs])
     pairs = [replace(pair, patient=patient) for pair, patient in zip(pairs, named, strict=True)]
-    spelled = unify_patients([*filter(None, named), *tested])
-    tested = {spelled[name] for name in tested}
     is_known = all(pair.patient is not None for pair in pairs)
     units = [str(pair.patient) if is_known else pair.case for pair in pairs]
-    others = [unit for unit in units if unit not in tested]
-    if others and len(others) < len(units):
-        part_of = dict.fromkeys(units, "test") | split_by_patient(others, 0, options.validation or 0, options.seed)
-    else:
-        part_of = split_patients(site, units, options, "patients" if is_known else "images")
+    part_of = split_patients(site, units, options, "patients" if is_known else "images")
     records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
     for pair, unit in zip(pairs, units, strict=True):
         records[part_of[unit]].append(pair.record)
@@ -155,7 +134,7 @@ def split_patients(
     Raises:
         DataError: The site has fewer than two patients, or no share is for the test.
     """
-    part_of = split_by_patient(list(patients), options.test or 0, options.validation or 0, options.seed, classes)
+    part_of = split_by_patient(list(patients), options.test, options.validation, options.seed, classes)
     if len(part_of) < 2:
         raise DataError(
             f"site {site!r} must have at least 2 {units} to keep training and test apart, not {len(part_of)}; join it "
@@ -182,14 +161,11 @@ def visible_files(folder: Path) -> list[Path]:
 
 
 def copy_image(source: Path, target: Path) -> None:
-    """Copy a file, with its voxels where they lie beside it, or a folder (a DICOM series)."""
+    """Copy a file or a folder (a DICOM series)."""
     if source.is_dir():
         shutil.copytree(source, target)
         return
     target.write_bytes(read_bytes(source, source.name))
-    if voxels := find_voxel_file(source):
-        # By this name the header knows them.
-        (target.parent / voxels.name).write_bytes(read_bytes(voxels, voxels.name))
 
 
 def number_labels(names: Iterable[str], first: int) -> dict[int, str]:

@@ -36,7 +36,7 @@ from silofl.base.naming import normalise_accents
 from silofl.data.manifest import PARTS
 from silofl.importing.cases import shorten_names
 from silofl.importing.masks import ENDINGS, split_ending
-from silofl.importing.options import FIFTHS, ImportOptions, Layout
+from silofl.importing.options import ImportOptions, Layout
 from silofl.importing.partition import split_by_patient
 from silofl.importing.patients import (
     FILE,
@@ -340,7 +340,7 @@ def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: Im
     part_of = given or split_patients(site, units, options, kind, classes)
     if given and "validation" not in given.values():
         rest = [unit for unit, part in given.items() if part == "training"]
-        part_of = given | split_by_patient(rest, 0.0, options.validation or 0, options.seed, classes)
+        part_of = given | split_by_patient(rest, 0.0, options.validation, options.seed, classes)
     remedy = f"give the class at least 3 {kind}" if has_one else "import again with another --seed"
     parts = {part: [of_unit[unit] for unit in of_unit if part_of[unit] == part] for part in ("test", "validation")}
     notes = (*notes, *(f"{site}: {said}; {remedy}" for said in _name_missing(parts, of_unit.values(), empty.labels)))
@@ -399,4 +399,4 @@ def _find_patients(site: str, entries: Sequence[Entry]) -> tuple[Sequence[str | 
     return [str(one) for one in by_header], (f"{site}: the patients are those of the DICOM headers (PatientID)",)
 
 
-LAYOUT = Layout(plan_table, FIFTHS)
+LAYOUT = Layout(plan_table)

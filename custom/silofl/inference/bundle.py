@@ -1,8 +1,7 @@
-"""What an exported MONAI bundle runs: the predictor, from an image file to its label map or class, and its network."""
+"""What an exported MONAI bundle runs where MONAI alone cannot predict: from an image file to its label map or class."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.export.passes import move_to_device_pass
+from torch import nn
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.base.files import read_json, write_json
@@ -24,46 +22,16 @@ from silofl.inference.contents import Contents, check_threshold, unpack_calling
 from silofl.inference.geometry import check_images, check_probabilities
 from silofl.inference.output import SUFFIXES, forbid_use, input_stem, write_map
 from silofl.inference.prediction import CaseAnswer
-from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.inference.usual import unpack_usual
-from silofl.models.networks import apply_by_windows
 from silofl.models.roles import GLOBAL
 from silofl.reading.access import input_name
 from silofl.study import STORED, Study, load_study
 
 logger = logging.getLogger(__name__)
-# Programs in a bundle of an older version, and the name inside one's file of what it says of itself.
-MODEL, WEIGHTS, ABOUT = "model", "weights", "super_model.json"
 # The file of a class, and what it holds of a prediction.
 CLASS = "_class.json"
 CLASS_KEYS = ("label", "findings", "class_scores", "temperature", "called_from", "warnings", "do_not_use")
-
-
-class VolumeNetwork(nn.Module):
-    """The two programs of windows in a bundle of version 0.4 or older as one network; now it is TorchScript."""
-
-    def __init__(self, folder: str, device: torch.device) -> None:
-        super().__init__()
-        files = {ABOUT: ""}
-        found = [torch.export.load(Path(folder) / f"{name}.pt2", extra_files=files) for name in (WEIGHTS, MODEL)]
-        self.weigher, self.members = (move_to_device_pass(program, device).module() for program in found)
-        about = json.loads(files[ABOUT])
-        self.windows, self.overlap = about["image_shape"][1:], about["overlap"]
-        # A bundle of an older version has none.
-        self.bias = about.get("bias", 0.0)
-
-    def train(self, mode: bool = True) -> VolumeNetwork:
-        """Change nothing: a program has one mode, that of evaluation."""
-        return self
-
-    def forward(self, volume: Tensor) -> Tensor:
-        """Return probabilities (1, out_channels, X, Y, Z) of one volume (1, C, X, Y, Z)."""
-        weights = self.weigher(volume)
-        logits = apply_by_windows(lambda windows: self.members(windows, weights), volume, self.windows, self.overlap)
-        members = zip(weights, logits.chunk(len(weights), dim=1), strict=True)
-        mean = torch.stack([weight.float() * to_probabilities(one) for weight, one in members]).sum(dim=0)
-        return shift_foreground(mean, self.bias)
 
 
 def unpack_contents(

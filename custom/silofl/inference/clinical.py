@@ -19,7 +19,17 @@ from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point
 from silofl.data.units import Units
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
-from silofl.inference.evaluation import ALL, MISSING, Against, Calibration, Cut, Evaluation, Forbidden, Scores
+from silofl.inference.evaluation import (
+    ALL,
+    MISSING,
+    Against,
+    Calibration,
+    Cut,
+    Evaluation,
+    Forbidden,
+    Scores,
+    list_compared_classes,
+)
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
 from silofl.study.sections import RANKED
@@ -207,15 +217,6 @@ def _score_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample)
         "hd95": sample.mean(collect(lambda one: one.distances and one.distances[0]), SIZE),
         "surface_dice": sample.mean(collect(lambda one: one.distances and one.distances[1])),
     }
-
-
-def list_compared_classes(study: Study) -> list[int]:
-    """Return the classes that are each compared with all others, or findings; none of a segmentation.
-
-    Of two classes that is the second alone.
-    """
-    labels = sorted(study.labels) if study.task != "segmentation" else []
-    return labels[len(labels) == 2 and not study.is_multilabel :]
 
 
 class ClassRows:

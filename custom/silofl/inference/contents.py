@@ -1,14 +1,15 @@
 """The contents of a super model: its models, the rule that picks among them, and the rule's selector."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from silofl.base.errors import ConfigError, quote_value, suggest_nearest
 from silofl.core.operating_point import LEAST_TEMPERATURE, MOST_PROBABLE, MOST_TEMPERATURE, OperatingPoint
@@ -18,6 +19,9 @@ from silofl.inference import HOME_STATISTICS
 from silofl.inference.usual import Usual
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Of log-odds; far above what a site chooses.
 MOST_BIAS = 10
@@ -40,8 +44,7 @@ class Contents:
             sites' models).
         selector: The state dict of `silofl.models.selector.build_selector`, for the rule ``selector``.
         outputs: The models that the selector's outputs choose, in order.
-        threshold: The paper's gamma, in [0, 1]; None where the most probable output always answers, as it must where
-            there is no global model.
+        threshold: The paper's gamma, in [0, 1]; None where the most probable output always answers.
         facts: Plain values that are kept with the model: rounds, metrics.
         domain: The images that the models learnt from.
         bias: What is added to the log-odds of the foreground in every answer; 0 in a classification.
@@ -179,11 +182,8 @@ def _check_rule(contents: Contents) -> None:
         return
     if contents.selector is None:
         raise ConfigError("a super model with rule 'selector' must hold a selector; it has none: add it")
-    if contents.threshold is not None and GLOBAL not in models:
-        raise ConfigError(
-            "a super model with a threshold must hold the global model, which answers below it; add the model, or "
-            "leave the threshold out"
-        )
+    if GLOBAL not in models:
+        raise ConfigError("a super model with rule 'selector' must hold the global model; it has none: add it")
     if not outputs or len(set(outputs)) != len(outputs) or not set(outputs) <= set(models):
         raise ConfigError(
             f"outputs must name different models of the super model, {sorted(models)}, not {list(outputs)}"

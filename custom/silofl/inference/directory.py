@@ -1,5 +1,7 @@
 """A super model as a folder: model.json, the weights with their checksums, a README and a model card."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import shutil
@@ -7,10 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from silofl import __version__
 from silofl.base import schema
@@ -25,7 +24,10 @@ from silofl.inference.readme import super_model_readme
 from silofl.inference.usual import pack_usual, unpack_usual
 from silofl.models.roles import SELECTOR
 from silofl.models.weights import is_state
-from silofl.study import STORED, Study
+from silofl.study import STORED, Study, plain_study
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["FOLDER", "Contents", "plain_study", "read_fingerprint", "read_model_folder", "write_model_folder"]
 
@@ -155,14 +157,6 @@ def read_fingerprint(folder: Path) -> str:
     return str(_read_facts(folder).get("fingerprint", ""))
 
 
-def plain_study(study: Study) -> dict[str, Any]:
-    """Return a study as plain values that ``silofl.study.parse(Study, ...)`` reads back."""
-    plain = study.model_dump(mode="json", exclude_none=True)
-    for kind in ("volume_transforms", "transforms", "augment"):
-        plain["data"][kind] = [{one["name"]: one["options"]} for one in plain["data"][kind]]
-    return plain
-
-
 def _write_files(folder: Path, contents: Contents) -> None:
     states = dict(contents.models) | ({SELECTOR: contents.selector} if contents.selector is not None else {})
     weights = {}
@@ -242,6 +236,9 @@ def _sha256(content: bytes) -> str:
 def read_versions() -> dict[str, str]:
     """Return the versions of what computes a model's answers here."""
     # Asked of the installation: importing MONAI takes seconds and memory that most sites can spare.
+    # But torch alone knows for which CUDA it was built.
+    import torch
+
     return {"silofl": __version__, "torch": str(torch.__version__)} | {n: version(n) for n in ("monai", "numpy")}
 
 

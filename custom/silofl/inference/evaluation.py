@@ -10,6 +10,8 @@ from silofl.base.settings import Natural
 from silofl.core.calibration import ReliabilityBin
 from silofl.core.intervals import Estimate
 from silofl.core.roc import AreaDifference
+from silofl.study import Study
+from silofl.training.metrics import Label
 from silofl.training.site_score import Counts, only_known_keys
 
 FILE = "evaluation.json"
@@ -237,3 +239,21 @@ class Evaluation(TestedCases):
         return {ALL: own} | {
             group: {name: scores[name] for name in main if name in scores} for group, scores in self.groups.items()
         }
+
+
+def list_compared_classes(study: Study) -> list[int]:
+    """Return the classes that are each compared with all others, or findings; none of a segmentation.
+
+    Of two classes that is the second alone.
+    """
+    labels = sorted(study.labels) if study.task != "segmentation" else []
+    return labels[len(labels) == 2 and not study.is_multilabel :]
+
+
+def name_labels(study: Study) -> dict[Label, str]:
+    """Return label, class or finding -> what the mean over its cases is called; absences of findings too."""
+    names = {key: study.labels.get(key, str(key)) if isinstance(key, int) else key for key in study.scored}
+    if study.task == "segmentation":
+        return {key: f"Dice of {name}" for key, name in names.items()}
+    word = "sensitivity" if study.is_multilabel else "recall"
+    return {key: f"{word} of {name}" if isinstance(key, int) else f"specificity: {name}" for key, name in names.items()}

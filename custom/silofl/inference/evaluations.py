@@ -16,9 +16,15 @@ from silofl.base.schema import declare_optional, dump_record
 from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.data.groups import list_groups
-from silofl.inference.clinical import list_compared_classes
-from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores, TestedCases
-from silofl.inference.subgroups import name_labels
+from silofl.inference.evaluation import (
+    ALL,
+    MISSING,
+    Evaluation,
+    Scores,
+    TestedCases,
+    list_compared_classes,
+    name_labels,
+)
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.floor import DECIMALS, round_significant

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
+from silofl.core.findings import most_likely
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.preparation import Passage, Preparation
 from silofl.data.prepared_image import PreparedImage
 from silofl.data.transforms import metadata_tracking
 from silofl.study import Study
-from silofl.training.evaluation import most_likely
 
 if TYPE_CHECKING:
     from monai.transforms import Compose

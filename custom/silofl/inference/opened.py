@@ -11,7 +11,7 @@ from torch import nn
 from silofl.base.errors import ConfigError
 from silofl.base.files import load_tensors, read_json
 from silofl.inference import HEAD
-from silofl.inference.bundle import WEIGHTS, BundleModel, VolumeNetwork, unpack_contents
+from silofl.inference.bundle import BundleModel, unpack_contents
 from silofl.inference.contents import Contents
 from silofl.inference.directory import BUNDLE, read_fingerprint, read_model_folder
 from silofl.inference.super_model import SuperModel
@@ -19,6 +19,8 @@ from silofl.models.roles import GLOBAL
 from silofl.models.weights import is_state
 from silofl.study import STORED, load_study
 
+# Of a bundle of version 0.4 whose networks look through volumes.
+PROGRAM = "weights.pt2"
 # Of a run's folder `model`.
 STUDY, BEST = "study.yaml", "best.pt"
 
@@ -43,10 +45,15 @@ def open_model(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
 
 def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
     configs = folder / "configs"
-    # In a bundle of an older version there is none.
-    name = "predict.json" if (configs / "predict.json").is_file() else "inference.json"
+    if (folder / "models" / PROGRAM).is_file():
+        raise ConfigError(
+            f"{folder / 'models' / PROGRAM} is a program of torch.export, which this version no longer reads. "
+            "Export the super model again."
+        )
     try:
-        about, how = read_json(folder / BUNDLE)["super_model"], read_json(configs / name)
+        about = read_json(folder / BUNDLE)["super_model"]
+        # In a bundle of version 0.4 the metadata do not say how images are prepared.
+        how = about if "image_shape" in about else read_json(configs / "inference.json")
         study = load_study(configs / STUDY, STORED)
         further = (how.get(key, {}) for key in ("calling", "usual"))
         contents = unpack_contents(about, study, how["image_shape"], how["domain"], *further)
@@ -58,11 +65,7 @@ def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
         ) from None
     network: nn.Module
     try:
-        # A bundle of an older version whose networks look through volumes; its others have TorchScript too.
-        if (folder / "models" / f"{WEIGHTS}.pt2").is_file():
-            network = VolumeNetwork(str(folder / "models"), device)
-        else:
-            network = torch.jit.load(str(folder / "models" / "model.ts"), map_location=device)
+        network = torch.jit.load(str(folder / "models" / "model.ts"), map_location=device)
     except (OSError, RuntimeError, ValueError):
         raise ConfigError(
             f"{folder / 'models'} must be as silofl export wrote it; it cannot be read: export it again"

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from functools import cache
+from importlib.metadata import version
 from shlex import quote
 
-import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from silofl.base.errors import quote_markdown
@@ -57,7 +57,7 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
         is_folder=False,
         members=members,
         obstacle=obstacle,
-        torch=torch.__version__.split("+")[0],
+        torch=version("torch").split("+")[0],
         shape=f"1, {image_shape[0]}, X, Y, Z" if study.data.patches else f"n, {', '.join(map(str, image_shape))}",
         calling=list_calling(contents),
         read=f"(p.logit() / {scale}).sigmoid()" if study.is_multilabel else f"(p.log() / {scale}).softmax(dim=1)",

@@ -16,10 +16,10 @@ from silofl.data.groups import UNKNOWN, Divided
 from silofl.inference.answered import ALL, Answered, Members, hash_case
 from silofl.inference.clinical import measure_also, measure_value, read_class_rows
 from silofl.inference.evaluated_cases import EvaluatedCase
-from silofl.inference.evaluation import Subgroup
+from silofl.inference.evaluation import Subgroup, name_labels
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
-from silofl.training.metrics import Label, Score, average_by_unit, group_positions
+from silofl.training.metrics import Score, average_by_unit, group_positions
 
 RESAMPLES, BATCH, SEED = 9999, 500, 0
 
@@ -211,12 +211,3 @@ def list_having(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, set[s
         counted = {one.case for one in cases if key not in one.labels and one.score.labels_by_case.get(key)}
         found[name] = drawn | counted
     return found
-
-
-def name_labels(study: Study) -> dict[Label, str]:
-    """Return label, class or finding -> what the mean over its cases is called; absences of findings too."""
-    names = {key: study.labels.get(key, str(key)) if isinstance(key, int) else key for key in study.scored}
-    if study.task == "segmentation":
-        return {key: f"Dice of {name}" for key, name in names.items()}
-    word = "sensitivity" if study.is_multilabel else "recall"
-    return {key: f"{word} of {name}" if isinstance(key, int) else f"specificity: {name}" for key, name in names.items()}

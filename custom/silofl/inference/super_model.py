@@ -310,10 +310,6 @@ class SuperModel:
             raise ConfigError(
                 "threshold must go with a selector's choice; none is made here: leave the threshold or the site out"
             )
-        if threshold is not None and GLOBAL not in self._models:
-            raise ConfigError(
-                "threshold must go with a global model, which answers below it; this super model has none: leave it out"
-            )
         if site is not None:
             self.network(site)
 

@@ -78,11 +78,6 @@ def buffer_names(model: nn.Module) -> set[str]:
     return {name for name, _ in model.named_buffers()}
 
 
-def is_variance(name: str) -> bool:
-    """Return whether an array is a running variance, by PyTorch's name for it; below 0 its layer would give NaN."""
-    return name.endswith("running_var")
-
-
 def as_array(tensor: Tensor) -> NDArray:
     """Return a tensor as an array, which on the CPU shares its memory."""
     return tensor.detach().cpu().numpy()

@@ -21,3 +21,8 @@ def select_role(role: str, arrays: Mapping[str, T]) -> dict[str, T]:
 def add_role(role: str, arrays: Mapping[str, T]) -> dict[str, T]:
     """Return arrays under the names by which they travel."""
     return {f"{role}/{name}": array for name, array in arrays.items()}
+
+
+def is_variance(name: str) -> bool:
+    """Return whether an array is a running variance, by PyTorch's name for it; below 0 its layer would give NaN."""
+    return name.endswith("running_var")

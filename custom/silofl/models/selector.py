@@ -1,13 +1,12 @@
 """The selector of a super model, which classifies images by site or by best model.
 
 FedSM's is VGG-11 or a light variant of it (Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale
-Image Recognition, ICLR 2015, arXiv:1409.1556); that of models which came in one exchange learns nothing.
+Image Recognition, ICLR 2015, arXiv:1409.1556).
 """
 
 import torch
 from torch import Tensor, nn
 
-from silofl.models.nearest import NearestSite
 from silofl.models.networks import HarmonizedModel
 from silofl.models.normalization import GROUPS
 from silofl.models.seeds import seed_torch
@@ -49,12 +48,10 @@ def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel
     """Build a study's selector, which reads images before amplitude normalisation.
 
     Args:
-        study: Its recipe names the network; without a selector that learns it is a `NearestSite`.
+        study: Its recipe names the network.
         num_outputs: Sites, or models, to choose from.
         seed: Seed of the initial weights; torch's own random state is left alone.
     """
-    if not study.recipe.selector:
-        return HarmonizedModel(nn.Identity(), NearestSite(study.data.in_channels, num_outputs), "float32")
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed)
         network = SelectorNetwork(study.data.in_channels, num_outputs, study.recipe.selector == "light")

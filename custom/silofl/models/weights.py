@@ -1,21 +1,21 @@
 """The file beside study.yaml that a run starts from: weights matched by name and shape, or a pretrained model."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from silofl.base.errors import ConfigError, one_line
 from silofl.base.files import load_tensors
 from silofl.core.mixing import Arrays
-from silofl.models.names import read_arrays
-from silofl.models.networks import build_plain_model
 from silofl.study import Study
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SUFFIXES = (".pt", ".pth", ".safetensors")
 # What our own models, torch's DataParallel and Lightning's modules put before every name.
@@ -82,10 +82,10 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
         state = load_tensors(content)
     if not is_state(state):
         raise ConfigError(f"{path.name} must hold the tensors of a model's state; it does not: {REMEDY}")
-    wanted = _select_floating(build_plain_model(study, study.seed).state_dict())
+    wanted = _seed_state(study)
     for name, value in wanted.items():
         found = state.get(name)
-        if found is None or found.shape != value.shape or not torch.isfinite(found.float()).all():
+        if found is None or found.shape != value.shape or not found.float().isfinite().all():
             what = "missing" if found is None else f"of shape {tuple(found.shape)}, or not finite"
             raise ConfigError(
                 f"{path.name} must hold {name!r} of shape {tuple(value.shape)} as study {study.name!r} has it; it is "
@@ -110,10 +110,8 @@ def read_weights(path: Path, study: Study) -> Start:
         )
     content = path.read_bytes()
     _check_digest(path.name, content, "weights_sha256", study.model.weights_sha256)
-    found, seeded = (
-        _select_floating(_read_tensors(path.name, content)),
-        _select_floating(build_plain_model(study, study.seed).state_dict()),
-    )
+    found = _select_floating(_read_tensors(path.name, content))
+    seeded = _seed_state(study)
     sources = match_weights(_shapes(seeded), _shapes(found))
     if not sources:
         raise ConfigError(
@@ -122,9 +120,10 @@ def read_weights(path: Path, study: Study) -> Start:
         )
     state = seeded | {name: found[source].detach().float() for name, source in sources.items()}
     for name, source in sources.items():
-        if not torch.isfinite(state[name]).all():
+        if not state[name].isfinite().all():
             raise ConfigError(f"{path.name} must hold finite numbers; {source!r} does not: take another file")
-    return Start(read_arrays(state, state), _describe_match(path.name, list(seeded), sources, list(found)))
+    arrays = {name: value.detach().numpy().copy() for name, value in state.items()}
+    return Start(arrays, _describe_match(path.name, list(seeded), sources, list(found)))
 
 
 def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]]) -> dict[str, str]:
@@ -191,6 +190,8 @@ def _read_tensors(name: str, content: bytes) -> dict[str, Tensor]:
 
 def is_state(value: object) -> TypeGuard[dict[str, Tensor]]:
     """Return whether a file's content is name -> tensor, each of numbers that are all there."""
+    from torch import Tensor
+
     return isinstance(value, dict) and all(
         isinstance(name, str) and isinstance(one, Tensor) and _is_dense(one) for name, one in value.items()
     )
@@ -198,8 +199,16 @@ def is_state(value: object) -> TypeGuard[dict[str, Tensor]]:
 
 def _is_dense(tensor: Tensor) -> bool:
     # Of the other kinds torch can hardly do more than load them.
-    is_plain = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
+    is_plain = str(tensor.layout) == "torch.strided" and not (tensor.is_nested or tensor.is_quantized)
     return is_plain and tensor.device.type == "cpu" and not tensor.is_complex()
+
+
+def _seed_state(study: Study) -> dict[str, Tensor]:
+    """Return the study's network as its seed begins it: all floating-point parameters and buffers."""
+    # Imported here because torch takes seconds, which whoever names no file need not wait for.
+    from silofl.models.networks import build_plain_model
+
+    return _select_floating(build_plain_model(study, study.seed).state_dict())
 
 
 def _select_floating(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

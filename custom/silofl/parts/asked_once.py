@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Self
 
 from silofl.base.errors import AggregationError
 from silofl.base.settings import Section
-from silofl.models.roles import add_role
-from silofl.parts.answer import Count, SiteAnswer, Text
+from silofl.parts.answer import SiteAnswer, Text
 from silofl.parts.part import BEFORE, END, Outcome, Part, Reported, Run, WeightsOf
 from silofl.parts.task import Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import Work
@@ -31,35 +30,27 @@ class Said(Withheld):
     said: Section | None = None
 
 
-class AskedEntry(Withheld):
-    """What an answer says beside the arrays.
-
-    Attributes:
-        cases: Training cases.
-    """
-
-    cases: Count = 1
-
-
 @dataclass(frozen=True)
-class AskedOnce(Part):
-    """The server half: a site that fails here, or shares nothing, keeps no round from running.
+class AskedAlone(Part):
+    """The server half of what is asked of all sites once: their records beside each other.
+
+    A site that fails here, or says nothing, keeps no round from running.
 
     Attributes:
         study: The study.
         document: What came out as plain values; empty before.
         sentences: It in words.
-        entry: The schema of what a site says beside the arrays.
+        said: Site -> its record, while they come in.
+        entry: The schema of what a site says.
         file: Name of the document among the run's files.
-        what: What a site sends, in messages.
     """
 
     study: Study
     document: dict[str, Any] = field(default_factory=dict)
     sentences: tuple[str, ...] = ()
-    entry: ClassVar[type[Withheld]] = AskedEntry
+    said: Mapping[str, Section] = field(default_factory=dict)
+    entry: ClassVar[type[Said]] = Said
     file: ClassVar[str]
-    what: ClassVar[str]
     saved = ("document", "sentences")
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
@@ -67,24 +58,9 @@ class AskedOnce(Part):
         is_first = moment == BEFORE and number == 1 if self.study.rounds else moment == END
         return (Exchange(self.role, 0, is_needed=False),) if is_first else ()
 
-    def arrays(self, run: Run) -> Mapping[str, Expected]:
-        """Return the arrays that a site sends, without their role: all or none of them."""
-        return {}
-
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
-        """Return the arrays of an answer, and what it says beside them."""
-        return Wanted(add_role(self.role, self.arrays(run)) if exchange.task == self.role else {}, self.entry)
-
-    def is_shared(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> bool:
-        """Return whether an answer holds what was asked for.
-
-        Raises:
-            AggregationError: It holds a part of it.
-        """
-        if exchange.task != self.role or answer.entry(self.role, Withheld).withheld:
-            return False
-        check_all_sent(site, answer, self.expected(site, exchange, run).arrays, self.role, self.what)
-        return True
+        """Return what an answer says; no array is sent."""
+        return Wanted({}, self.entry)
 
     def find_silent_sites(self, replies: Replies) -> dict[str, str]:
         """Return the sites that shared nothing, with why."""
@@ -98,18 +74,6 @@ class AskedOnce(Part):
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the document."""
         return Outcome(make_files=lambda: {self.file: self.document} if self.document else {})
-
-
-@dataclass(frozen=True)
-class AskedAlone(AskedOnce):
-    """The server half of a run that trains and tests nothing: sites' records beside each other.
-
-    Attributes:
-        said: Site -> its record, while they come in.
-    """
-
-    said: Mapping[str, Section] = field(default_factory=dict)
-    entry: ClassVar[type[Said]] = Said
 
     def describe(self, said: Mapping[str, Any]) -> Sequence[str]:
         """Return what follows from the records of the sites that answered, in sentences."""

@@ -48,7 +48,6 @@ from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.networks import check_network, has_free_normalization
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.average import ROLE as AVERAGE
 from silofl.parts.operating_points import choose_site_calling
 from silofl.parts.part import TESTED, UNTESTED, Kept, Outcome, Part, Reported, Run, WeightsOf
 from silofl.parts.task import TEST, TRAIN, Exchange, Message, Replies, Wanted
@@ -213,8 +212,7 @@ class SiteGuard(SitePart):
         super().__init__(work)
         self._kept: dict[str, Any] = dict(work.kept.get(ROLE) or {})
         # The run's own model learns as the local one would, so that no second one learns beside it.
-        recipe = work.study.recipe
-        self._is_the_runs = recipe.trains_alone or (recipe.sends_model_once and is_plain(work.study))
+        self._is_the_runs = work.study.recipe.trains_alone
 
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
@@ -324,8 +322,8 @@ class SiteGuard(SitePart):
     def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> None:
         """Keep each local model where this is its best round so far."""
         work = self.work
-        # Before its first round the site has trained none; a mean of the last rounds is validated after them.
-        if not is_validation or LOCAL not in self._kept or work.message.find_entry(AVERAGE).get("is_sent"):
+        # Before its first round the site has trained none.
+        if not is_validation or LOCAL not in self._kept:
             return
         # A training task brings the models of the round before.
         number = work.number - 1 if work.task == TRAIN else work.number

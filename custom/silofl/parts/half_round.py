@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from silofl.base.files import load_state, save_state
-from silofl.parts.part import to_arrays, to_tensors
 from silofl.parts.task import Message
+from silofl.parts.tensors import to_arrays, to_tensors
 
 FORMAT = 1
 HALF, ANSWER = "half_round.pt", "answer.pt"

@@ -99,7 +99,6 @@ def _load_modules(study: Study) -> list[ModuleType]:
     beside = (
         ("dp_sgd", study.is_private),
         ("usual", not study.is_private),
-        ("average", recipe.average_last > 0),
         ("guard", study.is_guarded or recipe.trains_alone),
     )
     first, last = ([f"silofl.parts.{name}" for name, is_on in parts if is_on] for parts in (shared, beside))

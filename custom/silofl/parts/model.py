@@ -29,14 +29,13 @@ from silofl.models.names import (
     home_names,
     home_statistics_names,
     input_norm_names,
-    is_variance,
     read_arrays,
     traveling_names,
     write_arrays,
 )
 from silofl.models.networks import build_models
 from silofl.models.precision import round_as_received
-from silofl.models.roles import GLOBAL, add_role, read_role
+from silofl.models.roles import GLOBAL, add_role, is_variance, read_role
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.half_round import to_device
 from silofl.parts.kept_back import Excluded

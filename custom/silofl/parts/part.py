@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from silofl.base.errors import SiloFLError
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from silofl.data.domain import Domain
     from silofl.inference.contents import Contents
 
-# Moments at which a part may add exchanges: before a round's training, in its place, after it; once the models of the
-# last round that trained any are validated; after all rounds; and before and after the test, as long as it asks.
-BEFORE, INSTEAD, AFTER, VALIDATED = "before", "instead", "after", "validated"
+# Moments at which a part may add exchanges: before a round's training, in its place, after it; after all rounds; and
+# before and after the test, as long as it asks.
+BEFORE, INSTEAD, AFTER = "before", "instead", "after"
 END, UNTESTED, TESTED = "end", "untested", "tested"
 # Role -> aggregation weights (K', K') of the sites that answered.
 WeightsOf = Callable[[str], NDArray[np.float64]]
@@ -106,7 +105,6 @@ class Reported:
         parts: Role -> the part as it is reported.
         validation: Site -> its validation of these models.
         how: How they were chosen.
-        is_mean: Whether they are means over several rounds, and no round's own.
         rounds: Site -> the round of its own that it reports; empty where all report one.
         run: The run's id.
         finished: Rounds that have finished.
@@ -116,7 +114,6 @@ class Reported:
     parts: Mapping[str, Part]
     validation: Mapping[str, SiteScore]
     how: str
-    is_mean: bool = False
     rounds: Mapping[str, int] = field(default_factory=dict)
     run: str = ""
     finished: int = 0
@@ -130,7 +127,7 @@ class Reported:
     @property
     def one_round(self) -> int | None:
         """The round that all sites report; None where there is no such round."""
-        return None if self.is_mean or self.rounds else self.round
+        return None if self.rounds else self.round
 
 
 @dataclass(frozen=True)
@@ -195,9 +192,6 @@ class Run(Protocol):
 
     def measure_last_rise(self) -> float | None:
         """Return by how much the last rounds that trained models raised the sites' validation; None if unknown."""
-
-    def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
-        """Return whether these scores, of other models than a round's, are better than the best round's."""
 
     def held(self, site: str, number: int) -> int:
         """Return the newest round <= ``number`` whose saved state the site still has; 0 if none."""
@@ -328,12 +322,17 @@ class Part:
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint: plain values, and tensors."""
+        # Imported here, as below: torch takes seconds, which who lists the kinds of a study need not wait for.
+        from silofl.parts.tensors import to_tensors
+
         return to_tensors({name: getattr(self, name) for name in self.saved})
 
     def restored(self, state: Mapping[str, Any]) -> Self:
         """Return what `state` described."""
         if not self.saved:
             return self
+        from silofl.parts.tensors import to_arrays
+
         fields = to_arrays({name: state[name] for name in self.saved})
         # A checkpoint holds tuples as lists.
         return replace(self, **{name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()})
@@ -358,20 +357,3 @@ def _name_in_errors(method: Callable[..., Any]) -> Callable[..., Any]:
             ) from error
 
     return named
-
-
-def to_tensors(value: Any) -> Any:  # noqa: ANN401
-    """Return a value with its arrays as tensors, for a file."""
-    if isinstance(value, Mapping):
-        return {key: to_tensors(one) for key, one in value.items()}
-    if isinstance(value, (np.ndarray, np.generic)):
-        # Not ascontiguousarray, which makes an array of one number one of one axis.
-        return torch.from_numpy(np.asarray(value, order="C"))
-    return list(value) if isinstance(value, tuple) else value
-
-
-def to_arrays(value: Any) -> Any:  # noqa: ANN401
-    """Return a value of a file with its tensors as arrays."""
-    if isinstance(value, Mapping):
-        return {key: to_arrays(one) for key, one in value.items()}
-    return value.numpy() if isinstance(value, torch.Tensor) else value

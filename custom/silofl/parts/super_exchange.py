@@ -20,7 +20,8 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.models import HarmonizedModel
 from silofl.models.roles import GLOBAL, SELECTOR, read_role, select_role
-from silofl.models.selector import build_selector
+from silofl.models.selector import SelectorNetwork, build_selector
+from silofl.parts.checked_cast import checked_cast
 from silofl.parts.model import complete_state, fill_state
 from silofl.parts.operating_points import choose_site_calling, find_own_temperatures
 from silofl.parts.part import Run
@@ -76,7 +77,7 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
         thresholds: Candidates of the paper's gamma whose values are wanted too.
 
     Returns:
-        A `silofl.training.site_score.SuperScore` as plain values; without a selector none chooses anything in it.
+        A `silofl.training.site_score.SuperScore` as plain values.
     """
     model, part = SuperModel(contents, work.device), work.data.test
     results = predict_cases(model, part, work.study)
@@ -88,8 +89,7 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     )
     # All models have the same input normalisation, and the pictures need no more of one.
     write_test_files(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
-    if model.selector is not None:
-        _keep_features(work, model.selector, contents.outputs)
+    _keep_features(work, checked_cast(model.selector, HarmonizedModel), contents.outputs)
     is_read = work.study.task != "segmentation" and len(work.data.validation)
     validated = predict_cases(model, work.data.validation, work.study) if is_read else {}
     calling, read = choose_site_calling(work, lambda _: _score_answers(model, validated), result)
@@ -130,8 +130,7 @@ def _name_answers(model: SuperModel, chosen: Mapping[str, str]) -> Mapping[str, 
 def _keep_features(work: Work, selector: HarmonizedModel, outputs: Sequence[str]) -> None:
     """Keep the selector's features and scores of the validation and test images, for the report's map."""
     size, features, scores = work.study.training.batch_size, [], []
-    # Of either kind, as `build_selector` makes them.
-    network: Any = selector.network
+    network = checked_cast(selector.network, SelectorNetwork)
     for images in (
         piece for part in (work.data.validation, work.data.test) if len(part) for piece in yield_pieces(part)
     ):
@@ -150,7 +149,7 @@ def _count_selector_outputs(outputs: Sequence[str], results: Iterable[CaseResult
     """Count the cases, and the single slices, that the selector assigns to each output."""
     cases: Counter[str] = Counter()
     slices: Counter[str] = Counter()
-    for result in results if outputs else ():
+    for result in results:
         cases[outputs[int(result.scores.argmax())]] += 1
         slices += result.slices
     return {"cases": dict(cases), "slices": dict(slices)}

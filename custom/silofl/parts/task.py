@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from silofl.base.errors import AggregationError, quote_value
 from silofl.base.settings import MOST, Section
 from silofl.core.mixing import Arrays, check_array
-from silofl.models.names import is_variance
-from silofl.models.roles import select_role
+from silofl.models.roles import is_variance, select_role
 from silofl.parts.answer import SiteAnswer
 
 # Of every study; a part names further tasks by itself.

@@ -30,8 +30,9 @@ from silofl.models.networks import build_models
 from silofl.models.seeds import seed_torch
 from silofl.parts.half_round import HalfRound
 from silofl.parts.load import list_kinds, site_implementations
-from silofl.parts.part import Kept, to_arrays, to_tensors
+from silofl.parts.part import Kept
 from silofl.parts.task import TRAIN, Message
+from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.device import derive_seed

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from silofl.base.documents import SpecialFileError, check_kind
 from silofl.base.errors import DataError
-from silofl.reading.detached_voxels import find_voxel_file
 
 TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 OF_SYSTEM = (*TOO_MANY_OPEN, errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM, errno.EAGAIN)
@@ -121,7 +120,7 @@ def input_name(path: Path) -> str:
 
 
 def list_files(path: Path) -> Iterator[Path]:
-    """Yield the file itself and that of its voxels beside it, or the files of a folder (a DICOM series) by their names.
+    """Yield the file itself, or the files of a folder (a DICOM series) by their names.
 
     Raises:
         SpecialFileError: There is a pipe, a socket or a device.
@@ -135,4 +134,3 @@ def list_files(path: Path) -> Iterator[Path]:
                 yield member
     else:
         yield path
-        yield from filter(None, [find_voxel_file(path)])

@@ -8,14 +8,12 @@ DICOM_ENDINGS = (".dcm", ".ima")
 _AS_PNG = "save it as PNG"
 _REGIONS = "export its regions as PNG or TIFF, for example with QuPath"
 _ARRAYS = "save its array as NIfTI, or many of one size as npz"
-_HEADER = "name the header beside it, which ends in "
+_VOLUME = "save it as one NIfTI file, for example with dcm2niix or mri_convert"
 REMEDIES = {
     **dict.fromkeys((".bmp", ".gif", ".webp", ".jp2", ".jpx", ".j2k", ".heic", ".heif", ".avif", ".tga"), _AS_PNG),
     **dict.fromkeys((".svs", ".ndpi", ".scn", ".mrxs", ".qptiff", ".czi", ".lif", ".nd2", ".oib", ".vsi"), _REGIONS),
     **dict.fromkeys((".mat", ".h5", ".hdf5", ".npy", ".pt", ".pkl"), _ARRAYS),
-    ".img": f"{_HEADER}.hdr",
-    **dict.fromkeys((".raw", ".zraw"), f"{_HEADER}.mhd or .nhdr"),
-    **dict.fromkeys((".par", ".rec"), "convert it to NIfTI, for example with dcm2niix"),
+    **dict.fromkeys((".mgh", ".mgz", ".hdr", ".img", ".nhdr", ".mhd", ".raw", ".zraw", ".par", ".rec"), _VOLUME),
     **dict.fromkeys((".brik", ".head"), "convert it to NIfTI, for example with AFNI's 3dAFNItoNIFTI"),
     ".mnc": "convert it to NIfTI, for example with mnc2nii or with nibabel",
     ".v": "convert it to NIfTI, for example with nibabel, which reads ECAT",

@@ -135,9 +135,7 @@ READERS: dict[str, str | None] = {
     **dict.fromkeys(PICTURES, "pictures.unpack_picture"),
     ".nii": None,
     ".nii.gz": "packed.unpack_nifti",
-    ".hdr": "nifti.read_nifti",
-    **dict.fromkeys((".mgh", ".mgz"), "mgh.read_mgh"),
-    **dict.fromkeys((*METAIMAGE, *NRRD), "raw_volume.read_raw_volume"),
+    **dict.fromkeys((METAIMAGE, NRRD), "raw_volume.read_raw_volume"),
     ".dcm": "dicom.read_dicom_file",
     ".npz": "npz.read_npz",
 }

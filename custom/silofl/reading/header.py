@@ -17,7 +17,6 @@ from silofl.core.modality import Modality
 from silofl.reading.access import list_files
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
-from silofl.reading.mgh import has_mgh_grid
 from silofl.reading.nifti import affine_mm, has_two_directions, read_nifti_header, unit_mm
 from silofl.reading.text_header import BODY, METAIMAGE, NRRD, UNITS_MM, list_units, read_text_header
 
@@ -57,12 +56,9 @@ def read_header(path: Path) -> Header:
     name = path.name.lower()
     if is_dicom(path):
         return _read_dicom_header(path)
-    if name.endswith((".nii", ".nii.gz", ".hdr")):
+    if name.endswith((".nii", ".nii.gz")):
         return _read_nifti_header(path)
-    if name.endswith((".mgh", ".mgz")):
-        has_grid = has_mgh_grid(path)
-        return Header(None, has_grid, has_grid, has_grid)
-    if name.endswith((*NRRD, *METAIMAGE)):
+    if name.endswith((NRRD, METAIMAGE)):
         return _read_text_header(path)
     return Header()
 

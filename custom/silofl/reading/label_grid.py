@@ -28,7 +28,7 @@ from silofl.reading.raw_volume import LPS_TO_RAS
 # Frames of a segmentation lie further apart than its image's slices where none was drawn for some.
 MOST_STEPS = 1.5
 # The files that nibabel can write a place into.
-NIBABEL = (".nii", ".nii.gz", ".hdr", ".mgh", ".mgz")
+NIBABEL = (".nii", ".nii.gz")
 
 
 def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], is_resampled: bool = False) -> Image:

@@ -1,4 +1,4 @@
-"""NIfTI files (.nii, .nii.gz, or .hdr with .img), read by nibabel; what it takes for something else is judged here.
+"""NIfTI files (.nii, .nii.gz), read by nibabel; what it takes for something else is judged here.
 
 Sources: nifti.nimh.nih.gov/pub/dist/src/niftilib/nifti1.h, and NIfTI-2. Lengths are returned in millimetres.
 """
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
 from silofl.reading.decoded import MAX_BYTES, Decoded, check_bytes
-from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.packed import LENGTHS
 
 GZIP = b"\x1f\x8b"
@@ -26,10 +25,8 @@ SPACE_BITS, MILLIMETRES = 7, {0: 1.0, 1: 1000.0, 2: 1.0, 3: 0.001}
 ROUNDING = 0.01
 # Of one axis by both grids: 45 degrees. A scan that was turned to an atlas lies nearer to what it was.
 LEAST_COSINE = 0.7
-# The ending of a header whose voxels lie in an .img file, and how such a header ends.
-PAIR, PAIR_MAGIC = ".hdr", (b"ni1", b"ni2")
-# Where NIfTI-1 has it; the same bytes of Analyze have no meaning.
-MAGIC = 344
+# How a header ends whose voxels lie in an .img file.
+PAIR_MAGIC = (b"ni1", b"ni2")
 # Intents of CIFTI: greyordinates along the axes of a matrix.
 CIFTI = range(3000, 3100)
 
@@ -83,24 +80,11 @@ def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) 
         _check_ending(path, name)
     with path.open("rb") if content is None else BytesIO(content[: max(LENGTHS.values())]) as stream:
         header = _read_header(stream)
-        _check_header(header, name, is_pair=path.name.lower().endswith(PAIR))
+        _check_header(header, name)
         # Without compression the voxels stay in the file until they are needed.
-        voxels = ArrayProxy(_find_voxels(path, name) if content is None else stream, header)
+        voxels = ArrayProxy(path if content is None else stream, header)
         array = _read_voxels(voxels, name, content)
     return _split_channels(array, affine_mm(header), name)
-
-
-def _find_voxels(path: Path, name: str) -> Path:
-    """Return the file that holds the voxels: itself, or the one beside a header."""
-    if not path.name.lower().endswith(PAIR):
-        return path
-    found = find_voxel_file(path)
-    if found is None:
-        raise DataError(
-            f"{name} must lie beside the plain file of its voxels, of the same name with the ending .img; it is not "
-            "there: put it there, or save both as one .nii file"
-        )
-    return found
 
 
 def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)
@@ -122,29 +106,24 @@ def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)
 
 def _check_ending(path: Path, name: str) -> None:
     with path.open("rb") as file:
-        content = file.read(MAGIC + 4)
-    start, magic = content[:4], content[MAGIC:].rstrip(b"\0")
-    if path.name.lower().endswith(PAIR) and LENGTHS.get(start) == len(content) and magic not in PAIR_MAGIC:
-        raise DataError(
-            f"{name} must be the header of a NIfTI pair (magic ni1), not of Analyze, which does not say how its axes "
-            "lie in the body; save it as one .nii file with the program that wrote it"
-        )
-    if start.startswith(GZIP):
+        start = file.read(len(GZIP))
+    if start == GZIP:
         raise DataError(f"{name} must end in .nii.gz, as its content is compressed by gzip; rename it")
 
 
-def _check_header(header: Any, name: str, is_pair: bool) -> None:  # noqa: ANN401 (as above)
+def _check_header(header: Any, name: str) -> None:  # noqa: ANN401 (as above)
     """Refuse what holds no volume of numbers, and a scale that is none."""
     if int(header["intent_code"]) in CIFTI:
         raise DataError(
             f"{name} must be an image of voxels, not of a brain's surface and regions (CIFTI, intent "
             f"{int(header['intent_code'])}); name the volume from which it was computed"
         )
-    if not is_pair and header["magic"].item() in PAIR_MAGIC:
+    if header["magic"].item() in PAIR_MAGIC:
         raise DataError(
             f"{name} must hold its voxels itself, not lie beside an .img file (magic ni1); save it as one .nii file"
         )
-    offset, least = float(header["vox_offset"]), 0 if is_pair else int(header["sizeof_hdr"]) + EXTENSION_BYTES
+    offset = float(header["vox_offset"])
+    least = int(header["sizeof_hdr"]) + EXTENSION_BYTES
     if not offset >= least:
         raise DataError(
             f"{name} must have its voxels behind its header (vox_offset of {least} or more), not at {offset:g}; export "

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, check_bytes
-from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.text_header import (
     LAST,
     LOCAL,
@@ -41,7 +40,8 @@ def read_raw_volume(path: Path, name: str) -> Decoded:
     """Read a volume, whose channels are ITK's components.
 
     Args:
-        path: The file, or the header beside its voxels.
+        path: The file.
+        name: What messages call it.
 
     Raises:
         DataError: The volume has other than two or three axes, or is too large, or as `check_text_header`.
@@ -49,19 +49,13 @@ def read_raw_volume(path: Path, name: str) -> Decoded:
     """
     header = read_text_header(path)
     check_text_header(path, header, name)
-    voxels = path if header.file_name is None else find_voxel_file(path)
-    if voxels is None:
-        raise DataError(
-            f"{name} must name its voxels as a plain file beside it, not as a path, a link, a list or what is not "
-            "there; save header and voxels as one file"
-        )
     reader = _read_information(header.fields)
     if reader.GetDimension() not in (2, 3):
         raise DataError(f"{name} must hold 2 or 3 axes, not {reader.GetDimension()}; save one time point a file")
     affine, dtype = _read_affine(reader, header), _read_dtype(reader, header.fields)
     size = check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents()), dtype.itemsize)
-    with voxels.open("rb") as stream:
-        stream.seek(header.end if voxels == path else 0)
+    with path.open("rb") as stream:
+        stream.seek(header.end)
         content = _read_content(stream, header.fields, dtype, size)
     array = _lay_out(np.frombuffer(content, dtype), reader, header.channel_axis or 0)
     # What has more than eight bits are measurements, as the contrasts of a patient or the directions of a field.

@@ -51,7 +51,7 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
     Raises:
         DataError: A segment's number is none, or two have the same one.
     """
-    keys = read_text_header(path).keys if path.suffix.lower() in (*NRRD, *METAIMAGE) else {}
+    keys = read_text_header(path).keys if path.suffix.lower() in (NRRD, METAIMAGE) else {}
     fields: dict[int, dict[str, str]] = {}
     for key, value in keys.items():
         if match := KEY.fullmatch(key):

@@ -1,4 +1,4 @@
-"""Headers of text: those of NRRD (.nrrd, .nhdr) and MetaImage (.mha, .mhd), which ITK reads with more trust than here.
+"""Headers of text: those of NRRD (.nrrd) and MetaImage (.mha), which ITK reads with more trust than here.
 
 Source: teem.sourceforge.net/nrrd/format.html. `RULES` refuses what ITK passes over or takes for something else.
 """
@@ -13,9 +13,7 @@ from typing import BinaryIO, NamedTuple
 from silofl.base.errors import DataError
 
 HEADER_BYTES, HEADER_LINES = 1 << 20, 4096
-NRRD, METAIMAGE = (".nrrd", ".nhdr"), (".mha", ".mhd")
-# Of headers whose voxels lie in a file beside them.
-APART = (".nhdr", ".mhd")
+NRRD, METAIMAGE = ".nrrd", ".mha"
 # The last key of MetaImage, and its value where the voxels follow it.
 LAST, LOCAL = "ElementDataFile", "LOCAL"
 NRRD_SYNONYMS = {
@@ -67,10 +65,7 @@ NUMBER = r"[+-]?(\d+(\.\d*)?|\.\d+)(e(-\d{1,3}|\+?\d{1,2}))?"
 VECTOR = rf"\(\s*{NUMBER}(\s*,\s*{NUMBER})*\s*\)"
 NO_NUMBERS, NO_SIZES = _other_than(rf"({NUMBER}(\s+|$))+"), _other_than(r"(0*[1-9]\d{0,8}(\s+|$))+")
 NO_TRUTH = _other_than("true|t|1|false|f|0")
-NOT_ALONE = (
-    "hold its voxels itself, not skip bytes or name a file, as a header with the ending .nhdr or .mhd may; save it as "
-    "one file"
-)
+NOT_ALONE = "hold its voxels itself, not skip bytes or name a file; save it as one file"
 NO_PLACE = "give its place by 'space directions', not by 'axis mins'; save it with ITK"
 NO_KIND = "have kinds of axes in space and of channels, not {!r}; "
 NO_IMAGE = "be an Image of BinaryData, not text or another object; save it with ITK"
@@ -122,10 +117,9 @@ class TextHeader(NamedTuple):
     end: int
 
     @property
-    def file_name(self) -> str | None:
-        """The file that holds the voxels; None where they follow the header."""
-        named = self.fields.get("data file", self.fields.get(LAST, LOCAL))
-        return None if named == LOCAL and "data file" not in self.fields else named
+    def is_alone(self) -> bool:
+        """Whether the voxels follow the header."""
+        return "data file" not in self.fields and self.fields.get(LAST, LOCAL) == LOCAL
 
     @property
     def channel_axis(self) -> int | None:
@@ -144,24 +138,22 @@ def read_text_header(path: Path) -> TextHeader:
     fields: dict[str, str] = {}
     keys: dict[str, str] = {}
     with path.open("rb") as stream:
-        lines = _read_lines(stream, ending in APART)
-        for field, value, is_known in (_split_nrrd if ending in NRRD else _split_metaimage)(lines):
+        lines = _read_lines(stream)
+        for field, value, is_known in (_split_nrrd if ending == NRRD else _split_metaimage)(lines):
             if is_known and field in fields:
                 raise ValueError(f"{field!r} twice in its header")
             (fields if is_known else keys)[field] = value
         return TextHeader(fields, keys, stream.tell())
 
 
-def _read_lines(stream: BinaryIO, is_alone: bool) -> Iterator[str]:
-    """Yield the lines of a header, which ends with its file where it is alone; whoever sees its end stops before."""
+def _read_lines(stream: BinaryIO) -> Iterator[str]:
+    """Yield the lines of a header; whoever sees its end stops before."""
     left = HEADER_BYTES
     for _ in range(HEADER_LINES):
         line = stream.readline(left)
         left -= len(line)
-        if not line.endswith(b"\n") and not (is_alone and left):
+        if not line.endswith(b"\n"):
             break
-        if not line:
-            return
         yield _decode(line).rstrip("\r\n")
     raise ValueError("its header has no end")
 
@@ -216,7 +208,7 @@ def check_text_header(path: Path, header: TextHeader, name: str) -> None:
         DataError: The voxels are in a file that the header may not name, or in another form.
         ValueError: The header is not a whole one.
     """
-    if header.file_name is not None and path.suffix.lower() not in APART:
+    if not header.is_alone:
         raise DataError(f"{name} must {NOT_ALONE}")
     for field, refused, sentence in RULES:
         found = field in header.fields and re.search(refused, header.fields[field], re.IGNORECASE | re.ASCII)
@@ -224,7 +216,7 @@ def check_text_header(path: Path, header: TextHeader, name: str) -> None:
             raise DataError(f"{name} must {sentence.format(found[0].lower())}")
         if found:
             raise ValueError(f"its header has another value of {field!r} than it may have")
-    (_check_metaimage if path.suffix.lower() in METAIMAGE else _check_nrrd)(header)
+    (_check_metaimage if path.suffix.lower() == METAIMAGE else _check_nrrd)(header)
 
 
 def _check_metaimage(header: TextHeader) -> None:

@@ -279,7 +279,6 @@ class Page:
         opening: Blocks before the sections.
         closing: Blocks after them.
         is_wide: Whether it has tables with many columns.
-        reload_s: Seconds after which a browser loads it again; None where it does not change.
     """
 
     title: str
@@ -290,7 +289,6 @@ class Page:
     opening: Sequence[Block] = ()
     closing: Sequence[Block] = ()
     is_wide: bool = False
-    reload_s: int | None = None
 
     @property
     def navigation(self) -> list[PageSection]:

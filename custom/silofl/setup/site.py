@@ -275,3 +275,8 @@ def _fill_template(template: str, study: str, site: str) -> Path:
     if not path.is_absolute():
         raise ConfigError(f"a folder of site.yaml must be an absolute path, not {path}; write it from / on")
     return path
+
+
+def count_partners(count: int) -> str:
+    """Return a number of other sites in words."""
+    return f"{count} other site{'s' * (count != 1)}"

@@ -306,14 +306,6 @@ class Study(Section):
         """The last round in which models learn: `training_rounds`, or fewer in a run that ended early."""
         return self.joint_rounds if self.recipe.extra_tasks else self.total_rounds
 
-    @property
-    def closing_rounds(self) -> range:
-        """The last rounds of training, whose models are averaged; none where it would be a single one."""
-        rounds = self.training_rounds
-        # Rounded first: 0.1 * 30 is above 3 in floating point.
-        count = math.ceil(round(self.recipe.average_last * rounds, 9))
-        return range(rounds - count + 1, rounds + 1) if count > 1 else range(0)
-
     def learning_roles(self, number: int) -> tuple[str, ...]:
         """Return the roles of the models that learn in a round; a personal one may wait for the extra rounds."""
         recipe = self.recipe
@@ -322,8 +314,7 @@ class Study(Section):
     @property
     def is_guarded(self) -> bool:
         """Whether sites compare the federated model with one of their own; there is none where all train alone."""
-        recipe = self.recipe
-        return self.guard and self.rounds > 0 and (recipe.stays_home != "everything" or recipe.sends_model_once)
+        return self.guard and self.rounds > 0 and self.recipe.stays_home != "everything"
 
     @property
     def patience(self) -> int:
@@ -375,3 +366,11 @@ def load_study(path: Path, context: object = None) -> Study:
     if inside.is_file():
         raise ConfigError(f"{path} must be a study.yaml, not a job folder; name {inside}")
     return load_settings(Study, path, context)
+
+
+def plain_study(study: Study) -> dict[str, Any]:
+    """Return a study as plain values that `parse` reads back."""
+    plain = study.model_dump(mode="json", exclude_none=True)
+    for kind in ("volume_transforms", "transforms", "augment"):
+        plain["data"][kind] = [{one["name"]: one["options"]} for one in plain["data"][kind]]
+    return plain

@@ -54,7 +54,6 @@ def check_course(study: Study) -> None:
     _check_home(study)
     _check_home_statistics(study)
     _check_patience(study)
-    _check_average(study)
     _check_privacy(study)
     _check_use(study)
     for one in study.recipe.options:
@@ -214,11 +213,6 @@ def _check_inputs(study: Study) -> None:
 def _check_patience(study: Study) -> None:
     """Refuse patience where the planned number of rounds decides what each of them does."""
     patience, schedule = study.federation.patience, study.training.schedule
-    if patience is not None and study.recipe.average_last:
-        raise ConfigError(
-            "federation.patience must be null with algorithm.average_last, whose rounds come last and may then not "
-            f"come, not {patience}; remove one of both"
-        )
     if patience is not None and study.training.has_falling_rate:
         raise ConfigError(
             f"training.schedule {schedule!r} lowers the rate over all rounds, and federation.patience may end the "
@@ -238,21 +232,10 @@ def _check_home(study: Study) -> None:
 
 def _check_home_statistics(study: Study) -> None:
     """Refuse home statistics where models of other hospitals answer here, without the statistics that they keep."""
-    recipe = study.recipe
-    if study.model.normalization == "batch_home" and (recipe.pairs_models or recipe.sends_model_once):
+    if study.model.normalization == "batch_home" and study.recipe.pairs_models:
         raise ConfigError(
             f"model.normalization must be batch, group or instance with {study.algorithm.name}, which has hospitals "
             "answer by each other's models, not batch_home, whose statistics stay at a hospital; change it"
-        )
-
-
-def _check_average(study: Study) -> None:
-    """Refuse a share of the last rounds that is a single one, whose mean is its own model."""
-    share, rounds = study.recipe.average_last, study.training_rounds
-    if share and not study.closing_rounds:
-        raise ConfigError(
-            f"algorithm.average_last must be above 1/{rounds} with {rounds} round{'s' * (rounds != 1)}, since "
-            f"a mean needs two, not {share:g}; give a larger share or more rounds, or leave it out"
         )
 
 

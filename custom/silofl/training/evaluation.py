@@ -1,7 +1,7 @@
 """The one evaluation: a model's predictions for a part of a site's data, and their score."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.base.errors import TrainingError
-from silofl.core.findings import decide_findings
+from silofl.core.findings import decide_findings, most_likely
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import Examples
 from silofl.data.volumes import Array, Volumes, central_slices
@@ -18,8 +18,6 @@ from silofl.training.extra_metrics import measure_extra_metric
 from silofl.training.findings import findings_by_case
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, group_positions, leave_out_ignored
 from silofl.training.surface import surface_by_case, surface_numbers
-
-Outputs = TypeVar("Outputs", Tensor, NDArray)
 
 
 def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.device) -> tuple[Array, Score]:
@@ -139,16 +137,6 @@ def scores_by_case(network: nn.Module, part: Examples, batch_size: int, device: 
     if part.has_volumes:
         return dict(zip(part.cases, found, strict=True))
     return {case: found[0][rows] for case, rows in group_positions(part.cases).items()}
-
-
-def most_likely(outputs: Outputs, threshold: float = 0.0) -> Outputs:
-    """Return the label of each pixel or image: the largest output, or whether the only one is above the threshold.
-
-    Args:
-        outputs: A model's answers, (N, outputs, ...), as a tensor or an array.
-        threshold: 0 for logits, 0.5 for probabilities.
-    """
-    return outputs[:, 0] > threshold if outputs.shape[1] == 1 else outputs.argmax(1)
 
 
 def score_predictions(predictions: Array, part: Examples, study: Study, probabilities: NDArray | None = None) -> Score:

@@ -12,18 +12,9 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl estimate``."""
     add_job(parser)
     parser.add_argument("--sites", type=parse_count, required=True, help="number of sites")
-    parser.add_argument(
-        "--bandwidth", required=True, help="bandwidth of the server's line, which all sites share, for example 50Mbit"
-    )
-    parser.add_argument(
-        "--examples", type=parse_count, default=500, help="training examples at the largest site (default: 500)"
-    )
+    what = "training examples at the largest site, for privacy.dp_sgd (default: 500)"
+    parser.add_argument("--examples", type=parse_count, default=500, help=what)
     add_set(parser)
-    parser.add_argument(
-        "--seconds-per-step",
-        type=float,
-        help="seconds per training step at the slowest site (default: measured on this machine)",
-    )
     parser.add_argument(
         "--image-size",
         metavar="HxW",
@@ -34,9 +25,6 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
         "--patients",
         type=parse_count,
         help="training patients at that site, for privacy.dp_sgd (default: one per example)",
-    )
-    parser.add_argument(
-        "--write", type=Path, metavar="NEWJOB", help="copy the job and write the computed timeouts into it"
     )
     parser.add_argument("--json", action="store_true", help="print the estimate as JSON")
 
@@ -88,7 +76,6 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl watch``."""
     parser.add_argument("job", metavar="JOB", help="NVFlare's id of the job, printed when it was submitted")
     parser.add_argument("--kit", type=KIT, required=True, help="startup kit of the lead who submitted it")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page that reloads itself")
     parser.add_argument("--metrics", type=Path, metavar="FILE", help="also write numbers for Prometheus (FILE.prom)")
     parser.add_argument("--download", type=Path, metavar="DIR", help="download the result of an ended job into DIR/JOB")
     add_json(parser, "status, run, rounds and numbers once")

@@ -48,6 +48,9 @@ def add_new_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", metavar="NAME", help=what)
     what = "names of the hospitals that take part, for example north,south, as their kits have them"
     parser.add_argument("--sites", type=parse_names, default=[], help=what)
+    found = expect_path("a JSON file, survey.json of a run in a network or of silofl survey --json")
+    what = "survey.json of the hospitals, which gives spacing, patch and the window of CT"
+    parser.add_argument("--survey", type=found, metavar="FILE", help=what)
 
 
 def add_survey(parser: argparse.ArgumentParser) -> None:
@@ -55,19 +58,6 @@ def add_survey(parser: argparse.ArgumentParser) -> None:
     data = "a site's folder with dataset.json, or a folder of such folders"
     parser.add_argument("data", type=SITES, nargs="+", metavar="DATA", help=data)
     add_json(parser, "the numbers and sentences as JSON")
-
-
-def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl plan``."""
-    add_job(parser, "; the plan starts from its study")
-    parser.add_argument(
-        "--data", type=SITES, help="folder with one folder per site (default: phantoms/, for studies of phantoms)"
-    )
-    found = expect_path("a JSON file, plan.json of a run in a network")
-    parser.add_argument("--plan", type=found, metavar="FILE", help="plan.json of a run in a network, instead of --data")
-    parser.add_argument("--out", type=Path, metavar="NEWJOB", help="write the planned study into this new job folder")
-    add_set(parser)
-    add_json(parser, "the plan as JSON")
 
 
 def add_tune(parser: argparse.ArgumentParser) -> None:

@@ -21,9 +21,7 @@ from silofl.study import Study
 
 CLASSES = {"config_fed_client.json": SITE_CLASSES, "config_fed_server.json": SERVER_CLASSES}
 # What the ready-made site.yaml lets leave.
-READY = frozenset(
-    "weights batchnorm amplitude statistics selector control fingerprint survey evaluation usual_values".split()
-)
+READY = frozenset("weights batchnorm amplitude statistics selector control survey evaluation usual_values".split())
 
 
 def check_job(job: Path, study: Study) -> list[str]:

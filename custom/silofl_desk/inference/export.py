@@ -1,4 +1,4 @@
-"""Export a super model as a MONAI bundle: the model for PyTorch alone, configurations to predict and test, a README."""
+"""Export a super model as a MONAI bundle: the model for PyTorch alone, a configuration to predict, a README."""
 
 import argparse
 import sys
@@ -30,8 +30,6 @@ from silofl_desk.inference import monai_only, torchscript
 from silofl_desk.inference.weigher import member_names
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
-# Texts of the metadata that MONAI reads; the local schema lets a machine without internet check them.
-TEXTS = ("schema", "version", "monai_version", "pytorch_version", "numpy_version", "task", "description", "authors")
 COMMON = {
     "imports": ["$import torch"],
     "bundle_root": ".",
@@ -58,13 +56,6 @@ PREDICT = COMMON | {
         "device": "@device",
     },
     "run": ["$print(@predictor(@image, @output))"],
-}
-EVALUATE = {
-    "imports": ["$from silofl.cli import main"],
-    "bundle_root": ".",
-    "data": "",
-    "output": "$@bundle_root + '/evaluation'",
-    "run": ["$main(['evaluate', @bundle_root, @data, '--out', @output])"],
 }
 
 
@@ -102,27 +93,33 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
 
 def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> None:
     contents = super_model.contents
-    inputs = {"image_shape": list(contents.image_shape), "domain": schema.dump_record(contents.domain)}
-    # Its programs give neither features nor the selector's scores.
-    usual = {site: replace(one, features=None, score=None) for site, one in contents.usual.items()}
-    inputs |= {"calling": pack_calling(contents), "usual": pack_usual(usual)}
     metadata = _metadata(contents, fingerprint)
     # First: it takes no time, and the trace takes some.
-    _refuse_commands(PREDICT | inputs, PREDICT)
     _refuse_commands(metadata, {})
     data = contents.study.data
     _refuse_commands([one.options for one in (*data.volume_transforms, *data.transforms)], [])
     obstacle = monai_only.find_obstacle(contents)
     torchscript.save_torchscript(torchscript.to_torchscript(super_model), folder / "models" / "model.ts")
     write_json(folder / "configs" / "metadata.json", metadata)
-    write_json(folder / "configs" / "metadata_schema.json", _schema())
-    write_json(folder / "configs" / "predict.json", PREDICT | inputs)
     if obstacle is None:
         write_json(folder / "configs" / "inference.json", monai_only.build_inference(contents, COMMON))
-    write_json(folder / "configs" / "evaluate.json", EVALUATE)
+    else:
+        write_json(folder / "configs" / "predict.json", PREDICT | _describe_inputs(contents))
     study = dump_yaml(plain_study(contents.study))
     write_text(folder / "configs" / "study.yaml", study)
     write_text(folder / "docs" / "README.md", bundle_readme(contents, member_names(contents), obstacle))
+
+
+def _describe_inputs(contents: Contents) -> dict[str, Any]:
+    """Return how images are prepared and answers are read, as `silofl.inference.bundle.unpack_contents` takes it."""
+    # The bundle's program gives neither features nor the selector's scores.
+    usual = {site: replace(one, features=None, score=None) for site, one in contents.usual.items()}
+    return {
+        "image_shape": list(contents.image_shape),
+        "domain": schema.dump_record(contents.domain),
+        "calling": pack_calling(contents),
+        "usual": pack_usual(usual),
+    }
 
 
 def _refuse_commands(value: object, own: object) -> None:
@@ -176,6 +173,7 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
             "members": member_names(contents),
             "threshold": contents.threshold if contents.is_choice else None,
             "facts": _select_facts(contents.facts),
+            **_describe_inputs(contents),
         },
         "network_data_format": {
             "inputs": {"image": _input_format(contents)},
@@ -233,30 +231,4 @@ def _output_format(contents: Contents) -> dict[str, Any]:
         "value_range": [0, 1],
         "is_patch_data": False,
         "channel_def": channels,
-    }
-
-
-def _schema() -> dict[str, Any]:
-    """Return a JSON schema of the metadata, for machines that cannot fetch MONAI's."""
-    values = {
-        "type": "object",
-        "required": ["num_channels", "spatial_shape", "dtype", "channel_def"],
-        "properties": {
-            "num_channels": {"type": "integer", "minimum": 1},
-            "spatial_shape": {"type": "array", "items": {"type": "integer", "minimum": 1}},
-            "dtype": {"const": "float32"},
-            "channel_def": {"type": "object", "additionalProperties": {"type": "string"}},
-        },
-    }
-    places = {"image": {"required": ["image"]}, "pred": {"required": ["pred"]}}
-    sides = {"inputs": "image", "outputs": "pred"}
-    formats = {side: places[key] | {"type": "object", "properties": {key: values}} for side, key in sides.items()}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "required": [*TEXTS, "copyright", "changelog", "network_data_format"],
-        "properties": {
-            **{name: {"type": "string"} for name in TEXTS},
-            "network_data_format": {"type": "object", "required": [*sides], "properties": formats},
-        },
     }

@@ -1,6 +1,6 @@
 """The rule of a super model: which model answers, and as a module from a case's images to the weight of each member.
 
-No branch hangs on a number in a tensor, so that TorchScript and torch.export take the same modules.
+No branch depends on a number in a tensor, since TorchScript's trace would keep one of them.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class ChoiceRule(nn.Module):
         selector: Images to logits of its outputs.
         members: Which member each output is, one row an output, 1 at the member: shape (outputs, members).
         threshold: The paper's gamma; `NO_THRESHOLD` for none.
-        fallback: The number of the global member; without a threshold of any.
+        fallback: The number of the global member.
     """
 
     def __init__(self, selector: nn.Module, members: Tensor, threshold: float, fallback: int) -> None:
@@ -112,5 +112,4 @@ def build_weigher(contents: Contents, selector: nn.Module | None) -> nn.Module:
     if contents.is_ensemble:
         return EnsembleRule(selector, members)
     threshold = NO_THRESHOLD if contents.threshold is None else float(contents.threshold)
-    # Without a global model there is no threshold either, and nothing falls back to the first member.
-    return ChoiceRule(selector, members, threshold, order.index(GLOBAL) if GLOBAL in order else 0)
+    return ChoiceRule(selector, members, threshold, order.index(GLOBAL))

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from silofl.federation.cautions import list_cautions
 from silofl.federation.ledger import Round
-from silofl.federation.model_files import describe_complete_model, describe_missing_part
+from silofl.federation.missing_parts import describe_complete_model, describe_missing_part
 from silofl.federation.results import UNFINISHED
 from silofl.report.metrics import metric_sentence
 from silofl.report.page import (

@@ -21,14 +21,13 @@ from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.manifest import PARTS
 from silofl.federation.ledger import Round, find_best_round, read_ledger
-from silofl.federation.outcome import unscored_results
 from silofl.federation.results import UNFINISHED, Results, read_results
+from silofl.federation.unscored import unscored_results
 from silofl.inference.choice import ENSEMBLE
-from silofl.inference.directory import plain_study
 from silofl.inference.evaluations import FILE as EVALUATIONS
 from silofl.inference.evaluations import Evaluations
 from silofl.report.tables import TextTable
-from silofl.study import STORED, Study, load_study
+from silofl.study import STORED, Study, load_study, plain_study
 from silofl.study.sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.site_score import SiteScore
@@ -199,7 +198,7 @@ class RunRecords:
 
     @property
     def best_round(self) -> int | None:
-        """The reported round, None of a mean of rounds; without a result, the best on validation so far."""
+        """The reported round, None where each site reports its own; without a result, the best on validation so far."""
         return self.results.best_round if self.results.model else find_best_round(self.ledger)
 
     @property

@@ -12,8 +12,8 @@ from silofl.core.gain import LEAST_UNITS, WORSE
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
-from silofl.federation.checkpoint import find_obstacle
 from silofl.federation.ledger import Round, format_spans
+from silofl.federation.more_rounds import find_obstacle
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
 from silofl.inference.own_tests import LEARNT

@@ -53,9 +53,6 @@ MODELS_TEXT = (
     "Every site trains a global model, which all sites share, a personalised model of its own, and a selector, which "
     "guesses from an image which site it comes from."
 )
-MODELS_ALONE_TEXT = (
-    "Every site trains a model alone, its personalised one. A selector guesses from an image which site it comes from."
-)
 COUNTS_NOTE = (
     "Row: the site that the images come from. Column: the site that the selector chose; darker = a larger share of "
     "the row. The choice for a case is made by the mean of its slices' scores."
@@ -81,15 +78,14 @@ def _models_section(results: Results) -> PageSection:
         f"Each site's test cases, mean {name_tested(results)} over them; none is marked as the best, because one "
         "seed is not enough to know."
     )
-    is_alone = results.recipe.get("sends_model_once")
     local = " This run has no model that a site trained alone: compare it with a run of the algorithm local."
     return make_section(
         "models-of-sites",
         "Models of the sites",
         "Models of the sites",
-        Text(MODELS_ALONE_TEXT if is_alone else MODELS_TEXT),
+        Text(MODELS_TEXT),
         Table(model_table(results), ""),
-        make_note(note + ("" if results.joining or is_alone else local)),
+        make_note(note + ("" if results.joining else local)),
         Pairs(model_meanings(results)),
     )
 
@@ -121,13 +117,11 @@ def _count_blocks(outputs: Sequence[str], counts: Mapping[str, SelectorCounts]) 
 
 
 def model_values(results: Results) -> dict[str, Values]:
-    """Return global, where there is one, personal, super, ensemble -> site -> mean test value at the site."""
+    """Return global, personal, super, ensemble -> site -> mean test value at the site."""
     tested = {site: one.models or {} for site, one in results.tests.items()}
-    has_global = not tested or any(GLOBAL in (models or (GLOBAL,)) for models in tested.values())
     return {
         name: {site: tested.get(site, {}).get(site if name == PERSONAL else name) for site in results.sites}
         for name in MODELS
-        if name != GLOBAL or has_global
     }
 
 
@@ -193,13 +187,11 @@ def choice_table(choices: Mapping[str, Counts]) -> TextTable | None:
 
 def model_meanings(results: Results) -> list[tuple[str, str]]:
     """Return each model's name with a description."""
-    is_alone = results.recipe.get("sends_model_once")
-    own = "as it trained alone" if is_alone else "which listens to the others a little"
     meanings = {
         GLOBAL: "One model that all sites trained together and share.",
-        PERSONAL: f"The site's own model, {own}; to use it, one must know the site.",
+        PERSONAL: "The site's own model, which listens to the others a little; to use it, one must know the site.",
         SUPER: "All models with the selector: nobody says where a case comes from, the selector looks at its images "
-        f"and one model answers for the whole case, a site's{'' if is_alone else ' or the global one'}.",
+        "and one model answers for the whole case, a site's or the global one.",
         ENSEMBLE: "Nobody is chosen: all models answer, and their probabilities are averaged by the selector's scores.",
     }
     if is_ensemble(results):
@@ -226,9 +218,7 @@ def threshold_sentence(results: Results, found: SuperResults) -> str:
     if is_ensemble(results):
         return "No threshold is used: the ensemble answers."
     if found.threshold is None:
-        is_known = GLOBAL in found.outputs
-        why = "the selector knows the global model too" if is_known else "there is no global model to fall back to"
-        return f"No threshold is used: {why}, and the most probable model answers."
+        return "No threshold is used: the selector knows the global model too, and the most probable model answers."
     rule = "a site's model answers where the selector's score for it is above gamma, otherwise the global model."
     if found.threshold >= 1:
         rule = "no score is above it, so that the global model is chosen for every case, as if there were no selector."

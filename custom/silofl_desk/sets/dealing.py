@@ -51,33 +51,6 @@ def split_by_class(
     return part_of
 
 
-def group_sites(groups: Sequence[str], num_sites: int, seed: int) -> NDArray[np.int64]:
-    """Deal groups (patients or recordings) to sites undivided, so that sites have similar numbers of examples.
-
-    The largest group goes first, each to the site with the fewest examples so far; chance decides between equals.
-
-    Args:
-        groups: The group of each example, shape (N,).
-        num_sites: Sites, at least 1.
-        seed: The same seed and groups give the same sites.
-
-    Returns:
-        Site of each example, from 0, shape (N,); every site has at least one group.
-
-    Raises:
-        DataError: num_sites is out of range, or there are fewer groups than sites.
-    """
-    names, numbers, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
-    _check_sites(num_sites, len(names), "groups")
-    order = np.random.default_rng(seed).permutation(len(names))
-    site_of, filled = np.empty(len(names), dtype=np.int64), np.zeros(num_sites, dtype=np.int64)
-    # Stable: groups of equal size keep the random order.
-    for group in order[np.argsort(-sizes[order], kind="stable")]:
-        site_of[group] = filled.argmin()
-        filled[site_of[group]] += sizes[group]
-    return site_of[numbers]
-
-
 def shard_sites(labels: Sequence[int] | NDArray, num_sites: int, shards_per_site: int, seed: int) -> NDArray[np.int64]:
     """Sort examples by class, cut them into equal shards, and deal each site the same number of shards.
 

@@ -12,8 +12,7 @@ from silofl.base.files import is_free
 from silofl.base.settings import flatten_keys
 from silofl.core.recipe import Recipe
 from silofl.data.counts import list_changed_sites
-from silofl.inference.directory import plain_study
-from silofl.study import STORED, Study, load_study
+from silofl.study import STORED, Study, load_study, plain_study
 from silofl_desk.options import replaces
 from silofl_desk.report.run_records import flat_settings
 from silofl_desk.studies import simulate

@@ -123,8 +123,8 @@ def make_method_rows(methods: Methods) -> list[Row]:
     sites, keys, rows = method_sites(methods), list_further_averages(methods), []
     guessing = list_guessing(methods)
     for method, runs in methods.items():
-        homes = ((run.recipe.get("stays_home"), bool(run.recipe.get("sends_model_once"))) for run in runs)
-        needs_pool, is_alone = method == CENTRALISED, ("everything", False) in homes
+        needs_pool = method == CENTRALISED
+        is_alone = any(run.recipe.get("stays_home") == "everything" for run in runs)
         models = [_list_models(run, sites, keys) for run in runs]
         for model in dict.fromkeys(chain(*models)) or [""]:
             name = " ".join(filter(None, (method, model, f"({POOLED_DATA})" * needs_pool)))

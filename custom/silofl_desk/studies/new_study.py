@@ -18,18 +18,17 @@ from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.gain import describe_few_units
 from silofl.core.presets import find_recipe
 from silofl.core.training_end import LEAST_RISE, PATIENCE
-from silofl.data.inventory import ALL
+from silofl.data.inventory import measure_grid
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
 from silofl.models.weights import SUFFIXES
-from silofl.reading.image import Image
 from silofl.study import Study, load_study
 from silofl.study.sections import FITTING, CardSettings
-from silofl_desk.studies.data_survey import Survey, survey_sites
-from silofl_desk.studies.random_examples import has_own_size
+from silofl_desk.studies.data_survey import FirstImage, Survey, survey_sites
 from silofl_desk.studies.reference import study_keys
-from silofl_desk.studies.shared_batchnorm import Seen, list_batchnorm_cautions
+from silofl_desk.studies.shared_batchnorm import ALL, Seen, list_batchnorm_cautions
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
+from silofl_desk.studies.survey_rules import Surveyed, choose_patch, choose_spacing, choose_window, read_survey
 
 WINDOW_NETWORK = "activity_cnn"
 # Shortest side that a network, and FedSM's selector, can take.
@@ -75,7 +74,8 @@ NEEDED: tuple[tuple[str, dict[str, object]], ...] = (
 def run(options: argparse.Namespace) -> int:
     """Write the job, and say what was chosen and how to go on with it."""
     found, console = survey_sites(options.data), make_console(options)
-    study = write_new_study(options.target, options.job, found, options.algorithm, options.sites)
+    survey = read_survey(options.survey) if options.survey else None
+    study = write_new_study(options.target, options.job, found, options.algorithm, options.sites, survey)
     for sentence in _describe_choices(study, found):
         console.print(sentence, markup=False)
     target, data = quote(str(options.target)), quote(str(options.data))
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     if not {*study.federation.named} <= {*found.sites}:
         # A simulation is of the sites whose data are here.
         data += " --set federation.sites=null"
-    asked = f"--sites {len(study.federation.named or found.sites)} --bandwidth 50Mbit{_estimate_options(study, found)}"
+    asked = f"--sites {len(study.federation.named or found.sites)}{_estimate_options(study, found)}"
     console.print(f"  silofl estimate {target} {asked}", markup=False)
     # It pools all sites of a folder.
     if study.recipe.needs_pretrained and not is_one:
@@ -135,19 +135,21 @@ def _describe_cut(study: Study, found: Survey) -> str:
 
 
 def _estimate_options(study: Study, found: Survey) -> str:
-    """Return the options of ``silofl estimate`` that say what the study trains with, where the survey knows it."""
-    if study.data.dimensions == 3:
-        return f" --examples {found.num_cases} --image-size {'x'.join(map(str, _largest_extent(found)))}"
-    if found.kind == "windows":
+    """Return the option of ``silofl estimate`` for the size of images, where the study leaves it open."""
+    is_resized = any(step.name == "Resize" for step in study.data.transforms)
+    if found.kind == "windows" or study.data.dimensions == 3 or is_resized:
         return ""
-    height, width = prepare_image(found.samples[0].source, study).shape[2:]
-    # How many slices all volumes have only reading them tells.
-    number = f" --examples {found.num_cases}" if found.kind == "pictures" else ""
-    return number if has_own_size(study) else f"{number} --image-size {height}x{width}"
+    height, width = _measure_plane(found.samples[0], study)
+    return f" --image-size {height}x{width}"
 
 
 def write_new_study(
-    target: Path, job: Path | None, found: Survey, algorithm: str | None = None, sites: Sequence[str] = ()
+    target: Path,
+    job: Path | None,
+    found: Survey,
+    algorithm: str | None = None,
+    sites: Sequence[str] = (),
+    survey: Surveyed | None = None,
 ) -> Study:
     """Write a job for the surveyed data: algorithm, network and training of another job, the rest from the data.
 
@@ -157,6 +159,7 @@ def write_new_study(
         found: The survey of the data.
         algorithm: In place of the job's.
         sites: The hospitals that take part, by name; none where the study leaves that open.
+        survey: Measures of the hospitals, for spacing, patch and window; None for the job's and the first images'.
 
     Raises:
         ConfigError: The folder exists, or the job is for another task or kind of images.
@@ -178,6 +181,8 @@ def write_new_study(
     for key in ("weights", "weights_sha256", "pretrained_sha256"):
         values.get("model", {}).pop(key, None)
     comments = _fit_to_data(values, template, found, target.resolve().name)
+    if survey:
+        comments |= _fit_to_survey(values["data"], survey)
     comments |= _fit_federation(values, template, found, sites)
     if algorithm:
         values, changed = _replace_algorithm(values, algorithm)
@@ -323,11 +328,6 @@ def _end_by_patience(values: dict[str, Any], found: Survey) -> tuple[dict[str, A
         return values, {}
     federation = {**values.get("federation", {}), "patience": study.federation.patience or PATIENCE}
     ending = {**values, "rounds": MOST_ROUNDS, "federation": federation}
-    try:
-        parse(Study, ending, "the new study.yaml")
-    except ConfigError:
-        # Its last rounds are others than those before, and must come.
-        return values, {}
     remark = f"training ends when none of so many rounds raised validation by more than {LEAST_RISE:g}"
     return ending, {"rounds": "the most; training ends earlier by federation.patience", "federation.patience": remark}
 
@@ -369,7 +369,7 @@ def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> dic
         for key in ("volume_transforms", "neighbours"):
             settings.pop(key, None)
     if template.data.dimensions == 3 and not template.data.patches:
-        sizes = [_along_body(sample.image)[0] for sample in found.samples]
+        sizes = [measure_grid(sample.image)[0] for sample in found.samples]
         sides = np.round(np.median(sizes, axis=0) / SIDE_STEP_3D).astype(int) * SIDE_STEP_3D
         settings["volume_transforms"] = [turned]
         settings["transforms"] = [{"Resize": {"spatial_size": sides.clip(2 * SIDE_STEP_3D, MOST_SIDE_3D).tolist()}}]
@@ -383,30 +383,38 @@ def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> dic
     if found.kind == "windows":
         return {}
     study = parse(Study, values, "the new study.yaml")
-    sizes = np.array([prepare_image(sample.source, study).shape[2:] for sample in found.samples])
+    sizes = np.array([_measure_plane(sample, study) for sample in found.samples])
     settings["transforms"], remark = _choose_resize(sizes, template)
     return {"data.transforms": remark}
 
 
+def _fit_to_survey(settings: dict[str, Any], survey: Surveyed) -> dict[str, str]:
+    """Replace spacing and patch by those of the surveyed hospitals, and scale CT by its window; return the remarks."""
+    comments = {}
+    if settings.get("patches"):
+        spacing = choose_spacing(survey)
+        settings["volume_transforms"] = [{"Orientation": {"axcodes": "RAS"}}, {"Spacing": {"pixdim": spacing}}]
+        settings["patches"] = {**settings["patches"], "size": choose_patch(survey, spacing)}
+        comments["data.volume_transforms"] = "the spacing is the median of the surveyed hospitals, in mm"
+        comments["data.patches"] = "their size has the proportions of the hospitals' median volume"
+    window = choose_window(survey)
+    if window:
+        settings["intensity"] = "raw"
+        settings["transforms"] = [*settings["transforms"], {"ScaleIntensityRange": window}]
+        comments["data.intensity"] = "the values of CT have a meaning; data.transforms scales them"
+    return comments
+
+
 def _median_spacing(found: Survey) -> list[float]:
     """Return the median spacing of the first volumes in mm along the body's own axes: right, front, head."""
-    return [float(f"{size:.3g}") for size in np.median([_along_body(one.image)[1] for one in found.samples], axis=0)]
+    return [float(f"{size:.3g}") for size in np.median([measure_grid(one.image)[1] for one in found.samples], axis=0)]
 
 
-def _largest_extent(found: Survey) -> list[int]:
-    """Return the sides of the largest of the first volumes in mm, along the same axes."""
-    extents = [voxels * spacing for voxels, spacing in (_along_body(one.image) for one in found.samples)]
-    return [max(1, round(side)) for side in max(extents, key=np.prod).tolist()]
-
-
-def _along_body(image: Image) -> tuple[np.ndarray, np.ndarray]:
-    """Return a volume's numbers of voxels, and their sizes in mm, along the body's axes."""
-    from nibabel.affines import voxel_sizes
-    from nibabel.orientations import io_orientation
-
-    # The body's axis that each voxel axis runs along.
-    order = np.argsort(io_orientation(image.affine)[:, 0].astype(int))
-    return np.array(image.spatial_shape)[order], voxel_sizes(image.affine)[order]
+def _measure_plane(sample: FirstImage, study: Study) -> tuple[int, ...]:
+    """Return height and width of a first image as the study prepares it, before its transforms."""
+    if sample.image.affine is None:
+        return sample.image.spatial_shape
+    return prepare_image(sample.source, study).shape[2:]
 
 
 def _choose_resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:

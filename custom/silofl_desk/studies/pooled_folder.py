@@ -110,11 +110,10 @@ def _pool_record(site: str, record: Record, manifest: Manifest) -> dict[str, Any
 
 
 def _link_files(source: Path, target: Path, name: str) -> None:
-    """Link or copy a file with its voxels, or every file of a DICOM folder, unless it is there unchanged."""
+    """Link or copy a file, or every file of a DICOM folder, unless it is there unchanged."""
     try:
         for file in list_files(source):
-            # Voxels keep their name, by which the header knows them.
-            place = target if file == source else (target if source.is_dir() else target.parent) / file.name
+            place = target if file == source else target / file.name
             if not _is_unchanged_copy(file, place):
                 make_folder(place.parent)
                 place.unlink(missing_ok=True)

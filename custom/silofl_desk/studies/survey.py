@@ -8,7 +8,7 @@ from pathlib import Path
 from silofl.base.errors import ConfigError, DataError, ExitCode, Faults
 from silofl.base.options import make_console
 from silofl.data.inventories import describe_inventories
-from silofl.data.inventory import ALL, COLOURS, Inventory, Look, take_inventory
+from silofl.data.inventory import Inventory, take_inventory
 from silofl.report.tables import MISSING, NOT_SAID, TextTable, print_table
 from silofl_desk.studies.data_survey import list_site_folders
 
@@ -51,16 +51,7 @@ def _list_folders(given: Sequence[Path]) -> list[Path]:
 
 def tabulate_inventories(inventories: Mapping[str, Inventory]) -> TextTable:
     """Return one row for each site; what no file states is said to be unknown."""
-    columns = (
-        "site",
-        "patients, cases",
-        "labels",
-        "contrasts",
-        "size",
-        "spacing, mm",
-        "scanners",
-        "looks: mean ± deviation",
-    )
+    columns = ("site", "patients, cases", "labels", "contrasts", "size", "spacing, mm", "scanners")
     rows = []
     for site, one in inventories.items():
         patients = f"{one.patients}, {one.cases}" if one.unit == "patients" else f"not known, {one.cases}"
@@ -68,10 +59,7 @@ def tabulate_inventories(inventories: Mapping[str, Inventory]) -> TextTable:
         spacing = MISSING if one.kind != "volumes" else spacing
         vendors = _join_counts(one.vendors) or "not known"
         contrasts = _join_counts(one.contrasts) or "no names"
-        looks = "; ".join(filter(None, (_describe_group(group, looks) for group, looks in one.looks.items())))
-        rows.append(
-            (site, patients, _join_counts(one.labels), contrasts, _join_sides(one.shape), spacing, vendors, looks)
-        )
+        rows.append((site, patients, _join_counts(one.labels), contrasts, _join_sides(one.shape), spacing, vendors))
     return TextTable(columns, tuple(rows), num_text=len(columns))
 
 
@@ -81,10 +69,3 @@ def _join_counts(counts: Mapping[str, int | None]) -> str:
 
 def _join_sides(sides: Sequence[float]) -> str:
     return " x ".join(f"{side:g}" for side in sides)
-
-
-def _describe_group(group: str, looks: Mapping[str, Look]) -> str:
-    shares = "/".join(f"{100 * looks[name].mean:.0f}" for name in COLOURS if name in looks)
-    others = [f"{name} {one.mean:.3g} ± {one.deviation:.2g}" for name, one in looks.items() if name not in COLOURS]
-    text = ", ".join([f"{'/'.join(COLOURS)} {shares} %"] * bool(shares) + others)
-    return f"{group}: {text}" if group != ALL and text else text

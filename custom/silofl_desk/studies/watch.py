@@ -1,4 +1,4 @@
-"""``silofl watch``: follow a job that runs on a network, in the terminal, on a page, or once for a program."""
+"""``silofl watch``: follow a job that runs on a network, in the terminal, or once for a program."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ from silofl_desk.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_end
 from silofl_desk.studies.metrics_file import write_metrics
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import QUIET_S
-from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line, write_watched
+from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line
 
 POLL_S = 2.0
 # How often it asks for machines that the server refused, on a line of its own.
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
             enable_interrupts()
             watch = WatchedJob(lead, options.job)
             if not options.json:
-                return follow_job(watch, options.html, console, options.download, options.metrics)
+                return follow_job(watch, console, options.download, options.metrics)
             print(json.dumps(watch.ask_progress().as_dict(), indent=1))
             return ExitCode.COMPLETE
         except TrainingError as error:
@@ -115,13 +115,10 @@ class WatchedJob:
         )
 
 
-def follow_job(
-    watch: WatchedJob, page: Path | None, console: Console, folder: Path | None = None, metrics: Path | None = None
-) -> int:
+def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None, metrics: Path | None = None) -> int:
     """Show a job's rounds until it has ended, one line each above a table of its sites.
 
     Args:
-        page: Where its page goes; None for no page.
         console: Shows rounds and sites.
         folder: Where the job's result goes once it has ended, which it may have done before; None for nowhere.
         metrics: Where its numbers for Prometheus go; None for nowhere.
@@ -140,16 +137,14 @@ def follow_job(
             raise ConfigError(f"job {watch.job} must be running or waiting, not {seen.status}: {LOST}")
         on = "" if seen.status == COMPLETED else f"; to go on: {_continue_command(watch)}"
         raise ConfigError(f"job {watch.job} must be running or waiting, not {seen.status}; {_fetch_advice(watch)}{on}")
-    before, shown, printed = None, 0, time.monotonic()
+    shown = 0
+    printed = time.monotonic()
     with Live(console=console, auto_refresh=False) as live:
         while True:
             for number in range(shown, len(seen.ledger)):
                 printed = time.monotonic()
                 live.console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
             shown = len(seen.ledger)
-            if page is not None and seen != before:
-                write_watched(seen, page)
-            before = seen
             if metrics is not None:
                 write_metrics(seen, metrics)
             table = [rich_table(sites_table(seen), console)] if seen.ledger else []

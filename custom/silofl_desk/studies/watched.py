@@ -1,10 +1,8 @@
-"""A running job as its study lead watches it: a table of the sites, a page that reloads itself, and plain values."""
+"""A running job as its study lead watches it: a table of the sites, a status line, and plain values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from silofl.base.errors import make_printable
@@ -13,35 +11,17 @@ from silofl.federation.ledger import Round, find_best_round
 from silofl.federation.round_line import Whole, describe_rise, last_round, seconds_left, typical_seconds
 from silofl.flare.in_flight import InFlight
 from silofl.parts.task import TRAIN
-from silofl.report.canvas import PageImage, make_image
-from silofl.report.page import (
-    Banner,
-    Heading,
-    Page,
-    PageSection,
-    Picture,
-    Table,
-    Tiles,
-    make_items,
-    make_section,
-    write_page,
-)
-from silofl.report.tables import MISSING, TextTable, format_duration, format_number
+from silofl.report.tables import TextTable, format_duration, format_number
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.round_tables import KINDS
-from silofl_desk.report.rounds import training_curves
-from silofl_desk.report.sentences import list_incidents
 from silofl_desk.studies.progress import describe_task
 
-# Seconds after which a browser loads the page again.
-RELOAD_S = 5
 # A round that takes more than so many times the usual time waits for somebody; nobody knows then how long.
 OVERDUE = 2
 # The server hears a site that is there every few seconds, whatever it works on.
 SILENT_S = 60.0
 # NVFlare's words for the status of a job.
 RUNNING, COMPLETED = "RUNNING", "FINISHED:COMPLETED"
-TONES = {COMPLETED: "good", RUNNING: "good"}
 
 
 @dataclass(frozen=True)
@@ -176,23 +156,6 @@ def _site_state(record: Round, site: str) -> str:
     return next((kind for kind in ("answered", *KINDS) if site in getattr(record, kind)), "not asked")
 
 
-def rounds_table(watched: Watched) -> TextTable:
-    """Return one row a round, the newest first."""
-    columns = ("round", "missing", "loss", f"validation {watched.metric}", "sites", "seconds")
-    rows = [
-        (
-            str(record.round),
-            ", ".join(f"{site} {_site_state(record, site)}" for site in record.missed) or MISSING,
-            format_number(_round_values(record)["loss"]),
-            format_number(record.validation_mean),
-            f"{len(record.answered)} of {len(record.asked)}",
-            f"{record.seconds:.1f}",
-        )
-        for record in reversed(watched.ledger)
-    ]
-    return TextTable(columns, tuple(rows), num_text=2)
-
-
 def status_line(watched: Watched) -> str:
     """Say in one line how far a job is, and in further ones what its sites work on and who uses a site's name."""
     progress = f"{watched.study or f'job {watched.job}'} is {watched.status}; {_describe_progress(watched)}"
@@ -247,67 +210,3 @@ def describe_in_flight(task: InFlight, heard: Mapping[str, float], whole: Whole,
 
 def _describe_silence(seconds: float) -> str:
     return f"last heard {format_duration(seconds)} ago" + ": stopped or cut off?" * (seconds > SILENT_S)
-
-
-def _tone(watched: Watched) -> str:
-    """Return the banner's colour: green only while no site is missing, and at the end if none was in any round."""
-    tone = TONES.get(watched.status, "bad" if watched.has_ended else "warning")
-    seen = watched.ledger if watched.has_ended else watched.ledger[-1:]
-    return "warning" if tone == "good" and any(record.missed for record in seen) else tone
-
-
-def _banner_sentence(watched: Watched) -> str:
-    """Say how far a job is, and where its end is told: NVFlare completes jobs whose runs are INCOMPLETE or FAILED."""
-    ends = ["the run's report says how it ended"] if watched.status == COMPLETED else _list_in_flight(watched)
-    return "; ".join([_describe_progress(watched), *ends]) + "."
-
-
-def write_watched(watched: Watched, path: Path) -> Path:
-    """Write the page of a job, which a browser loads again every few seconds until the job has ended.
-
-    Raises:
-        ConfigError: It cannot be written to.
-    """
-    return write_page(path, make_watched_page(watched))
-
-
-def make_watched_page(watched: Watched) -> Page:
-    """Prepare the page of a job."""
-    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    ended = "This page does not change any more."
-    reloads = ended if watched.has_ended else f"This page loads itself again every {RELOAD_S} seconds."
-    return Page(
-        title=watched.study or f"Job {watched.job}",
-        kicker="A federated training that has ended" if watched.has_ended else "A federated training as it runs",
-        subtitle=[f"job {watched.job}", *([f"run {watched.run}"] if watched.run else []), f"as of {now}"],
-        opening=[Banner(_tone(watched), watched.status, _banner_sentence(watched)), Tiles(_list_facts(watched))],
-        sections=_make_sections(watched) if watched.ledger else [],
-        footer=f"{reloads} It shows numbers only, no images and no patients.",
-        reload_s=None if watched.has_ended else RELOAD_S,
-    )
-
-
-def _list_facts(watched: Watched) -> list[tuple[str, str]]:
-    last = watched.ledger[-1] if watched.ledger else None
-    return [
-        ("rounds finished", f"{len(watched.ledger)} of {watched.total_rounds or MISSING}"),
-        ("time left, estimated", MISSING if watched.seconds_left is None else format_duration(watched.seconds_left)),
-        ("best round so far", str(watched.best_round or MISSING)),
-        ("sites in the last round", f"{len(last.answered)} of {len(last.asked)}" if last else MISSING),
-    ]
-
-
-def _make_sections(watched: Watched) -> list[PageSection]:
-    incidents = list_incidents(watched.ledger)
-    happened = [Heading("What else happened"), make_items(incidents)] if incidents else []
-    return [
-        make_section("sites", "", "Sites", Table(sites_table(watched), "")),
-        make_section("curves", "", "Curves", Picture(_curves(watched))),
-        make_section("rounds", "", "Rounds", Table(rounds_table(watched)), happened),
-    ]
-
-
-def _curves(watched: Watched) -> PageImage:
-    curves = training_curves(watched.ledger, watched.sites, watched.metric, watched.best_round)
-    caption = "The dashed line is the best round so far. The sites validate a round's model when the next round begins."
-    return make_image(curves, f"Validation and training of {len(watched.sites)} sites by round.", caption)

@@ -29,8 +29,9 @@ from silofl.models.roles import GLOBAL, PERSONAL, add_role, read_role, select_ro
 from silofl.models.selector import build_selector
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.half_round import to_device
-from silofl.parts.part import AFTER, INSTEAD, Compared, Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
+from silofl.parts.part import AFTER, INSTEAD, Compared, Kept, Kind, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Unlike, Wanted
+from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.device import derive_seed

@@ -1,0 +1,15 @@
+"""Whether a run that has finished may go on to more rounds."""
+
+from silofl.study import Study
+
+
+def find_obstacle(before: Study, now: Study, finished: int) -> str:
+    """Return why finished rounds would have been others with a new number of rounds; empty where they are the same."""
+    shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
+    if now.training.has_falling_rate:
+        return "its learning rate falls over all its rounds"
+    if finished > before.joint_rounds:
+        return "its extra rounds have begun"
+    if len(shared) > 1:
+        return "the sites would have shared one model for longer"
+    return ""

@@ -1,1 +1,0 @@
-"""Readers of the layouts in which researchers keep images."""

@@ -1,0 +1,47 @@
+"""Shares of CT's values in the labelled voxels of a site, with its floor."""
+
+import numpy as np
+
+from silofl.data.ct_values import EDGES, NUM_BINS, count_values, share_values
+
+
+def scans(count):
+    """Return patient -> counts of one scan, an organ of 40 to 60 HU in air; and all values of the organs."""
+    rng, counts, values = np.random.default_rng(0), {}, []
+    for number in range(count):
+        pixels, label = np.full((1, 12, 10, 6), -1000.0), np.zeros((1, 12, 10, 6))
+        label[:, 2:9, 2:8] = 1
+        pixels[label == 1] = rng.normal(50 + number, 15, int(label.sum())).round()
+        counts[True, f"p{number}"] = [count_values(pixels, label)]
+        values.append(pixels[label == 1])
+    return counts, values
+
+
+def test_labelled_voxels_alone_count_and_all_without_a_label_map():
+    pixels = np.array([[[[-1000.0, 50], [55, 9000]]]])
+    label = np.array([[[[0, 1], [1, 2]]]])
+    counts = count_values(pixels, label)
+    # 50 and 55 lie in the bin from 48 to 64; what is larger than all bins counts in the last.
+    assert counts[np.digitize(50, EDGES) - 1] == 2 and counts[-1] == 1 and counts.sum() == 3
+    assert count_values(pixels, None).sum() == 4
+
+
+def test_no_bin_is_of_fewer_patients_than_may_be_told_and_no_voxel_is_lost():
+    counts, values = scans(6)
+    # A screw in one patient alone.
+    counts[True, "p0"][0][-1] += 6
+    apart, shared = share_values(counts, 0), share_values(counts, 5)
+    assert apart[-1] > 0 and shared[-1] == 0
+    held = np.stack([np.histogram(of_patient, EDGES)[0] for of_patient in values])
+    assert set(np.flatnonzero(shared)) == set(np.flatnonzero((held > 0).sum(axis=0) >= 5))
+    np.testing.assert_allclose([apart.sum(), shared.sum()], 1)
+    # Too few patients for any bin.
+    assert share_values(counts, 7) is None
+
+
+def test_each_patient_counts_once_and_unknown_ones_for_no_floor():
+    one, other = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
+    one[3], other[5] = 4, 4
+    found = share_values({(True, "a"): [one, one, one], (True, "b"): [other]}, 1)
+    assert found[3] == found[5] == 0.5
+    assert share_values({(False, "a"): [one], (False, "b"): [one]}, 1) is None

@@ -1,1 +1,0 @@
-from tests.data.conftest import *  # noqa: F403

@@ -1,0 +1,88 @@
+import json
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+from silofl.base.errors import ConfigError
+from silofl.data.site_data import load_site_data
+from silofl.importing.importers import RECIPES, import_layout
+from tests.conftest import JOBS
+from tests.recipes.made_sets import CASES, write_camelyon17, write_prostate
+from tests.recipes.run_recipes import run_recipe
+from tests.recipes.written import PARTS, read_written
+
+EXPECTED = Path(__file__).parent / "expected"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_recipe_writes_the_cases_patients_parts_labels_and_pixels_that_version_0_4_imported(tmp_path, case):
+    script, write, options = CASES[case]
+    write(tmp_path / "source")
+    run_recipe(script, tmp_path / "source", tmp_path / "target", *options)
+    found, expected = read_written(tmp_path / "target"), json.loads((EXPECTED / f"{case}.json").read_text())
+    assert found.keys() == expected.keys()
+    for site, wanted in expected.items():
+        assert found[site]["dataset"] == wanted["dataset"]
+        assert found[site]["digest"] == wanted["digest"]
+
+
+@pytest.mark.parametrize("layout", RECIPES)
+def test_a_layout_that_became_a_recipe_names_its_script(tmp_path, layout):
+    script = f"recipes/{layout.replace('-', '_')}.py"
+    assert (JOBS.parent / script).is_file()
+    with pytest.raises(ConfigError, match=f"'import {layout}' is a recipe now. Call python {script} SOURCE TARGET."):
+        import_layout(layout, tmp_path, tmp_path / "target")
+
+
+def count_slices(site, record):
+    if "slices" in record:
+        first, last = record["slices"]
+        return last - first + 1
+    return nibabel.load(site / record["image"]).shape[2] if record["image"].endswith(".gz") else 1
+
+
+@pytest.mark.parametrize(
+    ("script", "write"), [("prostate_saml", write_prostate), ("camelyon17_wilds", write_camelyon17)]
+)
+def test_truncation_cuts_the_training_alone_to_that_of_the_smallest_site(tmp_path, script, write):
+    write(tmp_path / "source")
+    run_recipe(script, tmp_path / "source", tmp_path / "target")
+    sizes, whole = [], read_written(tmp_path / "target")
+    for site, found in whole.items():
+        sizes.append(sum(count_slices(tmp_path / "target" / site, one) for one in found["dataset"]["training"]))
+    run_recipe("truncate", tmp_path / "target")
+    for site, found in read_written(tmp_path / "target").items():
+        before, after = whole[site]["dataset"], found["dataset"]
+        assert sum(count_slices(tmp_path / "target" / site, one) for one in after["training"]) == min(sizes)
+        assert all(before[part] == after[part] for part in ("validation", "test"))
+    assert max(sizes) > min(sizes)
+
+
+# Recipe, its set in the shared data, its options, and examples per site as the set itself counts them.
+@pytest.mark.parametrize(
+    ("script", "name", "options"),
+    [
+        ("nuclei_dsb2018", "nuclei_dsb2018", ()),
+        ("spine_gm", "spine_gm_mri", ()),
+        ("hmp", "hmp_activity", ()),
+        ("medmnist", "pneumoniamnist_balanced", ("--sites", 5, "--alpha", 0.3)),
+        ("medmnist", "mednist6_28", ("--sites", 5, "--alpha", 0.3)),
+    ],
+)
+def test_a_real_set_loads(real_data, study, tmp_path, script, name, options):
+    source = real_data(name)
+    printed = run_recipe(script, source, tmp_path / "target", *options)
+    assert "training" in printed
+    description = json.loads((source / "dataset.json").read_text())
+    found = read_written(tmp_path / "target")
+    if "counts_per_site" in description and script != "spine_gm":
+        counts = {site: sum(len(one["dataset"][part]) for part in PARTS) for site, one in found.items()}
+        assert counts == description["counts_per_site"]
+    site, content = next((site, one["dataset"]) for site, one in found.items())
+    labels = {int(number): text for number, text in content["labels"].items()}
+    channels = 3 if script == "hmp" else 1
+    wanted = study(content["task"], labels=labels, channels=channels, intensity="raw", split_unit=content["split_unit"])
+    data = load_site_data(tmp_path / "target" / site, wanted, tmp_path / "cache")
+    assert len(data.training) and {*np.unique(data.training.targets)} <= {0, *labels}
