@@ -114,14 +114,6 @@ def test_the_table_of_curves_has_the_values_that_are_drawn(record):
     assert drawn_lines(alone)[LINE_COLOURS[1]] == [0.5]
 
 
-def test_what_the_sites_keep_is_a_line_across_all_rounds_of_validation(record):
-    validation, loss = training_curves([record(1), record(2)], ["east", "west"], "dice", 2, 0.625).draw(PAGE).axes
-    without = training_curves([record(1), record(2)], ["east", "west"], "dice", 2).draw(PAGE).axes[0]
-    assert len(validation.lines) == len(without.lines) + 1
-    assert any(list(line.get_ydata()) == [0.625, 0.625] for line in validation.lines)
-    assert not any(list(line.get_ydata()) == [0.625, 0.625] for line in loss.lines)
-
-
 def test_with_differential_privacy_what_is_spent_is_drawn_in_place_of_the_loss(record):
     spent = {"east": {"epsilon": 0.5}, "west": {"epsilon": 0.7}}
     ledger = [dataclasses.replace(record(number), metrics=spent) for number in (1, 2)]

@@ -26,9 +26,8 @@ from silofl.report.canvas import (
     make_image,
 )
 from silofl.report.tables import format_number
-from silofl.training.joined import CHOSEN
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores
+from silofl.training.site_score import SiteScore, mean_of_scores
 from silofl_desk.report.heat_map import MOST_SITES_WITH_NUMBERS, draw_heat_map
 from silofl_desk.report.run_records import RunRecords, SiteWeights
 from silofl_desk.report.sentences import describe_model
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
 
 Value = Callable[[Round, str], float | None]
 MEAN_STYLE = {"color": INK, "linewidth": 2.6}
-KEPT_STYLE = {"color": INK, "linewidth": 1.6, "linestyle": (0, (4, 3)), "marker": ""}
-MEAN_LINE, KEPT = "mean over sites", "kept, mean over sites"
+MEAN_LINE = "mean over sites"
 # Inches that a panel with many rounds wants.
 LEAST_WIDE = 3.0
 CHOSE_NOTHING = (
@@ -96,10 +94,8 @@ def curve_images(run: RunRecords) -> list[PageImage]:
     """Return the curves of validation, loss, tests by round and drift; none before the first finished round."""
     if not run.ledger:
         return []
-    chosen = [one.validation.get(CHOSEN) for one in (run.results.joining or {}).values()]
-    kept = mean_of_known(chosen) if have_same_classes(run.results.validation.values()) else None
     found = [
-        (training_curves(run.ledger, run.sites, run.metric, run.best_round, kept), _best_sentence(run, kept)),
+        (training_curves(run.ledger, run.sites, run.metric, run.best_round), _best_sentence(run)),
         (model_curves(run), ACCURACY_CURVES if is_validated_with_selector(run) else MODEL_CURVES),
         (round_test_curves(run), f"Each round's model on the sites' test data. {CHOSE_NOTHING}"),
         (
@@ -110,23 +106,19 @@ def curve_images(run: RunRecords) -> list[PageImage]:
     return [make_image(curves, describe_curves(curves), caption) for curves, caption in found if curves]
 
 
-def training_curves(
-    ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None, kept: float | None = None
-) -> Curves:
+def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> Curves:
     """Return each site's validation, where there is any, and training loss by round, with the reported round marked.
 
     With differential privacy losses stay at the sites, and what is spent stands in their place.
 
     Args:
         sites: Those that have a line.
-        kept: Mean validation of what the sites keep, as a line across all rounds; None without a choice.
     """
     is_private = any("epsilon" in values for record in ledger for values in record.metrics.values())
     key, words = ("epsilon", "epsilon of differential privacy") if is_private else ("loss", "training loss")
     panels = [Panel(f"{words[:1].upper()}{words[1:]}", _site_values(ledger, sites, partial(_training_number, key)))]
     if any(record.validation for record in ledger):
-        lines = _score_values(ledger, sites, VALIDATION) | ({} if kept is None else {KEPT: [kept] * len(ledger)})
-        panels.insert(0, Panel(f"Validation: {metric}", lines))
+        panels.insert(0, Panel(f"Validation: {metric}", _score_values(ledger, sites, VALIDATION)))
     marked = tuple(replace(panel, marked_round=best_round) for panel in panels)
     return _site_curves("training", ledger, sites, marked, height=3.4, least_width=LEAST_WIDE)
 
@@ -217,7 +209,7 @@ def _site_curves(
 ) -> Curves:
     """Return curves with a line per site, which looks the same in every figure of a run."""
     styles = {site: {"linewidth": 1.6} | line_style(i) for i, site in enumerate(sites)}
-    styles |= {MEAN_LINE: MEAN_STYLE, KEPT: KEPT_STYLE}
+    styles[MEAN_LINE] = MEAN_STYLE
     return Curves(name, dict.fromkeys(styles, list_rounds(ledger)), styles, panels, **layout)
 
 
@@ -246,11 +238,10 @@ def _describe_panel(curves: Curves, panel: Panel) -> str:
     return f"{panel.title} after round {last}: {listed}." if known else f"{panel.title}: no value."
 
 
-def _best_sentence(run: RunRecords, kept: float | None) -> str:
-    """Name the reported round, why it was chosen, and what the sites keep has on the same data."""
-    end = f" The models that the sites keep have {format_number(kept)} on the same validation data."
+def _best_sentence(run: RunRecords) -> str:
+    """Name the reported round, and why it was chosen."""
     if run.results.model:
-        return f"Reported: {describe_model(run.results)}." + end * (kept is not None)
+        return f"Reported: {describe_model(run.results)}."
     best = find_best_round(run.ledger)
     if best is None:
         return "No site has validated a model yet."

@@ -138,7 +138,6 @@ def make_run_page(run: RunRecords) -> Page:
             *(Banner("warning", "CAUTION", caveat) for caveat in sentences.caveats(run.results)),
         ],
         sections=[section for section in sections if section],
-        closing=link_comparisons(run.path, run.comparisons),
         footer=f"Made from the run's folder {run.path}. The page holds all it shows and loads nothing.",
     )
 
@@ -177,13 +176,6 @@ def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[
     if doubts:
         shown += [Text("Look at this before you believe a result:"), Items(doubts)]
     return [*shown, Text(DATA_NOTE, "note")]
-
-
-def link_comparisons(run: Path, pages: Sequence[str]) -> list[Block]:
-    """Lead from a run's page to pages that compare it with other runs; nothing to those that are gone."""
-    found = {page: page_address(run / page, run) for page in pages}
-    link = Markup('Compared with other runs: <a href="{}">{}</a>')
-    return [Text(link.format(address, page)) for page, address in found.items() if address]
 
 
 def _name_row(run: RunRecords) -> str:

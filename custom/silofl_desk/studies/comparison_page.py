@@ -1,7 +1,6 @@
 """``silofl report``: the page of one run, or one that compares several; each is a single file that loads no other."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,6 @@ from markupsafe import Markup
 from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode, quote_value
-from silofl.base.files import write_json
-from silofl.base.schema import dump_record
 from silofl.federation.results import Results
 from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
@@ -28,7 +25,6 @@ from silofl.report.page import (
     Picture,
     Table,
     Text,
-    add_blocks,
     make_items,
     make_note,
     make_picture,
@@ -40,10 +36,8 @@ from silofl.report.page import (
 from silofl.report.tables import TextTable
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
-from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report
+from silofl_desk.report.run_page import data_blocks, page_address, write_report
 from silofl_desk.report.run_records import (
-    COMPARISONS,
-    Comparisons,
     RowRuns,
     RunRecords,
     data_doubts,
@@ -130,7 +124,7 @@ def write_comparison(runs: Sequence[Path], out: Path) -> Path:
 
 
 def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
-    """Write one page on rows of runs with the files beside it, and a link to it into each report; return its path.
+    """Write one page on rows of runs with the files beside it, and return its path.
 
     Args:
         summary: What they come to.
@@ -140,8 +134,6 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
     """
     page = make_comparison_page(rows, out.parent, summary)
     write_with_files(out, page, list_result_rows({**rows, "centralised": summary.centralised}))
-    for run in _list_runs(rows):
-        _link_back(run, out)
     return out
 
 
@@ -184,19 +176,6 @@ def print_comparison(rows: RowRuns, console: Console) -> None:
 
 def _list_runs(rows: RowRuns) -> list[RunRecords]:
     return [run for of_row in rows.values() for run in of_row]
-
-
-def _link_back(run: RunRecords, page: Path) -> None:
-    """Name a page in the run's folder and in its report; nothing where that cannot be."""
-    place = os.path.relpath(page, run.path)
-    if place in run.comparisons or not (run.path / REPORT).is_file():
-        return
-    try:
-        write_json(run.path / COMPARISONS, dump_record(Comparisons((*run.comparisons, place))))
-        add_blocks(run.path / REPORT, link_comparisons(run.path, [place]))
-    except (ConfigError, OSError):
-        # The folder is another's, who lets it be read alone.
-        return
 
 
 def _hospitals_section(rows: RowRuns) -> PageSection | None:
