@@ -86,13 +86,9 @@ class SelectorFeatures:
 
     Attributes:
         features: The inputs of its last layer, shape (n, F).
-        scores: Its probabilities, shape (n, outputs).
-        outputs: The names of the outputs: sites, and ``global`` where it knows the global model too.
     """
 
     features: NDArray
-    scores: NDArray
-    outputs: NDArray
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from silofl.federation.results import Results, SuperResults
 from silofl.report.canvas import (
     GRID,
-    INK,
     PageImage,
     Plot,
     draw_legend,
@@ -42,7 +41,7 @@ from silofl.report.page import (
 from silofl.report.tables import TextTable, format_number
 from silofl.training.site_score import Counts, SelectorCounts, Values
 from silofl_desk.report.result_tables import name_tested, tested_sites
-from silofl_desk.report.run_records import RunRecords, SelectorFeatures
+from silofl_desk.report.run_records import RunRecords
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +63,6 @@ SEED = 0
 # t-SNE's perplexity: the least that its authors advise, and the usual one.
 PERPLEXITIES = (5, 30)
 MAX_IMAGES = 1000
-RINGED = "ringed: taken for another site's"
 
 
 def super_model_sections(run: RunRecords) -> list[PageSection]:
@@ -245,20 +243,17 @@ def feature_image(run: RunRecords) -> PageImage | None:
     # Every so manieth image is shown.
     step = -(-sum(len(own.features) for own in run.features.values()) // MAX_IMAGES)
     owners = np.concatenate([np.full(len(own.features), site) for site, own in run.features.items()])[::step]
-    is_wrong = np.concatenate([_wrong_choices(site, own) for site, own in run.features.items()])[::step]
     points, method = project_to_plane(np.concatenate([own.features for own in run.features.values()])[::step])
     many = f"one in {step} of the validation and test images" if step > 1 else "validation and test images"
     alt = f"Map of {len(points)} images of the sites {', '.join(run.features)}, by {method}."
-    if is_wrong.any():
-        alt += f" {int(is_wrong.sum())} of them are taken for another site's."
     caption = (
         f"What the selector sees, before its last layer, of {many}: one point an image, coloured by its true site; "
         f"neighbours look alike to the selector. Made by {method}; the axes have no unit. Features do not leave "
         "the sites: only a simulation, which holds all of them, or a site for itself can draw this."
     )
-    rows = [*zip(owners.tolist(), *points.T.tolist(), is_wrong.tolist(), strict=True)]
-    draw = partial(_draw_features, points, owners, is_wrong, run.sites)
-    return make_image(Plot("selector", ("site", "x", "y", "is_taken_for_another"), rows, draw), alt, caption)
+    rows = [*zip(owners.tolist(), *points.T.tolist(), strict=True)]
+    draw = partial(_draw_features, points, owners, run.sites)
+    return make_image(Plot("selector", ("site", "x", "y"), rows, draw), alt, caption)
 
 
 def project_to_plane(features: NDArray) -> tuple[NDArray, str]:
@@ -285,29 +280,17 @@ def principal_components(features: NDArray) -> NDArray:
     return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
 
 
-def _draw_features(points: NDArray, owners: NDArray, is_wrong: NDArray, sites: Sequence[str], width: float) -> Figure:
-    """Draw points (n, 2) in the colour and shape of their sites; those taken for another site's have a ring."""
+def _draw_features(points: NDArray, owners: NDArray, sites: Sequence[str], width: float) -> Figure:
+    """Draw points (n, 2) in the colour and shape of their sites."""
     figure, ((axes,),) = make_panels(1, 1, (width, 5.6))
     handles = []
     for place, site in enumerate(sites):
         style = point_style(place)
-        for is_ringed, edge, line in ((False, "white", 0.5), (True, INK, 1.4)):
-            own = points[(owners == site) & (is_wrong == is_ringed)]
-            axes.scatter(*own.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=line)
+        own = points[owners == site]
+        axes.scatter(*own.T, s=60, marker=style["marker"], c=style["color"], edgecolors="white", linewidths=0.5)
         handles.append(make_legend_handle(linestyle="", markersize=8, **style))
-    if is_wrong.any():
-        ring = {"linestyle": "", "marker": "o", "markersize": 8, "color": "none", "markeredgecolor": INK}
-        handles.append(make_legend_handle(**ring))
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(GRID)
     axes.margins(0.06)
-    draw_legend(figure, handles, [*sites, RINGED][: len(handles)], size=10)
+    draw_legend(figure, handles, sites, size=10)
     return figure
-
-
-def _wrong_choices(site: str, own: SelectorFeatures) -> NDArray:
-    """Return which images the selector gives to another site; none where it learns best models instead of sites."""
-    outputs = [str(name) for name in own.outputs]
-    if site not in outputs or "global" in outputs:
-        return np.zeros(len(own.features), dtype=bool)
-    return own.scores.argmax(axis=1) != outputs.index(site)
