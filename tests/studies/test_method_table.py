@@ -193,7 +193,7 @@ def test_a_row_has_one_entry_in_the_line_of_rounds_whenever_its_seeds_sites_ende
     local = {"own_models": {"east": {"best_round": 3, "rounds": 5, "is_finished": True}}}
     (first,), (second,) = (described("local", (seed,), **one)["local"] for seed, one in enumerate((local, {})))
     text = notes(described(seeds=(0, 1)), {"local": [second, first]}, seeds=(0, 1))
-    assert "Rounds: 2 (fedavg); 2, then each site alone to its end, up to round 5 (local).\n" in text
+    assert "Rounds: 2 (fedavg); 2, then each site alone to its end, up to round 5 (local)." in text
 
 
 def test_rows_that_need_pooled_data_or_a_pretrained_model_are_named(described):
