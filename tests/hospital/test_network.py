@@ -39,11 +39,8 @@ def port(candidate):
 
 def test_site_and_server_of_one_project_accept_each_other(candidate, serve, federation, port):
     with serve(federation, port):
-        answers = [
-            check(candidate())
-            for check in (network.check_server, network.check_tls, network.check_clock, network.check_preflight)
-        ]
-    assert [answer.status for answer in answers] == ["ok"] * 4
+        answers = [check(candidate()) for check in (network.check_server, network.check_tls, network.check_clock)]
+    assert [answer.status for answer in answers] == ["ok"] * 3
     assert "'localhost' accept each other over TLSv1.3" in answers[1].sentence
     assert abs(answers[2].facts["seconds_ahead"]) < network.CLOCK_WARNING_S
 
@@ -134,9 +131,6 @@ def test_a_site_reaches_the_server_by_its_proxy_alone(candidate, monkeypatch, se
     assert [answer.status for answer in answers] == ["ok"] * len(checks)
     assert f"is reachable through the proxy localhost:{proxy}" in answers[0].sentence
     assert {head.split()[1] for head in heads} == {f"localhost:{port}"} and len(heads) == len(checks) + 1
-    # Nobody listens any more.
-    answer = network.check_preflight(candidate())
-    assert answer.status == "ok" and "it would connect past the site's proxy" in answer.sentence
 
 
 def test_a_proxy_that_inspects_tls_is_named_with_its_issuer(candidate, serve, impostor, kit, port, free_port):
@@ -161,8 +155,8 @@ def test_a_proxy_that_refuses_or_is_not_there_is_told_apart_from_the_server(cand
     assert [answer.status for answer in (refused, absent, unknown)] == ["failed"] * 3
     said = f"the proxy localhost:{proxy} must let this machine connect to localhost:{port}, not answer '403 Forbidden'"
     assert said in refused.sentence and "secret" not in refused.sentence
-    assert f"the proxy localhost:{proxy} must be reachable, not 'Connection refused'" in absent.sentence
-    assert "the proxy's name proxy.invalid must be known to this network" in unknown.sentence
+    assert f"the proxy localhost:{proxy} cannot be reached (Connection refused)" in absent.sentence
+    assert "the proxy proxy.invalid:3128 cannot be reached" in unknown.sentence
 
 
 def test_a_server_of_another_project_is_not_trusted_and_refuses_the_site(
@@ -208,26 +202,22 @@ def test_a_kit_is_compared_with_what_the_studys_models_need_of_the_line(candidat
     answer, size = network.check_line(site), needs.traveling_bytes(site.study)
     # Two sites' models within 5 s, after which NVFlare sends them again.
     assert answer.status == "ok" and answer.facts["least_bits"] == round(2 * 8 * size / 5)
-    assert "state bandwidth in project.yml and to make the kits again" in answer.sentence
     say_line(kit, silofl_bandwidth=1000)
     answer = network.check_line(site)
-    assert answer.status == "warning" and "ask the study lead to make the kits again" in answer.sentence
+    assert answer.status == "warning" and "Ask the study lead to make the kits again" in answer.sentence
     say_line(kit, **make_settings(8 * size, 2))
     assert network.check_line(site).status == "ok"
 
 
-def test_a_server_that_does_not_run_is_named_and_the_clock_held_against_the_certificates(candidate, port):
+def test_a_server_that_does_not_run_is_named_and_a_name_that_nobody_knows(candidate, kit, port):
     answer = network.check_server(candidate())
-    assert answer.status == "failed" and f"localhost:{port} must be reachable" in answer.sentence
-    assert network.check_preflight(candidate()).status == "failed"
-    assert network.check_clock(candidate()).status == "ok"
-
-
-def test_a_name_that_nobody_knows_is_told_apart_from_a_closed_port(candidate, kit):
+    assert answer.status == "failed" and f"localhost:{port} cannot be reached (Connection refused)" in answer.sentence
+    answer = network.check_clock(candidate())
+    assert answer.status == "ok" and "gives no time" in answer.sentence
     path = kit / "startup" / "fed_client.json"
     path.write_text(path.read_text().replace('"target": "localhost', '"target": "nowhere.invalid'))
     answer = network.check_server(candidate())
-    assert answer.status == "failed" and "nowhere.invalid must be known to this network" in answer.sentence
+    assert answer.status == "failed" and "nowhere.invalid" in answer.sentence
 
 
 @pytest.mark.parametrize(("days", "status"), [(31, "ok"), (29, "warning"), (0.5, "warning"), (-1, "failed")])
@@ -250,10 +240,8 @@ def begins_later(kit, federation):
 
 
 def test_a_certificate_that_begins_later_is_refused_with_its_first_moment(candidate, begins_later):
-    for check in (network.check_certificate, network.check_clock):
-        answer = check(candidate())
-        assert answer.status == "failed" and f"from {begins_later:%Y-%m-%d %H:%M}" in answer.sentence
-    assert "valid from" in network.check_certificate(candidate()).sentence
+    answer = network.check_certificate(candidate())
+    assert answer.status == "failed" and f"valid from {begins_later:%Y-%m-%d %H:%M}" in answer.sentence
 
 
 @pytest.mark.parametrize(

