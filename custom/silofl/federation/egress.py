@@ -274,8 +274,11 @@ class Gate:
 
     def list_withheld(self, rounds: Sequence[int]) -> list[str]:
         """Return the kinds of arrays that the first or the last of some rounds asks for, and that may not leave."""
-        asked = [Exchange(TRAIN, number) for number in (rounds[0], rounds[-1])]
-        return sorted({self.kind(n) for one in asked for n in self._server.expected("site", one)} - self.allowed)
+        return sorted(self.list_kinds(*(Exchange(TRAIN, number) for number in (rounds[0], rounds[-1]))) - self.allowed)
+
+    def list_kinds(self, *exchanges: Exchange) -> set[str]:
+        """Return the kinds of arrays that some tasks ask for."""
+        return {self.kind(name) for one in exchanges for name in self._server.expected("site", one)}
 
     def list_entries(self, message: Message) -> list[Kind]:
         """Return the kinds that leave as an entry of an answer, without an array; not where it is withheld."""

@@ -203,16 +203,13 @@ def _try_exchanges(candidate: Candidate) -> list[Message]:
 def _find_later_kinds(candidate: Candidate, gate: Gate) -> tuple[set[str], set[str]]:
     """Return the kinds that later rounds take out beside the first, and those that are asked for after the last."""
     study, server = candidate.study, candidate.server
-
-    def list_kinds(*exchanges: Exchange) -> set[str]:
-        names = (name for one in exchanges for name in server.expected(candidate.kit.name, one))
-        return {gate.kind(name) for name in names} - _find_kinds_of_few(candidate, gate)
-
     rounds = [Exchange(TRAIN, study.rounds)]
     if study.total_rounds > study.training_rounds:
         rounds += server.asks(INSTEAD, study.total_rounds)
-    needed = list_kinds(*rounds) - list_kinds(Exchange(TRAIN, 1))
-    return needed, list_kinds(Exchange(COLLECT, study.rounds), Exchange(server.test.task, study.rounds))
+    few = _find_kinds_of_few(candidate, gate)
+    needed = gate.list_kinds(*rounds) - gate.list_kinds(Exchange(TRAIN, 1)) - few
+    asked = gate.list_kinds(Exchange(COLLECT, study.rounds), Exchange(server.test.task, study.rounds)) - few
+    return needed, asked
 
 
 def _find_kinds_of_few(candidate: Candidate, gate: Gate) -> set[str]:
