@@ -160,7 +160,7 @@ def test_images_that_stay_are_no_success_and_the_sites_name_is_given_where_its_f
     assert f"not deleted: {tmp_path / 'scratch'}; decoded images of any study" in out
 
 
-@pytest.mark.parametrize(("answer", "is_deleted"), [("y", True), ("yes", True), ("", False), ("n", False)])
+@pytest.mark.parametrize(("answer", "is_deleted"), [("y", True), ("", False)])
 def test_forget_asks_first(silofl, monkeypatch, kept, answer, is_deleted):
     monkeypatch.setattr("builtins.input", lambda question: answer)
     code, out, _ = silofl("site", "forget", "organs")

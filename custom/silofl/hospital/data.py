@@ -18,15 +18,6 @@ from silofl.hospital.finding import Finding, ok, warning
 from silofl.inference.answers import read_answers
 from silofl.parts.checked_cast import checked_cast
 
-# What no two parts share, by the unit that study and dataset.json agree on.
-APART = {
-    "patient": "no patient is in two parts",
-    "recordings": "no recording is in two parts",
-    "slices": "no slice is in two parts",
-    "examples": "no example is in two parts",
-    "unknown": "no example is in two parts; the patients are unknown, and one may be in two",
-}
-
 
 def check_data(candidate: Candidate) -> Finding:
     """Read all data and count cases, patients and labels.
@@ -63,8 +54,9 @@ def check_data(candidate: Candidate) -> Finding:
     if worth_a_look:
         return warning(". ".join(worth_a_look), **facts)
     listed = ", ".join(f"{count} {name}" for name, count in cases.items())
-    apart = APART[agree_split_unit(study, manifest.split_unit)]
-    return ok(f"{listed} cases can be read, {apart}", **facts)
+    is_unknown = agree_split_unit(study, manifest.split_unit) == "unknown"
+    unknown = "; the patients are unknown, and one may be in two parts" if is_unknown else ""
+    return ok(f"{listed} cases can be read{unknown}", **facts)
 
 
 def write_clean(candidate: Candidate, target: Path) -> str:

@@ -1,4 +1,4 @@
-"""Checks of the site's policies: studies that it has pinned or paused, classes that jobs may use, code that they bring."""
+"""Checks of the site's policies: studies pinned or paused, classes that jobs may use, code that they bring."""
 
 import difflib
 
