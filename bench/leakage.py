@@ -18,13 +18,9 @@ of each image.
 *Membership inference* (Yeom et al., CSF 2018: a low loss means a member). From the loss of each image, whether it was
 in training: the area under the ROC curve, of the site's training images against its test images, with its 95 %
 interval by the bootstrap over images; 0.5 is a guess.
-
-``leakage.json`` beside the picture has the best inversion of a trained model, for ``silofl site dossier --simulated``.
 """
 
 import argparse
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -35,11 +31,8 @@ from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 from torch import Tensor, nn
 
-from silofl.base.files import write_json
-from silofl.base.schema import dump_record
 from silofl.data.batches import evaluation_batches
 from silofl.data.parts import Examples
-from silofl.hospital.dossier_rows import Simulated
 from silofl.models import build_plain_model
 from silofl.report.canvas import encode_png, make_panels
 from silofl.training.device import set_threads
@@ -86,7 +79,7 @@ def main() -> None:
     print()
     print("| model | BatchNorm | batch | found from the gradient | other images of the site |")
     print("|---|---|---|---|---|")
-    pictures, trained = [], []
+    pictures = []
     for size in BATCHES:
         for name, (of_site, its_loss, is_shared) in attacked.items():
             scores = []
@@ -97,14 +90,10 @@ def main() -> None:
                     scores.append((best_match(result, images), best_match(others, images)))
                     if size == 1 and is_shared:
                         pictures.append((f"{site}, {name.partition(' |')[0]}", images[0], result[0]))
-            trained += scores if name.startswith("trained") else []
             columns = zip(*scores, strict=True)
             cells = [f"{np.mean(column):.2f} ({min(column):.2f} to {max(column):.2f})" for column in columns]
             print(f"| {name} | {size} | {' | '.join(cells)} |", flush=True)
-    out, (found, other) = options.out or options.run, max(trained)
-    (out / "leakage.png").write_bytes(picture(pictures))
-    command = shlex.join(["python", "bench/leakage.py", *sys.argv[1:]])
-    write_json(out / "leakage.json", dump_record(Simulated(study.name, command, round(found, 3), round(other, 3))))
+    ((options.out or options.run) / "leakage.png").write_bytes(picture(pictures))
 
 
 def control(shape: Sequence[int]) -> nn.Module:

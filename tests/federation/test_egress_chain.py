@@ -45,17 +45,11 @@ def test_any_altered_byte_of_any_record_is_found_in_that_record(place, bit):
         assert fault and fault.startswith(f"record {place} must "), (i, fault)
 
 
-@pytest.mark.parametrize(
-    ("gone", "fault"),
-    [
-        ([1], "record 1 must stand before record 2; it was removed"),
-        ([3], "record 3 must stand before record 4; it was removed"),
-        ([2, 3, 4], "records 2 to 4 must stand before record 5; they were removed"),
-    ],
-)
-def test_removed_records_are_named(gone, fault):
+@pytest.mark.parametrize(("gone", "place"), [([1], 2), ([3], 4), ([2, 3, 4], 5)])
+def test_removed_records_are_found_by_the_one_after_them(gone, place):
     lines = [line for number, line in enumerate(chain(5), start=1) if number not in gone]
-    assert check_chain(b"".join(lines)).fault == fault
+    fault = check_chain(b"".join(lines)).fault
+    assert fault == f"record {place} must not follow record {gone[0] - 1}; one was removed, added or replaced"
 
 
 def test_a_record_that_was_written_in_between_or_replaced_is_found_however_well_it_was_made():
@@ -65,9 +59,9 @@ def test_a_record_that_was_written_in_between_or_replaced_is_found_however_well_
         check_chain(b"".join([*lines[:2], *others])).fault
         for others in ([false, *lines[2:]], [lines[1], *lines[2:]], [false, *lines[3:]])
     )
-    assert inserted == "record 3 must stand once, not in line 4 again; one of the two was inserted"
-    assert "record 2 must stand once" in repeated
-    assert replaced == "record 4 must follow the record that it was written after; that one was replaced"
+    assert inserted.startswith("record 3 must not follow record 3")
+    assert repeated.startswith("record 2 must not follow record 2")
+    assert replaced.startswith("record 4 must not follow record 3")
 
 
 def test_a_cut_end_shows_only_by_a_hash_that_was_noted():
@@ -90,5 +84,5 @@ def test_a_line_that_is_no_record_is_altered_even_with_its_own_hash(body):
     assert check_chain(line).fault == "record 1 must be as it was written; it was altered"
 
 
-def test_a_record_of_an_older_version_is_not_taken_for_a_sound_one():
-    assert "older version of SiloFL" in check_chain(b'{"round": 1, "name": "a"}\n').fault
+def test_a_line_without_a_hash_is_no_record():
+    assert "was altered" in check_chain(b'{"round": 1, "name": "a"}\n').fault

@@ -46,6 +46,7 @@ def test_the_summary_adds_up_rounds_arrays_and_bytes(tmp_path):
     log.write([record(1, size=16), record(1, size=4), record(1, "numbers")])
     log.write([record(3, size=16), record(3, "batchnorm", 8, refused=True)])
     text = page(tmp_path)
+    assert f"number 5, with the hash `{lines(tmp_path)[-1]['hash']}`" in text
     # 16 + 4 + 16 bytes in three arrays
     assert "| left | train | weights | what weights are for | 1-3 | 3 | 36 |\n" in text
     assert "| left | train | numbers | what numbers are for | 1 | 1 | 0 |\n" in text
@@ -59,17 +60,12 @@ def test_the_page_says_of_the_other_sites_what_the_server_says_and_no_more(tmp_p
     log = open_log(tmp_path)
     log.write([record(1)])
     assert "server asks" not in page(tmp_path)
-    told = "By its own word the server asks {}, this one among them{}. Nothing here can check what it says.\n"
     log.write([record(1, "numbers") | {"sites": 3, "mixed": None}])
-    assert told.format("3 sites", "") in page(tmp_path)
+    assert "By its own word the server asked at least 3 sites" in page(tmp_path) and "mixed" not in page(tmp_path)
     log.write([record(2, "numbers") | {"sites": 2, "mixed": [1, 3]}])
-    mixed = "; in round 1 it mixed answers of 3 sites, this one's among them"
-    assert told.format("2-3 sites", mixed) in page(tmp_path)
-    (tmp_path / "alone").mkdir()
-    open_log(tmp_path / "alone").write([record(1, "numbers") | {"sites": 1, "mixed": None}])
-    assert "server asks 1 site, this one alone. Nothing" in page(tmp_path / "alone")
-    open_log(tmp_path).write([record(3, "numbers") | {"sites": 2, "mixed": [2, 0]}])
-    assert told.format("2-3 sites", "; in round 2 it mixed no answer of this site with others'") in page(tmp_path)
+    assert "asked at least 2 sites" in page(tmp_path) and "mixed answers of 3 sites in round 1," in page(tmp_path)
+    open_log(tmp_path).write([record(3, "numbers") | {"sites": 3, "mixed": [2, 0]}])
+    assert "asked at least 2 sites" in page(tmp_path) and "mixed answers of 0 sites in round 2," in page(tmp_path)
 
 
 def test_the_page_says_what_differential_privacy_has_spent(tmp_path):
@@ -96,7 +92,7 @@ def test_a_line_that_was_cut_off_is_removed_and_the_chain_goes_on_after_the_last
     assert verdict(tmp_path).fault is None and verdict(tmp_path).last.number == 3
 
 
-@pytest.mark.parametrize("line", ["no record", "[]", "{}", '{"number": 3, "hash": "a"}'])
+@pytest.mark.parametrize("line", ["no record", "[]", '{"number": 3, "hash": "a"}'])
 def test_after_a_line_that_is_no_record_nothing_is_written_whatever_it_is(tmp_path, line):
     open_log(tmp_path).write([record(1)])
     with (tmp_path / "egress.jsonl").open("a") as stream:
@@ -115,17 +111,6 @@ def test_two_processes_with_the_same_record_write_one_chain(tmp_path):
     assert verdict(tmp_path).fault is None
     # Each has the other's records in its sums.
     assert "| 1-3 | 3 | 48 |" in page(tmp_path)
-
-
-def test_the_page_names_the_last_record_and_its_hash(tmp_path):
-    open_log(tmp_path).write([record(1), record(2)])
-    assert f"number 2, with the hash `{lines(tmp_path)[-1]['hash']}`" in page(tmp_path)
-
-
-def test_on_records_of_an_older_version_the_record_goes_on(tmp_path):
-    (tmp_path / "egress.jsonl").write_text(json.dumps({"time": "2026-01-01T00:00:00+00:00"} | record(1)) + "\n")
-    open_log(tmp_path).write([record(2)])
-    assert "| 1-2 | 2 | 32 |" in page(tmp_path)
 
 
 def test_an_answer_without_a_round_is_recorded_too(tmp_path):

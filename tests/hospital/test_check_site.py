@@ -14,7 +14,7 @@ from silofl.hospital.check_site import CHECKS, LOG, check_site, print_checkup
 from ..starting import run_without_torch
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
-NETWORK = "server,tls,clock,preflight"
+NETWORK = "server,tls,clock"
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_table_names_every_check_and_the_verdict(checked):
     assert code == 0 and "versions" in out
     # Who leaves checks out is told that nothing is known of them.
     verdict = " ".join(out[out.index("Site north") :].split())
-    names = "server, tls, clock, preflight, training, leaving"
+    names = "server, tls, clock, training, leaving"
     assert verdict == f"Site north may join small, as far as it was checked; not checked: {names}"
 
 
@@ -90,29 +90,14 @@ def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(ch
     assert checked("--skip", NETWORK)[1].splitlines()[-1] == "Site north must not join study small yet: data"
 
 
-def test_data_that_may_not_be_read_are_told_apart_from_broken_ones(checked, monkeypatch):
-    opened = Path.open
-
-    def guarded(path, *arguments, **options):
-        if path.name == "secret-test0.png":
-            raise PermissionError(13, "Permission denied")
-        return opened(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", guarded)
-    code, out = checked("--json", "--skip", NETWORK)
-    found = next(check for check in json.loads(out)["checks"] if check["check"] == "data")
-    assert code == 1 and "permission was denied, nothing need be broken" in found["sentence"]
-    assert "secret" not in out
-
-
 def test_what_nobody_foresaw_is_an_answer_too_and_its_log_goes_when_nothing_is_wrong(candidate, kit, monkeypatch):
     def fall_over(site):
         raise RuntimeError("secret-training0 is odd")
 
     with monkeypatch.context() as patch:
-        patch.setattr("silofl.hospital.resources.check_memory", fall_over)
-        checkup = check_site(candidate(), set(CHECKS) - {"memory", "gpu"})
-    assert checkup.answers["memory"].sentence == "an unexpected RuntimeError; check-site.txt in the kit has it"
+        patch.setattr("silofl.hospital.resources.check_disk", fall_over)
+        checkup = check_site(candidate(), set(CHECKS) - {"disk", "gpu"})
+    assert checkup.answers["disk"].sentence == "an unexpected RuntimeError; check-site.txt in the kit has it"
     assert checkup.answers["gpu"].status == "ok"
     assert "secret-training0 is odd" in checkup.log.read_text()
     assert check_site(candidate(), set(CHECKS) - {"gpu"}).log is None

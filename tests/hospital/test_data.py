@@ -1,6 +1,5 @@
 import json
 
-import nibabel
 import numpy as np
 import pydicom
 import pytest
@@ -16,7 +15,7 @@ def test_cases_labels_and_patients_are_counted_by_part(candidate):
     assert answer.status == "ok" and "5 training, 2 validation, 2 test cases" in answer.sentence
     assert answer.facts["patients"] == answer.facts["cases"] == {"training": 5, "validation": 2, "test": 2}
     assert answer.facts["labels"] == {"training": {"blob": 5}, "validation": {"blob": 2}, "test": {"blob": 2}}
-    assert answer.facts["image_shape"] == [1, 32, 32] and answer.facts["spacing_mm"] is None
+    assert answer.facts["image_shape"] == [1, 32, 32]
 
 
 def test_fewer_test_patients_than_any_verdict_takes_are_worth_a_look(candidate):
@@ -76,19 +75,6 @@ def test_contrasts_of_several_frames_of_reference_are_worth_a_look_and_no_case_i
     assert answer.status == ("warning" if is_moved else "ok")
     assert ("those of 1 of 3 cases state several: see that they were registered" in answer.sentence) is is_moved
     assert "secret" not in answer.sentence and answer.facts["cases"]["test"] == 1
-
-
-def test_volumes_have_their_spacing_told(candidate, pictures):
-    content = {"task": "segmentation", "labels": {"1": "blob"}, "validation": []}
-    for part, thickness in (("training", 3.0), ("test", 3.5)):
-        affine = np.diag([1.5, 2.0, thickness, 1])
-        volume = np.random.default_rng(len(part)).normal(size=(32, 32, 2)).astype(np.float32)
-        nibabel.save(nibabel.Nifti1Image(volume, affine), pictures / f"{part}.nii")
-        nibabel.save(nibabel.Nifti1Image(np.ones((32, 32, 2), np.uint8), affine), pictures / f"{part}_mask.nii")
-        content[part] = [{"image": f"{part}.nii", "label": f"{part}_mask.nii", "patient": part}]
-    (pictures / "dataset.json").write_text(json.dumps(content))
-    spacing = check_data(candidate(data={"intensity": "zscore"})).facts["spacing_mm"]
-    assert spacing == {"smallest": [1.5, 2.0, 3.0], "largest": [1.5, 2.0, 3.0], "volumes": 1}
 
 
 def test_a_dataset_json_without_what_cannot_be_read_is_written_beside_the_old_one(candidate, tmp_path):

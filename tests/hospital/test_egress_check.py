@@ -34,7 +34,10 @@ def test_an_altered_byte_and_a_deleted_line_are_named_by_their_record(silofl, re
     content = record.read_bytes()
     first, _, *rest = lines_of(record)
     record.write_bytes(b"".join([first, *rest]))
-    assert silofl("site", "egress-check", record)[:2] == (1, "record 2 must stand before record 3; it was removed\n")
+    assert silofl("site", "egress-check", record)[:2] == (
+        1,
+        "record 3 must not follow record 1; one was removed, added or replaced\n",
+    )
     # In the second line: round 2 becomes round 3.
     place = content.index(b'"round": 2') + len(b'"round": ')
     record.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
@@ -63,4 +66,4 @@ def test_what_is_no_hash_was_not_noted_and_a_record_must_be_there(refused, recor
 def test_a_line_without_its_end_may_also_have_been_cut_by_somebody(silofl, record):
     record.write_bytes(record.read_bytes()[:-1])
     code, out, _ = silofl("site", "egress-check", record)
-    assert code == 0 and "a kill cut it off before its answer left, or somebody has since" in out
+    assert code == 0 and "a kill cut it off before its answer left, or somebody did" in out

@@ -1,6 +1,5 @@
 import dataclasses
 import os
-import re
 import shutil
 import sys
 from collections import namedtuple
@@ -38,8 +37,7 @@ def test_a_kit_with_a_lock_holds_its_site_to_the_locks_versions(candidate, kit):
     for line in ("numpy 2", "-r others.txt"):
         (kit / "requirements.lock").write_text(line)
         answer = machine.check_versions(candidate())
-        assert answer.status == "failed"
-        assert re.match(rf"requirements.lock must hold NAME==VERSION .*, not '{line}'; take", answer.sentence)
+        assert answer.status == "failed" and "requirements.lock must hold NAME==VERSION" in answer.sentence
 
 
 def test_nvflare_keeps_the_paths_of_kit_and_python(candidate, kit, monkeypatch):
@@ -100,12 +98,6 @@ def test_a_folder_that_cannot_be_written_is_named(candidate, kit, pictures, monk
     assert answer.status == "failed" and "must be a folder that this account can write" in answer.sentence
 
 
-def test_little_memory_is_worth_a_look(candidate, monkeypatch):
-    assert resources.check_memory(candidate()).facts["needed_bytes"] > 1 << 30
-    monkeypatch.setattr(resources.psutil, "virtual_memory", lambda: namedtuple("Memory", "available")(1 << 20))
-    assert resources.check_memory(candidate()).status == "warning"
-
-
 def test_a_gpu_is_asked_for_only_where_the_study_does_and_those_that_are_not_there_are_not_promised(
     candidate, kit, monkeypatch
 ):
@@ -134,7 +126,7 @@ def stand_in(monkeypatch):
         monkeypatch.setattr(resources, "choose_device", lambda name: torch.device("cuda"))
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2 << 30, 8 << 30))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Stand-in 8")
-        monkeypatch.setattr(resources.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=users))
+        monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=users))
 
     return make
 

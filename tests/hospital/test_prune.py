@@ -106,9 +106,9 @@ def test_only_known_folders_are_looked_at_no_link_is_followed_and_one_file_writt
     for path in (link, strange):
         age(path, 400)
     write_job(old, "state", 400)
-    assert {path.name for path in find_outdated(old, 30, time.time())[0]} == OUTDATED
+    assert {path.name for path in find_outdated(old, 30, time.time())} == OUTDATED
     write(old / JOBS[0] / "app_north" / "notes", 3)
-    assert {path.name for path in find_outdated(old, 30, time.time())[0]} == OUTDATED - {JOBS[0]}
+    assert {path.name for path in find_outdated(old, 30, time.time())} == OUTDATED - {JOBS[0]}
 
 
 def test_without_the_key_in_the_file_that_is_named_everything_is_kept(silofl, old, tmp_path):

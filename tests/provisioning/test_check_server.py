@@ -155,7 +155,7 @@ def test_a_server_that_runs_shows_the_certificate_of_its_kit(server, capsys):
 
 def test_a_full_disk_and_a_free_clock_are_warnings(server, capsys, monkeypatch):
     monkeypatch.setattr(check_server.shutil, "disk_usage", lambda place: type("Usage", (), {"free": GIB}))
-    monkeypatch.setattr(check_server.subprocess, "run", lambda *_, **__: type("Done", (), {"stdout": "no\n"}))
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: type("Done", (), {"stdout": "no\n"}))
     found = checked(server[0], capsys, 0)
     assert found["disk"][0] == "warning" and "1.0 GiB are free" in found["disk"][1]
     assert found["clock"][0] == "warning" and "timedatectl set-ntp true" in found["clock"][1]
@@ -166,8 +166,8 @@ def test_a_full_disk_and_a_free_clock_are_warnings(server, capsys, monkeypatch):
     [
         ("loaded\nactive\n", "ok", "is active"),
         ("loaded\nfailed\n", "failed", "must be active, not failed"),
-        ("not-found\ninactive\n", "ok", "is not installed here"),
-        ("", "ok", "cannot be asked here, where systemd does not answer"),
+        ("not-found\ninactive\n", "ok", "is not known here"),
+        ("", "ok", "is not known here"),
     ],
 )
 def test_a_firewall_that_failed_to_load_is_found(monkeypatch, said, status, words):

@@ -362,7 +362,10 @@ def test_a_job_for_one_hospital_alone_makes_no_model_of_its_patients(network, ph
     assert "site 'south' must have at least 1 other site in the round, not 0, as min_partners" in results.reasons[0]
     assert not (run / "model").exists() and not (run / "supermodel").exists()
     record = phantoms / ".silofl" / "fedavg_phantoms" / "south" / results.run / "egress.md"
-    assert "the server asks 1 site, this one alone." in record.read_text() and "| weights |" not in record.read_text()
+    assert (
+        "the server asked at least 1 sites, this one among them." in record.read_text()
+        and "| weights |" not in record.read_text()
+    )
 
 
 @pytest.mark.slow

@@ -128,9 +128,6 @@ def add_dossier(parser: argparse.ArgumentParser) -> None:
     _add_kit(parser)
     parser.add_argument("--study", type=STUDY, required=True, metavar="STUDY.yaml", help="study.yaml of the study")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="new folder for the dossier")
-    simulated = "leakage.json of the study lead: what only a simulation can measure"
-    measured = expect_path("a leakage.json")
-    parser.add_argument("--simulated", type=measured, metavar="FILE", help=simulated)
 
 
 def parse_hash(text: str) -> str:

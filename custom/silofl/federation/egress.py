@@ -5,7 +5,6 @@ The records are for the site's privacy officer, and are made from the very messa
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -164,10 +163,6 @@ class Gate:
         sent = tuple(list_kinds(study))
         known = {kind.name for kind in sent}
         names = known if site.may_leave is None else set(site.may_leave)
-        for name in names - known:
-            # Kinds of other studies may be listed too; a name that is nearly one of this study's is a slip.
-            if close := difflib.get_close_matches(name, known, n=1, cutoff=0.8):
-                raise ConfigError(f"may_leave of site.yaml must name kinds of arrays, not {name!r}; write {close[0]!r}")
         stays = {"batchnorm"} if study.recipe.stays_home == "batchnorm" else set()
         # A site cannot allow arrays that no part knows, even by naming their kind.
         return cls(study, sent, frozenset(names - stays - {UNKNOWN}), site.min_patients, site.min_partners)
@@ -274,8 +269,11 @@ class Gate:
 
     def list_withheld(self, rounds: Sequence[int]) -> list[str]:
         """Return the kinds of arrays that the first or the last of some rounds asks for, and that may not leave."""
-        asked = [Exchange(TRAIN, number) for number in (rounds[0], rounds[-1])]
-        return sorted({self.kind(n) for one in asked for n in self._server.expected("site", one)} - self.allowed)
+        return sorted(self.list_kinds(*(Exchange(TRAIN, number) for number in (rounds[0], rounds[-1]))) - self.allowed)
+
+    def list_kinds(self, *exchanges: Exchange) -> set[str]:
+        """Return the kinds of arrays that some tasks ask for."""
+        return {self.kind(name) for one in exchanges for name in self._server.expected("site", one)}
 
     def list_entries(self, message: Message) -> list[Kind]:
         """Return the kinds that leave as an entry of an answer, without an array; not where it is withheld."""

@@ -59,15 +59,6 @@ def seal_record(record: Mapping[str, Any], before: Link) -> tuple[bytes, Link]:
     return body + MARK + digest.encode() + b'"}\n', Link(before.number + 1, digest)
 
 
-def read_link(record: Mapping[str, Any], before: Link) -> Link:
-    """Return where a chain stands after a record that was read; it is not checked.
-
-    Args:
-        before: Where the chain stands before it; a record of an older version, without a hash, leaves it there.
-    """
-    return Link(record["number"], record["hash"]) if {"number", "hash"} <= record.keys() else before
-
-
 def check_chain(content: bytes) -> Verdict:
     """Check the lines of a record, one after the other.
 
@@ -76,42 +67,28 @@ def check_chain(content: bytes) -> Verdict:
     """
     whole, _, torn = content.rpartition(b"\n")
     links: list[Link] = []
+    fault = None
     for place, line in enumerate(whole.split(b"\n") if whole else (), start=1):
-        link, fault = _check_line(place, line, links[-1] if links else Link())
-        if fault:
-            return Verdict(tuple(links), fault, bool(torn))
+        before = links[-1] if links else Link()
+        link, hash_before = _read_line(line)
+        if link is None:
+            fault = f"record {place} must be as it was written; it was altered"
+            break
+        if (link.number, hash_before) != (before.number + 1, before.hash):
+            fault = f"record {link.number} must not follow record {before.number}; one was removed, added or replaced"
+            break
         links.append(link)
-    return Verdict(tuple(links), None, bool(torn))
+    return Verdict(tuple(links), fault, bool(torn))
 
 
-def _check_line(place: int, line: bytes, before: Link) -> tuple[Link, str | None]:
-    """Return where the chain stands after a line, and what is wrong with it."""
-    body, mark, end = line.rpartition(MARK)
-    link, was = _read_line(body)
-    if not mark:
-        return before, f"record {place} must have a hash; it was altered, or an older version of SiloFL wrote it"
-    if end != link.hash.encode() + b'"}' or not link.number:
-        return before, f"record {place} must be as it was written; it was altered"
-    if link.number > before.number + 1:
-        first, last = before.number + 1, link.number - 1
-        gone = f"record {first}" if first == last else f"records {first} to {last}"
-        return (
-            before,
-            f"{gone} must stand before record {link.number}; {'it was' if first == last else 'they were'} removed",
-        )
-    if link.number <= before.number:
-        return before, f"record {link.number} must stand once, not in line {place} again; one of the two was inserted"
-    if was != before.hash:
-        return before, f"record {link.number} must follow the record that it was written after; that one was replaced"
-    return link, None
-
-
-def _read_line(body: bytes) -> tuple[Link, str | None]:
-    """Return a line's own link, with number 0 where it is no record, and the hash of the record before it."""
+def _read_line(line: bytes) -> tuple[Link | None, str]:
+    """Return a record's link, None where it is not as it was written, and the hash of the one before it."""
+    body, _, end = line.rpartition(MARK)
     digest = hashlib.sha256(body).hexdigest()
+    if end != digest.encode() + b'"}':
+        return None, ""
     try:
         record = json.loads(body + b"}")
-        number, was = int(record["number"]), record["before"]
+        return Link(int(record["number"]), digest), record["before"]
     except (ValueError, TypeError, KeyError, OverflowError):
-        return Link(0, digest), None
-    return Link(number, digest), was
+        return None, ""

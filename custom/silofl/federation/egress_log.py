@@ -13,11 +13,11 @@ from typing import IO, Any
 
 from silofl.base.errors import ConfigError, quote_markdown
 from silofl.base.files import make_folder, open_own, write_text
-from silofl.federation.egress_chain import Link, read_link, seal_record
+from silofl.federation.egress_chain import Link, seal_record
 
 FILE, LOCK = "egress.jsonl", "lock"
-# Facts that every record has and the page adds up.
-SUMMED = {"time", "round", "task", "kind", "purpose", "refused"}
+# Facts that every record has, which the chain and the page need.
+NEEDED = {"time", "round", "task", "kind", "purpose", "refused", "number", "hash"}
 HEADER = """# What left site {site}
 
 Study {study}, run {run}, to the study's server; first {begin}, last {end} (UTC).
@@ -29,7 +29,14 @@ number {last.number}, with the hash `{last.hash}`; `silofl site egress-check` ch
 | --- | --- | --- | --- | --- | --- | --- |
 """
 PARTNERS = """
-By its own word the server asks {}. Nothing here can check what it says.
+By its own word the server asked at least {} sites in each round, this one among them. Nothing here can check what it
+says.
+"""
+MIXED = """
+By its own word it mixed answers of {1} sites in round {0}, the last one; 0 sites mean that this site's was left out.
+"""
+ROWS = """
+Models of single sites may leave their hospitals. This site weighs in them: {}.
 """
 SPENT = """
 Differential privacy: all models that have left so far, of all runs of this study, spend epsilon {epsilon:.3g} at the
@@ -89,8 +96,8 @@ class EgressLog:
         self._names = {"site": site, "study": study, "run": folder.name}
         self._times: list[str] = []
         self._epsilon: float | None = None
-        # What the server says: how many sites it asks, the last round, and of how many it mixed an answer in it.
-        self._sites: set[int] = set()
+        # What the server says: the fewest sites that it asked; the last round, and of how many it mixed answers then.
+        self._fewest: int | None = None
         self._mixed: Sequence[int] | None = None
         self._rows: Mapping[str, float] = {}
         self._risks = risks
@@ -120,13 +127,27 @@ class EgressLog:
             os.fsync(stream.fileno())
             self._size, self._last = stream.tell(), last
         self._add_to_sums(timed)
-        rows = [_format_sum(*key, self._sums[key]) for key in sorted(self._sums)]
-        spent = "" if self._epsilon is None else SPENT.format(epsilon=self._epsilon)
+        write_text(self.path.with_suffix(".md"), self._format_page())
+
+    def _format_page(self) -> str:
         times = {"begin": min(self._times), "end": max(self._times)}
-        header = HEADER.format(**self._names, **times, last=self._last, partners=self._describe_partners(), spent=spent)
-        sent = sorted({kind for _, _, kind in self._sums} & self._risks.keys())
-        risks = "".join(f"- **{kind}**: {self._risks[kind]}.\n" for kind in sent)
-        write_text(self.path.with_suffix(".md"), header + "".join(rows) + f"{RISKS}{risks}")
+        partners = "" if self._fewest is None else PARTNERS.format(self._fewest)
+        if self._mixed:
+            partners += MIXED.format(*self._mixed)
+        if self._rows:
+            weights = [f"{weight:.2f} ({quote_markdown(site)})" for site, weight in self._rows.items()]
+            partners += ROWS.format(", ".join(weights))
+        spent = "" if self._epsilon is None else SPENT.format(epsilon=self._epsilon)
+        page = HEADER.format(**self._names, **times, last=self._last, partners=partners, spent=spent)
+        for (is_refused, task, kind), total in sorted(self._sums.items()):
+            # The server names its tasks.
+            where = ("refused" if is_refused else "left", quote_markdown(task), kind)
+            cells = (*where, total.purpose, total.span(), total.count, total.size)
+            page += "| " + " | ".join(str(cell) for cell in cells) + " |\n"
+        page += RISKS
+        for kind in sorted({kind for _, _, kind in self._sums} & self._risks.keys()):
+            page += f"- **{kind}**: {self._risks[kind]}.\n"
+        return page
 
     @contextmanager
     def _open_records(self) -> Iterator[IO[bytes]]:
@@ -140,8 +161,8 @@ class EgressLog:
                 # Its answer never left.
                 stream.truncate(self._size + len(whole + end))
             records = [self._parse_line(line) for line in whole.splitlines()]
-            for record in records:
-                self._last = read_link(record, self._last)
+            if records:
+                self._last = Link(records[-1]["number"], records[-1]["hash"])
             self._size += len(whole + end)
             self._add_to_sums(records)
             if torn:
@@ -152,29 +173,12 @@ class EgressLog:
                 )
             yield stream
 
-    def _describe_partners(self) -> str:
-        """Return what the server says of the other sites."""
-        if not self._sites:
-            return ""
-        number, count = self._mixed or (0, 0)
-        rows = ", ".join(f"{weight:.2f} ({quote_markdown(site)})" for site, weight in self._rows.items())
-        least, most = min(self._sites), max(self._sites)
-        asked = f"{least if least == most else f'{least}-{most}'} sites, this one among them"
-        mixed = (
-            f"answers of {count} sites, this one's among them" if count > 1 else "no answer of this site with others'"
-        )
-        return PARTNERS.format(
-            ("1 site, this one alone" if most == 1 else asked)
-            + (f"; in round {number} it mixed {mixed}" if number else "")
-            + (f". Models of single sites may leave their hospitals, in which this one weighs {rows}" if rows else "")
-        )
-
     def _parse_line(self, line: bytes) -> dict[str, Any]:
         try:
             record = json.loads(line)
         except ValueError:
             record = None
-        if not isinstance(record, dict) or not record.keys() >= SUMMED:
+        if not isinstance(record, dict) or not record.keys() >= NEEDED:
             raise ConfigError(
                 f"{self.path} must hold records as they were written, not a line that is none; site egress-check says "
                 "which: keep the file at another place, and a new one is begun"
@@ -185,28 +189,11 @@ class EgressLog:
         for record in records:
             self._times = [*self._times[:1], record["time"]]
             self._epsilon = read_spent_epsilon(record) or self._epsilon
-            self._sites |= {record["sites"]} if record.get("sites") else set()
+            if record.get("sites"):
+                self._fewest = min(self._fewest or record["sites"], record["sites"])
             self._mixed = record.get("mixed") or self._mixed
             self._rows = record.get("rows") or self._rows
             self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
-
-
-def sum_sent_arrays(path: Path) -> dict[str, Sum]:
-    """Return kind -> the sum of the arrays that left, by a record as it is; nothing where there is none.
-
-    Args:
-        path: The ``egress.jsonl``.
-    """
-    sums: dict[str, Sum] = {}
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            record = json.loads(line)
-            if not record["refused"] and "values" not in record:
-                sums.setdefault(record["kind"], Sum()).add(record)
-        except (ValueError, TypeError, KeyError):
-            # Cut off by a kill, or altered: `site egress-check` says which.
-            continue
-    return sums
 
 
 def read_spent_epsilon(record: Mapping[str, Any]) -> float | None:
@@ -214,10 +201,3 @@ def read_spent_epsilon(record: Mapping[str, Any]) -> float | None:
     metrics = (record.get("values") or {}).get("metrics")
     found = metrics.get("epsilon") if isinstance(metrics, dict) else None
     return found if isinstance(found, float) and not record["refused"] else None
-
-
-def _format_sum(is_refused: bool, task: str, kind: str, total: Sum) -> str:
-    # The server names its tasks.
-    where = ("refused" if is_refused else "left", quote_markdown(task), kind)
-    cells = (*where, total.purpose, total.span(), total.count, total.size)
-    return "| " + " | ".join(str(cell) for cell in cells) + " |\n"

@@ -137,12 +137,16 @@ def effective_scope(kit: Kit) -> Scope | None:
 
 
 def list_open_scopes(kit: Kit) -> list[str]:
-    """Return the names of the scopes that let answers out unrecorded; a job gets any that its ``meta.json`` names.
+    """Refuse a kit whose jobs get a scope that lets answers out unrecorded; return the other scopes that do.
+
+    A job gets any scope that its ``meta.json`` names.
 
     Raises:
-        ConfigError: As `effective_scope`.
+        ConfigError: As `check_scope` and `effective_scope`.
     """
-    return sorted(name for name, scope in _read_privacy(kit).name_to_scopes.items() if not _is_sound(scope))
+    privacy = _read_privacy(kit)
+    check_scope(privacy.get_scope(None))
+    return sorted(name for name, scope in privacy.name_to_scopes.items() if not _is_sound(scope))
 
 
 def _read_privacy(kit: Kit) -> PrivacyManager:

@@ -10,8 +10,6 @@ from typing import Any, Literal, get_args
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from nvflare.tool.package_checker.check_rule import CHECK_PASSED, CheckServerAvailable
-from nvflare.tool.package_checker.client_package_checker import ClientPackageChecker
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
@@ -135,20 +133,6 @@ class Kit:
         if self.address.security == "mtls":
             context.load_cert_chain(self.certificate_path, self.key_path)
         return context
-
-    def preflight(self, has_proxy: bool = False) -> dict[str, str | None]:
-        """Return name -> problem and remedy of each of NVFlare's preflight checks, None where it passed."""
-        checker = ClientPackageChecker()
-        checker.init(str(self.folder))
-        # The rules one by one, without the checker's trial start, which would end a client that already runs.
-        # Behind a proxy no way leads to the server itself, which one of them asks for.
-        left_out = CheckServerAvailable if has_proxy else ()
-        rules = [rule for rule in checker.rules if not isinstance(rule, left_out)]
-        results = {rule.name: rule(checker.package_path, data=None) for rule in rules}
-        return {
-            name: None if result.problem == CHECK_PASSED else f"{result.problem!r}; {result.solution}"
-            for name, result in results.items()
-        }
 
 
 def read_kit(folder: Path, kinds: tuple[Kind, ...] = KINDS) -> Kit:

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -26,7 +26,7 @@ CHECKS = {
     "versions": "machine:check_versions",
     "folder": "machine:check_folder",
     "study": "policy:check_pin",
-    "paused": "switch:check_pause",
+    "paused": "policy:check_pause",
     "classes": "policy:check_classes",
     "job_files": "policy:check_job_files",
     "byoc": "policy:check_brought_code",
@@ -36,7 +36,6 @@ CHECKS = {
     "logs": "policy:check_logs",
     "packages": "policy:check_packages",
     "disk": "resources:check_disk",
-    "memory": "resources:check_memory",
     "gpu": "resources:check_gpu",
     "firewall": "machine:check_firewall",
     "certificate": "network:check_certificate",
@@ -45,7 +44,6 @@ CHECKS = {
     "one_machine": "network:check_one_machine",
     "clock": "network:check_clock",
     "line": "network:check_line",
-    "preflight": "network:check_preflight",
     "data": "data:check_data",
     "privacy": "trial:check_privacy",
     "training": "trial:check_training",
@@ -54,11 +52,9 @@ CHECKS = {
 # A check that can find out nothing where one of others has failed -> those others.
 WAITS_FOR = {
     "disk": ("packages",),
-    "memory": ("packages",),
     "line": ("packages",),
     "tls": ("server",),
     "one_machine": ("tls",),
-    "preflight": ("server",),
     "data": ("packages",),
     "privacy": ("data",),
     "training": ("data",),
@@ -188,18 +184,7 @@ def _answer_check(name: str, function: str, candidate: Candidate, reasons: list[
     except Exception as error:  # whatever a check meets is an answer, and the other checks go on
         known = isinstance(error, SiloFLError)
         reasons.append(f"{name}: {error if known else ''.join(traceback.format_exception(error))}")
-        if any(isinstance(cause, PermissionError) for cause in _causes(error)):
-            return failed(
-                f"{name} must be allowed to read the data and to write the cache; permission was denied, nothing need "
-                f"be broken: grant it to this account; {LOG} in the kit names the file"
-            )
         return failed(public_reason(error, f"{LOG} in the kit"))
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _write_log(path: Path, reasons: list[str]) -> Path | None:

@@ -1,9 +1,6 @@
 """A check of the site's data, read as the first round will read it; its answer counts cases and names none."""
 
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
@@ -19,19 +16,6 @@ from silofl.data.unreadable import count_reasons
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
 from silofl.parts.checked_cast import checked_cast
-from silofl.reading.images import read_image
-from silofl.study.data_settings import BackgroundSettings
-
-# Volumes whose headers are looked at; all of them have been decoded before.
-SAMPLE = 5
-# What no two parts share, by the unit that study and dataset.json agree on.
-APART = {
-    "patient": "no patient is in two parts",
-    "recordings": "no recording is in two parts",
-    "slices": "no slice is in two parts",
-    "examples": "no example is in two parts",
-    "unknown": "no example is in two parts; the patients are unknown, and one may be in two",
-}
 
 
 def check_data(candidate: Candidate) -> Finding:
@@ -55,7 +39,6 @@ def check_data(candidate: Candidate) -> Finding:
         "patients": {name: part.num_patients for name, part in parts.items()},
         "labels": counts,
         "image_shape": list(found.image_shape),
-        "spacing_mm": _measure_spacing(manifest, study.data.background),
         "domain": dump_record(found.domain),
     }
     worth_a_look = find_label_doubts(found, study, counts["training"]) + find_doubts(found, study)
@@ -67,8 +50,9 @@ def check_data(candidate: Candidate) -> Finding:
     if worth_a_look:
         return warning(". ".join(worth_a_look), **facts)
     listed = ", ".join(f"{count} {name}" for name, count in cases.items())
-    apart = APART[agree_split_unit(study, manifest.split_unit)]
-    return ok(f"{listed} cases can be read, {apart}", **facts)
+    is_unknown = agree_split_unit(study, manifest.split_unit) == "unknown"
+    unknown = "; the patients are unknown, and one may be in two parts" if is_unknown else ""
+    return ok(f"{listed} cases can be read{unknown}", **facts)
 
 
 def write_clean(candidate: Candidate, target: Path) -> str:
@@ -88,16 +72,3 @@ def write_clean(candidate: Candidate, target: Path) -> str:
     write_json(target, drop_cases(folder, study, unreadable))
     reasons = ", ".join(f"{count} {reason}" for reason, count in count_reasons(unreadable).items()) or "none"
     return f"wrote {target} without the cases that cannot be read: {reasons}; put it in place of dataset.json"
-
-
-def _measure_spacing(manifest: Manifest, background: BackgroundSettings) -> dict[str, Any] | None:
-    """Return the smallest and largest spacing of a few volumes of a part, in millimetres by axis; None for pictures."""
-    spacings = []
-    for record in next(filter(None, manifest.parts.values()))[:SAMPLE]:
-        # To mypy the fields of a protocol can be set, and these are frozen.
-        affine = read_image(*manifest.source(record).first, record.index, background).affine  # type: ignore[arg-type]
-        if affine is None:
-            return None
-        spacings.append(np.linalg.norm(affine[:3, :3], axis=0))
-    smallest, largest = np.min(spacings, axis=0), np.max(spacings, axis=0)
-    return {"smallest": smallest.round(3).tolist(), "largest": largest.round(3).tolist(), "volumes": len(spacings)}

@@ -14,12 +14,11 @@ from pathlib import Path
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import copy_file, fill_folder, is_free, write_json
 from silofl.base.options import make_console
-from silofl.base.schema import read_file
 from silofl.base.settings import read_yaml
 from silofl.federation.egress_log import FILE
 from silofl.hospital.candidate import Candidate, read_candidate
-from silofl.hospital.dossier_rows import SOUND, Row, Simulated, list_rows
-from silofl.hospital.forget_patient import find_runs
+from silofl.hospital.dossier_rows import SOUND, Row, list_rows
+from silofl.hospital.kept import find_runs
 from silofl.report.page import Page, make_items, make_note, make_section, make_table, write_page
 from silofl.report.tables import TextTable, print_lines
 
@@ -35,7 +34,6 @@ def run(options: argparse.Namespace) -> int:
     if not is_free(options.out):
         raise ConfigError(f"--out must be a new folder, not {options.out}, which holds something; name another")
     candidate = read_candidate(options.kit, options.study, options.site_config)
-    simulated = read_file(Simulated, options.simulated) if options.simulated else None
     found = find_runs(candidate.settings, candidate.study.name, candidate.kit.name)
     runs = {run.name: run for run in found if (run / FILE).is_file()}
     if not runs:
@@ -45,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         )
     with fill_folder(options.out) as folder:
         digests = _copy_records(folder / RECORDS, options, runs)
-        rows = list_rows(candidate, runs, simulated, digests)
+        rows = list_rows(candidate, runs, digests)
         digest = _write_dossier(folder, candidate, rows)
     lines = [f"page: {options.out / PAGE}", f"digest of the dossier, to be noted elsewhere: {digest}"]
     faults = [f"run {run}: {fault}" for run, _, _, fault in rows["records"] if fault != SOUND]
@@ -60,7 +58,6 @@ def _copy_records(folder: Path, options: argparse.Namespace, runs: Mapping[str, 
     kit = {name: path for name, path in kit.items() if path.is_file()}
     copies = {Path(name).name: path for name, path in kit.items()} | {"study.yaml": options.study}
     copies |= {f"{name}/{FILE}": run / FILE for name, run in runs.items()}
-    copies |= {"leakage.json": options.simulated} if options.simulated else {}
     for name, path in copies.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         copy_file(path, folder / name)

@@ -1,10 +1,7 @@
 """The rows of a dossier, by section: what the program knows of a study at a site, as cells of text."""
 
 import json
-import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -12,50 +9,25 @@ from typing import Any
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from silofl.base.errors import SiloFLError
-from silofl.base.schema import declare_optional
 from silofl.data.manifest import PARTS
-from silofl.federation.egress import NUMBERS, REASON
+from silofl.federation.egress import NUMBERS, REASON, Gate
 from silofl.federation.egress_chain import check_chain
 from silofl.federation.egress_log import FILE, read_spent_epsilon
 from silofl.flare.kit import Kit
 from silofl.flare.policy import read_class_policy, read_site_rights, streams_logs
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.forget import find_kept
-from silofl.parts.load import list_kinds
 from silofl.setup.software import read_software
 
 Row = tuple[str, ...]
-HOSPITAL, SOUND = "for the hospital to say", "as it was written"
+SOUND = "as it was written"
 LIMITS = ("min_patients", "min_partners", "max_epsilon", "max_delta", "privacy_unit", "skip_unreadable", "keep_days")
-LOGS = ("*log*.txt*", "*log*.json*", "audit.log*", "check-site.txt")
 RIGHTS = ("submit_job", "byoc", "download_job", "abort_job", "restart", "shutdown", "shell_commands")
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """What only a simulation can measure, by the study lead: the content of ``leakage.json``.
-
-    Attributes:
-        study: The study that was simulated.
-        command: How to measure it again.
-        inversion: Correlation of a training image with the best reconstruction from an update.
-        another_image: Its correlation with another image of the same site, which needs no attack.
-        named: Share of cases whose hospital is named rightly from the models' answers.
-        guess: The share that a guess names.
-    """
-
-    study: str
-    command: str
-    inversion: float | None = declare_optional()
-    another_image: float | None = declare_optional()
-    named: float | None = declare_optional()
-    guess: float | None = declare_optional()
 
 
 def list_rows(
     candidate: Candidate,
     runs: Mapping[str, Path],
-    simulated: Simulated | None,
     digests: Mapping[str, str],
 ) -> dict[str, list[Row]]:
     """Return section -> its rows.
@@ -64,28 +36,29 @@ def list_rows(
         runs: Run -> the site's folder of it.
         digests: File of the kit -> its SHA-256.
     """
-    kit = candidate.kit
-    contents = {run: (folder / FILE).read_bytes() for run, folder in sorted(runs.items())}
-    verdicts = {run: check_chain(content) for run, content in contents.items()}
-    sound = {run: content.splitlines()[: len(verdicts[run].links)] for run, content in contents.items()}
-    records = {run: [json.loads(line) for line in lines] for run, lines in sound.items()}
-    unmixed = sorted({NUMBERS, REASON, *(kind.name for kind in list_kinds(candidate.study) if not kind.is_mixed)})
-    software = [("SHA-256 of silofl" if name == "package" else name, one) for name, one in read_software()]
-    return {
-        "processing": [*_describe_processing(candidate)],
-        "left": [row for run, found in records.items() for row in _sum_records(run, found, unmixed)],
-        "records": [(run, str(one.last.number), one.last.hash, one.fault or SOUND) for run, one in verdicts.items()],
-        "risk": [*_describe_simulation(simulated)],
-        "limits": [
-            *_describe_limits(candidate, [one for found in records.values() for one in found]),
-            ("kinds that are never mixed", ", ".join(unmixed)),
-        ],
-        "kept": [*_describe_kept(candidate)],
-        "rights": [*_describe_rights(kit)],
-        "keys": [*_describe_certificates(kit)],
-        "logs": [*_describe_logs(kit)],
-        "software": [*software, *((f"SHA-256 of {name}", one) for name, one in digests.items())],
-    }
+    gate = Gate.of(candidate.study, candidate.settings)
+    unmixed = sorted({NUMBERS, REASON, *(kind.name for kind in gate.kinds if not kind.is_mixed)})
+    rows: dict[str, list[Row]] = {"processing": [*_describe_processing(candidate)], "left": [], "records": []}
+    spent = []
+    for run, folder in sorted(runs.items()):
+        content = (folder / FILE).read_bytes()
+        verdict = check_chain(content)
+        records = [json.loads(line) for line in content.splitlines()[: len(verdict.links)]]
+        rows["left"] += _sum_records(run, records, unmixed)
+        rows["records"].append((run, str(verdict.last.number), verdict.last.hash, verdict.fault or SOUND))
+        spent += [epsilon for record in records if (epsilon := read_spent_epsilon(record))]
+    rows["risk"] = sorted(gate.risks.items())
+    rows["limits"] = [
+        *_describe_limits(candidate),
+        ("epsilon spent", f"{max(spent):.3g}" if spent else "-"),
+        ("kinds that are never mixed", ", ".join(unmixed)),
+    ]
+    rows["kept"] = [*_describe_kept(candidate)]
+    rows["rights"] = [*_describe_rights(candidate.kit)]
+    rows["keys"] = [*_describe_certificates(candidate.kit)]
+    rows["software"] = [("SHA-256 of silofl" if name == "package" else name, text) for name, text in read_software()]
+    rows["software"] += [(f"SHA-256 of {name}", digest) for name, digest in digests.items()]
+    return rows
 
 
 def _describe_processing(candidate: Candidate) -> Iterator[Row]:
@@ -96,11 +69,8 @@ def _describe_processing(candidate: Candidate) -> Iterator[Row]:
     yield "method", f"{study.algorithm.name}, {study.length}"
     if study.rounds:
         yield "what others get", f"{study.recipe.delivered}; the server itself sees every update"
-    yield "answers that must not be used", "by the rule do_not_use" if study.do_not_use else "no rule"
     for part in PARTS:
         yield f"patients in {part}", _count_patients(candidate, part)
-    yield "purpose, legal basis, controller and processors", HOSPITAL
-    yield "intended use, and who oversees it", HOSPITAL
 
 
 def _count_patients(candidate: Candidate, name: str) -> str:
@@ -126,21 +96,7 @@ def _sum_records(run: str, records: Sequence[Mapping[str, Any]], unmixed: Sequen
         yield (run, *("-" if cell is None else str(cell) for cell in cells))
 
 
-def _describe_simulation(found: Simulated | None) -> Iterator[Row]:
-    for key, what in (
-        ("inversion", "image rebuilt from an update, correlation"),
-        ("another_image", "another image of the site in its place, correlation"),
-        ("named", "hospital named from the answers, share of cases"),
-        ("guess", "hospital guessed, share of cases"),
-    ):
-        value = getattr(found, key, None)
-        if found is None or value is None:
-            yield what, "not measured", "only a simulation can: the study lead's leakage.json"
-        else:
-            yield what, f"{value:.2f}", f"the study lead, in a simulation of {found.study}: {found.command}"
-
-
-def _describe_limits(candidate: Candidate, records: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+def _describe_limits(candidate: Candidate) -> Iterator[Row]:
     site, study = candidate.settings, candidate.study
     for key in LIMITS:
         value = getattr(site, key)
@@ -148,9 +104,7 @@ def _describe_limits(candidate: Candidate, records: Sequence[Mapping[str, Any]])
     yield "may_leave", "all that a study sends" if site.may_leave is None else ", ".join(site.may_leave) or "nothing"
     yield "paused", "yes" if study.name in site.paused else "no"
     yield "differential privacy", "none" if study.promise is None else "delta {:g} for each {}".format(*study.promise)
-    spent = [one for record in records if (one := read_spent_epsilon(record))]
-    yield "epsilon spent", f"{max(spent):.3g}" if spent else "-"
-    yield "other measures", HOSPITAL
+    yield "log goes to the server", "yes: allow_log_streaming" if streams_logs(candidate.kit) else "never"
 
 
 def _describe_kept(candidate: Candidate) -> Iterator[Row]:
@@ -160,7 +114,7 @@ def _describe_kept(candidate: Candidate) -> Iterator[Row]:
     days = "for ever: keep_days is not set" if site.keep_days is None else f"{site.keep_days} days"
     yield "job folders and full logs in the kit", days, "silofl site prune"
     yield "one patient in all of these", "until erased", "silofl site forget --patient ID"
-    yield "images and dataset.json", HOSPITAL, "the hospital"
+    yield "images and dataset.json", "as the hospital says", "the hospital"
 
 
 def _describe_rights(kit: Kit) -> Iterator[Row]:
@@ -176,11 +130,3 @@ def _describe_certificates(kit: Kit) -> Iterator[Row]:
         key = one.public_key()
         kind = f"{type(key).__name__.removesuffix('PublicKey').strip('_')} {getattr(key, 'key_size', '')}".strip()
         yield name, kind, one.fingerprint(SHA256()).hex(), f"{one.not_valid_after_utc:%Y-%m-%d}"
-
-
-def _describe_logs(kit: Kit) -> Iterator[Row]:
-    for path in sorted({path for pattern in LOGS for path in kit.folder.glob(pattern)}):
-        state = path.stat()
-        written = datetime.fromtimestamp(state.st_mtime, UTC)
-        yield path.name, str(state.st_size), f"{written:%Y-%m-%d}", f"{stat.S_IMODE(state.st_mode):o}"
-    yield "go to the server", "yes: allow_log_streaming" if streams_logs(kit) else "never", "-", "-"

@@ -13,6 +13,7 @@ from silofl.base.settings import Section, load_settings, parse
 from silofl.federation.egress_log import LOCK
 from silofl.flare.places import JOB_LOCK
 from silofl.hospital import forget_patient
+from silofl.hospital.kept import find_runs, find_studies, require_site_name
 from silofl.setup.site import Site
 from silofl.study import Name
 
@@ -71,19 +72,16 @@ def _hold_stopped(kit: Path) -> Iterator[None]:
 
 def _forget(site: Site, options: argparse.Namespace) -> int:
     if options.patient:
-        return _run_patient(site, options)
+        return _forget_patient(site, options)
     if options.study is None or options.cases:
         raise ConfigError("STUDY must be given, or --patient, with or without --cases; see silofl site forget --help")
     kept = find_kept(site, options.study, options.site)
-    lines = [f"{folder}: {files} files, {size} bytes" for folder, (files, size) in kept.folders.items()]
-    if not lines and not kept.shared:
+    if not kept.folders and not kept.shared:
         raise ConfigError(_explain_nothing_kept(site, options.study, options.site))
-    print("\n".join(lines or [f"no folder is of study {options.study} alone"]))
-    if lines and (options.yes or _is_agreed("delete this, the record of what left the site included? [y/N] ")):
+    lines = [f"{folder}: {files} files, {size} bytes" for folder, (files, size) in kept.folders.items()]
+    if _is_agreed(lines or [f"no folder is of study {options.study} alone"], bool(lines), options.yes):
         delete_kept(kept)
         print("deleted: all of the above; results and the mixed models stay at the server")
-    elif lines:
-        print("nothing was deleted")
     for folder, reason in kept.shared.items():
         print(f"not deleted: {folder}; {reason}")
     return ExitCode.INCOMPLETE if kept.shared else ExitCode.COMPLETE
@@ -91,44 +89,45 @@ def _forget(site: Site, options: argparse.Namespace) -> int:
 
 def _explain_nothing_kept(site: Site, study: str, name: str | None) -> str:
     """Return what to say where nothing is kept: a name with a slip must not look like a deletion."""
-    folder = site.state_folder(study, require_site_name(site, study, name))
+    others = find_studies(site, require_site_name(site, study, name))
     # A study of which there are data alone has nothing to be deleted.
-    others = forget_patient.find_studies(site, require_site_name(site, study, name))
     known = [other for other in others if other != study and find_kept(site, other, name).folders]
-    held = f"there are {', '.join(known)}" if known else "there is none of any study"
     return (
         f"STUDY must name a study of which this site keeps something, not {study!r}{suggest_nearest(study, known)}; "
-        f"nothing is in {folder}, and {held}: correct STUDY, --site or --site-config where that is a slip; nothing was "
-        "deleted"
+        f"it keeps something of {', '.join(known) or 'none'}: correct STUDY, --site or --site-config; "
+        "nothing was deleted"
     )
 
 
-def _run_patient(site: Site, options: argparse.Namespace) -> int:
+def _forget_patient(site: Site, options: argparse.Namespace) -> int:
     """List what the site keeps of a patient, delete it once the user agrees, and say what cannot be taken back."""
     wanted = parse(StudyAtSite, {"study": options.study, "site": options.site}, "the command line")
     name = require_site_name(site, wanted.study or "", wanted.site)
-    studies = [options.study] if options.study else forget_patient.find_studies(site, name)
+    studies = [options.study] if options.study else find_studies(site, name)
     traces = forget_patient.find_traces(site, name, studies, options.patient, options.cases)
     lines = forget_patient.describe_traces(traces)
-    print("\n".join(lines if traces.is_found else [NO_TRACE, *lines]))
-    if lines and (options.yes or _is_agreed("delete this? [y/N] ")):
+    if _is_agreed(lines if traces.is_found else [NO_TRACE, *lines], bool(lines), options.yes):
         forget_patient.remove_traces(traces)
         print("deleted: all of the above; a cache is made anew at the next start, without the patient")
-    elif lines:
-        print("nothing was deleted")
-    for folder in traces.others:
-        print(f"not deleted: {folder}; it names such a patient, but was made from other data: delete it by hand")
     print(f"\nWhat stays, in {', '.join(studies) or 'no study'}:")
     for sentence in forget_patient.describe_remaining(traces):
         print(f"- {sentence}")
-    return ExitCode.INCOMPLETE if traces.others or not traces.is_found else ExitCode.COMPLETE
+    return ExitCode.COMPLETE if traces.is_found else ExitCode.INCOMPLETE
 
 
-def _is_agreed(question: str) -> bool:
+def _is_agreed(lines: list[str], is_found: bool, is_yes: bool) -> bool:
+    """Print what would be deleted, and ask where the user has not agreed before."""
+    print("\n".join(lines))
+    if not is_found or is_yes:
+        return is_found
     try:
-        return input(question).strip().lower() in ("y", "yes")
+        answer = input("delete this, a study's record of what left included? [y/N] ")
     except EOFError:
         raise ConfigError("--yes must be given where nobody can answer; nothing was deleted") from None
+    if answer.strip().lower() in ("y", "yes"):
+        return True
+    print("nothing was deleted")
+    return False
 
 
 def find_kept(site: Site, study: str, name: str | None) -> KeptFolders:
@@ -141,7 +140,7 @@ def find_kept(site: Site, study: str, name: str | None) -> KeptFolders:
     name, cache_dir = require_site_name(site, study, wanted.site), site.cache_dir or site.state_dir
     state, cache = site.state_folder(study, name), site.cache_folder(study, name)
     is_own = "{study}" in site.state_dir
-    folders = [state] if is_own else sorted(_find_shared_runs(state, study))
+    folders = [state] if is_own else find_runs(site, study, name)
     shared = {}
     # A cache within the study's own state folder is deleted with it.
     if not cache.is_relative_to(state) or not is_own:
@@ -153,18 +152,6 @@ def find_kept(site: Site, study: str, name: str | None) -> KeptFolders:
             )
     _check_holds_no_data(folders, site, study, name)
     return KeptFolders({folder: _measure_folder(folder) for folder in folders if folder.is_dir()}, shared)
-
-
-def require_site_name(site: Site, study: str, name: str | None) -> str:
-    """Return the site's name; nothing where no folder of its settings needs it.
-
-    Raises:
-        ConfigError: A folder does, and it is not given.
-    """
-    folders = (site.state_dir, site.cache_dir or "", *site.data_by_study(study).values())
-    if name is None and any("{site}" in folder for folder in folders):
-        raise ConfigError("--site must name the site, because {site} stands in site.yaml; give its name")
-    return name or ""
 
 
 def delete_kept(kept: KeptFolders) -> None:
@@ -182,12 +169,6 @@ def delete_kept(kept: KeptFolders) -> None:
             shutil.rmtree(folder.resolve())
             if folder.is_symlink():
                 folder.unlink()
-
-
-def _find_shared_runs(state: Path, study: str) -> list[Path]:
-    """Return the folders of a study's runs, links to one too, in a state folder that several studies share."""
-    named = {path: forget_patient.RUN.fullmatch(path.name) for path in state.glob("*") if path.is_dir()}
-    return [path for path, run in named.items() if run and run["study"] == study]
 
 
 def _check_holds_no_data(folders: list[Path], site: Site, study: str, name: str) -> None:

@@ -1,13 +1,10 @@
 """``silofl site forget --patient``: remove what a site keeps of one patient, and say what cannot be taken back."""
 
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
-from glob import escape, glob
 from pathlib import Path
 
 import numpy as np
@@ -16,24 +13,18 @@ from silofl.base.csv_text import decode_csv, encode_csv
 from silofl.base.errors import DataError
 from silofl.base.files import hold_lock, list_unfinished, write_atomically, write_json, write_text
 from silofl.base.schema import dump_record, read_file
-from silofl.base.settings import NAME
 from silofl.data.cache_entries import LOCK as CACHE_LOCK
 from silofl.data.cache_entries import list_entries, list_unfinished_entries, read_entry
 from silofl.data.learnt import FILE as LEARNT
 from silofl.data.learnt import LearntFrom
 from silofl.data.manifest import FILE_NAME, PARTS, read_content
 from silofl.data.records import find_case_name
-from silofl.federation.egress_log import FILE, LOCK, sum_sent_arrays
-from silofl.federation.ledger import format_spans
+from silofl.federation.egress_log import FILE, LOCK
+from silofl.hospital.kept import MARK, find_data_folder, find_runs
 from silofl.inference.cases_table import FILE as CASES
 from silofl.reading.patient_names import key_patient
 from silofl.setup.site import Site
 from silofl.training.case_pictures import FEATURES, PICTURES, SCORES
-
-# Stands in for a study's name while folders are looked for.
-MARK = "anystudyofthesite"
-# As the server names a run: study, time and four random digits.
-RUN = re.compile(rf"(?P<study>{NAME[1:-1]})-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{4}}")
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,6 @@ class Traces:
         files: File -> cases that it is to lose; all of the file where None.
         runs: The folders of the studies' runs.
         caches: The folders that the entries lie in.
-        others: Entries of data that these studies do not have, which name such a patient too.
     """
 
     entries: list[Path] = field(default_factory=list)
@@ -54,23 +44,11 @@ class Traces:
     files: dict[Path, set[str] | None] = field(default_factory=dict)
     runs: list[Path] = field(default_factory=list)
     caches: set[Path] = field(default_factory=set)
-    others: list[Path] = field(default_factory=list)
 
     @property
     def is_found(self) -> bool:
         """Whether anything names the patient: the selector's features, and what a kill left half done, name nobody."""
         return bool(self.parts) or any(self.files.values())
-
-
-def find_studies(site: Site, name: str) -> list[str]:
-    """Return the studies that a site's settings name, or of which it keeps anything."""
-    found = {*site.studies, *(site.data if isinstance(site.data, dict) else ())}
-    for folder_of in (site.state_folder, site.cache_folder, partial(_data_folder, site)):
-        place = folder_of(MARK, name)
-        found |= _match_studies(place) if place else set()
-    if "{study}" not in site.state_dir:
-        found |= {run["study"] for path in site.state_folder("", name).glob("*") if (run := RUN.fullmatch(path.name))}
-    return sorted(found)
 
 
 def find_traces(site: Site, name: str, studies: Sequence[str], patient: str, cases: Iterable[str]) -> Traces:
@@ -87,7 +65,7 @@ def find_traces(site: Site, name: str, studies: Sequence[str], patient: str, cas
     found, patient = Traces(), key_patient(patient)
     # A check fills a cache before any run of the study is there.
     studies = studies or [MARK]
-    folders = {study: folder for study in studies if (folder := _data_folder(site, study, name))}
+    folders = {study: folder for study in studies if (folder := find_data_folder(site, study, name))}
     for folder in folders.values():
         _check_gone(folder, patient, set(cases))
     own = {study: str(folder.resolve()) for study, folder in folders.items()}
@@ -102,14 +80,10 @@ def find_traces(site: Site, name: str, studies: Sequence[str], patient: str, cas
                 part: entry.list_patient_cases(part, patient) | entry.select_cases(part, known[dataset])
                 for part in PARTS
             }
-            if not any(mine.values()):
-                continue
-            if entry.dataset not in (None, *own.values()):
-                found.others.append(entry.folder)
-                continue
-            found.entries.append(entry.folder)
-            found.parts.update(part for part, those in mine.items() if those)
-            known[dataset].update(*mine.values())
+            if any(mine.values()):
+                found.entries.append(entry.folder)
+                found.parts.update(part for part, those in mine.items() if those)
+                known[dataset].update(*mine.values())
         found.entries.extend(list_unfinished_entries(cache))
     for study in studies:
         runs = find_runs(site, study, name)
@@ -118,15 +92,6 @@ def find_traces(site: Site, name: str, studies: Sequence[str], patient: str, cas
         for run in runs:
             found.files.update(_find_naming_files(run, named))
     return found
-
-
-def find_runs(site: Site, study: str, name: str) -> list[Path]:
-    """Return the folders of a study's runs at a site."""
-    state, cache = site.state_folder(study, name), site.cache_folder(study, name)
-    folders = sorted(path for path in state.glob("*") if path.is_dir() and not path.is_symlink() and path != cache)
-    if "{study}" in site.state_dir:
-        return folders
-    return [path for path in folders if (run := RUN.fullmatch(path.name)) and run["study"] == study]
 
 
 def remove_traces(traces: Traces) -> None:
@@ -163,12 +128,7 @@ def describe_traces(traces: Traces) -> list[str]:
 
 def describe_remaining(traces: Traces) -> list[str]:
     """Return what cannot be taken back, or not by this command, a sentence each."""
-    lines = []
-    for run in traces.runs:
-        sums = sum_sent_arrays(run / FILE)
-        if sums:
-            what = ", ".join(f"{kind} (rounds {format_spans(total.rounds)})" for kind, total in sorted(sums.items()))
-            lines.append(f"run {run.name} has sent: {what}; see {run / 'egress.md'}")
+    lines = [f"what run {run.name} has sent: {run / FILE} and its summary list it" for run in traces.runs]
     parts = ", ".join(part for part in PARTS if part in traces.parts)
     return [
         *lines,
@@ -201,18 +161,6 @@ def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
 
 def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
-
-
-def _data_folder(site: Site, study: str, name: str) -> Path | None:
-    """Return the folder of a study's data; None where the site has none for it."""
-    return site.data_folder(study, name) if study in site.data_by_study(study) else None
-
-
-def _match_studies(place: Path) -> set[str]:
-    """Return the studies for which a folder is there, by the folder of the study `MARK`."""
-    pattern = re.escape(str(place)).replace(MARK, f"(?P<study>{NAME[1:-1]})", 1).replace(MARK, "(?P=study)")
-    paths = glob(escape(str(place)).replace(MARK, "*")) if MARK in str(place) else []
-    return {match["study"] for path in paths if (match := re.fullmatch(pattern, path))}
 
 
 def _find_naming_files(run: Path, cases: set[str]) -> dict[Path, set[str] | None]:

@@ -8,8 +8,7 @@ import argparse
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, ExitCode
@@ -18,7 +17,7 @@ from silofl.base.settings import load_settings
 from silofl.federation.egress_log import FILE
 from silofl.flare.kit import read_kit
 from silofl.flare.places import JOB_LOCK
-from silofl.hospital.forget_patient import find_studies
+from silofl.hospital.kept import find_studies
 from silofl.parts.half_round import ANSWER, HALF
 from silofl.setup.site import Site
 
@@ -39,44 +38,33 @@ def run(options: argparse.Namespace) -> int:
     if days is None:
         print("nothing was deleted: keep_days is not set in site.yaml, so that everything is kept")
         return ExitCode.COMPLETE
-    outdated, kept = find_outdated(kit, days, time.time())
-    outdated |= find_half_rounds(settings, found.name, days, time.time())
+    outdated = find_outdated(kit, days, time.time()) | find_half_rounds(settings, found.name, days, time.time())
+    done = "would be deleted" if options.dry_run else "deleted"
     for path, age in outdated.items():
-        if not options.dry_run:
-            _delete(path)
-        print(f"{'would be deleted' if options.dry_run else 'deleted'}: {path}, last written {age} days ago")
-    for path, reason in kept.items():
-        print(f"kept: {path}; {reason}")
+        reason = _delete(path, options.dry_run)
+        print(f"kept: {path}; {reason}" if reason else f"{done}: {path}, last written {age} days ago")
     what = f"{len(outdated)} job folders, full logs and half rounds"
     print(f"{what} are older than {days} days; the record of what left is kept")
     return ExitCode.COMPLETE
 
 
-def find_outdated(kit: Path, days: int, now: float) -> tuple[dict[Path, int], dict[Path, str]]:
-    """Return what was last written more than so many days ago.
+def find_outdated(kit: Path, days: int, now: float) -> dict[Path, int]:
+    """Return folders of jobs and full logs in a kit that were last written more than so many days ago -> days since.
 
     Args:
         kit: The site's startup kit.
         now: The present time, in seconds since 1970.
-
-    Returns:
-        Folders of jobs and full logs -> days since they were last written; and of a job that is as old, but stays, its
-        folder -> why.
     """
     paths: dict[Path, int] = {}
-    kept: dict[Path, str] = {}
     for path in sorted(kit.iterdir()):
         age = int((now - _last_written(path)) // DAY_S)
         if path.is_symlink() or age < days:
             continue
-        if JOB.fullmatch(path.name) and any(path.glob(STUDY)):
-            if reason := _reason_to_keep(path):
-                kept[path] = reason
-            else:
-                paths[path] = age
-        elif FULL_LOG.fullmatch(path.name) and path.is_file():
+        is_job = JOB.fullmatch(path.name) is not None and any(path.glob(STUDY))
+        is_log = FULL_LOG.fullmatch(path.name) is not None and path.is_file()
+        if is_job or is_log:
             paths[path] = age
-    return paths, kept
+    return paths
 
 
 def find_half_rounds(site: Site, name: str, days: int, now: float) -> dict[Path, int]:
@@ -91,34 +79,27 @@ def find_half_rounds(site: Site, name: str, days: int, now: float) -> dict[Path,
     return {path: age for path, age in ages.items() if age >= days}
 
 
-def _delete(path: Path) -> None:
-    """Delete a full log, or the folder of a job that has ended."""
-    if path.is_file():
-        path.unlink()
-        return
-    # Held until all is gone: no job begins in it meanwhile.
-    with _hold_ended_job(path):
-        shutil.rmtree(path)
+def _delete(path: Path, is_trial: bool) -> str | None:
+    """Delete a file, or the folder of a job that has ended; return why it stays where it does.
 
-
-def _reason_to_keep(job: Path) -> str | None:
-    if any(job.rglob(FILE)):
+    Args:
+        is_trial: Whether to look only.
+    """
+    if any(path.rglob(FILE)):
         return "it holds a record of what left; set state_dir to a folder outside of it"
+    lock = path / JOB_LOCK
     try:
-        with _hold_ended_job(job):
-            return None
+        # Held until all is gone: no job begins in it meanwhile. Without a lock no executor of ours was in it.
+        with hold_lock(lock) if lock.exists() else nullcontext():
+            if is_trial:
+                return None
+            if path.is_file():
+                path.unlink()
+            else:
+                shutil.rmtree(path)
     except ConfigError:
         return "its job still runs"
-
-
-@contextmanager
-def _hold_ended_job(job: Path) -> Iterator[None]:
-    """Hold a job's folder; the errors of `silofl.base.files.hold_lock` where the job still runs."""
-    with ExitStack() as stack:
-        # One without a lock had no executor of ours, or one of an older version, and is old enough to have ended.
-        if (job / JOB_LOCK).exists():
-            stack.enter_context(hold_lock(job / JOB_LOCK))
-        yield
+    return None
 
 
 def _last_written(path: Path) -> float:

@@ -1,21 +1,19 @@
-"""Checks of what a study takes of the site's machine: disk, memory and GPU."""
+"""Checks of what a study takes of the site's machine: disk and GPU."""
 
 import os
 import shutil
-import subprocess
 
-import psutil
 import torch
 
 from silofl.base.errors import ConfigError, SiloFLError
 from silofl.data.cache import describe_source, fingerprint_preparation, open_parts
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
-from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
+from silofl.federation.needs import GIB, site_disk_bytes
 from silofl.flare.policy import count_job_gpus
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
-from silofl.hospital.machine import is_writable
+from silofl.hospital.machine import ask_system, is_writable
 from silofl.training.device import choose_device
 
 
@@ -48,17 +46,6 @@ def check_disk(candidate: Candidate) -> Finding:
         state_bytes=state,
         cache_bytes=cache,
     )
-
-
-def check_memory(candidate: Candidate) -> Finding:
-    """Compare the free memory with the least that training needs."""
-    need, free = site_memory_bytes(candidate.study), psutil.virtual_memory().available
-    facts = {"needed_bytes": need, "free_bytes": free}
-    if free < need:
-        return warning(
-            f"memory must be about {need / GIB:.1f} GiB free, not {free / GIB:.1f}; end other programs", **facts
-        )
-    return ok(f"{free / GIB:.1f} GiB of memory are free; training needs about {need / GIB:.1f}", **facts)
 
 
 def check_gpu(candidate: Candidate) -> Finding:
@@ -109,11 +96,7 @@ def explain_gpu_fault(error: RuntimeError) -> str:
 
 def list_gpu_users() -> str:
     """Return the numbers of the other processes that compute on a GPU here, as nvidia-smi says; none without it."""
-    try:
-        command = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.split()
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    found = ask_system("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader").split()
     return ", ".join(sorted({one for one in found if one.isdecimal()} - {str(os.getpid())}))
 
 

@@ -2,11 +2,8 @@
 
 import json
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from silofl.core.mixing import Arrays
 from silofl.data.parts import Examples
@@ -20,9 +17,8 @@ from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.hospital.resources import explain_gpu_fault
-from silofl.models.precision import narrow_arrays
 from silofl.parts.part import BEFORE, END, INSTEAD
-from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message
+from silofl.parts.task import COLLECT, TRAIN, Exchange, Message
 from silofl.parts.work import Work
 from silofl.training.device import choose_device
 from silofl.training.private import compute_study_epsilon, measure_round
@@ -120,41 +116,37 @@ def check_leaving(candidate: Candidate) -> Finding:
                 "in site.yaml, or stay out of the study"
             )
     gate = Gate.of(candidate.study, candidate.settings)
-    needed, asked = _find_later_arrays(candidate, gate)
-    if refused := sorted({*map(gate.kind, needed)} - gate.allowed):
+    needed, asked = _find_later_kinds(candidate, gate)
+    if refused := sorted(needed - gate.allowed):
         return failed(
             f"may_leave of site.yaml must name {', '.join(refused)}, which only a later round takes out; without it "
             "the site's answer is refused then: add it, or stay out of the study"
         )
     kinds = group_by_kind([answer.arrays for answer in answers], gate)
-    later = group_by_kind(
-        [needed, {name: array for name, array in asked.items() if gate.kind(name) in gate.allowed}], gate
-    )
-    entries = {kind.role for kind in gate.kinds if kind.is_entry}
-    numbers = {name: value for answer in answers for name, value in answer.meta.items() if name not in entries}
-    kinds[NUMBERS] = {"bytes": len(json.dumps(numbers)), "names": sorted(numbers)}
-    withheld = [
-        str(said["withheld"])
-        for answer in answers
-        for said in answer.meta.values()
-        if isinstance(said, dict) and "withheld" in said
-    ]
-    says = f", and one of a later round {_list_kinds(later)}" if later else ""
-    says += "; and no image, label, case or patient"
+    withheld: list[str] = []
+    numbers: dict[str, Any] = {}
     for answer in answers:
-        for kind in gate.list_entries(answer):
-            size = len(json.dumps(answer.meta[kind.role]))
-            kinds[kind.name] = {"bytes": size, "names": [kind.role], "purpose": kind.purpose}
-    num_patients = candidate.data.training.num_patients
-    if (
-        not candidate.study.asks_alone
-        and num_patients < gate.min_patients
-        and not withheld
-        and any(kind.is_of_images for kind in gate.kinds)
-    ):
-        withheld = [f"means over the images, of {num_patients} training patients; min_patients is {gate.min_patients}"]
+        entries = {kind.role: kind for kind in gate.list_entries(answer)}
+        for name, value in answer.meta.items():
+            if name in entries:
+                kind = entries[name]
+                kinds[kind.name] = {"bytes": len(json.dumps(value)), "names": [name], "purpose": kind.purpose}
+            elif isinstance(value, dict) and "withheld" in value:
+                withheld.append(str(value["withheld"]))
+            else:
+                numbers[name] = value
+    kinds[NUMBERS] = {"bytes": len(json.dumps(numbers)), "names": sorted(numbers)}
+    few = _find_kinds_of_few(candidate, gate)
+    if few and not withheld:
+        withheld.append(f"{', '.join(sorted(few))}, of fewer than {gate.min_patients} patients in training")
+    later = sorted((needed | asked & gate.allowed) - kinds.keys())
+    listed = ", ".join(f"{kind} {entry['bytes']} bytes" for kind, entry in kinds.items())
+    says = f", and one of a later round {', '.join(later)}" if later else ""
+    says += "; and no image, label, case or patient"
     says += f"; withheld: {withheld[0]}" if withheld else ""
-    return ok(f"an answer takes out {_list_kinds(kinds)}{says}", kinds=kinds | later)
+    return ok(
+        f"an answer takes out {listed}{says}", kinds=kinds | {kind: {"purpose": gate.purpose(kind)} for kind in later}
+    )
 
 
 def find_largest_volume(data: SiteData) -> Examples:
@@ -204,31 +196,23 @@ def _try_exchanges(candidate: Candidate) -> list[Message]:
         return left
 
 
-def _find_later_arrays(candidate: Candidate, gate: Gate) -> tuple[Arrays, Arrays]:
-    """Return as zeros what later tasks take out beside the first training: of rounds, and asked for after the last."""
-    study, site, server = candidate.study, candidate.kit.name, candidate.server
+def _find_later_kinds(candidate: Candidate, gate: Gate) -> tuple[set[str], set[str]]:
+    """Return the kinds that later rounds take out beside the first, and those that are asked for after the last."""
+    study, server = candidate.study, candidate.server
     rounds = [Exchange(TRAIN, study.rounds)]
-    rounds += server.asks(INSTEAD, study.total_rounds) if study.total_rounds > study.training_rounds else []
-    known = server.expected(site, Exchange(TRAIN, 1))
-    needed = {name: one for exchange in rounds for name, one in server.expected(site, exchange).items()}
-    asked = {
-        name: one
-        for task in (COLLECT, server.test.task)
-        for name, one in server.expected(site, Exchange(task, study.rounds)).items()
-    }
-    # Of too few patients they are withheld.
-    is_enough = candidate.data.training.num_patients >= gate.min_patients
-    of_few = {kind.name for kind in gate.kinds if kind.is_of_images and not is_enough}
-
-    def new(expected: Mapping[str, Expected], known: Mapping[str, Expected]) -> Arrays:
-        found = {name: one for name, one in expected.items() if name not in known and gate.kind(name) not in of_few}
-        return narrow_arrays({name: np.zeros(one.shape or (), one.dtype) for name, one in found.items()}, study)
-
-    return new(needed, known), new(asked, known | needed)
+    if study.total_rounds > study.training_rounds:
+        rounds += server.asks(INSTEAD, study.total_rounds)
+    few = _find_kinds_of_few(candidate, gate)
+    needed = gate.list_kinds(*rounds) - gate.list_kinds(Exchange(TRAIN, 1)) - few
+    asked = gate.list_kinds(Exchange(COLLECT, study.rounds), Exchange(server.test.task, study.rounds)) - few
+    return needed, asked
 
 
-def _list_kinds(kinds: Mapping[str, Mapping[str, Any]]) -> str:
-    return ", ".join(f"{kind} {entry['bytes']} bytes" for kind, entry in kinds.items())
+def _find_kinds_of_few(candidate: Candidate, gate: Gate) -> set[str]:
+    """Return the kinds that the site withholds because it has too few training patients."""
+    if candidate.study.asks_alone or candidate.data.training.num_patients >= gate.min_patients:
+        return set()
+    return {kind.name for kind in gate.kinds if kind.is_of_images}
 
 
 def _make_trial_site(candidate: Candidate, folder: str) -> SiteRounds:

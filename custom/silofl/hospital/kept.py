@@ -1,0 +1,59 @@
+"""What a site keeps: the studies of which there is anything, and the folders of their runs."""
+
+import re
+from functools import partial
+from glob import escape, glob
+from pathlib import Path
+
+from silofl.base.errors import ConfigError
+from silofl.base.settings import NAME
+from silofl.setup.site import Site
+
+# Stands in for a study's name while folders are looked for.
+MARK = "anystudyofthesite"
+# As the server names a run: study, time and four random digits.
+RUN = re.compile(rf"(?P<study>{NAME[1:-1]})-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{4}}")
+
+
+def find_studies(site: Site, name: str) -> list[str]:
+    """Return the studies that a site's settings name, or of which it keeps anything."""
+    found = {*site.studies, *(site.data if isinstance(site.data, dict) else ())}
+    for folder_of in (site.state_folder, site.cache_folder, partial(find_data_folder, site)):
+        place = folder_of(MARK, name)
+        found |= _match_studies(place) if place else set()
+    if "{study}" not in site.state_dir:
+        found |= {run["study"] for path in site.state_folder("", name).glob("*") if (run := RUN.fullmatch(path.name))}
+    return sorted(found)
+
+
+def find_runs(site: Site, study: str, name: str) -> list[Path]:
+    """Return the folders of a study's runs at a site."""
+    state, cache = site.state_folder(study, name), site.cache_folder(study, name)
+    folders = sorted(path for path in state.glob("*") if path.is_dir() and path != cache)
+    if "{study}" in site.state_dir:
+        return [path for path in folders if not path.is_symlink()]
+    return [path for path in folders if (run := RUN.fullmatch(path.name)) and run["study"] == study]
+
+
+def find_data_folder(site: Site, study: str, name: str) -> Path | None:
+    """Return the folder of a study's data; None where the site has none for it."""
+    return site.data_folder(study, name) if study in site.data_by_study(study) else None
+
+
+def require_site_name(site: Site, study: str, name: str | None) -> str:
+    """Return the site's name; nothing where no folder of its settings needs it.
+
+    Raises:
+        ConfigError: A folder does, and it is not given.
+    """
+    folders = (site.state_dir, site.cache_dir or "", *site.data_by_study(study).values())
+    if name is None and any("{site}" in folder for folder in folders):
+        raise ConfigError("--site must name the site, because {site} stands in site.yaml; give its name")
+    return name or ""
+
+
+def _match_studies(place: Path) -> set[str]:
+    """Return the studies for which a folder is there, by the folder of the study `MARK`."""
+    pattern = re.escape(str(place)).replace(MARK, f"(?P<study>{NAME[1:-1]})", 1).replace(MARK, "(?P=study)")
+    paths = glob(escape(str(place)).replace(MARK, "*")) if MARK in str(place) else []
+    return {match["study"] for path in paths if (match := re.fullmatch(pattern, path))}
