@@ -60,7 +60,7 @@ class Round:
     """
 
     # Keys of release 0.4's ledgers that are not read any more.
-    REMOVED: ClassVar[tuple[str, ...]] = ("distance",)
+    FORMER_KEYS: ClassVar = ("distance",)
     round: int
     started_at: str = ""
     asked: list[str] = field(default_factory=list)
