@@ -29,7 +29,6 @@ from silofl.importing.site_files import (
     split_patients,
     unify_spellings,
 )
-from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.image_grid import find_turned
 from silofl.reading.patient_ids import count_shared_ids, read_own_id
 
@@ -333,12 +332,10 @@ def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[
     # {case}.png also fits the files of {case}_mask.png.
     for place in sorted(range(len(patterns)), key=lambda i: -len(patterns[i].replace(CASE, ""))):
         expression = _expression(patterns[place])
-        paths = sorted(folder.glob(_wildcards(patterns[place])))
-        beside = {*filter(None, map(find_voxel_file, paths))}
-        for path in paths:
+        for path in sorted(folder.glob(_wildcards(patterns[place]))):
             name = path.relative_to(folder).as_posix()
             match = expression.fullmatch(name)
-            if match is None or path in taken or path in beside:
+            if match is None or path in taken:
                 continue
             check_utf8_name(site, name)
             split_ending(path, f"site {site!r}: {name}")
