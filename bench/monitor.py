@@ -72,7 +72,7 @@ def draw_hospital(change: Change, volume: int, rng: np.random.Generator) -> list
             shares = {REFUSED: bool(rng.random() < 0.02), WARNED: bool(heads)} | dict.fromkeys(heads, True)
             shares[FALLBACK] = bool(rng.random() < fallback + part * change.fallback)
             time = datetime(2027 + month // 12, month % 12 + 1, 15)
-            answers.append(Answer(time, "f", "x", "", "", "global", "segmentation", shares | numbers))
+            answers.append(Answer(time, "f", "x", "", "", "global", shares | numbers))
     return answers
 
 

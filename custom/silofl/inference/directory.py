@@ -107,17 +107,18 @@ def read_model_folder(folder: Path) -> Contents:
         ) from None
 
 
-def refuse_older(facts: object, name: str) -> None:
-    """Refuse what versions before 0.4 wrote, the mean of the federated and a site's own model among it.
+def check_facts(facts: object, name: str) -> dict[str, Any]:
+    """Return the content of a model.json, whose file is called by a name.
 
     Raises:
-        ConfigError: The content of a model.json, named so, is of such a version, or none at all.
+        ConfigError: A version before 0.4 wrote it, as the mean of the federated and a site's own model, or it is none.
     """
     if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("beside") is not None:
         raise ConfigError(
             f"{name} is damaged, or was written by a version before 0.4. Copy the folder again, or read it with the "
             "version of SiloFL that wrote it."
         )
+    return facts
 
 
 def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, dict[str, Tensor]]) -> Contents:
@@ -257,8 +258,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         near = next((place for place in places if place.is_dir() and place != folder), None)
         remedy = f"did you mean {near}?" if near else f"name a folder {FOLDER} or chosen that a run has written"
         raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}")
-    refuse_older(facts, f"{folder.name}/{HEAD}")
-    return facts
+    return check_facts(facts, f"{folder.name}/{HEAD}")
 
 
 def _check_content(folder: Path, facts: dict[str, Any]) -> None:
