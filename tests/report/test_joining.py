@@ -122,6 +122,7 @@ def test_the_sentence_counts_verdicts_and_says_why_a_site_could_not_choose(
     [
         (joined(), []),
         (joined(verdict=WORSE, kept=0.6), ["bad"]),
+        (joined(federated=0.6), ["warning"]),
         # below by less than the decimals that are shown
         (joined(federated=0.6998, local=0.7002), []),
         (joined(federated=0.0), ["warning"]),

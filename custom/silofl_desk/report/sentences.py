@@ -9,6 +9,7 @@ from typing import Any
 
 from silofl.core.findings import name_absence
 from silofl.core.gain import LEAST_UNITS, WORSE
+from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
@@ -332,8 +333,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
     Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model
     that a site keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated
-    model near 0 where the site keeps another one, a label that no site's test finds, and sites where no model is better
-    than guessing. That none is anywhere is what `lead_sentence` begins with.
+    model near 0 or below the site's own where the site keeps another one, a label that no site's test finds, and sites
+    where no model is better than guessing. That none is anywhere is what `lead_sentence` begins with.
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.values.items()}
@@ -367,15 +368,18 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
 def _doubt_federated(one: Joined) -> list[str]:
     """Return what is wrong with the federated model at a site, unless it has been said of the one that it keeps."""
-    federated = one.tested(SHIFTED)
-    if federated is None or one.tested(LOCAL) is None:
+    federated, local = one.tested(SHIFTED), one.tested(LOCAL)
+    if federated is None or local is None:
         return []
     if federated < NEAR_ZERO:
         return [f"the federated model is near 0 there, {format_number(federated)}"]
     if (one.tested(FEDERATED) or 0.0) < NEAR_ZERO:
         at_half, with_own = format_number(one.tested(FEDERATED)), f"with the site's own {format_number(federated)}"
         return [f"the federated model is near 0 there with the usual decision threshold, {at_half}; {with_own}"]
-    return []
+    # Less than by that much no site would keep its own model.
+    if _keeps_lower(one) or local - federated <= LEAST_LEAD:
+        return []
+    return [f"the federated model scores {format_number(federated)}, the hospital's own model {format_number(local)}"]
 
 
 def _keeps_lower(one: Joined) -> bool:
