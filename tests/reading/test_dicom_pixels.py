@@ -15,7 +15,7 @@ from pydicom.encaps import encapsulate, generate_frames
 from pydicom.pixels import apply_color_lut
 
 from silofl.base.errors import DataError
-from silofl.reading.dicom_codestreams import ADOBE, JFIF
+ADOBE, JFIF = 0xEE, 0xE0
 from silofl.reading.header import read_header
 from silofl.reading.images import read_image, read_label
 from tests.conftest import group
