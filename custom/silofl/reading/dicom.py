@@ -269,7 +269,7 @@ def check_form(header: Dataset, name: str) -> None:
         DataError: An element has a value that cannot be read rightly.
         Exception: Whatever pydicom raises on broken bytes.
     """
-    for judge in (_judge_kind, judge_numbers, _judge_form):
+    for judge in (_judge_kind, _judge_form):
         check_judgements(judge(header), name)
 
 
@@ -286,6 +286,7 @@ def _judge_kind(header: Dataset) -> Judgement:
 
     drawn = DRAWN.get(header.get("Modality"))
     yield drawn is not None, f"be {drawn}"
+    yield from judge_numbers(header)
     yield from judge_tiles(header)
     # The vectors that number the frames, as of nuclear medicine by energy, detector, time and slice.
     keys = [keyword_for_tag(tag) for tag in list_values(header.get("FrameIncrementPointer"))]

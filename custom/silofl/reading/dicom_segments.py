@@ -158,9 +158,8 @@ def _find_step(plane: Plane, heights: NDArray[np.float64], name: str) -> float:
 
 def _read_frames(header: Dataset, name: str) -> Iterator[NDArray]:
     """Yield the segment's number of each pixel of each frame, (columns, rows); 0 where there is none."""
-    syntax = read_syntax(header)
     kind, most = header.SegmentationType, header.get("MaximumFractionalValue", 1)
-    for plane, (stored, _) in zip(read_planes(header), get_decoder(syntax).iter_array(header, raw=True), strict=True):
+    for plane, stored in zip(read_planes(header), _unpack_frames(header), strict=True):
         if kind == "LABELMAP":
             yield stored.T.astype(DTYPE)
             continue
@@ -170,6 +169,24 @@ def _read_frames(header: Dataset, name: str) -> Iterator[NDArray]:
                 f"{odd[0]} of {most}; save it as BINARY"
             )
         yield np.where(stored.T != 0, DTYPE.type(plane[SEGMENT]), DTYPE.type(0))
+
+
+def _unpack_frames(header: Dataset) -> Iterator[NDArray]:
+    """Yield the pixels of each frame as stored, (rows, columns)."""
+    if header.file_meta.TransferSyntaxUID == uid.RLELossless:
+        yield from (array for array, _ in get_decoder(uid.RLELossless).iter_array(header, raw=True))
+        return
+    size, bits = header.Rows * header.Columns, header.BitsAllocated
+    raw = np.frombuffer(header.PixelData, np.uint8)
+    for frame in range(int(header.NumberOfFrames)):
+        # A frame of single bits begins and ends anywhere within a byte.
+        first, last = frame * size * bits, (frame + 1) * size * bits
+        content = raw[first // 8 : -(-last // 8)]
+        if bits == 1:
+            content = np.unpackbits(content, bitorder="little")[first % 8 :][:size]
+        else:
+            content = content.view(f"<u{bits // 8}")
+        yield content.reshape(header.Rows, header.Columns)
 
 
 def _find_place(plane: Plane, shape: Sequence[int], image: Image, must: str, number: int) -> NDArray[np.int64]:
