@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from silofl.base.errors import DataError
 from silofl.data.progress import track_slow_progress
 from silofl.importing.site_files import visible_files
-from silofl.reading.dicom import check_form
+from silofl.reading.dicom_checks import check_form
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_planes import PICTURES, POSITION, SEVERAL, arrange_frames, count_frames, read_planes
 from silofl.reading.endings import DICOM_ENDINGS, has_dicom_mark

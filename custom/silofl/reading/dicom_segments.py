@@ -16,7 +16,7 @@ from pydicom.pixels import get_decoder
 
 from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, check_bytes
-from silofl.reading.dicom import (
+from silofl.reading.dicom_checks import (
     COPY_OR_EXPORT,
     EXPORT,
     Judgement,
@@ -24,9 +24,9 @@ from silofl.reading.dicom import (
     judge_numbers,
     judge_size,
     judge_tiles,
-    read_syntax,
 )
 from silofl.reading.dicom_files import read_elements
+from silofl.reading.dicom_frames import read_syntax
 from silofl.reading.dicom_planes import SAME, SEGMENT, THICKNESS, Plane, count_frames, first_grid, read_planes
 from silofl.reading.image import GRID_TOLERANCE_MM, SAME_VOXEL, Image, is_same_voxel
 from silofl.reading.label_grid import match_voxels, view_voxels
