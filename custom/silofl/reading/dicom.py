@@ -171,9 +171,11 @@ def _read_checked(path: Path, name: str) -> Dataset:
     header = pydicom.dcmread(path, force=True)
     if header.get("Modality") not in DRAWN and "PixelData" not in header:
         kind = UID(header.get("SOPClassUID") or header.file_meta.get("MediaStorageSOPClassUID") or "").name
+        if not kind or "Image" in kind:
+            raise ValueError("it holds no whole numbers in PixelData")
         raise DataError(
-            f"{name} must be an image with PixelData, not a DICOM file of the kind '{kind}' without them; name the "
-            "file or folder that holds the pixels"
+            f"{name} must be an image, not a DICOM file of the kind '{kind}'; name the file or folder that holds the "
+            "pixels"
         )
     # Where it says nothing, a pixel is one number.
     header.setdefault("SamplesPerPixel", 1)

@@ -182,7 +182,7 @@ def step_between(planes: Sequence[Plane], name: str, files: Sequence[str] = ()) 
     steps = np.diff(places, axis=0)
     size, step = np.linalg.norm(steps, axis=1), steps.mean(axis=0)
     own_series = "save each time point, echo or direction as a series in a folder of its own"
-    # Wherever they stand: GDCM leaves slices of which two share a place in the order of their names.
+    # Wherever they stand: frames of several times come in any order.
     _, first, which = np.unique(np.round(places / SAME_PLACE_MM), axis=0, return_index=True, return_inverse=True)
     if len(first) < len(places):
         other = next(place for place, group in enumerate(which.ravel()) if first[group] != place)
