@@ -351,7 +351,7 @@ def write_segmentation(tmp_path):
         for key, value in elements.items():
             setattr(data, key, value)
         if syntax == RLELossless:
-            data.compress(syntax, generate_instance_uid=False)
+            data.compress(syntax, encoding_plugin="pydicom", generate_instance_uid=False)
         data.file_meta.TransferSyntaxUID = syntax
         path = tmp_path / "seg.dcm"
         data.save_as(path, enforce_file_format=True)

@@ -19,7 +19,7 @@ import numpy as np
 
 from silofl.base.errors import DataError, quote_value
 from silofl.base.files import make_folder, write_atomically
-from silofl.reading.dicom_lengths import judge_size
+from silofl.reading.dicom_checks import judge_size
 from silofl.reading.patient_names import key_patient
 from silofl_clinic.pseudonyms import Pseudonyms
 from silofl_clinic.settings import Clinic

@@ -8,6 +8,7 @@ import SimpleITK
 from PIL import Image
 
 from silofl.base.errors import DataError
+from silofl.reading import formats
 from silofl.reading.images import read_image, read_label
 from tests.data.conftest import assert_refused, edit
 
@@ -142,13 +143,17 @@ def test_a_radiograph_that_counts_from_white_is_turned_round(slice_file):
 @pytest.mark.parametrize("modality", ["CT", "MR", "NM", "PT"])
 def test_measured_numbers_are_never_turned_round(slice_file, modality):
     edit(slice_file, PhotometricInterpretation="MONOCHROME1", Modality=modality)
-    assert_refused("99.dcm must be shown with its largest value white .MONOCHROME2., not black", slice_file)
+    np.testing.assert_array_equal(read_image(slice_file).array, VOLUME[None, ..., :1])
 
 
-def test_a_refusal_does_not_say_where_in_its_source_a_library_failed(slice_file):
-    # GDCM cannot turn such numbers round.
-    edit(slice_file, PhotometricInterpretation="MONOCHROME1", BitsStored=12, HighBit=11, Modality="CR")
-    assert "cxx" not in assert_refused("99.dcm must be a whole file, .* one .An invalid logic behavior", slice_file)
+def test_a_refusal_does_not_say_where_in_its_source_a_library_failed(tmp_path):
+    def fail():
+        raise RuntimeError(
+            "Exception thrown in SimpleITK ImageFileReader_Execute: /tmp/itkNrrd.cxx:302:\nITK ERROR: no axis"
+        )
+
+    with pytest.raises(DataError, match=r"x.nrrd must be a whole file, not a truncated or corrupt one \(no axis\)"):
+        formats._explain_errors(fail, tmp_path / "x.nrrd", "x.nrrd")
 
 
 def test_slices_of_a_series_in_a_folder_within_it_are_refused_and_another_series_there_is_not(series, write_dicom):
@@ -164,9 +169,9 @@ def test_slices_of_a_series_in_a_folder_within_it_are_refused_and_another_series
 def test_a_folder_with_two_dicom_series_or_none_is_refused(series, slice_file, tmp_path):
     slice_file.rename(series / "other.dcm")
     assert_refused("series must be a folder with one DICOM series, not 2: 7 files as 93.dcm, 1 files as other", series)
-    none = "must be a folder that holds the files of one DICOM series itself; it does not: name the "
-    assert_refused(f"slice {none}image's own file, or another folder", slice_file.parent)
-    assert_refused(f"{tmp_path.name} {none}folder in it that does, or an image's own file$", tmp_path)
+    none = "must be a folder that holds the files of one DICOM series itself; it does not: name the folder that does"
+    for folder in (slice_file.parent, tmp_path):
+        assert_refused(f"{folder.name} {none}, or an image's own file$", folder)
 
 
 @pytest.mark.parametrize("more", [{}, {"SliceLocation": "2.5"}, {"ViewPosition": "PA"}])
@@ -178,18 +183,6 @@ def test_files_of_which_none_says_where_it_lies_are_pictures_and_no_volume(serie
     # As it says.
     for path in series.iterdir():
         assert read_image(path).spatial_shape[2] == 1
-
-
-def test_a_copy_in_a_series_is_named_and_may_be_removed(series):
-    whole = read_image(series)
-    for name in ("97", "98"):
-        shutil.copy(series / f"{name}.dcm", series / f"{name} (1).dcm")
-    said = assert_refused("series must hold each file once, not copies of others; remove", series)
-    copies = said.partition("remove ")[2].split(", ")
-    assert sorted(copies) == ["97 (1).dcm", "98 (1).dcm"]
-    for name in copies:
-        (series / name).unlink()
-    np.testing.assert_array_equal(read_image(series).array, whole.array)
 
 
 def test_two_versions_of_a_slice_are_named(series):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from silofl.base.errors import DataError
 from silofl.data.progress import track_slow_progress
 from silofl.importing.site_files import visible_files
+from silofl.reading.dicom_checks import check_form
 from silofl.reading.dicom_files import read_elements
-from silofl.reading.dicom_planes import PICTURES, POSITION, SEVERAL, arrange_frames, read_planes
+from silofl.reading.dicom_planes import PICTURES, POSITION, SEVERAL, arrange_frames, count_frames, read_planes
 from silofl.reading.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.reading.patient_names import key_patient
 
@@ -176,10 +177,6 @@ def _describe(members: list[tuple[Path, Dataset]]) -> Series:
 
 def _find_refusal(members: Sequence[tuple[Path, Dataset]]) -> str:
     """Return what the reader of images would refuse of a series, as after "must", by the header of its first file."""
-    # They import pydicom, which other imports do not need.
-    from silofl.reading.dicom_elements import count_frames
-    from silofl.reading.dicom_pixels import check_form
-
     path, headers, name = members[0][0], [header for _, header in members], "it"
     if "Rows" not in headers[0] or headers[0].get("Modality") == SEGMENTATION:
         return ""

@@ -25,6 +25,8 @@ INDEX = "DimensionIndexValues"
 SCALE = ("RescaleSlope", "RescaleIntercept")
 # What stored numbers measure, as beside the scale that makes them intensities: not applied, but one in a volume.
 REAL_WORLD = ("RealWorldValueSlope", "RealWorldValueIntercept")
+# What the stored numbers of a radiotherapy dose are multiplied with, whatever their scale is.
+DOSE_SCALE = "DoseGridScaling"
 # Of a radiotherapy dose: how far each frame lies from the first one along the normal, or at what height.
 OFFSETS = "GridFrameOffsetVector"
 # Where a file with many frames keeps what else stands in the header itself.
@@ -38,7 +40,11 @@ GROUPS = {
     **dict.fromkeys(SCALE, "PixelValueTransformationSequence"),
     **dict.fromkeys(REAL_WORLD, "RealWorldValueMappingSequence"),
 }
-# With the scale they decide the type that GDCM reads pixels into.
+# How many numbers an element holds; of the offsets of a dose one a frame.
+COUNTS = {SPACING: 2, POSITION: 3, DIRECTION: 6, **dict.fromkeys((*SCALE, DOSE_SCALE), 1)}
+# Where the size of a pixel stands in an image without a place: of a patient's, a detector's, a film's, a beam's plane.
+SPACINGS = (SPACING, "ImagerPixelSpacing", "NominalScannedPixelSpacing", "ImagePlanePixelSpacing")
+# With the scale they decide the type that pixels are read into.
 STORED = ("PixelRepresentation", "BitsStored")
 # Slices lie further apart.
 SAME_PLACE_MM = 1e-3
@@ -107,12 +113,8 @@ def arrange_frames(
     step = step_between(planes, name)
     if count > 1 and step is None and not planes[0][DISTANCE]:
         raise DataError(f"{name} must {FILM.format(count)}")
-    if not is_scaled_alike(planes):
-        raise DataError(
-            f"{name} must have one rescale slope and intercept for all frames, as only those of the first are read; "
-            "save a file for each slice"
-        )
-    check_measures(planes, name)
+    if is_scaled_alike(planes):
+        check_measures(planes, name)
     return order, planes, step
 
 
@@ -180,7 +182,7 @@ def step_between(planes: Sequence[Plane], name: str, files: Sequence[str] = ()) 
     steps = np.diff(places, axis=0)
     size, step = np.linalg.norm(steps, axis=1), steps.mean(axis=0)
     own_series = "save each time point, echo or direction as a series in a folder of its own"
-    # Wherever they stand: GDCM leaves slices of which two share a place in the order of their names.
+    # Wherever they stand: frames of several times come in any order.
     _, first, which = np.unique(np.round(places / SAME_PLACE_MM), axis=0, return_index=True, return_inverse=True)
     if len(first) < len(places):
         other = next(place for place, group in enumerate(which.ravel()) if first[group] != place)
@@ -211,6 +213,45 @@ def first_grid(planes: Sequence[Plane]) -> NDArray[np.float64] | None:
     down, across = map(float, spacing)
     place = np.array(position, dtype=np.float64)
     return np.stack([across * to_column, down * to_row, np.cross(to_column, to_row), place], axis=1)
+
+
+def build_affine(header: Dataset, planes: Sequence[Plane], step: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """Return voxel indices to millimetres to the left, back and head, (4, 4); 1 mm and place 0 where none is stated.
+
+    Args:
+        header: Of the first plane, which may state the size of its pixels elsewhere.
+        step: From one plane to the next; None where it is not known by their places.
+    """
+    first = planes[0]
+    spacing = next((header[key].value for key in SPACINGS if header.get(key)), (1, 1))
+    stated = {POSITION: first[POSITION] or (0, 0, 0), DIRECTION: first[DIRECTION] or (1, 0, 0, 0, 1, 0)}
+    grid = first_grid([{**stated, SPACING: first[SPACING] or spacing}])
+    affine = np.eye(4)
+    if grid is not None:
+        affine[:3] = grid
+    affine[:3, 2] *= abs(float(first[DISTANCE] or 1))
+    if step is not None:
+        affine[:3, 2] = step
+    return affine
+
+
+def read_scale(plane: Plane) -> tuple[float, float]:
+    """Return slope and intercept; 1 and 0 where they are not stated."""
+    slope, intercept = (plane[key] for key in SCALE)
+    return 1.0 if slope is None else float(slope), 0.0 if intercept is None else float(intercept)
+
+
+def count_frames(header: Dataset) -> int:
+    """Return how many frames a file says that it holds."""
+    return int(header.get("NumberOfFrames") or 1)
+
+
+def list_values(value: Any) -> list[Any]:  # noqa: ANN401 (any element)
+    """Return the values of an element, which pydicom gives as such where there is one alone."""
+    if value is None:
+        return []
+    # Of several, pydicom makes a list of its own.
+    return [*value] if hasattr(value, "append") else [value]
 
 
 def is_scaled_alike(planes: Sequence[Plane]) -> bool:

@@ -16,15 +16,27 @@ from pydicom.pixels import get_decoder
 
 from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, check_bytes
+from silofl.reading.dicom_checks import (
+    COPY_OR_EXPORT,
+    EXPORT,
+    Judgement,
+    check_judgements,
+    judge_numbers,
+    judge_size,
+    judge_tiles,
+)
 from silofl.reading.dicom_files import read_elements
-from silofl.reading.dicom_pixels import check_segments
-from silofl.reading.dicom_planes import SAME, SEGMENT, THICKNESS, Plane, first_grid, read_planes
+from silofl.reading.dicom_frames import read_syntax
+from silofl.reading.dicom_planes import SAME, SEGMENT, THICKNESS, Plane, count_frames, first_grid, read_planes
 from silofl.reading.image import GRID_TOLERANCE_MM, SAME_VOXEL, Image, is_same_voxel
 from silofl.reading.label_grid import match_voxels, view_voxels
 from silofl.reading.raw_volume import LPS_TO_RAS
 
 # What unpacks without end (Deflated) is told by the file's first bytes, before anything is unpacked.
 READ = (uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian, uid.RLELossless)
+# How a segmentation may say which pixels are of a segment -> bits of a pixel.
+BITS = {"BINARY": (1,), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
+MOST_SEGMENTS = (1 << 16) - 1
 # Of numbers of segments, which are kept so.
 DTYPE = np.dtype(np.uint16)
 # Slices may be thinner than they lie apart, but where they are so by half one may have been left out.
@@ -50,7 +62,8 @@ def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Seque
             f"{name} must be stored as it is or as RLE, not as {uid.UID(syntax).name}; export it without compression"
         )
     header = dcmread(path)
-    check_segments(header, name)
+    for judge in (_judge_form, judge_tiles, judge_numbers, _judge_frames, judge_size):
+        check_judgements(judge(header), name)
     # A grid alone, which takes no memory.
     image = Image(np.broadcast_to(np.uint8(0), (1, *shape)), np.array(affine), None)
     check_bytes(name, (1, *shape), DTYPE.itemsize)
@@ -66,6 +79,31 @@ def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Seque
         seen.add(key)
         _lay_frame(pixels, place, layers, name)
     return Decoded(np.stack(layers), image.affine)
+
+
+def _judge_form(header: Dataset) -> Judgement:
+    yield "PixelData" not in header, f"hold PixelData; {COPY_OR_EXPORT}"
+    kind = header.get("SegmentationType")
+    yield kind not in BITS, f"have a SegmentationType of {', '.join(BITS)}, not {str(kind)[:20]}; {EXPORT}"
+    stored = (header.BitsAllocated, header.SamplesPerPixel)
+    is_packed = stored[0] == 1 and read_syntax(header) == uid.RLELossless
+    yield (
+        stored not in [(bits, 1) for bits in BITS[kind]] or is_packed,
+        f"have BitsAllocated {' or '.join(map(str, BITS[kind]))} for {kind}, SamplesPerPixel 1, and no compression "
+        f"where a pixel is one bit, not {stored[0]} and {stored[1]}; {EXPORT}",
+    )
+
+
+def _judge_frames(header: Dataset) -> Judgement:
+    """Judge whether each frame says of which segment it is."""
+    planes, frames = list(read_planes(header)), count_frames(header)
+    yield len(planes) != frames, f"describe each of its {frames} frames, not {len(planes)}; {COPY_OR_EXPORT}"
+    for plane in planes:
+        number = plane[SEGMENT]
+        yield (
+            header.SegmentationType != "LABELMAP" and number not in range(1, MOST_SEGMENTS + 1),
+            f"name the segment of each frame ({SEGMENT}), from 1 to {MOST_SEGMENTS}, not {number}; {EXPORT}",
+        )
 
 
 def find_grid(path: Path, name: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:

@@ -99,7 +99,7 @@ def dicom_headers(path: Path, skips_others: bool = False) -> Iterator[Dataset]:
     """
     for file in list_files(path):
         try:
-            # As GDCM reads them, without the preamble too, which old archives leave out.
+            # Old archives leave out the preamble.
             header = read_elements(file, force=True)
         except Exception as error:  # pydicom raises whatever its parsers raise
             if skips_others and not isinstance(error, DataError):
