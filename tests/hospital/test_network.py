@@ -191,7 +191,7 @@ def test_a_kit_is_compared_with_what_the_studys_models_need_of_the_line(candidat
     assert answer.status == "ok" and answer.facts["least_bits"] == round(2 * 8 * size / 5)
     say_line(kit, silofl_bandwidth=1000)
     answer = network.check_line(site)
-    assert answer.status == "warning" and "Ask the study lead to make the kits again" in answer.sentence
+    assert answer.status == "warning" and "Ask the study lead for new kits" in answer.sentence
     say_line(kit, **make_settings(8 * size, 2))
     assert network.check_line(site).status == "ok"
 

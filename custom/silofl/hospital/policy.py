@@ -16,7 +16,7 @@ from silofl.flare.policy import (
     streams_logs,
 )
 from silofl.hospital.candidate import Candidate, Participant
-from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.hospital.finding import Finding, expect, failed, ok, warning
 from silofl.parts.part import BEFORE
 from silofl.parts.task import TRAIN, Exchange
 from silofl.setup.extensions import check_extensions
@@ -90,9 +90,8 @@ def check_classes(candidate: Participant) -> Finding:
 
 def check_job_files(candidate: Participant) -> Finding:
     """Check that jobs may bring SiloFL's files alone, whose names NVFlare takes for nothing else."""
-    if not checks_files(candidate.kit):
-        return failed(WITHOUT_JOB_FILES)
-    return ok("local/resources.json keeps out jobs with other files than a study, its configurations and a model")
+    fine = "local/resources.json keeps out jobs with other files than a study, its configurations and a model"
+    return expect(checks_files(candidate.kit), fine, WITHOUT_JOB_FILES)
 
 
 def check_brought_code(candidate: Candidate) -> Finding:
@@ -116,9 +115,8 @@ def check_brought_code(candidate: Candidate) -> Finding:
 
 def check_rights(candidate: Candidate) -> Finding:
     """Check that nobody has a right here that an earlier release gave, and this one took back."""
-    if old := list(list_old_rights(candidate.kit)):
-        return failed(old[0])
-    return ok("local/authorization.json lets leads alone submit studies, and none of them stop this site")
+    old = "; ".join(list_old_rights(candidate.kit))
+    return expect(not old, "local/authorization.json lets leads alone submit studies, and none stop this site", old)
 
 
 def check_egress(candidate: Candidate) -> Finding:
@@ -133,14 +131,16 @@ def check_egress(candidate: Candidate) -> Finding:
     except ConfigError as error:
         # A sentence on a policy names no case and no path of the data.
         return failed(str(error))
-    if others:
-        return warning(
-            f"local/privacy.json must have the filters of SiloFL in every scope, not leave them out of {others[0]!r}, "
-            "which a job gets that names it: SiloFL does not begin there, but what else runs here sends unrecorded; "
-            "add RunNote and Egress to it, or delete the scope",
-            scopes=others,
-        )
-    return ok("local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave")
+    named = ", ".join(map(repr, others))
+    return expect(
+        not others,
+        "local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave",
+        "local/privacy.json must have the filters of SiloFL in every scope, not leave them out of "
+        f"{named}, which a job gets that names it: SiloFL does not begin there, but what else runs here sends "
+        "unrecorded; add RunNote and Egress to it, or delete the scope",
+        is_serious=False,
+        scopes=others,
+    )
 
 
 def check_partners(candidate: Candidate) -> Finding:
@@ -170,12 +170,13 @@ def check_logs(candidate: Candidate) -> Finding:
     """Say whether the site's log may go to the server, and refuse what would keep jobs from beginning for it."""
     if replaced := list(list_replaced(candidate.kit)):
         return failed(replaced[0])
-    if streams_logs(candidate.kit):
-        return warning(
-            "allow_log_streaming in local/resources.json must be false to keep the site's log here, which may name a "
-            "patient's file; it is true: set it to false, unless no file's name names a patient"
-        )
-    return ok("allow_log_streaming in local/resources.json keeps the site's log here")
+    return expect(
+        not streams_logs(candidate.kit),
+        "allow_log_streaming in local/resources.json keeps the site's log here",
+        "allow_log_streaming in local/resources.json must be false to keep the site's log here, which may name a "
+        "patient's file; it is true: set it to false, unless no file's name names a patient",
+        is_serious=False,
+    )
 
 
 def check_packages(candidate: Candidate) -> Finding:

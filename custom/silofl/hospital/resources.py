@@ -84,13 +84,11 @@ def explain_gpu_fault(error: RuntimeError) -> str:
     others = list_gpu_users() or "unknown"
     if isinstance(error, torch.OutOfMemoryError):
         return f"the GPU must have room for a training step; it has not: end process {others}, or use smaller batches"
-    if "busy or unavailable" in str(error):
-        return f"the GPU must be free; another process has it: end process {others}, or set device: cpu"
     if "CUDA" not in str(error) and "cuDNN" not in str(error):
         raise error
     return (
-        "the GPU must stay there for a training step; it is gone, or its driver has failed: see nvidia-smi and dmesg, "
-        "restart the machine, or set device: cpu"
+        f"the GPU must be free and whole; it is used by process {others}, gone, or its driver has failed: see "
+        "nvidia-smi and dmesg, end the process or restart the machine, or set device: cpu"
     )
 
 
