@@ -96,16 +96,6 @@ def test_a_proxy_that_a_site_does_not_use_is_named_where_the_server_is_out_of_re
     assert "secret" not in answer.sentence and "proxy.example.org" not in answer.sentence
 
 
-def test_a_proxy_is_no_matter_where_the_server_answers_without_it(candidate, monkeypatch, serve, federation, kit, port):
-    monkeypatch.setenv("https_proxy", "http://localhost:9")
-    with serve(federation, port):
-        answer = network.check_server(candidate())
-    assert answer.status == "ok" and "proxy" not in answer.sentence
-    # The driver of kits dials the server itself, with a proxy set.
-    with serve(federation, port):
-        dial(kit, port)
-
-
 def dial(kit, port):
     """Have NVFlare's driver connect, as a site does."""
     files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}

@@ -17,10 +17,10 @@ from silofl.hospital.policy import (
     check_logs,
     check_packages,
     check_partners,
-    check_pause,
     check_pin,
     check_rights,
 )
+from silofl.hospital.switch import check_pause
 from silofl.setup import extensions
 from tests.conftest import change_json
 

@@ -1,6 +1,4 @@
-"""Checks of the site's policies: studies pinned or paused, classes that jobs may use, code that they bring."""
-
-import difflib
+"""Checks of the site's policies: studies pinned, classes that jobs may use, code that they bring."""
 
 from silofl.base.errors import ConfigError, PinError
 from silofl.flare.egress import list_open_scopes
@@ -44,26 +42,6 @@ def check_pin(candidate: Candidate) -> Finding:
         )
     whose = f"pinned, for lead {lead}" if lead else "not pinned: site.yaml has no studies, so that any may come"
     return ok(f"the digest of study {study.name} is {study.digest}; {whose}", sha256=study.digest)
-
-
-def check_pause(candidate: Candidate) -> Finding:
-    """Say whether the study is paused, and whether a name in ``check_pause`` is nearly the study's."""
-    study, names = candidate.study.name, candidate.settings.paused
-    # No failure: a weekly check of a site that is paused on purpose finds all well with it.
-    if study in names:
-        return warning(
-            f"study {study} is paused in site.yaml: the site may join, but answers no task of it; to take part again, "
-            "remove its name from paused",
-            paused=True,
-        )
-    close = difflib.get_close_matches(study, names, n=1, cutoff=0.8)
-    if close:
-        return warning(
-            f"paused of site.yaml must name the study letter by letter to pause it, {study!r}, not {close[0]!r}; "
-            "correct it where this study is meant: it is not paused",
-            paused=False,
-        )
-    return ok(f"study {study} is not paused", paused=False)
 
 
 def check_classes(candidate: Participant) -> Finding:
