@@ -25,7 +25,6 @@ from silofl.report.canvas import (
     draw_legend,
     encode_png,
     escape_math,
-    is_wide,
     line_style,
     make_panels,
     style_axes,
@@ -46,6 +45,8 @@ MARKS = {
     "the model": {"marker": "+", "markersize": 10, "color": "white", "markeredgewidth": 1.6, **RIM},
     "the site's lowest loss": {"marker": "o", "markersize": 8, "color": "none", "markeredgecolor": "#ff5c33", **RIM},
 }
+# The largest of positive values by the smallest, from which only a logarithmic scale shows them all.
+WIDE = 20
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,9 @@ def _loss_range(rows: Sequence[SiteLandscape]) -> Normalize:
     if not len(known):
         return Normalize(0, 1)
     low, high = float(known.min()), float(known.max())
-    return LogNorm(low, high) if is_wide(low, high) else Normalize(low, high)
+    # So far apart that only a logarithmic scale shows them all.
+    is_wide = low > 0 and high / low >= WIDE
+    return LogNorm(low, high) if is_wide else Normalize(low, high)
 
 
 def _draw_plane(axes: Axes, row: SiteLandscape, norm: Normalize) -> None:

@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import collect_statistics, running_statistics
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.base.options import add_json
+from silofl.base.files import write_atomically, write_json
+from silofl.base.options import add_json, make_console
 from silofl.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents
 from silofl.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
-from silofl.report.tables import TextTable, format_number
+from silofl.report.tables import TextTable, format_number, print_lines, print_table
 from silofl.training.device import choose_device, set_threads
 from silofl_desk.options import RUN, add_moved
-from silofl_desk.studies.finished import read_finished_run, report_measurement
+from silofl_desk.studies.finished import read_finished_run
 from silofl_desk.studies.leave_out import load_site_networks
 from silofl_desk.studies.simulation import Moved
 
@@ -51,9 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """Measure, print the correlations, and write them and the figure into the run's folder."""
     pairs = layer_pairs(*read_finished_run(options.run, Moved(options.data, options.cache)))
-    report_measurement(
-        options, "layer_statistics", correlations(pairs), statistics_image(pairs), statistics_table(pairs)
-    )
+    console, image = make_console(options), statistics_image(pairs)
+    numbers = options.run / "layer_statistics.json"
+    picture = numbers.with_suffix(".png")
+    write_json(numbers, correlations(pairs))
+    write_atomically(picture, lambda stream: stream.write(image.png))
+    print_table(statistics_table(pairs), console)
+    print_lines([image.caption], console)
+    console.print(f"{numbers}, {picture}")
+    if options.json:
+        print(numbers.read_text(), end="")
     return ExitCode.COMPLETE
 
 

@@ -97,6 +97,7 @@ def keep_tests(target: Path, options: list[str]) -> None:
         path = target / site / "dataset.json"
         content = json.loads(path.read_text())
         records = [record for part in ("training", "validation", "test") for record in content[part]]
+        records.sort(key=lambda record: record["case"])
         others = [record["patient"] for record in records if record["patient"] not in released]
         if not others:
             continue

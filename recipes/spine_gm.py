@@ -26,7 +26,7 @@ def fill(source: Path, folder: Path) -> None:
     for image in sorted(source.glob("site*-sc*-image.nii.gz")):
         patient = image.name.removesuffix("-image.nii.gz")
         site = folder / patient.partition("-")[0]
-        link(image, site / "images" / image.name)
+        link(image, site / image.name)
         raters = [nibabel.load(image.with_name(f"{patient}-mask-r{rater}.nii.gz")) for rater in RATERS]
         drawn = np.stack([np.asanyarray(rater.dataobj) for rater in raters])
         grey, white = (drawn == 1).sum(axis=0), (drawn == 2).sum(axis=0)
@@ -71,4 +71,5 @@ def write_volunteers(source: Path, target: Path) -> None:
 if len(sys.argv) == 3 and (Path(sys.argv[1]) / "dataset.json").is_file():
     write_volunteers(Path(sys.argv[1]), Path(sys.argv[2]))
 else:
-    import_folders(fill, "--labels", "white matter,grey matter")
+    patterns = ("--image-pattern", "{case}-image", "--mask-pattern", "masks/{case}")
+    import_folders(fill, *patterns, "--labels", "white matter,grey matter")

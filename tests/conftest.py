@@ -36,6 +36,7 @@ from silofl.data.batches import training_batches
 from silofl.data.transforms import build_augmentation
 from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.course import Answers, Course, separate_failures
+from silofl.federation.ledger import mark_round
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
@@ -646,6 +647,13 @@ def script(capsys, monkeypatch, tmp_path):
 def silofl(script, no_simulator):
     """Run a command line in this process, as `script` does."""
     return partial(script, main)
+
+
+def mark_best(ledger):
+    """Mark the best rounds of a ledger, one after the other, as a server does after each; return it."""
+    for number, record in enumerate(ledger):
+        mark_round(record, ledger[:number])
+    return ledger
 
 
 @pytest.fixture

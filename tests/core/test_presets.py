@@ -131,3 +131,8 @@ def test_fedsms_presets_differ_in_how_the_selector_learns():
     assert [selector.learning for selector in selectors] == ["local_steps", "moments", "gradients"]
     assert [selector.network for selector in selectors] == ["vgg11", "vgg11", "light"]
     assert all(recipe.mixing == SoftPull(self_weight=0.7) for recipe in recipes)
+
+
+def test_the_monthly_job_of_an_earlier_release_is_refused_with_what_to_do_instead():
+    with pytest.raises(ConfigError, match="^Algorithm 'monthly_answers' is not in this version .* run silofl monitor."):
+        find_recipe("monthly_answers", "recommended", {})

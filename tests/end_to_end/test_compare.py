@@ -49,7 +49,7 @@ def test_a_site_that_is_left_out_is_tested_whole_once_the_run_is_finished(tmp_pa
     assert results["unseen"]["threshold"] == results["super_model"]["threshold"]
     assert sum(results["unseen"]["choices"].values()) == 6
     assert set(results["unseen"]["models"]) == {"global", "north", "ensemble"}
-    assert "what a clinic would get" in done.stderr and "best in hindsight" in done.stderr
+    assert "what a clinic would get" in done.stderr
     shown = silofl("resume", run, "--json")
     assert json.loads(shown.stdout) == results and "Site south took no part in the training" in shown.stderr
 

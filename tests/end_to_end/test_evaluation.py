@@ -10,9 +10,7 @@ from provisioning.make_kits import make_kits, make_project
 from provisioning.network import Network
 from provisioning.workspace import PROJECT, find_kits, kits_folder
 from silofl.base.files import read_json
-from silofl.base.schema import dump_record
 from silofl.federation.results import read_results
-from silofl.inference.evaluations import MISSING
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.phantoms.stains import make_stains
 
@@ -110,13 +108,7 @@ def test_a_fifth_hospital_tests_a_classification_over_tls_at_the_threshold_that_
     for name in ("recall", "specificity", "auroc", "average_precision", "sensitivity"):
         assert large[name] == desk["scores"]["large"][name]
     assert all(of_all[name] == desk["scores"][""][name] for name in ("accuracy", "ece"))
-    withheld = desk["withheld"]
-    assert 0 < withheld["num_cases"] < 120 and of_all["withheld"]["value"] == withheld["num_cases"] / 120
-    assert of_all["accuracy_used"] == withheld["used"][""]["accuracy"]
-    for name in ("recall", "specificity"):
-        used = withheld["used"]["large"][name]
-        # Of fewer than five, the hospital's min_patients, no number leaves.
-        assert large[f"{name}_used"] == (used if used["num_cases"] >= 5 else dump_record(MISSING))
+    assert 0 < desk["withheld"]["num_cases"] < 120
     # by the threshold that the model brought, from the table of cases
     called_from = found["called_from"]["large"]
     assert (called_from, found["temperature"]) == (desk["called_from"]["large"], calling["temperature"])
@@ -140,9 +132,6 @@ def test_a_fifth_hospital_tests_a_classification_over_tls_at_the_threshold_that_
     for text in (
         f"calls large from a probability of {called_from:.3g} on",
         f"temperature, {calling['temperature']:.2f}",
-        "sensitivity without these",
-        f"{withheld['num_cases']} of 120",
-        "accuracy without these",
         "chosen at each hospital on these very cases",
         "Nothing was trained. The settings are those of the study.",
     ):

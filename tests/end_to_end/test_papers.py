@@ -48,12 +48,14 @@ HALVES = {(2, 0, 2), (3, 0, 3), (4, 0, 4), (6, 0, 6)}
 PARTS = {
     # The sets' own tests; of three or four other patients one for validation, of TNBC's four also one for the test.
     "data/nuclei": {(2, 1, 1)},
-    # 5 or 6 volumes of 5 slices: 1 test, 1 validation, training cut to the 3 that the smallest has.
-    "data/prostate": {(15, 5, 5)},
+    # 5 or 6 volumes of 5 slices, one of 4: 1 test, 1 validation, training cut to the 3 volumes of the smallest.
+    "data/prostate": {(14, 5, 5)},
     # round(5 * 0.25) = 1 or round(6 * 0.25) = 2 test, round(4 * 0.3334) = 1 validation
-    "data/prostate_fedsm": {(15, 5, 5), (15, 5, 10)},
+    "data/prostate_fedsm": {(14, 5, 5), (14, 5, 10)},
     # 5 patients: 1 test, 1 validation, 3 training of 2 patches each, or of 4 cut to as many
     "data/camelyon17": {(6, 2, 2), (6, 4, 4)},
+    # 7 windows each, of which round(7 * 0.5) = 4 for the test
+    "data/pamap2": {(3, 0, 4)},
     # 8 photographs: round(8 * 0.25) = 2 test, round(6 * 0.3334) = 2 validation
     "data/retina": {(4, 2, 2)},
 }

@@ -11,11 +11,11 @@ from silofl.federation.ledger import (
     compare_with_best,
     explain_choice,
     find_best_round,
-    mark_best,
     metrics_csv,
     read_ledger,
 )
 from silofl.training.site_score import SiteScore
+from tests.conftest import mark_best
 
 
 def test_metrics_are_one_row_a_round_site_and_part():
@@ -179,6 +179,11 @@ def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):
     (tmp_path / "ledger.json").write_text(json.dumps([dump_record(Round(1)) | {"secnds": 1.0}]))
     with pytest.raises(ConfigError, match=r"ledger.json: secnds must .* mean 'seconds'\?\)"):
         read_ledger(tmp_path)
+
+
+def test_a_key_of_an_earlier_release_is_not_read(tmp_path):
+    (tmp_path / "ledger.json").write_text(json.dumps([dump_record(Round(1)) | {"distance": 0.5}]))
+    assert read_ledger(tmp_path) == [Round(1)]
 
 
 def test_a_ledger_of_an_older_version_is_read_with_its_best_rounds(tmp_path):

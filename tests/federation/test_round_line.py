@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from silofl.federation.ledger import Round, mark_best
+from silofl.federation.ledger import Round
 from silofl.federation.round_line import round_line, seconds_left
-from tests.conftest import score
+from tests.conftest import mark_best, score
 
 STUDY = SimpleNamespace(total_rounds=4, metric="dice", ends_early=False, quiet_rounds=None)
 

@@ -7,11 +7,11 @@ from silofl.federation.ledger import (
     Round,
     find_best_round,
     find_last_rise,
-    mark_best,
     measure_last_rise,
     measure_rise_after,
 )
 from silofl.training.site_score import SiteScore
+from tests.conftest import mark_best
 
 
 def make_ledger(*rounds):

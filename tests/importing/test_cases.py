@@ -119,8 +119,11 @@ def test_hidden_files_and_deeper_ones_are_left_out_and_a_folder_of_a_series_may_
     ("files", "sentence"),
     [
         (["a.nii"], "site 'north' must have files as {case}/t1.nii, {case}/t2.nii, {case}/seg.nii, not none"),
-        (["a/t1.nii", "b/t2.nii", "b/seg.nii"], "site 'north' must have masks for a; add them or remove the others"),
-        (["a/t1.nii", "a/seg.nii", "b/seg.nii"], "site 'north' must have images for b; add them or remove the others"),
+        (["a/t1.nii", "b/t2.nii", "b/seg.nii"], "site 'north' must have masks for a; add them, remove the others"),
+        (
+            ["a/t1.nii", "a/seg.nii", "b/seg.nii"],
+            "site 'north' must have images for b; add them, remove the others",
+        ),
         ([f"{case}/t1.nii" for case in "edcba"], "site 'north' must have masks for a, b, c and 2 more"),
         (["a\udce4/t1.nii"], r"site 'north' must have file names in UTF-8, .* not 'a\\udce4/t1.nii'"),
         (["a/t2.bmp", "a/seg.nii"], r"site 'north': a/t2.bmp must end in one of .png"),

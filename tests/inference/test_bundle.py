@@ -14,6 +14,8 @@ from silofl.inference.opened import open_model
 from silofl.inference.super_model import FALLBACK
 from silofl.study.sections import DoNotUseSettings
 
+ABOUT = {"members": ["global"], "facts": {}, "threshold": None}
+
 
 class Bright(nn.Module):
     """Says organ where the image is bright, or a fixed class; the members' weights are given."""
@@ -43,7 +45,7 @@ def make_predictor(tmp_path, make_study):
         study = make_study(task, data={"intensity": "dtype"}, **settings)
         study = study.model_copy(update={"do_not_use": rule and DoNotUseSettings(**rule)})
         (tmp_path / "study.yaml").write_text(yaml.safe_dump(plain_study(study)))
-        (tmp_path / "metadata.json").write_text(json.dumps({"super_model": {"members": ["global"], **(about or {})}}))
+        (tmp_path / "metadata.json").write_text(json.dumps({"super_model": ABOUT | (about or {})}))
         network = network or Bright(task == "segmentation")
         return FilePredictor(network, str(tmp_path / "study.yaml"), shape, torch.device("cpu"), domain, calling)
 

@@ -9,7 +9,7 @@ from silofl.inference.directory import add_test, read_fingerprint, read_model_fo
 from silofl.study.sections import CardSettings, DoNotUseSettings, OperatingPointSettings
 
 SECTIONS = ["General description", "Intended use", "Algorithm", "Training data", "Results", "Tests elsewhere"]
-SECTIONS += ["What each site chose", "Limits", "Privacy", "Annex IV, line by line"]
+SECTIONS += ["What each site chose", "Limits", "Privacy"]
 PART = {"cases": 4, "patients": None, "examples": 31}
 FACTS = {
     "run": "small-1",

@@ -34,12 +34,6 @@ def sign(folder, facts):
     (folder / "model.json").write_text(json.dumps(facts))
 
 
-def as_before(folder):
-    """Write model.json as format 2 had it: without the domain, which the fingerprint then did not hold."""
-    facts = {key: value for key, value in read_facts(folder).items() if key not in ("domain", "content", "pages")}
-    sign(folder, facts | {"format": 2})
-
-
 def edit(folder, **changes):
     (folder / "model.json").write_text(json.dumps(read_facts(folder) | changes))
 
@@ -59,12 +53,10 @@ def test_a_model_is_read_although_its_study_may_not_begin_any_more(tmp_path, mak
     assert read_model_folder(tmp_path / "supermodel").study == study
 
 
-def test_a_mean_that_an_older_version_kept_is_refused_and_the_runs_super_model_is_read(folder, make_contents):
-    chosen = folder.with_name("chosen")
-    write_model_folder(chosen, make_contents("mean"))
-    edit(chosen, beside="south")
-    assert_refused(chosen, r"chosen/model.json must be of .* not of the mean of both; name the folder supermodel of")
-    assert read_model_folder(folder).facts["rounds"] == 3
+@pytest.mark.parametrize("changes", [{"beside": "south"}, *({"format": number} for number in (1, 2, "2", None))])
+def test_a_model_of_a_version_before_0_4_is_refused(folder, changes):
+    edit(folder, **changes)
+    assert_refused(folder, "supermodel/model.json is damaged, or was written by a version before 0.4. Copy the folder")
 
 
 @pytest.mark.parametrize(
@@ -158,14 +150,6 @@ def test_a_place_that_holds_something_else_is_refused_and_kept_and_so_are_facts_
     assert (tmp_path / "photos" / "a.txt").read_text() == "mine"
 
 
-def test_a_super_model_of_the_format_before_is_read_without_a_domain_which_nobody_may_take_out(tmp_path, make_contents):
-    write_model_folder(tmp_path / "supermodel", replace(make_contents(), domain=DOMAIN))
-    edit(tmp_path / "supermodel", format=2)
-    assert_refused(tmp_path / "supermodel", "must have the fingerprint of what it says")
-    as_before(tmp_path / "supermodel")
-    assert read_model_folder(tmp_path / "supermodel").domain == Domain()
-
-
 @pytest.mark.parametrize(
     ("facts", "wrong"),
     [
@@ -178,9 +162,9 @@ def test_a_super_model_of_the_format_before_is_read_without_a_domain_which_nobod
         ({"test": {"north": {"labels": {"1": None}}}}, "facts.test.north must have a number for 1, not None"),
     ],
 )
-def test_facts_of_another_kind_in_an_older_super_model_are_one_sentence(folder, facts, wrong):
-    as_before(folder)
-    edit(folder, facts=facts)
+def test_facts_of_another_kind_are_one_sentence(folder, facts, wrong):
+    known = read_facts(folder) | {"facts": facts}
+    edit(folder, facts=facts, content=directory._hash_facts(known))
     assert_refused(folder, wrong)
 
 
@@ -221,7 +205,6 @@ WRITTEN = "supermodel/model.json must be as it was written; it was changed"
         ),
         # Of what decides nothing.
         *((one, WRITTEN) for one in ({"facts": {"test": {}}}, {"facts": []}, {"sites": ["east"]}, {"note": 1})),
-        *(({"format": number}, "model.json must have format 3 or 2") for number in (1, "2", None)),
     ],
 )
 def test_a_change_is_refused(folder, changes, sentence):
@@ -239,13 +222,6 @@ def test_a_page_that_is_gone_or_was_changed_is_refused(folder, name):
     assert_refused(folder, sentence)
     (folder / name).unlink()
     assert_refused(folder, sentence)
-
-
-def test_a_super_model_without_a_digest_of_its_facts_is_read(folder):
-    facts = {key: value for key, value in read_facts(folder).items() if key not in ("content", "pages")}
-    (folder / "model.json").write_text(json.dumps(facts))
-    (folder / "README.md").unlink()
-    assert read_model_folder(folder).sites == ("north", "south")
 
 
 def test_a_broken_model_json_and_a_folder_that_is_no_super_model_are_refused(tmp_path, folder):

@@ -94,8 +94,8 @@ def test_the_same_seed_gives_the_same_weights():
         ("SegResNet", {"in_channels": 8}, "model.arguments must leave out 'in_channels', which other keys decide"),
         ("EfficientNetBN", {"model_name": "efficientnet-b0", "pretrained": True}, "must leave out 'pretrained'"),
         ("ResNet", {**SMALL["ResNet"], "kwargs": {}}, "not 'kwargs'"),
-        ("UNet", {"channels": [8]}, "model.arguments must be such that MONAI can build UNet; it says: "),
-        ("UNet", {}, "model.arguments must be such that MONAI can build UNet; it says: .*channels"),
+        ("UNet", {"channels": [8]}, "model.arguments must be such that UNet can be built; it says: "),
+        ("UNet", {}, "model.arguments must be such that UNet can be built; it says: .*channels"),
         # What would fill the memory is refused before anything is built.
         ("UNet", {"channels": [100_000, 200_000], "strides": [2]}, "channels of at most 4096, not 200000"),
         ("UNet", {"channels": [4, 8], "strides": [2], "num_res_units": 10**9}, "num_res_units of at most 4096"),

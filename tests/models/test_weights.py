@@ -194,7 +194,7 @@ def test_a_pretrained_model_that_is_not_there_or_is_broken_is_refused(tmp_path):
     (tmp_path / "f.pt").write_bytes(b"nothing")
     torch.save([1, 2], tmp_path / "g.pt")
     for name in ("f.pt", "g.pt"):
-        with pytest.raises(ConfigError, match=f"{name} must hold the tensors of a model's state"):
+        with pytest.raises(ConfigError, match=f"{name} must hold the tensors of a network's state"):
             read_pretrained(tmp_path / name, small_study())
 
 
@@ -235,7 +235,7 @@ def test_tensors_of_a_kind_that_no_network_begins_from_are_refused_in_one_senten
     with pytest.raises(ConfigError, match="must hold the tensors of a network's state and nothing else"):
         start(state)
     study = parse(Study, small_study().model_dump() | {"algorithm": {"name": "adafed"}, "rounds": 9}, "study.yaml")
-    with pytest.raises(ConfigError, match="must hold the tensors of a model's state"):
+    with pytest.raises(ConfigError, match="must hold the tensors of a network's state"):
         read_pretrained(tmp_path / "weights.pt", study)
 
 

@@ -255,16 +255,9 @@ def test_rows_are_those_of_the_studys_labels_or_classes(make_study):
     ]
 
 
-def test_what_the_studys_rule_forbids_has_rows_of_its_own(make_study):
-    values = plain_study(make_study()) | {"do_not_use": {"on_unlike_image": True}}
-    names = list_scores(parse(Study, values, "study.yaml"))
-    assert names[:3] == [("", "dice"), ("", "withheld"), ("", "dice_used")] and names[-1] == ("blob", "dice_used")
-
-
 def test_classes_are_scored_as_labels_are_and_at_the_models_threshold(play, windows, tmp_path):
     settings = WINDOWS | {"rounds": 1, "training": {"loss": "cross_entropy"}, "guard": False}
-    # Of a model without a test nobody knows that its recall is so high: no answer may be used.
-    settings |= {"operating_point": {"specificity": 0.8}, "do_not_use": {"label_below": 0.7}}
+    settings |= {"operating_point": {"specificity": 0.8}}
     study, shape = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml"), (3, 1, 64)
     model, domain = {"global": build_model(study, shape, seed=1).state_dict()}, Domain(kinds=("windows",))
     # 0.8^(1/2) / (0.8^(1/2) + 0.2^(1/2)) = 2 / 3
@@ -285,7 +278,6 @@ def test_classes_are_scored_as_labels_are_and_at_the_models_threshold(play, wind
         assert found["fast"][name].value == round(desk[name].value, 3)
         assert found["fast"][name].interval == pytest.approx(desk[name].interval, abs=0.0005)
     assert record.called_from == {"fast": pytest.approx(2 / 3)} and record.temperature == 2
-    assert found[""]["withheld"].value == 1 and found[""]["accuracy_used"] == MISSING == found["fast"]["recall_used"]
 
 
 def test_training_patients_who_are_renamed_as_test_are_known_by_the_site_that_trained_on_them(

@@ -121,8 +121,8 @@ def write_retina(source):
 def _write_fundus(images, masks, names, seed):
     rng = np.random.default_rng(seed)
     masks.mkdir(parents=True)
-    for name in names:
-        save_colours(images / f"{name}.png", seed, (16, 16))
+    for number, name in enumerate(names):
+        save_colours(images / f"{name}.png", 100 * seed + number, (16, 16))
         mask = Image.fromarray(GREYS[rng.integers(0, 3, (16, 16))])
         (mask.convert("RGB") if seed % 2 else mask).save(masks / f"{name}.png")
 

@@ -60,7 +60,7 @@ def test_truncation_cuts_the_training_alone_to_that_of_the_smallest_site(tmp_pat
     assert max(sizes) > min(sizes)
 
 
-# Recipe, its set in the shared data, its options, and examples per site as the set itself counts them.
+# Recipe, its set in the shared data, and its options.
 @pytest.mark.parametrize(
     ("script", "name", "options"),
     [
@@ -73,8 +73,7 @@ def test_truncation_cuts_the_training_alone_to_that_of_the_smallest_site(tmp_pat
 )
 def test_a_real_set_loads(real_data, study, tmp_path, script, name, options):
     source = real_data(name)
-    printed = run_recipe(script, source, tmp_path / "target", *options)
-    assert "training" in printed
+    run_recipe(script, source, tmp_path / "target", *options)
     description = json.loads((source / "dataset.json").read_text())
     found = read_written(tmp_path / "target")
     if "counts_per_site" in description and script != "spine_gm":

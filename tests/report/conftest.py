@@ -165,15 +165,12 @@ def super_results(results):
 
 @pytest.fixture
 def features():
-    """Build the selector's features of a site's images: two sites lie far apart, some images are taken for another."""
+    """Build the selector's features of a site's images; two sites lie far apart."""
 
-    def build(site, count=7, num_wrong=0, outputs=("east", "west")):
+    def build(site, count=7):
         rng = np.random.default_rng(len(site) + ord(site[0]))
-        own = 1.0 * (np.array(outputs) == site)
-        scores = np.tile(own, (count, 1))
-        scores[:num_wrong] = 1 - own
-        centre = 20.0 * outputs.index(site)
-        return SelectorFeatures(rng.normal(centre, 1, (count, 8)).astype(np.float32), scores, np.array(outputs))
+        centre = 20.0 * ("east", "west").index(site)
+        return SelectorFeatures(rng.normal(centre, 1, (count, 8)).astype(np.float32))
 
     return build
 
@@ -296,7 +293,7 @@ def finished_super(run, super_results, super_record, features):
         files = run(name).json("results.json", super_results(**changes)).json("run.json", {})
         files.ledger(super_record(1), super_record(2))
         for site in ("east", "west"):
-            files.features(site, features(site, num_wrong=1))
+            files.features(site, features(site))
         return files.path
 
     return make
@@ -419,8 +416,7 @@ def measured(run, results, record):
 
     def make(name, *drifts, **changes):
         files = run(name).json("results.json", results(**changes)).json("run.json", {}).study()
-        more = {"dissimilarity": 2.0, "distance": 4e-5}
-        return files.ledger(*(record(i, drift=one, **more) for i, one in enumerate(drifts, start=1))).path
+        return files.ledger(*(record(i, drift=one, dissimilarity=2.0) for i, one in enumerate(drifts, start=1))).path
 
     return make
 

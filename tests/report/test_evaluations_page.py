@@ -45,23 +45,18 @@ def test_a_score_without_a_mean_has_a_dash_and_sizes_have_their_unit(found):
     assert [row[-1] for row in table.rows[2:]] == ["-", "-"]
 
 
-def test_a_threshold_and_answers_that_must_not_be_used_are_named(found):
+def test_a_threshold_is_named(found):
     share = Estimate(0.9, (0.8, 1.0), 20)
-    scores = {ALL: {"accuracy": share, "withheld": Estimate(0.25, None, 20), "accuracy_used": MISSING}}
-    scores |= {"large": {"recall": share, "specificity": share, "threshold": MISSING, "recall_used": share}}
+    scores = {ALL: {"accuracy": share}, "large": {"recall": share, "specificity": share, "threshold": MISSING}}
     sites = {site: replace(one, scores=scores) for site, one in found.sites.items()}
     pooled = {group: dict.fromkeys(names) for group, names in scores.items()}
     model = {"temperature": 1.5, "called_from": {"large": 0.25}, "quality": "recall 0.9"}
     found = replace(found, sites=sites, pooled=pooled, **model)
-    tables = hospital_tables(found)
-    assert tables[ALL].columns[-2:] == ("not to be used", "accuracy without these")
-    assert tables[ALL].rows[0][-2:] == ("5 of 20", "-")
-    wanted = ("sensitivity", "specificity", "threshold", "sensitivity without these")
-    assert tables["large"].columns[1:] == wanted
+    assert hospital_tables(found)["large"].columns[1:] == ("sensitivity", "specificity", "threshold")
     texts = " ".join(block.text for block in evaluations_section(found).blocks if isinstance(block, Text))
     for text in ("calls large from a probability of 0.25 on", "temperature, 1.50", "models can do: recall 0.9"):
         assert text in texts
-    assert "that the study's rule (do_not_use) forbids" in texts and "these very cases" in texts
+    assert "these very cases" in texts
 
 
 def test_a_result_that_may_be_a_guess_is_named_and_few_patients_may_explain_all(found):

@@ -14,13 +14,10 @@ from silofl_desk.report.rounds import (
     VALIDATION,
     curve_images,
     drift_curves,
-    history_sentence,
-    mean_moved_share,
     mean_over_sites,
     model_curves,
     round_test_curves,
     selector_accuracy,
-    traffic_image,
     training_curves,
     weights_image,
 )
@@ -43,25 +40,6 @@ def weights():
         return read_record(SiteWeights, values | changes, "weights.json")
 
     return build
-
-
-def test_moved_is_the_mean_share_of_a_row_that_went_elsewhere(weights):
-    after = ([0.5, 0.2, 0.3], [0.3, 0.5, 0.2], [0.5, 0.0, 0.5])
-    # 0.1, 0 and 0.25 of the rows' weight
-    assert mean_moved_share(weights(*BEFORE), weights(*after)) == pytest.approx(0.35 / 3)
-    assert mean_moved_share(weights(*BEFORE), weights(*BEFORE)) == 0
-    # to a new site c: 0.2 of a's row, 0.2 of b's
-    assert mean_moved_share(weights([0.5, 0.5], [0.5, 0.5], sites=("a", "b")), weights(*BEFORE)) == pytest.approx(0.2)
-    assert mean_moved_share(weights(sites=("x",)), weights(*BEFORE)) is None
-
-
-def test_the_history_tells_when_and_how_far_the_weights_moved(weights):
-    assert history_sentence([weights(round=0)]) == "The weights were computed once, before the first round."
-    assert history_sentence([weights(round=3)]) == "The weights were computed once, after round 3."
-    after = ([0.5, 0.2, 0.3], [0.2, 0.5, 0.3], [0.15, 0.35, 0.5])
-    text = history_sentence([weights(*BEFORE), weights(*BEFORE, round=6), weights(*after, round=9)])
-    assert text.startswith("The weights were computed 3 times, after rounds 3, 6, 9; the last is shown.")
-    assert "moved, on average, 0.0 %, 10.0 % of its weight" in text
 
 
 @pytest.mark.parametrize(
@@ -136,14 +114,6 @@ def test_the_table_of_curves_has_the_values_that_are_drawn(record):
     assert drawn_lines(alone)[LINE_COLOURS[1]] == [0.5]
 
 
-def test_what_the_sites_keep_is_a_line_across_all_rounds_of_validation(record):
-    validation, loss = training_curves([record(1), record(2)], ["east", "west"], "dice", 2, 0.625).draw(PAGE).axes
-    without = training_curves([record(1), record(2)], ["east", "west"], "dice", 2).draw(PAGE).axes[0]
-    assert len(validation.lines) == len(without.lines) + 1
-    assert any(list(line.get_ydata()) == [0.625, 0.625] for line in validation.lines)
-    assert not any(list(line.get_ydata()) == [0.625, 0.625] for line in loss.lines)
-
-
 def test_with_differential_privacy_what_is_spent_is_drawn_in_place_of_the_loss(record):
     spent = {"east": {"epsilon": 0.5}, "west": {"epsilon": 0.7}}
     ledger = [dataclasses.replace(record(number), metrics=spent) for number in (1, 2)]
@@ -189,15 +159,6 @@ def test_a_selector_that_learns_later_has_no_accuracy_to_draw(super_record, reco
 
 def test_a_single_model_has_no_curves_beside_it(record, records):
     assert model_curves(records(record(1), record(2))) is None
-
-
-def test_traffic_shows_both_ways_and_what_is_left_out(record, records):
-    image = traffic_image(records(record(1), record(2)))
-    assert shown_colours(image.png, [LINE_COLOURS[0], LINE_COLOURS[5]]) == [True, True]
-    # two sites, 1 MB to and 0.5 MB from each, in 2 s
-    assert image.plot.rows == [(1, 2.0, 1.0, 2.0), (2, 2.0, 1.0, 2.0)]
-    assert image.alt == "2 rounds sent 4.0 MB to the sites and received 2.0 MB; the longest took 2.0 s."
-    assert "sent after the last round, to be validated and tested, are not counted" in image.caption
 
 
 def test_the_mean_is_over_the_sites_that_validated(record):
@@ -255,4 +216,4 @@ def test_a_run_with_a_selector_has_curves_of_both_models(finished_super, run, su
 
 def test_before_the_first_round_there_are_no_curves(run):
     records = read_run(run().json("run.json", {}).path)
-    assert curve_images(records) == [] and traffic_image(records) is None
+    assert curve_images(records) == []

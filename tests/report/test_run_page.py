@@ -22,7 +22,7 @@ def test_every_picture_of_a_report_has_its_files(finished):
     folder = finished()
     write_report(folder)
     names = {path.name for path in (folder / "figures").iterdir()}
-    for stem in ("training", "drift", "traffic", "cases_east", "cases_west"):
+    for stem in ("training", "drift", "cases_east", "cases_west"):
         assert {f"{stem}.png", f"{stem}.svg", f"{stem}.csv"} <= names
     # two panels with two sites, validation with their mean too, over two rounds; the first validation is east's
     rows = rows_of(folder / "figures" / "training.csv")
@@ -49,15 +49,14 @@ def test_a_report_is_one_file_that_loads_nothing_and_describes_its_images(finish
     assert page.source.startswith("<!DOCTYPE html>")
     assert all(address.startswith(("#", "data:image/png;base64,")) for address in page.addresses)
     assert not re.search(r"url\(|@import", page.source)
-    # curves, drift, two sites, normalisation, traffic
-    assert len(page.images) == 6 and all(image["alt"] for image in page.images)
+    # curves, drift, two sites, normalisation
+    assert len(page.images) == 5 and all(image["alt"] for image in page.images)
     assert "super model" not in page.text and "Selector" not in page.text
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, ["The pictures stay at the sites"]),
         ({"ended_early": "the run ended"}, ["every site tested the model. The run ended."]),
         ({"sites": {"east": 0.5, "west": None}, "mean": 0.5}, ["dice, mean over 1 of 2 sites 0.500"]),
         (
@@ -65,7 +64,6 @@ def test_a_report_is_one_file_that_loads_nothing_and_describes_its_images(finish
             ["and every site that has not left tested the model.", "site west has left the study, after round 1"],
         ),
         ({"status": "INCOMPLETE", "reasons": ["site west was late"]}, ["site west was late", 'class="banner warning"']),
-        ({"metric": "accuracy"}, ["a class has no outline"]),
         ({"split_unit": "slices"}, ["CAUTION same person in training and test"]),
         ({"recipe": RECIPE | {"stays_home": "everything"}}, ["No model is mixed: each site trains alone."]),
     ],
@@ -96,8 +94,8 @@ def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
     assert "holds best.pt. BatchNorm never left the sites" in page.text
     assert "complete model is sites/NAME/small-1/supermodel" in page.text and "From model/ : import torch" in page.text
     assert 'class="banner good"' in page.source
-    # Of five images curves, drift and traffic are drawn anew for a phone; those of two sites are narrow enough.
-    assert page.source.count('<source media="screen and (max-width: 640px)"') == 3 and len(page.images) == 5
+    # Of four images curves and drift are drawn anew for a phone; those of two sites are narrow enough.
+    assert page.source.count('<source media="screen and (max-width: 640px)"') == 2 and len(page.images) == 4
 
 
 @pytest.mark.parametrize("has_own", [False, True])
@@ -170,7 +168,7 @@ def test_an_unfinished_run_has_a_report_with_its_curves_so_far(run, record):
     page = report(folder)
     assert "1 of 2 rounds are finished and there is no result yet" in page.text
     assert f"running or interrupted; go on with: python -m silofl resume {folder}" in page.text
-    assert len(page.images) == 3 and "best round so far 1" in page.text
+    assert len(page.images) == 2 and "best round so far 1" in page.text
     assert "So far: best validation, round 1 (validation dice 0.500)." in page.text
     assert "0 of 2 rounds are finished" in report(run("begun").study().json("run.json", {}).path).text
 
@@ -183,42 +181,18 @@ def test_a_simulation_that_ended_before_its_first_round_shows_its_data_and_what_
     assert "east: dark images" in page.text and re.search(r"west 7 \w+ 70", page.text)
 
 
-def test_pictures_that_are_missing_say_why(run, results, pictures):
-    def absence(name, files=("run.json",), shown=(), **changes):
-        made = run(name).json("results.json", results(**changes))
-        for file in files:
-            made.json(file, {})
-        for site in shown:
-            made.pictures(site, pictures())
-        return report(made.path).text
-
-    nothing = {"sites": {"east": None, "west": None}}
-    text = absence("no case", **nothing, cases={"east": 0, "west": 0})
-    assert "No picture is here of east, west: no test case of theirs counted." in text and "pictures.npz" not in text
-    text = absence("one", shown=["east"], sites={"east": 0.5, "west": None}, cases={"east": 1, "west": 0})
-    assert "No picture is here of west: no test case of theirs counted." in text
-    text = absence("no test", **nothing, cases={"east": 0}, excluded_cases={"east": 4})
-    assert "No picture is here of west: they have not tested the model." in text
-    assert "No picture is here of east, west: their folders hold no pictures.npz." in absence("removed")
-    assert "Each site keeps its own as pictures.npz." in absence("of a server", files=())
-
-
 def test_a_run_with_a_selector_shows_its_models_counts_map_and_threshold(finished_super):
     folder = finished_super()
     (folder / "supermodel").mkdir()
     (folder / "supermodel" / "model.json").write_text("{}")
     page = report(folder)
     assert page.open == [] and all(image["alt"] for image in page.images)
-    # curves, curves of both models, drift, map, traffic
-    assert len(page.images) == 5
+    # curves, curves of both models, drift, map
+    assert len(page.images) == 4
     for words in (
         "The validation that chooses the round has no threshold gamma",
-        "The super model is below the site's own personalised model at 1 of 2 sites: east (0.500 against 0.600).",
-        "Slice by slice : 13 of 14 right",
-        "Case by case : 5 of 5 right",
-        "3 of 4",
+        "Right answers are on the diagonal: 5 of 5.",
         "The threshold gamma is 0.9",
-        "0.9 (used)",
         'SuperModel.load("supermodel")',
     ):
         assert words in page.text
@@ -254,7 +228,6 @@ def test_a_report_opens_with_own_and_federated_models_at_the_site_that_took_no_p
     page = report(folder)
     first = "At coast, which took no part in the training: the others' own models 0.250 to 0.500, the mean of their "
     assert f"A site that was left out {first}answers 0.625, federated model 0.600 (" in page.text
-    assert page.images[0]["alt"].startswith("Test dice at coast: ")
     assert page.source.index('<section id="unseen"') < page.source.index('<section id="results"')
 
 
@@ -284,7 +257,7 @@ def test_the_weights_of_adafed_are_a_picture_in_place_of_the_table(finished):
     (folder / "weights.json").write_text(json.dumps([weights]))
     page = report(folder)
     assert page.open == [] and all(image["alt"] for image in page.images)
-    assert "The weights were computed once, after round 3." in page.text and "listener" not in page.text
+    assert "Computed after 3 rounds." in page.text and "listener" not in page.text
 
 
 def test_a_classification_shows_its_other_scores_all_sites_its_classes_and_the_metrics_of_packages(tested):

@@ -10,7 +10,6 @@ from silofl_desk.studies.comparison_figures import (
     curves_image,
     draw_panes,
     find_shared_case,
-    mean_over_cases,
     run_curves,
 )
 from tests.report.conftest import LABELS
@@ -68,16 +67,15 @@ def read(run, results, record):
     return make
 
 
-def test_a_mean_is_over_sites_or_over_their_cases_and_the_best_so_far_never_falls():
+def test_a_mean_is_over_sites_and_the_best_so_far_never_falls():
     assert best_so_far([None, 0.5, 0.25, None, 0.75]) == [None, 0.5, 0.5, 0.5, 0.75]
     found = {
         "east": SiteScore(value=0.5, num_cases=1, num_excluded=0),
         "new": SiteScore(value=None, num_cases=0, num_excluded=2),
         "west": SiteScore(value=0.75, num_cases=4, num_excluded=0),
     }
-    # (0.5 + 0.75) / 2, and (1 * 0.5 + 4 * 0.75) / 5
-    assert (mean_over_sites(found), mean_over_cases(found)) == (0.625, 0.7)
-    assert mean_over_sites({}) is None and mean_over_cases({"new": found["new"]}) is None
+    # (0.5 + 0.75) / 2
+    assert mean_over_sites(found) == 0.625 and mean_over_sites({}) is None
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -103,42 +101,3 @@ def test_another_test_is_another_picture_and_leaves_that_of_the_validation_as_it
     # Before the first round there is nothing to draw.
     records = read_run(run("c").json("run.json", {}).path)
     assert curves_image(VALIDATION, [records]) is None and curves_image(ROUND_TEST, [records]) is None
-
-
-@pytest.fixture
-def pooled_run(run, results, record):
-    """Return the records of a run of two rounds on pooled data, whose validations are given."""
-
-    def make(*values, seed=0):
-        files = run(f"pooled{seed}").json("results.json", results(seed=seed)).json("run.json", {})
-        ledger = []
-        for number, value in enumerate(values, start=1):
-            score = {"pooled": SiteScore(value=value, num_cases=5, num_excluded=0)}
-            ledger.append(record(number, asked=["pooled"], validation=(None, None), test=score))
-            ledger[-1].validation = score
-        return read_run(files.ledger(*ledger).path)
-
-    return make
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(read, pooled_run):
-    runs = [read("a", scores(0.5, 0.6), scores(0.7, 0.8))]
-    pooled = pooled_run(0.75, 0.5)
-    image = curves_image(VALIDATION, runs, [pooled])
-    drawn = {panel.title: panel.lines for panel in image.plot.panels}
-    by_site, by_case = ["Mean over sites", "Best so far over sites"], ["Mean over cases", "Best so far over cases"]
-    assert [*drawn] == [*by_site, *by_case, "east", "west"]
-    assert [drawn[title]["centralised"] for title in by_case] == [[0.75, 0.5], [0.75, 0.75]]
-    assert not any("centralised" in drawn[title] for title in [*by_site, "east", "west"])
-    # one case of 0.4 at east and of 0.6 at west
-    assert drawn["Mean over cases"]["1: harmofl"] == [0.5, 0.5]
-    assert "Mean over cases after round 2: 1: harmofl 0.5, centralised 0.5." in image.alt
-    assert "has no sites: it is shown only where all cases have the same weight" in image.caption
-    # The best test so far would be a choice.
-    tested = run_curves(ROUND_TEST, runs, [pooled, pooled_run(0.5, 1.0, seed=1)])
-    lines = {panel.title: panel.lines for panel in tested.panels}
-    assert [*lines] == ["Mean over sites", "Mean over cases", "east", "west"]
-    assert lines["Mean over cases"]["centralised seed 1"] == [0.5, 1.0]
-    alone = curves_image(VALIDATION, runs)
-    assert "centralised" not in alone.alt + alone.caption

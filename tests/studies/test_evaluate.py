@@ -44,7 +44,8 @@ from ..conftest import SMALL_UNET, change_json
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")
 FORM = Domain(kinds=("volumes",))
-CROP, PAD_OR_CROP = {"CenterSpatialCrop": {"roi_size": [32, 32]}}, {"ResizeWithPadOrCrop": {"spatial_size": [32, 32]}}
+CROP = {"CenterSpatialCrop": {"roi_size": [32, 32]}}
+SHARES = {"dice", "accuracy", "balanced_accuracy", "auroc", "recall", "specificity"}
 FINE = {
     "volume_transforms": [{"Spacing": {"pixdim": [0.5, 0.5, 1]}}, {"CenterSpatialCrop": {"roi_size": [64, 64, -1]}}]
 }
@@ -146,7 +147,6 @@ def test_the_value_is_that_of_a_left_out_sites_test_and_cases_stay_in_their_tabl
     assert organ["lesion_sensitivity"].value == 1 and lesion["lesion_sensitivity"].value == 0
     # every voxel is organ
     assert record.size_unit == "ml" and organ["size_error"].value > 0
-    assert record.cut is None and "The study crops" not in printed
     page = (out / "evaluation.html").read_text()
     assert all(sentence in page for sentence in ("Worst cases", "Sizes", "no medical device", "organ"))
     assert "no medical device" in printed
@@ -279,40 +279,6 @@ def test_a_case_with_a_contrast_that_shows_nothing_is_refused_as_predict_refuses
     _, record, printed, _ = evaluate(both, folder, "--part", "test")
     assert (record.num_cases, record.num_refused) == (2, 1) and "contrast T2 is missing" in printed
     assert "case 'odd' must show something, not one intensity alone in T2" in printed
-
-
-# A voxel of 0.5 mm at each side of 64 mm may go to either.
-@pytest.mark.parametrize(
-    ("data", "slack"), [({"transforms": [CROP]}, 1e-9), ({"transforms": [PAD_OR_CROP]}, 1e-9), (FINE, 0.03)]
-)
-def test_what_the_study_crops_away_of_the_truth_is_said(evaluate, tmp_path, data, slack):
-    study, folder, rng = make_study(**data), tmp_path / "clinic", np.random.default_rng(0)
-    folder.mkdir()
-    # In a margin of 16 pixels lie 3/4 of the image, and all of the lesion; case b has one in the middle.
-    labels = np.ones((64, 64, 3), np.uint8)
-    labels[:8, :8] = 2
-    maps, cases = {"a": labels, "b": np.pad(labels[:8, :8], ((28, 28), (28, 28), (0, 0)))}, []
-    for name, array in maps.items():
-        for end, values in (("", rng.integers(0, 255, array.shape, np.uint8)), ("-label", array)):
-            nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), folder / f"{name}{end}.nii.gz")
-        cases.append({"image": f"{name}.nii.gz", "label": f"{name}-label.nii.gz", "patient": name})
-    content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "test": cases}
-    (folder / "dataset.json").write_text(json.dumps(content))
-    model = Contents(study, SHAPE, {"global": answering(study, SHAPE, 0.0, 9.0, 0.0)}, "only", domain=FORM)
-    _, record, printed, _ = evaluate(model, folder, "--part", "test")
-    lesion = record.scores["lesion"]
-    # Of organ 64 x 64 - 8 x 8 pixels, of which 32 x 32 are left.
-    assert (record.cut["organ"].num_cases, record.cut["organ"].share) == (
-        1,
-        pytest.approx(1 - 32**2 / (64**2 - 8**2), abs=slack),
-    )
-    assert (record.cut["lesion"].num_cases, record.cut["lesion"].share, record.lesions["lesion"]) == (1, 1, 2)
-    assert (
-        f"no answer can find: {record.cut['organ'].share:.1%} of organ in 1 of 2 cases, 100.0% of lesion in 1 of 2"
-        in printed
-    )
-    assert "what was drawn there counts as missed" in printed
-    assert (lesion["dice"].value, lesion["lesion_sensitivity"].value) == (0, 0)
 
 
 def test_what_predict_warns_of_is_counted_and_a_learnt_data_set_is_no_test(evaluate, contents, phantoms, tmp_path):
@@ -618,7 +584,7 @@ def forbid(contents, **rule):
     return replace(contents, study=contents.study.model_copy(update={"do_not_use": DoNotUseSettings(**rule)}))
 
 
-def test_the_numbers_stand_with_and_without_what_the_studys_rule_forbids(evaluate, contents, phantoms, tmp_path):
+def test_what_the_studys_rule_forbids_is_counted_with_its_reasons(evaluate, contents, phantoms, tmp_path):
     data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
     parts = (data.training, data.validation, data.test)
     means = [np.mean(part.images[rows]) for part in parts for rows in group_positions(part.cases).values()]
@@ -630,13 +596,11 @@ def test_the_numbers_stand_with_and_without_what_the_studys_rule_forbids(evaluat
     used = [float(row["dice"]) for row in rows if not row["do not use"]]
     assert found.num_cases == len(rows) - len(used) and 0 < found.num_cases < len(rows)
     assert found.reasons == {"its intensities are unlike the training images'": found.num_cases}
-    assert found.used[""]["dice"].value == pytest.approx(np.mean(used))
     assert record.value.value == pytest.approx(np.mean([float(row["dice"]) for row in rows]))
     assert f"not to be used, by the study's rule: {found.num_cases} of {len(rows)} answers" in printed
-    assert "Without answers not to be used" in printed
     page = (out / "evaluation.html").read_text()
     opening, worst = page[: page.index("By label")], min(rows, key=lambda row: float(row["dice"]))
-    assert "Without answers not to be used" in page and "not to be used, by the study&#39;s rule" in opening
+    assert "not to be used, by the study&#39;s rule" in opening
     where = f"{worst['case']}, dice {float(worst['dice']):.3f}; most wrong in slice {worst['worst slice']} of its file"
     assert f"Worst case: {where}, from 0" in opening
     # a model that answers organ everywhere
@@ -653,15 +617,16 @@ def test_a_rule_that_forbids_nothing_or_all_and_no_rule_are_told_apart(evaluate,
         assert ("not to be used" in printed) == (least is not None)
     assert found[None] is None and found[0.5].num_cases == 0 and found[0.5].reasons == {}
     reason = "lesion has a mean test Dice of 0.60, and the study asks for 0.70"
-    assert found[0.7].reasons == {reason: found[0.7].num_cases} and found[0.7].used == {}
+    assert found[0.7].reasons == {reason: found[0.7].num_cases}
 
 
 # --- other forms of a model
 
 
 def assert_same_numbers(found, wanted):
-    for group, scores in wanted.main_scores.items():
-        for name, one in scores.items():
+    for group, scores in wanted.scores.items():
+        for name in scores.keys() & SHARES:
+            one = scores[name]
             assert found.scores[group][name].value == pytest.approx(one.value, abs=1e-4), (group, name)
     assert found.num_cases == wanted.num_cases and found.fingerprint == wanted.fingerprint
 
@@ -748,9 +713,9 @@ def test_a_bundle_that_says_nothing_of_its_images_or_is_broken_is_refused(
     bundle = tmp_path / "bundle"
     (bundle / "configs").mkdir(parents=True)
     (bundle / "models").mkdir()
-    about = {"super_model": {"members": ["global"], "fingerprint": "0"}}
+    about = {"super_model": {"members": ["global"], "fingerprint": "0", "facts": {}, "threshold": None}}
     (bundle / "configs" / "metadata.json").write_text(json.dumps(about))
-    how = {"image_shape": [1, 32, 32], "domain": dump_record(FORM)}
+    how = {"image_shape": [1, 32, 32], "domain": dump_record(FORM), "calling": {}, "usual": {}}
     (bundle / "configs" / "inference.json").write_text(json.dumps(how))
     (bundle / "configs" / "study.yaml").write_text(dump_yaml(plain_study(contents.study)))
     break_it(bundle)

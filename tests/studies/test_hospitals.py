@@ -1,18 +1,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from silofl.core.gain import WORSE
-from silofl.federation.ledger import Round
-from silofl_desk.report.left_out_site import group_unseen, unseen_images
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import joining_table
 from silofl_desk.studies.hospitals import conclude, explain_losses, hospital_table
 from tests.report.conftest import joined
-
-from .conftest import SELECTOR_RECIPE
 
 
 def test_the_table_has_a_row_per_method_and_hospital_with_the_verdicts_numbers(chosen_run):
@@ -111,10 +105,6 @@ def test_own_models_and_the_mean_of_their_answers_stand_before_the_federated_one
         "At coast, which took no part in the training: the others' own models 0.125 to 0.375, the mean of their "
         "answers 0.250 to 0.500, federated models 0.500 (fedavg) to 0.750 (fedsm)."
     )
-    (image,) = unseen_images(group_unseen(rows))
-    assert image.alt.startswith("Test dice at coast: fedavg federated 0.500; fedavg mean of the own models' answers")
-    models = [model for name, _, model, _ in image.plot.rows if name == "fedavg"]
-    assert models == ["federated", "mean of the own models' answers", "own model of north"]
 
 
 def test_no_mean_is_the_highest_beside_those_of_other_hospitals_seeds_or_data(chosen_run):
@@ -150,54 +140,10 @@ def test_nothing_is_said_of_what_did_not_happen(chosen_run):
     )
 
 
-def test_a_federated_model_that_loses_is_explained_by_what_was_measured(chosen_run):
-    ledger = [Round(1, dissimilarity=3.0), Round(2, dissimilarity=2.0)]
-    bad = joined(local=0.75, federated=0.25, kept=0.75)
-    recipe = {"stays_home": "nothing"}
-    build = {"changes": None}
-    records = chosen_run(ledger=ledger, north=joined(local=0.75, federated=0.625), south=bad, **build)
-    records.results.recipe.update(recipe)
-    (sentence,) = explain_losses({"fedavg": records})
-    assert sentence.startswith("fedavg: worst at south (federated 0.250, alone 0.750).")
-    # (3 + 2) / 2
-    assert "BatchNorm" in sentence and "dissimilarity 2.5" in sentence
-
-
 def test_a_loss_where_the_reason_is_known_beforehand_names_that_reason(chosen_run):
     runs = {"fedavg": chosen_run(south=joined("local", local=0.75, federated=0.25))}
     (sentence,) = explain_losses(runs, {"south": "Its contrast is reversed."})
     assert sentence == "fedavg: worst at south (federated 0.250, alone 0.750). Its contrast is reversed."
-
-
-def test_a_loss_by_the_choice_names_the_patients_that_it_was_made_by_and_the_threshold(chosen_run):
-    lost = joined(local=0.75, federated=0.8, kept=0.625, verdict=WORSE, num_units=2, lead=0.008, own_gain=0.03)
-    (sentence,) = explain_losses({"fedsm": chosen_run(south=lost)})
-    assert "south loses 0.125" in sentence
-    assert "which led by 0.008 on its 2 validation patients" in sentence
-    assert "a better threshold alone gives its own model +0.03" in sentence
-
-
-@pytest.mark.parametrize(
-    ("best_round", "reason"),
-    [(1, "The run measured nothing that shows why."), (2, "The best round is the last of 2: more rounds may help.")],
-)
-def test_a_loss_without_a_measured_reason_says_so_or_asks_for_more_rounds(chosen_run, best_round, reason):
-    records = chosen_run(north=joined(local=0.75, federated=0.5))
-    records.results.recipe.update(stays_home="batchnorm")
-    records = replace(records, results=replace(records.results, best_round=best_round))
-    (sentence,) = explain_losses({"fedbn": records})
-    assert sentence.endswith(reason)
-
-
-def test_a_selector_that_sends_cases_to_a_worse_model_is_named(chosen_run):
-    models = {"south": {"global": 0.25, "south": 0.75, "north": 0.8}}
-    selector = {"outputs": ["north", "south"], "cases": {}, "slices": {}}
-    choices = {"south": {"south": 15, "global": 4, "north": 1}}
-    changes = {"recipe": SELECTOR_RECIPE, "models": models, "choices": choices}
-    changes |= {"selector": selector, "threshold": 0.9, "threshold_without": {}, "by_threshold": []}
-    (sentence,) = explain_losses({"fedsm": chosen_run(changes=changes, south=joined(local=0.75, federated=0.5))})
-    # north's model is the better one for south's cases, so that it explains no loss
-    assert "There the selector gave 4 of 20 cases to model global (0.250; its own 0.750)." in sentence
 
 
 def test_several_seeds_of_a_method_are_one_count_and_one_mean(chosen_run):

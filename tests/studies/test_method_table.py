@@ -162,35 +162,17 @@ def notes(*methods, seeds=(0,), is_ranked=True):
     return "\n".join(methods_notes(join(*methods), seeds, is_ranked))
 
 
-def test_notes_say_split_normalisation_rounds_and_how_the_round_was_chosen(described):
+def test_notes_say_split_normalisation_and_rounds(described):
     text = notes(described(), described("fedprox"))
     for line in ("Split: by patient.", "Normalization: batch.", "Rounds: 2.", "Metric: dice;"):
         assert line in text
-    assert "Reported round of fedavg, fedprox: best validation, round 2." in text
 
 
-@pytest.mark.parametrize(
-    ("name", "seeds", "changes", "note"),
-    [
-        ("fedavg", (0,), {"split_unit": "slices"}, "Split: by slices, same person in training and test."),
-        ("fedsm", (0, 1), {"threshold": 0.9}, "Threshold gamma of fedsm super: 0.9 (seed 0); 0.9 (seed 1)."),
-        ("fedsm", (0,), {"threshold": 1.0}, "gamma of fedsm super: 1.0, the global model for every case (seed 0)."),
-        ("a", (0,), {"model": "last round, 9: no validation data"}, "Reported round of a: last round, 9: no"),
-        (
-            "fedsm",
-            (0,),
-            {"models": {"east": {"global": 0.5}, "west": {"global": 0.5}}},
-            "fedsm: pooled means of its other models count the super model's cases.",
-        ),
-    ],
-)
-def test_what_is_special_of_a_method_is_a_note(described, name, seeds, changes, note):
-    assert note in notes(described(name, seeds, **changes), seeds=seeds)
+def test_a_split_that_is_not_by_patient_is_a_note(described):
+    assert "Split: by slices, same person in training and test." in notes(described(split_unit="slices"))
 
 
-def test_an_ensemble_has_no_threshold_and_one_seed_is_called_one_seed(described):
-    recipe = FEDERATED | {"weighs_models": True}
-    assert "gamma" not in notes(described("fedsm", threshold=0.9, recipe=recipe))
+def test_one_seed_is_called_one_seed(described):
     assert "One seed: 3." in notes(described(seeds=(3,)), seeds=(3,))
     assert "Seeds 0, 1: mean ± standard deviation" in notes(described(seeds=(0, 1)), seeds=(0, 1))
 
@@ -211,7 +193,7 @@ def test_a_row_has_one_entry_in_the_line_of_rounds_whenever_its_seeds_sites_ende
     local = {"own_models": {"east": {"best_round": 3, "rounds": 5, "is_finished": True}}}
     (first,), (second,) = (described("local", (seed,), **one)["local"] for seed, one in enumerate((local, {})))
     text = notes(described(seeds=(0, 1)), {"local": [second, first]}, seeds=(0, 1))
-    assert "Rounds: 2 (fedavg); 2, then each site alone to its end, up to round 5 (local).\n" in text
+    assert "Rounds: 2 (fedavg); 2, then each site alone to its end, up to round 5 (local)." in text
 
 
 def test_rows_that_need_pooled_data_or_a_pretrained_model_are_named(described):

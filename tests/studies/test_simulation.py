@@ -280,3 +280,8 @@ def test_a_jobs_own_name_stays_unless_the_studys_changes(tmp_path):
     for target, changes, name in (("a", {"rounds": 2}, "mine"), ("b", {"name": "other"}, "other")):
         copy_job(job, tmp_path / target, changes)
         assert json.loads((tmp_path / target / "meta.json").read_text()) == meta | {"name": name}
+
+
+def test_a_study_that_only_asks_sites_is_no_simulation(refused_run):
+    sentence = refused_run(job=JOB.parent / "survey_hospitals")
+    assert "JOB must train or test a model, not only ask sites, as survey_hospitals; give it to silofl run" in sentence

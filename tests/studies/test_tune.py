@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from rich.console import Console
-from torch import nn
 
 from silofl.base.schema import dump_record
 from silofl.data.parts import Examples
@@ -148,22 +147,6 @@ def test_what_keeps_batchnorm_at_home_or_starts_from_a_file_keeps_its_normalisat
     weights = {"model.weights": "w.pt", "model.weights_sha256": "0" * 64}
     found, (reason,) = listed(MASKS, alike(), **weights)
     assert found == ["group"] and reason == "model.normalization stays group: what everybody starts from has it"
-
-
-def test_a_network_without_normalisation_layers_has_no_choice(alike, monkeypatch):
-    # as a package's network has them
-    monkeypatch.setitem(
-        import_networks(), "unet", lambda settings, inputs, outputs, _: nn.Conv2d(inputs, outputs, 3, padding=1)
-    )
-    found, reasons = listed(MASKS, alike())
-    assert found == ["group"]
-    assert reasons[0] == "instance is left out: the network has the same layers with group"
-
-
-def import_networks():
-    from silofl.models import networks
-
-    return networks.NETWORKS
 
 
 def test_a_normalisation_that_the_images_are_too_small_for_is_left_out_and_why(alike):

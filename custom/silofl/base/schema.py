@@ -163,8 +163,10 @@ def _parse_record(kind: Any, values: object, prefix: str) -> Any:  # noqa: ANN40
     if not isinstance(values, Mapping):
         raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {quote_value(values)}")
     known = [part.name for part, _ in _typed_fields(kind)]
+    # What release 0.4 wrote and nobody reads any more is passed over.
+    former = getattr(kind, "FORMER_KEYS", ())
     for key in values:
-        if key not in known:
+        if key not in known and key not in former:
             raise ConfigError(f"{prefix}{key} must be a known key; it is not{suggest_nearest(key, known)}")
     given = {}
     for part, hint in _typed_fields(kind):

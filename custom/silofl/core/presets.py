@@ -26,6 +26,7 @@ REMOVED = {
     "oneshot": "Choose fedavg. The mean of the sites' own models is tested by local with --leave-out.",
     "plan": "Run jobs/survey_hospitals, and give its survey.json to silofl new-study --survey, which chooses spacing, "
     "patch and window.",
+    "monthly_answers": "Ask the hospitals to run silofl monitor.",
 }
 
 

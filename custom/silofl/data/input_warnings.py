@@ -81,9 +81,8 @@ def _find_unreadable(data: SiteData) -> list[str]:
         return []
     reasons = ", ".join(f"{number} {reason}" for reason, number in data.unreadable.items())
     total = count + sum(map(len, data.manifest.parts.values()))
-    lost = f"; {data.num_lost} could be read at first, and their scores are missing" if data.num_lost else ""
     return [
-        f"{count} of {total} cases cannot be read and are left out, as skip_unreadable allows ({reasons}){lost}; who "
+        f"{count} of {total} cases cannot be read and are left out, as skip_unreadable allows ({reasons}); who "
         "mends them writes dataset.json anew, because they stay left out until it changes"
     ]
 

@@ -41,7 +41,6 @@ class SiteData:
     Attributes:
         unreadable: Reason -> how many cases of dataset.json are left out because they cannot be read; these are in
             none of the parts and not in the manifest.
-        num_lost: How many of them could be read when the data were first read.
         background: What padding becomes in the images.
     """
 
@@ -50,7 +49,6 @@ class SiteData:
     test: Examples
     manifest: Manifest | None = None
     unreadable: Mapping[str, int] = field(default_factory=dict)
-    num_lost: int = 0
     background: BackgroundSettings = BackgroundSettings()
 
     @classmethod
@@ -160,10 +158,9 @@ def load_site_data(
         if not len(parts[name]):
             raise DataError(f"{name} must hold a case that can be read, not 0 besides {len(absent)} that cannot")
     manifest = manifest.without(absent)
-    reasons, num_lost = count_reasons(absent), unreadable.count_later(absent)
     if manifest.ignored is not None:
         parts = {name: replace(part, has_ignored=True) for name, part in parts.items()}
-    data = SiteData(**parts, manifest=manifest, unreadable=reasons, num_lost=num_lost, background=study.data.background)
+    data = SiteData(**parts, manifest=manifest, unreadable=count_reasons(absent), background=study.data.background)
     if (
         len(data.training) == 1
         and "training" in needed

@@ -40,7 +40,6 @@ LABEL_MODE = {
     "RandAffine": "nearest",
 }
 PADDING = frozenset(("ResizeWithPadOrCrop", "SpatialPad"))
-CROPS = frozenset(("ResizeWithPadOrCrop", "CenterSpatialCrop"))
 # RandZoom's modes that make values up; the others copy what lies at the border.
 COMPUTED_PADDING = frozenset("empty linear_ramp maximum mean median minimum".split())
 SIZES = ("Resize", "ResizeWithPadOrCrop", "CenterSpatialCrop", "SpatialPad")

@@ -108,10 +108,6 @@ class UnreadableCases:
             )
         return absent
 
-    def count_later(self, absent: Mapping[str, str]) -> int:
-        """Return how many of the cases that are left out could be read at first."""
-        return sum(_hash(case) not in (self.at_first or {}) for case in absent)
-
 
 def read_unreadable(cache_dir: Path, manifest: Manifest, share: float) -> UnreadableCases:
     """Read which cases of a dataset.json were left out before.

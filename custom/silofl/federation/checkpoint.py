@@ -10,7 +10,7 @@ from silofl.base.settings import flatten_keys, parse
 from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.federation.ledger import FILE as LEDGER
-from silofl.federation.ledger import Round, mark_best
+from silofl.federation.ledger import Round
 from silofl.federation.more_rounds import find_obstacle
 from silofl.federation.server import ServerRounds
 from silofl.parts.load import start_parts
@@ -78,7 +78,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
 
 def read_finished_rounds(state: Mapping[str, Any]) -> list[Round]:
     """Return the finished rounds in a checkpoint."""
-    return mark_best([schema.read_record(Round, record, LEDGER) for record in json.loads(state["json"])["ledger"]])
+    return [schema.read_record(Round, record, LEDGER) for record in json.loads(state["json"])["ledger"]]
 
 
 def check_study(study: Study, state: Mapping[str, Any]) -> None:

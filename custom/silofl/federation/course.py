@@ -30,10 +30,12 @@ from silofl.federation.partners import drop_lonely
 from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
-from silofl.federation.site_divergence import record_apart
+from silofl.federation.site_divergence import measure_apart
 from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.models.precision import narrow_messages
 from silofl.parts.answer import SYSTEM_SAID, plain_text
+from silofl.parts.checked_cast import checked_cast
+from silofl.parts.model import ModelPart
 from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, UNTESTED, WeightsOf
 from silofl.parts.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
 from silofl.training.site_score import SiteScore
@@ -232,7 +234,8 @@ class Course:
         started = dict(server.parts)
         weights_of = server.merge(exchange, compared)
         if record and exchange.task == TRAIN and server.study.training.measures_drift:
-            record_apart(record, server.study, started, replies, weights_of)
+            shared = checked_cast(started[server.study.recipe.traveling_roles[0]], ModelPart)
+            record.dissimilarity = measure_apart(shared, replies, weights_of)
         if record:
             record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
         self._write_notes(exchange, record)

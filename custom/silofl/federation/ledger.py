@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -50,7 +51,6 @@ class Round:
         drift: Mean over sites of the mean squared distance to the round's start; None where it is not measured.
         dissimilarity: `measure_dissimilarity` of the sites' updates, where the study measures drift and all sites
             listen alike.
-        distance: `measure_distance` of the models that the sites trained, where the study measures drift.
         bytes_to: Site -> bytes of the arrays sent to it.
         bytes_from: Site -> bytes of the arrays received from it.
         recorded: Sites whose update passed their own filter, as it says, which has recorded it.
@@ -59,6 +59,8 @@ class Round:
         notes: Sentences on what else a reader must know of the round.
     """
 
+    # Keys of release 0.4's ledgers that are not read any more.
+    FORMER_KEYS: ClassVar = ("distance",)
     round: int
     started_at: str = ""
     asked: list[str] = field(default_factory=list)
@@ -78,7 +80,6 @@ class Round:
     is_level: bool | None = declare_optional()
     drift: float | None = None
     dissimilarity: float | None = declare_optional()
-    distance: float | None = declare_optional()
     bytes_to: dict[str, int] = field(default_factory=dict)
     bytes_from: dict[str, int] = field(default_factory=dict)
     recorded: list[str] = field(default_factory=list)
@@ -211,15 +212,6 @@ def mark_round(record: Round, before: Sequence[Round]) -> None:
     record.is_best, record.is_level = order >= 0 or None, order == 0 or None
 
 
-def mark_best(ledger: list[Round]) -> list[Round]:
-    """Mark the best rounds, one after the other, of a ledger that marks none, as those of older versions; return it."""
-    # Nobody looks through the rounds of a run without validation, whose ledger is read again and again.
-    if any(record.validation for record in ledger) and not any(record.is_best for record in ledger):
-        for number, record in enumerate(ledger):
-            mark_round(record, ledger[:number])
-    return ledger
-
-
 def find_best_round(ledger: Sequence[Round]) -> int | None:
     """Return the number of the best round so far; None where no round was validated."""
     return next((record.round for record in reversed(ledger) if record.is_best), None)
@@ -290,8 +282,7 @@ def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None
     Raises:
         ConfigError: The file cannot be read, or is not what this version of silofl writes.
     """
-    ledger = read_list(Round, folder / FILE, known[:-1])
-    return ledger and mark_best(ledger)
+    return read_list(Round, folder / FILE, known[:-1])
 
 
 def metrics_csv(

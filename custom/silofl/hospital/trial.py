@@ -22,12 +22,6 @@ from silofl.training.device import choose_device
 from silofl.training.private import compute_study_epsilon, measure_round
 from silofl.training.spent import count_steps, read_count
 
-WITHOUT_ROUNDS = {
-    "": "tests a finished model",
-    "images": "surveys the data",
-    "answers": "counts a model's answers",
-}
-
 
 def check_training(candidate: Candidate) -> Finding:
     """Time a few training steps on the site's data and compare a round of them with the study's time limit.
@@ -40,7 +34,8 @@ def check_training(candidate: Candidate) -> Finding:
     """
     study, part = candidate.study, candidate.data.training
     if not study.rounds:
-        return ok(f"nothing is trained: the study {WITHOUT_ROUNDS[study.asks_alone]}")
+        what = "surveys the data" if study.asks_alone else "tests a finished model"
+        return ok(f"nothing is trained: the study {what}")
     device = choose_device(candidate.settings.device or study.device)
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
     work = Work(candidate.kit.name, study, candidate.data, task, device, candidate.settings.processes)

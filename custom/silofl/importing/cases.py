@@ -15,10 +15,21 @@ from pathlib import Path, PurePosixPath
 from silofl.base.errors import ConfigError, DataError, quote_value
 from silofl.base.naming import is_one_line, normalise_accents
 from silofl.data.contrasts import check_contrasts
+from silofl.data.manifest import PARTS
 from silofl.data.targets import IGNORE
 from silofl.importing.masks import ENDINGS, SEGMENTATION, Values, plan_layers, plan_mask, split_ending
 from silofl.importing.options import ImportOptions
-from silofl.importing.site_files import CaseFiles, SitePlan, copy_image, plan_pairs
+from silofl.importing.site_files import (
+    UNKNOWN,
+    File,
+    JsonRecord,
+    SitePlan,
+    Writer,
+    copy_image,
+    split_patients,
+    unify_spellings,
+)
+from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.image_grid import find_turned
 from silofl.reading.patient_ids import count_shared_ids, read_own_id
 
@@ -184,7 +195,7 @@ def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
             f"site {site!r} must have files as {wanted}, not none; correct the patterns (without an ending, as "
             f"{CASE}/t1, they take .nii and .nii.gz), or remove its folder"
         )
-    check_complete(site, names, masks)
+    _check_complete(site, {*names}, {*masks})
     by_case = {name: tuple(found.get(name) for found in images) for name in names}
     cases = SiteCases(site, folder, by_case, masks, patterns.channel_names)
     return replace(cases, layers=_group_layers(site, patterns, layers)) if patterns.labels else cases
@@ -202,22 +213,13 @@ def _group_layers(site: str, patterns: Patterns, layers: Sequence[Mapping[str, P
     return {case: {label: found[case] for label, found in zip(patterns.labels, layers, strict=True)} for case in cases}
 
 
-def check_complete(site: str, images: Iterable[str], masks: Iterable[str], or_else: str = "") -> None:
-    """Refuse a site whose cases with an image and cases with a mask are not the same.
-
-    Args:
-        images: The cases with an image.
-        masks: The cases with a mask.
-        or_else: What may be done besides, as the end of the sentence.
-
-    Raises:
-        DataError: A case lacks one of the two.
-    """
-    images, masks = set(images), set(masks)
+def _check_complete(site: str, images: set[str], masks: set[str]) -> None:
+    """Refuse a site whose cases with an image and cases with a mask are not the same."""
     for absent, what in ((images - masks, "masks"), (masks - images, "images")):
         if absent:
             raise DataError(
-                f"site {site!r} must have {what} for {shorten_names(absent)}; add them or remove the others{or_else}"
+                f"site {site!r} must have {what} for {shorten_names(absent)}; add them, remove the others, or name the "
+                f'files with --image-pattern and --mask-pattern, as "T1=images/{CASE}_0000,T2=images/{CASE}_0001"'
             )
 
 
@@ -237,7 +239,9 @@ def check_utf8_name(site: str, name: str) -> None:
 def plan_cases(
     found: SiteCases, patients: Mapping[str, str | None], values: Values, options: ImportOptions
 ) -> SitePlan:
-    """Plan a site: images are copied, masks get the site's numbers.
+    """Plan a segmentation site: images are copied, masks get the site's numbers.
+
+    Cases are split by patient, or each by itself where one's patient is not known.
 
     Args:
         patients: Case -> patient, or None for all where they are not known.
@@ -246,15 +250,51 @@ def plan_cases(
     Raises:
         DataError: The site has fewer than two patients.
     """
-    pairs = [_plan_pair(found, case, patients[case], values, options.resample_masks) for case in sorted(found.images)]
-    plan = plan_pairs(found.site, pairs, values.labels, options, found.channel_names)
-    notes = [*plan.notes, *_describe_cautions(found, patients)]
-    lacks = [f"{count} of {len(pairs)} cases have no {name}" for name, count in found.missing.items()]
+    cases = sorted(found.images)
+    named, said = unify_spellings(found.site, [patients[case] for case in cases])
+    is_known = None not in named
+    units = [str(name) for name in named] if is_known else cases
+    part_of = split_patients(found.site, units, options, "patients" if is_known else "images")
+    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
+    masks: dict[str, Writer] = {}
+    images: dict[str, Writer] = {}
+    for case, patient, unit in zip(cases, named, units, strict=True):
+        mask, write = _plan_mask(found, case, values, options.resample_masks)
+        masks[mask] = write
+        names = [None if name is None else f"images/{name}" for name in found.image_names(case)]
+        for name, path in zip(names, found.images[case], strict=True):
+            if name is not None and path is not None:
+                images[name] = partial(copy_image, path)
+        record: JsonRecord = {"image": names if len(names) > 1 else names[0], "label": mask}
+        if patient is not None:
+            record["patient"] = patient
+        records[part_of[unit]].append({**record, "case": case})
+    notes = [*said, *([] if is_known else [UNKNOWN]), *_describe_cautions(found, patients)]
+    lacks = [f"{count} of {len(cases)} cases have no {name}" for name, count in found.missing.items()]
     if lacks:
         notes.append(f"{found.site}: {', '.join(lacks)}; dataset.json has null there, for which networks see zeros")
     if values.ignored is not None:
         notes.append(f"{found.site}: what is labelled {IGNORE!r} counts in no loss and no score")
-    return replace(plan, notes=tuple(notes), ignored=values.ignored_at_site)
+    return SitePlan(
+        task="segmentation",
+        labels=values.labels,
+        records=records,
+        # Masks first: one that is refused is refused before many images are copied.
+        files={**masks, **images},
+        split_unit="patient" if is_known else "unknown",
+        notes=tuple(notes),
+        channel_names=found.channel_names,
+        ignored=values.ignored_at_site,
+    )
+
+
+def _plan_mask(found: SiteCases, case: str, values: Values, is_resampled: bool) -> File:
+    image = next(path for path in found.images[case] if path is not None)
+    if layers := found.layers.get(case):
+        return plan_layers(layers, image, case, values, f"site {found.site!r}", is_resampled)
+    stored = found.masks[case]
+    place = f"site {found.site!r}: {stored.relative_to(found.folder).as_posix()}"
+    return plan_mask(stored, image, case, values, place, is_resampled)
 
 
 def _describe_cautions(found: SiteCases, patients: Mapping[str, str | None]) -> list[str]:
@@ -293,10 +333,12 @@ def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[
     # {case}.png also fits the files of {case}_mask.png.
     for place in sorted(range(len(patterns)), key=lambda i: -len(patterns[i].replace(CASE, ""))):
         expression = _expression(patterns[place])
-        for path in sorted(folder.glob(_wildcards(patterns[place]))):
+        paths = sorted(folder.glob(_wildcards(patterns[place])))
+        beside = {*filter(None, map(find_voxel_file, paths))}
+        for path in paths:
             name = path.relative_to(folder).as_posix()
             match = expression.fullmatch(name)
-            if match is None or path in taken:
+            if match is None or path in taken or path in beside:
                 continue
             check_utf8_name(site, name)
             split_ending(path, f"site {site!r}: {name}")
@@ -326,16 +368,3 @@ def _takes_endings(pattern: str) -> bool:
 def _wildcards(pattern: str) -> str:
     # Two stars would be any number of folders.
     return re.sub(r"\*+", "*", "*".join(map(glob.escape, pattern.split(CASE))) + "*" * _takes_endings(pattern))
-
-
-def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values, is_resampled: bool) -> CaseFiles:
-    named = zip(found.image_names(case), found.images[case], strict=True)
-    images = tuple(None if path is None else (f"images/{name}", partial(copy_image, path)) for name, path in named)
-    image = next(path for path in found.images[case] if path is not None)
-    if layers := found.layers.get(case):
-        mask = plan_layers(layers, image, case, values, f"site {found.site!r}", is_resampled)
-    else:
-        stored = found.masks[case]
-        place = f"site {found.site!r}: {stored.relative_to(found.folder).as_posix()}"
-        mask = plan_mask(stored, image, case, values, place, is_resampled)
-    return CaseFiles(case, patient, images, mask)

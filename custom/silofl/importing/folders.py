@@ -42,28 +42,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.base.naming import normalise_accents
 from silofl.importing.arrangements import ARRANGEMENTS
 from silofl.importing.cases import (
+    CASE,
     Patterns,
     SiteCases,
-    check_complete,
-    check_utf8_name,
     find_cases,
     parse_patterns,
     plan_cases,
     shorten_names,
 )
-from silofl.importing.masks import ENDINGS, MASK_OPTIONS, read_values, split_ending
+from silofl.importing.masks import ENDINGS, MASK_OPTIONS, read_values
 from silofl.importing.options import ImportOptions, Layout
 from silofl.importing.patients import read_patients, warn_unknown_patients
 from silofl.importing.site_files import SitePlan, visible_files, visible_folders
-from silofl.reading.endings import DICOM_ENDINGS, has_dicom_mark
+from silofl.reading.endings import has_dicom_mark
 
-OTHER_NAMES = (
-    ', or name the files, as with two contrasts: --image-pattern "T1=images/{case}_0000,T2=images/{case}_0001" '
-    '--mask-pattern "masks/{case}"'
-)
+# Without patterns: images and masks of one name.
+BY_STEM = Patterns((f"images/{CASE}",), f"masks/{CASE}")
 
 
 def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
@@ -82,20 +78,19 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     if options.arrangement is not None:
         return _plan_arranged(folders, options)
     patterns = _read_patterns(options)
-    if patterns is None and {"images", "masks"} <= {folder.name for folder in folders}:
+    if patterns == BY_STEM and {"images", "masks"} <= {folder.name for folder in folders}:
         raise DataError(
             f"{source.name} must hold a folder for each site, not images and masks themselves; put them into a folder "
             "that is named as their site"
         )
-    sites = [
-        _match_by_stem(folder) if patterns is None else find_cases(folder.name, folder, patterns) for folder in folders
-    ]
-    if patterns is not None:
-        _check_patterns(sites, patterns)
-    values = read_values(options)
-    plans = {found.site: plan_cases(found, read_patients(found), values, options) for found in sites}
-    if patterns is not None:
-        plans = {found.site: plans[found.site].with_notes(_describe_left_out(found)) for found in sites}
+    sites = [find_cases(folder.name, folder, patterns) for folder in folders]
+    _check_patterns(sites, patterns)
+    if patterns == BY_STEM:
+        sites = [replace(found, images_in="images") for found in sites]
+    plans = {}
+    for found in sites:
+        plan = plan_cases(found, read_patients(found), read_values(options), options)
+        plans[found.site] = plan.with_notes(_describe_left_out(found))
     return warn_unknown_patients(plans)
 
 
@@ -110,11 +105,11 @@ def _plan_arranged(folders: list[Path], options: ImportOptions) -> dict[str, Sit
     return warn_unknown_patients(plans)
 
 
-def _read_patterns(options: ImportOptions) -> Patterns | None:
+def _read_patterns(options: ImportOptions) -> Patterns:
     if (options.image_pattern is None) != (options.mask_pattern is None):
         raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
     if options.image_pattern is None or options.mask_pattern is None:
-        return None
+        return BY_STEM
     return parse_patterns(options.image_pattern, options.mask_pattern, options.labels or ())
 
 
@@ -136,47 +131,6 @@ def _describe_left_out(found: SiteCases, or_else: str = "") -> list[str]:
     ]
     count, first = len(names), shorten_names(names)
     return [f"{found.site}: images that fit no pattern{or_else} are left out: {count}, as {first}"] if names else []
-
-
-def _match_by_stem(folder: Path) -> SiteCases:
-    """Return the cases of a site whose images and masks lie in folders of these names."""
-    site, images, masks = folder.name, _files_by_stem(folder, "images"), _files_by_stem(folder, "masks")
-    check_complete(site, images, masks, OTHER_NAMES)
-    return SiteCases(site, folder, {case: (image,) for case, image in images.items()}, masks, images_in="images")
-
-
-def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
-    if not (folder / kind).is_dir():
-        raise DataError(
-            f"site {folder.name!r} must have the folder {kind!r}; it is not there: make it, or name the files with"
-            " --image-pattern and --mask-pattern, or import classes with the layout table"
-        )
-    found: dict[str, Path] = {}
-    paths = sorted(path for path in (folder / kind).iterdir() if not path.name.startswith("."))
-    for path in paths:
-        stem, _ = split_ending(path, f"{kind}/{path.name}")
-        check_utf8_name(folder.name, path.name)
-        _check_series_folder(folder.name, path)
-        stem = normalise_accents(stem)
-        if stem in found:
-            raise DataError(
-                f"site {folder.name!r} must have one file {stem!r} in {kind}, not {found[stem].name} and {path.name}"
-            )
-        found[stem] = path
-    if not found:
-        raise DataError(f"site {folder.name!r} must have files in {kind!r}, not none; add them or remove the folder")
-    return found
-
-
-def _check_series_folder(site: str, path: Path) -> None:
-    """Refuse a folder of anything but a DICOM series: most often it is a patient's, with several images."""
-    files = visible_files(path) if path.is_dir() else []
-    if files and all(one.suffix.lower() not in DICOM_ENDINGS and one.name.lower().endswith(ENDINGS) for one in files):
-        raise DataError(
-            f"site {site!r} must have in {path.parent.name} files, or folders of a DICOM series, not a folder of other "
-            f"files, as {path.name}; move these up, as {path.parent.name}/{path.name}_{files[0].name}, and name their "
-            "patient in patients.csv"
-        )
 
 
 LAYOUT = Layout(plan_folders, (*MASK_OPTIONS, "arrangement"))

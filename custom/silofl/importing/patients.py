@@ -41,8 +41,10 @@ def read_patients(found: SiteCases) -> Mapping[str, str | None]:
         return found.patient_ids if can_tell_apart(found.patient_ids.values()) else dict.fromkeys(found.images)
     table = f"{tables[0].name} of site {found.site!r}"
     rows: dict[str, set[str]] = {}
-    for name, patients in read_columns(tables[0], table, "file", "patient").items():
-        rows.setdefault(_normalise_path(name), set()).update(filter(None, map(normalise_name, patients)))
+    for row in read_rows(tables[0], table, (FILE, PATIENT)):
+        patient = normalise_name(row[PATIENT])
+        if row[FILE] and patient:
+            rows.setdefault(_normalise_path(row[FILE]), set()).add(patient)
     # A file's name alone is enough where no other case has it.
     file_names = {case: {path.name for path in images if path is not None} for case, images in found.images.items()}
     num_cases = Counter(name for names in file_names.values() for name in names)
@@ -135,24 +137,6 @@ def _list_image_folders(plan: SitePlan) -> set[str]:
     images = [one if isinstance(one, list) else [one] for one in (record["image"] for record in records)]
     found = {PurePosixPath(next(filter(None, files))).parent.name for files in images}
     return found if len(found) > 1 and found.isdisjoint(["images", *plan.labels.values()]) else set()
-
-
-def read_columns(table: Path, name: str, key: str, value: str) -> dict[str, set[str]]:
-    """Return what a table with a header says of each name: the values of one column by those of another.
-
-    Args:
-        table: The file; its columns are separated by tabs, semicolons or commas.
-        key: The column of the names.
-        value: The column of what is said of them; empty ones say nothing.
-
-    Raises:
-        DataError: The table cannot be read, is not in UTF-8, or lacks a column.
-    """
-    found: dict[str, set[str]] = {}
-    for row in read_rows(table, name, (key, value)):
-        if row[key] and row[value]:
-            found.setdefault(row[key], set()).add(row[value])
-    return found
 
 
 def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, str]]:

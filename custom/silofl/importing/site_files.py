@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from silofl.base.errors import DataError
-from silofl.data.manifest import PARTS
 from silofl.data.targets import IGNORE
 from silofl.importing.options import ImportOptions
 from silofl.importing.partition import split_by_patient
@@ -53,57 +52,6 @@ class SitePlan:
         regions = {"regions": {name: list(own) for name, own in self.regions.items()}} if self.regions else {}
         more = regions | ({} if self.ignored is None else {IGNORE: self.ignored}) | channels
         return {"task": self.task, "labels": labels, "split_unit": self.split_unit, **more, **self.records}
-
-
-@dataclass(frozen=True)
-class CaseFiles:
-    """A case's image, or its images of several contrasts, and its mask.
-
-    `images` has None for a contrast that the case lacks; `patient` is None where the set names none.
-    """
-
-    case: str
-    patient: str | None
-    images: tuple[File | None, ...]
-    mask: File = field(repr=False)
-
-    @property
-    def record(self) -> JsonRecord:
-        """What dataset.json says of the case."""
-        images = [None if image is None else image[0] for image in self.images]
-        record: JsonRecord = {"image": images if len(images) > 1 else images[0], "label": self.mask[0]}
-        record |= {} if self.patient is None else {"patient": self.patient}
-        return record | {"case": self.case}
-
-
-def plan_pairs(
-    site: str,
-    pairs: Iterable[CaseFiles],
-    labels: Mapping[int, str],
-    options: ImportOptions,
-    channel_names: tuple[str, ...] = (),
-) -> SitePlan:
-    """Plan a segmentation site whose images are split by patient, or each by itself where one's patient is not known.
-
-    Args:
-        channel_names: The contrasts in the order of each case's images, where they have names.
-
-    Raises:
-        DataError: The site has fewer than two patients, so that training and test cannot be kept apart.
-    """
-    pairs = list(pairs)
-    named, said = unify_spellings(site, [pair.patient for pair in pairs])
-    pairs = [replace(pair, patient=patient) for pair, patient in zip(pairs, named, strict=True)]
-    is_known = all(pair.patient is not None for pair in pairs)
-    units = [str(pair.patient) if is_known else pair.case for pair in pairs]
-    part_of = split_patients(site, units, options, "patients" if is_known else "images")
-    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
-    for pair, unit in zip(pairs, units, strict=True):
-        records[part_of[unit]].append(pair.record)
-    # Masks first: one that is refused is refused before many images are copied.
-    files = dict([*(pair.mask for pair in pairs), *(file for pair in pairs for file in pair.images if file)])
-    split_unit, notes = ("patient", ()) if is_known else ("unknown", (UNKNOWN,))
-    return SitePlan("segmentation", dict(labels), records, files, split_unit, (*said, *notes), channel_names)
 
 
 def unify_spellings(site: str, patients: Sequence[str | None]) -> tuple[list[str | None], tuple[str, ...]]:

@@ -45,17 +45,18 @@ def unpack_contents(
     """Return what a bundle says of its super model, without the weights.
 
     Args:
-        about: ``super_model`` of its metadata; in a bundle of an older version without threshold, and of facts the test
-            alone. Of another kind, a key raises KeyError, TypeError or AttributeError, as of the other arguments.
+        about: ``super_model`` of its metadata. Of another kind, a key raises KeyError, TypeError or AttributeError, as
+            of the other arguments.
         image_shape: (C, *spatial) of the training images, or of their patches.
         domain: The images that the models learnt from, as plain values.
         calling: How a classification's probabilities are read, as `silofl.inference.contents.pack_calling` packs it.
-        usual: What is usual, as `silofl.inference.usual.pack_usual` packs it; nothing in a bundle of an older version.
+        usual: What is usual, as `silofl.inference.usual.pack_usual` packs it.
 
     Raises:
         ConfigError: They do not fit together.
     """
-    facts, threshold = about.get("facts", {"test": about.get("test")}), about.get("threshold")
+    facts = about["facts"]
+    threshold = about["threshold"]
     check_threshold(threshold)
     known = {"domain": read_record(Domain, domain, "domain"), "calling": unpack_calling(calling, study)}
     known |= {"usual": unpack_usual(usual)}

@@ -24,7 +24,6 @@ from silofl.inference.evaluation import (
     MISSING,
     Against,
     Calibration,
-    Cut,
     Evaluation,
     Forbidden,
     Scores,
@@ -41,23 +40,7 @@ Floats = NDArray[np.float64]
 def measure_evaluation(
     model: SuperModel, fingerprint: str, site: SiteCases, cases: Sequence[EvaluatedCase], specificity: float
 ) -> Evaluation:
-    """Return all numbers of a model's evaluation, and the main ones without what the study's rule forbids to use.
-
-    The arguments are those of `_measure_cases`.
-    """
-    record = _measure_cases(model, fingerprint, site, cases, specificity)
-    if any(case.do_not_use is None for case in cases):
-        return record
-    used = [case for case in cases if not case.do_not_use]
-    reasons = _count_cases(case.do_not_use or () for case in cases)
-    scores = _measure_cases(model, fingerprint, site, used, specificity).main_scores if used else {}
-    return replace(record, withheld=Forbidden(len(cases) - len(used), reasons, scores))
-
-
-def _measure_cases(
-    model: SuperModel, fingerprint: str, site: SiteCases, cases: Sequence[EvaluatedCase], specificity: float
-) -> Evaluation:
-    """Return the numbers of some cases.
+    """Return all numbers of a model's evaluation.
 
     Args:
         site: The cases that it was given.
@@ -89,8 +72,17 @@ def _measure_cases(
         answers=dict(Counter(case.model for case in cases)),
         warnings=_count_cases(case.warnings for case in cases),
         versions=read_versions(),
+        withheld=_count_forbidden(cases),
         **found,
     )
+
+
+def _count_forbidden(cases: Sequence[EvaluatedCase]) -> Forbidden | None:
+    """Return how many answers the study's rule forbids to use, and why; None without a rule."""
+    reasons = [case.do_not_use for case in cases if case.do_not_use is not None]
+    if not reasons:
+        return None
+    return Forbidden(sum(map(bool, reasons)), _count_cases(reasons))
 
 
 def _count_cases(sentences: Iterable[Sequence[str]]) -> dict[str, int]:
@@ -106,8 +98,6 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
     found = {"scores": {ALL: {study.metric: value}} | measure_labels(cases, site.units.unit_of, study)}
     measures = {study.labels.get(key, key): list_measures(cases, key) for key in list_drawn_labels(cases)}
     found |= {"lesions": {name: sum(one.lesions.num_true for one in known) for name, known in measures.items()}}
-    cut = {name: [one.cut_away for one in known if one.cut_away] for name, known in measures.items()}
-    found["cut"] = {name: Cut(len(shares), float(np.mean(shares))) for name, shares in cut.items() if shares} or None
     return found | {"distance_unit": "pixels", "size_unit": "pixels"} | units | empty
 
 

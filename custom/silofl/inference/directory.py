@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from silofl import __version__
 from silofl.base import schema
 from silofl.base.documents import ABSENT, check_kind, read_json_document
-from silofl.base.errors import ConfigError, quote_value
+from silofl.base.errors import ConfigError
 from silofl.base.files import is_free, load_tensors, save_tensors, write_json, write_text
 from silofl.base.settings import parse
 from silofl.data.domain import Domain
@@ -35,8 +35,7 @@ __all__ = ["FOLDER", "Contents", "plain_study", "read_fingerprint", "read_model_
 FOLDER = "supermodel"
 # In a site's folder of a run: the model that it trained alone.
 OWN = "own"
-# 3: with the domain. A super model of format 2 says nothing of the images that it learnt from.
-FORMAT, WITHOUT_DOMAIN = 3, 2
+FORMAT = 3
 README = "README.md"
 # What a MONAI bundle holds, and a run's folder of its last and its best round's model, which knows no images.
 BUNDLE, LAST_MODELS = "configs/metadata.json", "model"
@@ -94,7 +93,6 @@ def read_model_folder(folder: Path) -> Contents:
     """
     facts = _read_facts(folder)
     try:
-        refuse_mean(facts, f"{folder.name}/model.json")
         study = parse(Study, facts["study"], f"{folder.name}/model.json", STORED)
         if facts["fingerprint"] != _compute_fingerprint(facts, study):
             raise ConfigError(
@@ -109,16 +107,16 @@ def read_model_folder(folder: Path) -> Contents:
         ) from None
 
 
-def refuse_mean(facts: Mapping[str, Any], name: str) -> None:
-    """Refuse the mean of the federated and a site's own model, which older versions kept.
+def refuse_older(facts: object, name: str) -> None:
+    """Refuse what versions before 0.4 wrote, the mean of the federated and a site's own model among it.
 
     Raises:
-        ConfigError: The content of a model.json, named so, says that it is one.
+        ConfigError: The content of a model.json, named so, is of such a version, or none at all.
     """
-    if facts.get("beside") is not None:
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("beside") is not None:
         raise ConfigError(
-            f"{name} must be of the federated model or of a site's own, not of the mean of both; name the folder "
-            f"{FOLDER} of that run, the federated model, or take the version of SiloFL that wrote it"
+            f"{name} is damaged, or was written by a version before 0.4. Copy the folder again, or read it with the "
+            "version of SiloFL that wrote it."
         )
 
 
@@ -144,7 +142,7 @@ def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, 
         calling=unpack_calling(facts.get("calling", {}), study),
         usual=unpack_usual(facts.get("usual", {})),
         facts=facts["facts"],
-        domain=schema.read_record(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
+        domain=schema.read_record(Domain, facts["domain"], "domain"),
     )
 
 
@@ -213,7 +211,7 @@ def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     # Only where there is one, so that older super models keep theirs.
     deciding |= {key: facts[key] for key in ("bias", "calling") if facts.get(key) is not None}
-    deciding |= {"domain": facts["domain"]} if facts["format"] == FORMAT else {}
+    deciding["domain"] = facts["domain"]
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {
         f"{one.section}.{name}": getattr(one, name) for one in study.recipe.options for name in one.traits.deciding
@@ -259,19 +257,11 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         near = next((place for place in places if place.is_dir() and place != folder), None)
         remedy = f"did you mean {near}?" if near else f"name a folder {FOLDER} or chosen that a run has written"
         raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}")
-    if not isinstance(facts, dict) or facts.get("format") not in (FORMAT, WITHOUT_DOMAIN):
-        found = quote_value(facts.get("format") if isinstance(facts, dict) else None)
-        raise ConfigError(
-            f"{folder.name}/model.json must have format {FORMAT} or {WITHOUT_DOMAIN}, not {found}; read it with the "
-            "version of SiloFL that wrote it"
-        )
+    refuse_older(facts, f"{folder.name}/{HEAD}")
     return facts
 
 
 def _check_content(folder: Path, facts: dict[str, Any]) -> None:
-    if "content" not in facts:
-        # It is of an older version, which kept the digest of what decides alone.
-        return
     if facts["content"] != _hash_facts(facts):
         raise ConfigError(f"{folder.name}/model.json must be as it was written; it was changed: copy the folder again")
     for name in (README, card.FILE):

@@ -20,9 +20,8 @@ from silofl.data.prepared_image import prepare_with_way_back
 from silofl.data.records import Record
 from silofl.data.site_data import SiteData
 from silofl.data.targets import IGNORED
-from silofl.data.transforms import CROPS
 from silofl.data.units import Units, find_recordings, find_units
-from silofl.inference.geometry import check_is_not_blank, decide_answers, decide_on_input, map_to_input
+from silofl.inference.geometry import check_is_not_blank, decide_answers, decide_on_input
 from silofl.inference.prediction import MM3_IN_ML, CaseAnswer, measure_case_ml
 from silofl.inference.super_model import SuperModel
 from silofl.reading.decoder import end_decoder
@@ -30,9 +29,6 @@ from silofl.reading.image import Image
 from silofl.training.evaluation import score_predictions, select_regions
 from silofl.training.metrics import Label, Score, group_positions, leave_out_ignored, mask_labels
 from silofl.training.surface import surface_by_case
-
-# Of a voxel that went through a study's transforms and back: what is below it was cropped away.
-HALF = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +39,12 @@ class FileMaps:
         said: The answer, uint8 (rows, columns), or (X, Y, Z).
         truth: What was drawn, of the same shape.
         affine: Voxel indices to millimetres, (4, 4); None of a picture.
-        is_cut: Which voxels the study's transforms crop away; None without such transforms.
         numbers: Of its slices in the file, where they are not all.
     """
 
     said: NDArray
     truth: NDArray
     affine: NDArray[np.float64] | None
-    is_cut: NDArray[np.bool_] | None = None
     numbers: range | None = None
 
     @property
@@ -72,14 +66,12 @@ class LabelMeasures:
         predicted: Its predicted size, in millilitres, or in pixels where a voxel's size is not known.
         true: Its true size.
         distances: HD95 and surface Dice; None where truth or prediction lacks it.
-        cut_away: Share of its true voxels that the study's transforms crop away; no answer can find them.
     """
 
     lesions: LesionCounts
     predicted: float
     true: float
     distances: tuple[float, float] | None
-    cut_away: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -236,13 +228,9 @@ def lay_on_file(answer: CaseAnswer, record: Record, manifest: Manifest, image: I
     """
     prepared = prepare_with_way_back(manifest.source(record), steps, numbers=record.numbers)
     truth = read_label_map(record, manifest, image, steps.study)[0]
-    data, is_cut = steps.study.data, None
-    if any(step.name in CROPS for step in (*data.transforms, *data.volume_transforms)):
-        ones = np.ones((len(prepared.images), *prepared.images.shape[2:]), np.float32)
-        is_cut = map_to_input(ones, prepared, steps) < HALF
     said = decide_on_input(answer.probabilities, prepared, steps)
     truth = truth if record.numbers is None else truth[..., record.numbers]
-    return FileMaps(said, truth, prepared.affine, is_cut, record.numbers)
+    return FileMaps(said, truth, prepared.affine, record.numbers)
 
 
 def _evaluate_case(
@@ -282,10 +270,8 @@ def _measure_label(
     masks = mask_labels(said, labels), mask_labels(truth, labels)
     spacings = {} if spacing is None else {name: spacing}
     size = 1.0 if spacing is None else abs(float(np.linalg.det(maps.affine[:3, :3]))) / MM3_IN_ML
-    is_cut = maps.is_cut if maps.is_cut is None else maps.is_cut.reshape(truth.shape)[masks[1]]
     return LabelMeasures(
         count_lesions(*masks),
         *(size * int(mask.sum()) for mask in masks),
         surface_by_case(said, truth, drawn.cases, [labels], spacings)[name],
-        float(is_cut.mean()) if is_cut is not None and is_cut.size else 0.0,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional
@@ -44,19 +44,6 @@ class TestedCases:
     distance_unit: Literal["mm", "pixels"] | None = declare_optional()
     size_unit: Literal["ml", "pixels"] | None = declare_optional()
     least: Natural = declare_optional(0)
-
-
-@dataclass(frozen=True)
-class Cut:
-    """What the study crops away of a label, so that no answer can find it.
-
-    Attributes:
-        num_cases: Cases that lose true voxels.
-        share: The share of them there, mean over these cases.
-    """
-
-    num_cases: int
-    share: float
 
 
 @dataclass(frozen=True)
@@ -103,12 +90,11 @@ class Forbidden:
     Attributes:
         num_cases: How many.
         reasons: Why -> cases.
-        used: The main scores, as `Evaluation.main_scores` has them, over the other answers.
     """
 
+    FORMER_KEYS: ClassVar = ("used",)
     num_cases: int
     reasons: Counts
-    used: Scores
 
 
 @dataclass(frozen=True)
@@ -161,7 +147,6 @@ class Evaluation(TestedCases):
         answers: Name of a model, or of several together -> cases that it answered.
         warnings: What `predict` warns of -> cases.
         lesions: Segmentation: label, or region -> connected components in truth.
-        cut: Segmentation: label, or region -> what the study crops away of it; null where it crops nothing away.
         called_from: Class, or finding -> the probability from which the model calls a case so, chosen on validation
             data; null where it has none.
         specificity: Classification: the one that thresholds are chosen for.
@@ -173,6 +158,7 @@ class Evaluation(TestedCases):
         subgroups: What the cases are divided by -> group -> its scores, where that was asked for.
     """
 
+    FORMER_KEYS: ClassVar = ("cut",)
     fingerprint: str
     study: str
     task: str
@@ -188,7 +174,6 @@ class Evaluation(TestedCases):
     num_empty: int | None = declare_optional()
     num_false_positive: int | None = declare_optional()
     lesions: Mapping[str, int] | None = declare_optional()
-    cut: Mapping[str, Cut] | None = declare_optional()
     called_from: Mapping[str, float] | None = declare_optional()
     specificity: float | None = declare_optional()
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
@@ -230,15 +215,6 @@ class Evaluation(TestedCases):
         """What cases are divided by, group, and its scores, of all groups."""
         groups = (self.subgroups or {}).items()
         return [(by, group, one) for by, known in groups for group, one in known.items()]
-
-    @property
-    def main_scores(self) -> Scores:
-        """The study's metric, what else is of all cases, and each label's Dice, or class's two shares."""
-        own = {name: one for name, one in self.scores[ALL].items() if name not in ("ece", "ece_calibrated")}
-        main = ("dice", "recall", "specificity")
-        return {ALL: own} | {
-            group: {name: scores[name] for name in main if name in scores} for group, scores in self.groups.items()
-        }
 
 
 def list_compared_classes(study: Study) -> list[int]:

@@ -31,9 +31,7 @@ from silofl.training.floor import DECIMALS, round_significant
 
 FILE = "evaluations.json"
 ECE, CALIBRATED, THRESHOLD, SIZE_ERROR, HD95 = "ece", "ece_calibrated", "threshold", "size_error", "hd95"
-SPECIFICITY, WITHHELD = "specificity", "withheld"
-# Of the same score over the answers that may be used.
-USED = "_used"
+SPECIFICITY = "specificity"
 # Of the same score of a group of cases, minus that of the other groups.
 OF_OTHERS = ", minus the others"
 OF_LABELS = ("dice", "lesion_sensitivity", "false_lesions", SIZE_ERROR, HD95, "surface_dice")
@@ -41,9 +39,9 @@ OF_CLASSES = ("recall", "auroc", "average_precision", "sensitivity", THRESHOLD)
 OF_ALL = ("accuracy", "balanced_accuracy", "auroc", ECE, CALIBRATED)
 NO_SHARES = ("false_lesions", SIZE_ERROR, HD95)
 UNIT_OF = {SIZE_ERROR: "size_unit", HD95: "distance_unit"}
-# A mean of thresholds is none of any model. The interval of a size error is of single cases. Each hospital withholds
-# answers by itself. A calibration error depends on the number of cases.
-NOT_POOLED = (THRESHOLD, SIZE_ERROR, WITHHELD, ECE, CALIBRATED)
+# A mean of thresholds is none of any model. The interval of a size error is of single cases. A calibration error
+# depends on the number of cases.
+NOT_POOLED = (THRESHOLD, SIZE_ERROR, ECE, CALIBRATED)
 COLUMNS = 4
 # In place of a number of cases: the hospital does not say the score, which would be of too few patients.
 NOT_SAID = -1
@@ -112,43 +110,37 @@ def list_scores(study: Study) -> list[tuple[str, str]]:
     """Return group and name of each score that a hospital sends in a study, in the order of the rows."""
     if study.task == "segmentation":
         groups = [study.labels.get(key, key) if isinstance(key, int) else key for key in study.scored]
-        own, main, others = [study.metric], OF_LABELS[:1], OF_LABELS[1:]
+        own, scores = [study.metric], OF_LABELS
     else:
         groups = [study.labels[label] for label in list_compared_classes(study)]
         is_called = study.is_multilabel or study.operating_point is not None
-        own, others = [*dict.fromkeys((study.metric, *OF_ALL))], OF_CLASSES[1:]
-        main = (OF_CLASSES[0], SPECIFICITY) if is_called else OF_CLASSES[:1]
-    if study.do_not_use is not None:
-        own += [WITHHELD, study.metric + USED]
-        others += tuple(name + USED for name in main)
+        own = [*dict.fromkeys((study.metric, *OF_ALL))]
+        scores = (OF_CLASSES[0], SPECIFICITY, *OF_CLASSES[1:]) if is_called else OF_CLASSES
     divided = [f"{by}: {group}" for by, wanted in study.subgroups.items() for group in list_groups(wanted)]
     measured = [*name_labels(study).values()]
     of_groups = (study.metric, *measured, *(name + OF_OTHERS for name in measured))
     return [
         *((ALL, name) for name in own),
-        *((group, name) for group in groups for name in (*main, *others)),
+        *((group, name) for group in groups for name in scores),
         *((group, name) for group in divided for name in of_groups),
     ]
 
 
-def pack_scores(
-    record: Evaluation, study: Study, few: Collection[str] = (), least: int = 0, hides_used: bool = False
-) -> NDArray[np.float64]:
+def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), least: int = 0) -> NDArray[np.float64]:
     """Return a hospital's scores as they travel, rounded, shape (scores, 4).
 
     Args:
         few: Names of the labels or classes that too few patients have.
         least: Patients that each score must be of.
-        hides_used: Whether few patients would follow from the scores without the answers that a rule withholds.
     """
     found, rows = _collect_scores(record), []
     # Of groups of cases those that are of too few patients.
     withheld = {(f"{by}: {group}", name) for by, group, one in record.divided for name in one.withheld}
     for group, name in list_scores(study):
-        one, is_used = found.get(group, {}).get(name, MISSING), name == WITHHELD or name.endswith(USED)
+        one = found.get(group, {}).get(name, MISSING)
         # Means over the classes have those of few in them.
-        is_few = group in few or (group == ALL and few and name.removesuffix(USED) in CLASS_MEANS)
-        is_said = one.value is None or not (is_few or 0 < one.num_cases < least or (hides_used and is_used))
+        is_few = group in few or (group == ALL and few and name in CLASS_MEANS)
+        is_said = one.value is None or not (is_few or 0 < one.num_cases < least)
         is_said = is_said and (group, name.removesuffix(OF_OTHERS)) not in withheld
         row = (0.0,) * (COLUMNS - 1) + (0.0 if is_said else float(NOT_SAID),)
         if is_said and one.value is not None:
@@ -214,7 +206,7 @@ def pool_hospitals(
 
 def has_unlike_classes(sites: Mapping[str, HospitalEvaluation], name: str) -> bool:
     """Return whether a score of all cases is a mean over classes, of which hospitals that have it have other ones."""
-    if name.removesuffix(USED) not in CLASS_MEANS:
+    if name not in CLASS_MEANS:
         return False
     tested = [one.scores for one in sites.values() if one.scores[ALL][name].value is not None]
     groups = [[one for one in scores.values() if "recall" in one] for scores in tested]
@@ -231,8 +223,4 @@ def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:
     for by, group, one in record.divided:
         differences = {name + OF_OTHERS: difference for name, difference in one.differences.items()}
         found[f"{by}: {group}"] = dict(one.scores) | differences
-    if record.withheld is not None:
-        found[ALL][WITHHELD] = Estimate(record.withheld.num_cases / record.num_cases, None, record.num_cases)
-        for group, scores in record.withheld.used.items():
-            found[group] |= {name + USED: one for name, one in scores.items()}
     return found

@@ -14,7 +14,7 @@ from silofl.base.settings import parse
 from silofl.core.mixing import Arrays
 from silofl.inference import HEAD
 from silofl.inference.contents import Contents
-from silofl.inference.directory import build_contents, plain_study, read_model_folder, refuse_mean
+from silofl.inference.directory import build_contents, plain_study, read_model_folder, refuse_older
 from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.study import STORED, Study
 
@@ -65,7 +65,7 @@ def join_model(facts: Mapping[str, Any], arrays: Arrays, study: Study) -> Conten
         for name in dict.fromkeys(map(read_role, arrays))
     }
     try:
-        refuse_mean(facts, HEAD)
+        refuse_older(facts, HEAD)
         own = parse(Study, facts["study"], HEAD, STORED)
         contents = build_contents(facts, own, states)
     except (KeyError, TypeError, AttributeError) as error:

@@ -55,8 +55,7 @@ def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
         # In a bundle of version 0.4 the metadata do not say how images are prepared.
         how = about if "image_shape" in about else read_json(configs / "inference.json")
         study = load_study(configs / STUDY, STORED)
-        further = (how.get(key, {}) for key in ("calling", "usual"))
-        contents = unpack_contents(about, study, how["image_shape"], how["domain"], *further)
+        contents = unpack_contents(about, study, how["image_shape"], how["domain"], how["calling"], how["usual"])
         members, fingerprint = list(about["members"]), str(about["fingerprint"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(

@@ -8,9 +8,6 @@ from torch import nn
 from silofl.base.errors import ConfigError, quote_value, suggest_nearest
 from silofl.models.normalization import HomeBatchNorm
 
-# A network may have hundreds of children.
-MOST_EXAMPLES = 6
-
 
 def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
     """Let no optimiser move the parameters whose names match one of several patterns, as ``features.*``.
@@ -26,10 +23,10 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         found = [one for name, one in parameters.items() if fnmatchcase(name, pattern)]
         if not found:
-            near = suggest_nearest(pattern, [f"{part}.*" for part, _ in network.named_children()])
+            known = [f"{name}.*" for name, _ in network.named_children()]
             raise ConfigError(
                 f"training.frozen must hold patterns of the network's parameters, not {quote_value(pattern)}, which "
-                f"matches none{near}; among them are {', '.join(_list_examples([*parameters]))}"
+                f"matches none{suggest_nearest(pattern, known)}; among them are {', '.join(known)}"
             )
         for one in found:
             one.requires_grad_(False)
@@ -61,9 +58,3 @@ def _yield_frozen_layers(network: nn.Module) -> Iterator[nn.Module]:
         own = list(layer.parameters(recurse=False))
         if own and not any(one.requires_grad for one in own):
             yield layer
-
-
-def _list_examples(names: Sequence[str]) -> list[str]:
-    """Return the first name below each child of a network."""
-    first = {name.partition(".")[0]: name for name in reversed(list(names))}
-    return list(reversed(first.values()))[:MOST_EXAMPLES]

@@ -1,8 +1,9 @@
 """Networks of MONAI that a study names by their class, with arguments of its own."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -76,15 +77,7 @@ def build_monai_network(
     decided |= {form.norm: norm} if form.norm else {}
     decided |= {"pretrained": False} if form.is_pretrained else {}
     _check_arguments(kind, settings.arguments, decided)
-    try:
-        network = kind(**settings.arguments, **decided)
-    except ConfigError:
-        raise
-    except Exception as error:  # MONAI raises whatever its checks raise
-        reason = error_text(error)
-        raise ConfigError(f"model.arguments must be such that MONAI can build {name}; it says: {reason}") from None
-    check_normalization(network, name, settings.normalization)
-    return network
+    return build_named(name, partial(kind, **decided), settings)
 
 
 def _check_arguments(kind: type[nn.Module], arguments: Mapping[str, Any], decided: Mapping[str, Any]) -> None:
@@ -104,12 +97,31 @@ def _check_arguments(kind: type[nn.Module], arguments: Mapping[str, Any], decide
             )
 
 
-def check_normalization(network: nn.Module, name: str, normalization: str) -> None:
-    """Refuse a network whose BatchNorm the study does not know of, or that has none where the study names it.
+def build_named(name: str, build: Callable[..., object], settings: ModelSettings) -> nn.Module:
+    """Build a network with ``model.arguments``.
+
+    Args:
+        name: Of the network, in messages.
+        build: Takes the arguments.
 
     Raises:
-        ConfigError: `normalization` of the study is not that of the network.
+        ConfigError: It cannot be built, or has other normalisation layers than ``model.normalization``.
     """
+    try:
+        network = build(**settings.arguments)
+    except ConfigError:
+        raise
+    except Exception as error:  # MONAI and packages raise whatever their checks raise
+        reason = error_text(error)
+        raise ConfigError(f"model.arguments must be such that {name} can be built; it says: {reason}") from None
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"{name} must return a torch module, not {type(network).__name__}")
+    _check_normalization(network, name, settings.normalization)
+    return network
+
+
+def _check_normalization(network: nn.Module, name: str, normalization: str) -> None:
+    """Refuse a network whose BatchNorm the study does not know of, or that has none where the study names it."""
     has_batchnorm = any(isinstance(module, _BatchNorm) for module in network.modules())
     if has_batchnorm != normalization.startswith("batch"):
         wanted = "batch" if has_batchnorm else "instance or group"

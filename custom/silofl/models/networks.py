@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, Self
 
 import torch
@@ -18,7 +18,7 @@ from silofl.models.alexnet import AlexNet
 from silofl.models.features import add_projection_head
 from silofl.models.frozen import freeze_parameters, frozen_names, list_still_layers
 from silofl.models.lenet5 import LeNet5
-from silofl.models.monai_networks import FORMS, build_monai_network, check_normalization
+from silofl.models.monai_networks import FORMS, build_monai_network, build_named
 from silofl.models.names import traveling_names
 from silofl.models.normalization import INSTANCE_NORMS, count_groups, replace_batchnorm
 from silofl.models.seeds import seed_torch
@@ -328,17 +328,7 @@ def _build_from_package(settings: ModelSettings, in_channels: int, out_channels:
     """Build a package's network, by ``part(in_channels, out_channels, normalization, **model.arguments)``."""
     name = str(settings.network)
     build = load_extension("model.network", GROUP, name)
-    try:
-        network = build(in_channels, out_channels, settings.normalization, **settings.arguments)
-    except ConfigError:
-        raise
-    except Exception as error:  # whatever the package raises
-        reason = error_text(error)
-        raise ConfigError(f"model.arguments must be such that {name} can be built; it says: {reason}") from None
-    if not isinstance(network, nn.Module):
-        raise ConfigError(f"{name} must return a torch module, not {type(network).__name__}")
-    check_normalization(network, name, settings.normalization)
-    return network
+    return build_named(name, partial(build, in_channels, out_channels, settings.normalization), settings)
 
 
 def _unet(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:

@@ -54,12 +54,7 @@ def read_start(folder: Path, study: Study) -> Start | None:
 
 def _read_finished(path: Path, study: Study) -> Arrays:
     """Read the arrays of a finished model in one file, as `silofl.inference.model_file` packs them."""
-    if not path.is_file():
-        raise ConfigError(
-            f"model.pretrained must be a file next to study.yaml, not {path.name!r}; make it with silofl evaluation-job"
-        )
-    content = path.read_bytes()
-    _check_digest(path.name, content, "pretrained_sha256", study.model.pretrained_sha256)
+    content = _read_agreed_file(path, "pretrained", study.model.pretrained_sha256, "make it with silofl evaluation-job")
     return {name: value.numpy() for name, value in _read_tensors(path.name, content).items()}
 
 
@@ -72,16 +67,8 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
     Raises:
         ConfigError: The file is missing or broken, or holds another network's state or numbers that are not finite.
     """
-    if not path.is_file():
-        raise ConfigError(f"model.pretrained must be a file next to study.yaml, not {path.name!r}; {REMEDY}")
-    content = path.read_bytes()
-    if study.model.pretrained_sha256:
-        _check_digest(path.name, content, "pretrained_sha256", study.model.pretrained_sha256)
-    state: Any = None
-    with suppress(Exception):  # torch raises many kinds on broken bytes
-        state = load_tensors(content)
-    if not is_state(state):
-        raise ConfigError(f"{path.name} must hold the tensors of a model's state; it does not: {REMEDY}")
+    content = _read_agreed_file(path, "pretrained", study.model.pretrained_sha256, REMEDY)
+    state = _read_tensors(path.name, content)
     wanted = _seed_state(study)
     for name, value in wanted.items():
         found = state.get(name)
@@ -104,12 +91,7 @@ def read_weights(path: Path, study: Study) -> Start:
     Raises:
         ConfigError: The file is missing, another or broken, fits the network nowhere, or is not finite where it fits.
     """
-    if not path.is_file():
-        raise ConfigError(
-            f"model.weights must be a file next to study.yaml, not {path.name!r}; put it there, or give --weights"
-        )
-    content = path.read_bytes()
-    _check_digest(path.name, content, "weights_sha256", study.model.weights_sha256)
+    content = _read_agreed_file(path, "weights", study.model.weights_sha256, "put it there, or give --weights")
     found = _select_floating(_read_tensors(path.name, content))
     seeded = _seed_state(study)
     sources = match_weights(_shapes(seeded), _shapes(found))
@@ -147,13 +129,22 @@ def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Seque
     return best
 
 
-def _check_digest(name: str, content: bytes, key: str, agreed: str | None) -> None:
+def _read_agreed_file(path: Path, key: str, agreed: str | None, remedy: str) -> bytes:
+    """Return the content of a file that a study names, which has the SHA-256 that the study gives.
+
+    Raises:
+        ConfigError: It is missing, or another file.
+    """
+    if not path.is_file():
+        raise ConfigError(f"model.{key} must be a file next to study.yaml, not {path.name!r}; {remedy}")
+    content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    if digest != agreed:
+    if agreed is not None and digest != agreed:
         raise ConfigError(
-            f"{name} must have the SHA-256 of model.{key}, not {digest}; take the file that was agreed on, or write "
-            "this number into study.yaml"
+            f"{path.name} must have the SHA-256 of model.{key}_sha256, not {digest}; take the file that was agreed on, "
+            "or write this number into study.yaml"
         )
+    return content
 
 
 def _yield_namings(names: list[str]) -> Iterator[dict[str, str]]:

@@ -224,10 +224,6 @@ class SiteEvaluation(SitePart):
         fingerprint = work.message.find_entry(ROLE)["model"]["fingerprint"]
         record = measure_evaluation(model, fingerprint, site, cases, SPECIFICITY)
         people.may_tell(list_having(cases, study))
-        used = list_having([one for one in cases if not one.do_not_use], study)
-        # Of the answers that a rule withholds, few would show in the difference.
-        is_few = bool(used[ALL]) and people.count(used[ALL]) < least
-        hides_used = record.withheld is not None and (is_few or not people.may_tell(used))
         if study.subgroups:
             subgroups = measure_subgroups(cases, site.divide(study.subgroups), people, study)
             record = replace(record, subgroups=subgroups, least=least)
@@ -244,7 +240,7 @@ class SiteEvaluation(SitePart):
             "num_patients": len(patients),
             "metrics": {"test": numbers},
         }
-        rows = pack_scores(record, study, few, least, hides_used).tolist()
+        rows = pack_scores(record, study, few, least).tolist()
         return Told(tuple(map(tuple, rows)), meta)
 
 

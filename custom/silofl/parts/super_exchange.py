@@ -28,7 +28,7 @@ from silofl.parts.part import Run
 from silofl.parts.work import Work
 from silofl.study import Study
 from silofl.training.case_pictures import write_test_files
-from silofl.training.evaluation import compute_outputs, compute_softmax, join_pieces, summarise_test, yield_pieces
+from silofl.training.evaluation import compute_outputs, join_pieces, summarise_test, yield_pieces
 from silofl.training.metrics import Score, group_positions, value_or_none
 
 
@@ -89,7 +89,7 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     )
     # All models have the same input normalisation, and the pictures need no more of one.
     write_test_files(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
-    _keep_features(work, checked_cast(model.selector, HarmonizedModel), contents.outputs)
+    _keep_features(work, checked_cast(model.selector, HarmonizedModel))
     is_read = work.study.task != "segmentation" and len(work.data.validation)
     validated = predict_cases(model, work.data.validation, work.study) if is_read else {}
     calling, read = choose_site_calling(work, lambda _: _score_answers(model, validated), result)
@@ -127,22 +127,18 @@ def _name_answers(model: SuperModel, chosen: Mapping[str, str]) -> Mapping[str, 
     return chosen if model.contents.is_choice else dict.fromkeys(chosen, ENSEMBLE)
 
 
-def _keep_features(work: Work, selector: HarmonizedModel, outputs: Sequence[str]) -> None:
-    """Keep the selector's features and scores of the validation and test images, for the report's map."""
-    size, features, scores = work.study.training.batch_size, [], []
+def _keep_features(work: Work, selector: HarmonizedModel) -> None:
+    """Keep the selector's features of the validation and test images, for the report's map."""
+    size, features = work.study.training.batch_size, []
     network = checked_cast(selector.network, SelectorNetwork)
     for images in (
         piece for part in (work.data.validation, work.data.test) if len(part) for piece in yield_pieces(part)
     ):
         features.append(compute_outputs(network.features, images, size, work.device))
-        scores.append(compute_softmax(selector, images, size, work.device))
     if not features:
         return
-    found, known = np.concatenate(features), np.concatenate(scores)
-    write_atomically(
-        work.folder / "selector.npz",
-        lambda stream: np.savez_compressed(stream, features=found, scores=known, outputs=np.array(outputs)),
-    )
+    found = np.concatenate(features)
+    write_atomically(work.folder / "selector.npz", lambda stream: np.savez_compressed(stream, features=found))
 
 
 def _count_selector_outputs(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:

@@ -59,7 +59,6 @@ LABELS_NOTE = (
     "minus true size, mean and 95 % limits of agreement. HD95 and surface Dice (within 2 {unit}) are of the cases in "
     "which truth and prediction have the label."
 )
-CROP_NOTE = "The study crops images: no answer is given outside, and what was drawn there counts as missed."
 CLASSES_NOTE = "Each class against all others; of two classes the second."
 MEANS_NOTE = (
     "Balanced accuracy and areas over all cases are means over the classes that have cases in the table. Compare with "
@@ -162,10 +161,12 @@ def judge_release(difference: Estimate) -> str:
 
 
 def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
-    numbers = record.main_scores[ALL]
+    numbers = dict(record.scores[ALL])
+    error, calibrated = numbers.pop("ece", None), numbers.pop("ece_calibrated", None)
     named = [(METRIC_NAMES.get(name, name), format_estimate(one)) for name, one in numbers.items()]
-    own = record.scores[ALL]
-    return named + ([("ECE", _format_error(own["ece"], own["ece_calibrated"]))] if "ece" in own else [])
+    if error and calibrated:
+        named.append(("ECE", _format_error(error, calibrated)))
+    return named
 
 
 def _format_error(error: Estimate, calibrated: Estimate) -> str:
@@ -179,7 +180,7 @@ def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
     if record.confusion:
         rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
         found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
-    return found | _withheld_table(record) | _subgroup_tables(record)
+    return found | _subgroup_tables(record)
 
 
 def _subgroup_tables(record: Evaluation) -> dict[str, TextTable]:
@@ -240,24 +241,6 @@ def _name_group(record: Evaluation) -> str:
     return "label" if record.is_segmentation else "finding" if record.has_findings else "class"
 
 
-def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
-    """Return the numbers of all answers beside those of the ones that may be used; nothing where none is left out."""
-    found = record.withheld
-    if found is None or not 0 < found.num_cases < record.num_cases:
-        return {}
-    rows = tuple(
-        (
-            METRIC_NAMES.get(name, name) if group == ALL else f"{GROUP_SCORES[name]} of {group}",
-            format_estimate(one),
-            format_estimate(found.used[group][name]),
-        )
-        for group, scores in record.main_scores.items()
-        for name, one in scores.items()
-        if name in found.used.get(group, {})
-    )
-    return {"Without answers not to be used": TextTable(("number", "all answers", "without these"), rows)}
-
-
 def list_notes(record: Evaluation) -> list[str]:
     """Return how to read the numbers."""
     auroc, num_tests = (
@@ -270,8 +253,7 @@ def list_notes(record: Evaluation) -> list[str]:
         INTERVALS.format(unit=record.unit, auroc=auroc),
     ]
     if record.is_segmentation:
-        notes.append(LABELS_NOTE.format(unit=record.distance_unit))
-        return [*notes, CROP_NOTE] if _list_cut(record) else notes
+        return [*notes, LABELS_NOTE.format(unit=record.distance_unit)]
     notes += [FINDINGS_NOTE if record.has_findings else CLASSES_NOTE, THRESHOLD_NOTE.format(record.specificity)]
     notes += [MEANS_NOTE] if len(record.groups) > 1 else []
     notes += [CALLED_NOTE] if record.called_from else []
@@ -311,16 +293,8 @@ def alarm_lines(record: Evaluation) -> list[str]:
 
 
 def warning_lines(record: Evaluation) -> list[str]:
-    """Return what `predict` would warn of, with the number of cases, and what of the truth the study crops away."""
-    counts = [f"{sentence}: {count} of {record.num_cases} cases" for sentence, count in record.warnings.items()]
-    cut = _list_cut(record)
-    return [*counts, f"the study crops away true voxels, which no answer can find: {', '.join(cut)}"] if cut else counts
-
-
-def _list_cut(record: Evaluation) -> list[str]:
-    """Return how many cases lose how much of each label."""
-    found = (record.cut or {}).items()
-    return [f"{one.share:.1%} of {name} in {one.num_cases} of {record.num_cases} cases" for name, one in found]
+    """Return what `predict` would warn of, with the number of cases."""
+    return [f"{sentence}: {count} of {record.num_cases} cases" for sentence, count in record.warnings.items()]
 
 
 def make_evaluation_page(

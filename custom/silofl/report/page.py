@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURES, NUMBERS = "figures", "results.csv"
-# Where a page's blocks end.
-FOOTER = "<footer>"
 # The page of a run, beside which the names need no word before them.
 REPORT = "report.html"
 # Letters of words that stay on one line of a table.
@@ -348,17 +346,6 @@ def print_blocks(blocks: Iterable[Block], console: Console) -> None:
 def render(page: Page) -> str:
     """Return a page as HTML."""
     return _open_templates().get_template("page.html.j2").render(page=page)
-
-
-def add_blocks(path: Path, blocks: Sequence[Block]) -> None:
-    """Add blocks at the end of a page that is written, as if they closed it; nothing else is drawn anew.
-
-    Raises:
-        OSError: The page cannot be read.
-        ConfigError: It cannot be written.
-    """
-    before, footer, after = path.read_text(encoding="utf-8").rpartition(FOOTER)
-    _write_bytes(path, "".join([before, *(f"{_place(block)}\n" for block in blocks), footer, after]).encode())
 
 
 @cache

@@ -16,8 +16,6 @@ from silofl.inference.evaluations import (
     SPECIFICITY,
     THRESHOLD,
     UNIT_OF,
-    USED,
-    WITHHELD,
     Evaluations,
     HospitalEvaluation,
     has_unlike_classes,
@@ -31,7 +29,6 @@ NAMES = METRIC_NAMES | {
     "dice_with_background": "Dice with background",
     "ece": "ECE",
     "ece_calibrated": "ECE if calibrated",
-    WITHHELD: "not to be used",
 }
 # The area under the ROC curve of a guess.
 CHANCE = 0.5
@@ -42,10 +39,6 @@ CHOSEN_NOTE = (
 CALIBRATED_NOTE = (
     "ECE: calibration error, 0 = perfect. ECE if calibrated: the ECE of a perfectly calibrated model with the same "
     "probabilities in as many cases. Both depend on the number of cases, so there is no mean over hospitals."
-)
-WITHHELD_NOTE = (
-    "Not to be used: answers that the study's rule (do_not_use) forbids. The reasons are in evaluation.json, at the "
-    "hospital."
 )
 NOTE = (
     "In brackets: at a hospital the 95 % interval over its patients (size error: limits of agreement); over all the "
@@ -136,9 +129,7 @@ def _make_table(found: Evaluations, group: str) -> TextTable:
 
 
 def _make_title(name: str, found: Evaluations, group: str) -> str:
-    score = name.removesuffix(USED)
-    title = NAMES.get(score) or name_score(score, found.pooled[group], found.specificity)
-    return title + " without these" * (score != name)
+    return NAMES.get(name) or name_score(name, found.pooled[group], found.specificity)
 
 
 def _list_notes(found: Evaluations) -> list[str]:
@@ -146,15 +137,13 @@ def _list_notes(found: Evaluations) -> list[str]:
     is_chosen = any(THRESHOLD in scores for scores in found.pooled.values())
     chosen = [CHOSEN_NOTE.format(specificity=found.specificity)] if is_chosen else []
     chosen += [CALIBRATED_NOTE] if ECE in found.pooled[ALL] else []
-    return [*chosen, *([WITHHELD_NOTE] if WITHHELD in found.pooled[ALL] else []), NOTE]
+    return [*chosen, NOTE]
 
 
 def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
     estimate = one.scores.get(group, {}).get(name, MISSING)
     if name in (one.not_said or {}).get(group, ()):
         return NOT_SAID
-    if name == WITHHELD and estimate.value is not None:
-        return f"{round(estimate.value * estimate.num_cases)} of {estimate.num_cases}"
     unit = f" {getattr(one, UNIT_OF[name])}" if name in UNIT_OF and estimate.value is not None else ""
     return format_score(estimate, name) + unit
 

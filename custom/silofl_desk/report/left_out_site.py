@@ -1,42 +1,20 @@
-"""A super model at a site that took no part in the training: its table and sentences, and a figure of its models."""
+"""A super model at a site that took no part in the training: its table and sentences."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from silofl.inference.choice import ENSEMBLE
 from silofl.models.roles import GLOBAL
-from silofl.report.canvas import (
-    INK,
-    MUTED,
-    PageImage,
-    Plot,
-    draw_legend,
-    escape_math,
-    lay_out_panels,
-    make_image,
-    make_legend_handle,
-    style_axes,
-)
 from silofl.report.evaluation_page import evaluation_blocks
-from silofl.report.page import Heading, PageSection, Picture, Table, Text, make_note, make_section
+from silofl.report.page import Heading, PageSection, Table, Text, make_note, make_section
 from silofl.report.tables import MISSING, TextTable, format_number
-from silofl.training.joined import LOCAL, SHIFTED
-from silofl.training.site_score import Counts
-from silofl_desk.report.result_pictures import MODEL_POINTS
 from silofl_desk.report.run_records import RowRuns
 from silofl_desk.report.unseen import UnseenTest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Hospital that took no part and metric -> name of the method -> its tests there.
 UnseenTests = dict[tuple[str, str], dict[str, list[UnseenTest]]]
 CLINIC = "what a clinic would get"
-HINDSIGHT = " (best in hindsight: chosen on the test data, shown and never used)"
 ANSWERS = {
     "only": "global model",
     "mean": "mean of all sites",
@@ -50,36 +28,22 @@ ALONE_NOTE = (
     "models alone on the prepared images, at the usual threshold. Nobody at the new site could have known beforehand "
     "which is the highest."
 )
-GAMMA_NOTE = "By threshold (gamma): a site's model answers where its score is above it."
-LINE = 0.3
-OWN = MODEL_POINTS[LOCAL]
-POINTS = {
-    "federated": MODEL_POINTS[SHIFTED],
-    "mean of the own models' answers": {"color": MUTED, "marker": "D", "markersize": 6.5},
-    "a hospital's own model": OWN,
-}
-CAPTION = (
-    "Test {metric} at {site}, which took no part in the training. Each circle is the model that one of the other "
-    "hospitals trained alone. Their mean is possible only where every hospital hands its own model out."
-)
 
 
-def unseen_section(unseen: UnseenTest | None, method: str, images: Sequence[PageImage] = ()) -> PageSection | None:
+def unseen_section(unseen: UnseenTest | None, method: str) -> PageSection | None:
     """Return the section on a site that was left out of the training; None where none was."""
     if unseen is None:
         return None
     is_compared = unseen.own and unseen.value is not None
     lead = conclude_unseen({(unseen.site, unseen.metric): {method: [unseen]}}) if is_compared else ()
-    has_gamma = unseen.rule == "choice" and unseen.by_threshold
     return make_section(
         "unseen",
         "Left-out site",
         "A site that was left out",
         [Text(sentence, "lead") for sentence in lead],
-        list(map(Picture, images)),
         Text(unseen_sentence(unseen)),
         Table(unseen_table(unseen)),
-        make_note(f"{ALONE_NOTE} {GAMMA_NOTE}" if has_gamma else ALONE_NOTE),
+        make_note(ALONE_NOTE),
         Heading("As silofl evaluate has it"),
         evaluation_blocks(unseen.evaluation),
     )
@@ -98,6 +62,9 @@ def unseen_sentence(unseen: UnseenTest) -> str:
             f"The sites learnt from {unseen.num_seen} of the {cases} cases of {unseen.site}, which is no unseen site"
         )
     said = f"{place}. There the super model reaches {value}{without}{by}."
+    if unseen.choices:
+        listed = ", ".join(f"{name} {count}" for name, count in unseen.choices.items())
+        said += f" Cases by the model that was chosen for them: {listed}."
     if unseen.num_seen == 0:
         said += " No case was seen in training."
     if unseen.assembled_from:
@@ -106,34 +73,16 @@ def unseen_sentence(unseen: UnseenTest) -> str:
 
 
 def unseen_table(unseen: UnseenTest) -> TextTable:
-    """Return one row for each way to answer: what a clinic would get, each model alone, and each candidate of gamma."""
-    names = [*(unseen.choices or ())]
-    columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in names))
-    rows = (
-        (label, format_number(value), *(_format_share(choices[name], choices) if choices else "" for name in names))
-        for label, value, choices in _list_answers(unseen)
-    )
-    return TextTable(columns, tuple(rows))
-
-
-def _list_answers(unseen: UnseenTest) -> Iterator[tuple[str, float | None, Counts | None]]:
-    """Yield the name of each way to answer, its value, and model -> cases that it is chosen for."""
-    is_choice, gamma = unseen.rule == "choice", unseen.threshold
-    has_gamma = is_choice and gamma is not None
-    answer = f"super model, gamma {gamma:g} ({unseen.threshold_from})" if has_gamma else ANSWERS[unseen.rule]
-    yield f"{answer}: {CLINIC}", unseen.value, unseen.choices
+    """Return one row for each way to answer: what a clinic would get, and each model alone."""
+    answer = ANSWERS[unseen.rule]
+    if unseen.rule == "choice" and unseen.threshold is not None:
+        answer = f"super model, gamma {unseen.threshold:g} ({unseen.threshold_from})"
+    rows = [(f"{answer}: {CLINIC}", format_number(unseen.value))]
     for name, value in unseen.models.items():
-        yield ALONE.get(name, f"model of {name} alone"), value, None
+        rows.append((ALONE.get(name, f"model of {name} alone"), format_number(value)))
     for name, value in (unseen.own or {}).items():
-        yield OWN_ANSWERS.get(name, f"own model of {name}"), value, None
-    for test in unseen.by_threshold if is_choice else ():
-        label = f"super model, gamma {test.threshold:g}" + HINDSIGHT * (test == unseen.best_in_hindsight)
-        yield label, test.value, test.choices
-
-
-def _format_share(part: int, choices: Counts) -> str:
-    total = sum(choices.values())
-    return f"{part} ({part / total:.0%})" if total else str(part)
+        rows.append((OWN_ANSWERS.get(name, f"own model of {name}"), format_number(value)))
+    return TextTable(("answer", unseen.metric), tuple(rows))
 
 
 def conclude_unseen(found: UnseenTests) -> Iterator[str]:
@@ -156,39 +105,6 @@ def _format_range(values: Iterable[float | None]) -> str:
     return " to ".join(dict.fromkeys((known[0], known[-1]))) if known else MISSING
 
 
-def unseen_images(found: UnseenTests) -> list[PageImage]:
-    """Draw the models at each hospital that took no part and was tested with the others' own models."""
-    images = []
-    for (site, metric), methods in found.items():
-        beside = {name: [one for one in several if one.own] for name, several in methods.items()}
-        if any(beside.values()):
-            images.append(_draw_unseen(site, metric, beside))
-    return images
-
-
-def _draw_unseen(site: str, metric: str, methods: Mapping[str, Sequence[UnseenTest]]) -> PageImage:
-    tests = [(name, seed, _list_points(test)) for name, several in methods.items() for seed, test in enumerate(several)]
-
-    def draw(width: float) -> Figure:
-        # A line per method and seed.
-        figure, (axes, *_) = lay_out_panels(1, width, 0.9 + LINE * len(tests), shares_y=True)
-        style_axes(axes, f"at {site}", metric)
-        axes.grid(axis="x", color=MUTED, alpha=0.2)
-        axes.set_yticks(range(len(tests)), [escape_math(name) for name, *_ in tests])
-        axes.set_ylim(len(tests) - 0.5, -0.5)
-        axes.tick_params(axis="y", labelcolor=INK)
-        for place, (*_, values) in enumerate(tests):
-            for model, value in reversed(values):
-                axes.plot(value, place, linestyle="", **POINTS.get(model, OWN))
-        draw_legend(figure, [make_legend_handle(linestyle="", **style) for style in POINTS.values()], [*POINTS])
-        return figure
-
-    rows = [(name, seed, *one) for name, seed, values in tests for one in values]
-    listed = "; ".join(f"{name} {model} {format_number(value)}" for name, _, model, value in rows)
-    plot = Plot("unseen", ("method", "run", "model", metric), rows, draw)
-    return make_image(plot, f"Test {metric} at {site}: {listed}.", CAPTION.format(metric=metric, site=site))
-
-
 def group_unseen(rows: RowRuns) -> UnseenTests:
     """Return hospital that took no part and metric -> name of the row -> its tests there that have a value."""
     found: UnseenTests = {}
@@ -196,12 +112,3 @@ def group_unseen(rows: RowRuns) -> UnseenTests:
         for test in (run.unseen for run in runs if run.unseen and run.unseen.value is not None):
             found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test)
     return found
-
-
-def _list_points(test: UnseenTest) -> list[tuple[str, float]]:
-    """Return the federated model, the mean of the own models and each of them, as far as they have a value."""
-    federated, together, _ = POINTS
-    own = test.own or {}
-    values = {federated: test.value, together: own.get(ENSEMBLE)}
-    values |= {f"own model of {site}": value for site, value in own.items() if site != ENSEMBLE}
-    return [(name, value) for name, value in values.items() if value is not None]

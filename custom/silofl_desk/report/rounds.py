@@ -1,4 +1,4 @@
-"""Figures of a run's rounds: curves of all that was recorded, traffic, and AdaFed's weights between sites.
+"""Figures of a run's rounds: curves of all that was recorded, and AdaFed's weights between sites.
 
 The weights are those of Chen et al., arXiv:2112.00734.
 """
@@ -15,23 +15,19 @@ import numpy as np
 from silofl.federation.ledger import Round, explain_choice, find_best_round
 from silofl.report.canvas import (
     INK,
-    LINE_COLOURS,
     MUTED,
     Curves,
     PageImage,
     Panel,
     Plot,
     Values,
-    draw_legend,
     lay_out_panels,
     line_style,
     make_image,
-    style_rounds,
 )
-from silofl.report.tables import format_duration, format_number
-from silofl.training.joined import CHOSEN
+from silofl.report.tables import format_number
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores
+from silofl.training.site_score import SiteScore, mean_of_scores
 from silofl_desk.report.heat_map import MOST_SITES_WITH_NUMBERS, draw_heat_map
 from silofl_desk.report.run_records import RunRecords, SiteWeights
 from silofl_desk.report.sentences import describe_model
@@ -41,8 +37,7 @@ if TYPE_CHECKING:
 
 Value = Callable[[Round, str], float | None]
 MEAN_STYLE = {"color": INK, "linewidth": 2.6}
-KEPT_STYLE = {"color": INK, "linewidth": 1.6, "linestyle": (0, (4, 3)), "marker": ""}
-MEAN_LINE, KEPT = "mean over sites", "kept, mean over sites"
+MEAN_LINE = "mean over sites"
 # Inches that a panel with many rounds wants.
 LEAST_WIDE = 3.0
 CHOSE_NOTHING = (
@@ -99,10 +94,8 @@ def curve_images(run: RunRecords) -> list[PageImage]:
     """Return the curves of validation, loss, tests by round and drift; none before the first finished round."""
     if not run.ledger:
         return []
-    chosen = [one.validation.get(CHOSEN) for one in (run.results.joining or {}).values()]
-    kept = mean_of_known(chosen) if have_same_classes(run.results.validation.values()) else None
     found = [
-        (training_curves(run.ledger, run.sites, run.metric, run.best_round, kept), _best_sentence(run, kept)),
+        (training_curves(run.ledger, run.sites, run.metric, run.best_round), _best_sentence(run)),
         (model_curves(run), ACCURACY_CURVES if is_validated_with_selector(run) else MODEL_CURVES),
         (round_test_curves(run), f"Each round's model on the sites' test data. {CHOSE_NOTHING}"),
         (
@@ -113,23 +106,19 @@ def curve_images(run: RunRecords) -> list[PageImage]:
     return [make_image(curves, describe_curves(curves), caption) for curves, caption in found if curves]
 
 
-def training_curves(
-    ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None, kept: float | None = None
-) -> Curves:
+def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> Curves:
     """Return each site's validation, where there is any, and training loss by round, with the reported round marked.
 
     With differential privacy losses stay at the sites, and what is spent stands in their place.
 
     Args:
         sites: Those that have a line.
-        kept: Mean validation of what the sites keep, as a line across all rounds; None without a choice.
     """
     is_private = any("epsilon" in values for record in ledger for values in record.metrics.values())
     key, words = ("epsilon", "epsilon of differential privacy") if is_private else ("loss", "training loss")
     panels = [Panel(f"{words[:1].upper()}{words[1:]}", _site_values(ledger, sites, partial(_training_number, key)))]
     if any(record.validation for record in ledger):
-        lines = _score_values(ledger, sites, VALIDATION) | ({} if kept is None else {KEPT: [kept] * len(ledger)})
-        panels.insert(0, Panel(f"Validation: {metric}", lines))
+        panels.insert(0, Panel(f"Validation: {metric}", _score_values(ledger, sites, VALIDATION)))
     marked = tuple(replace(panel, marked_round=best_round) for panel in panels)
     return _site_curves("training", ledger, sites, marked, height=3.4, least_width=LEAST_WIDE)
 
@@ -167,37 +156,6 @@ def drift_curves(run: RunRecords) -> Curves | None:
     lines = _site_values(run.ledger, run.sites, partial(_training_number, "drift"))
     lines[MEAN_LINE] = list(map(mean_drift, run.ledger))
     return _site_curves("drift", run.ledger, run.sites, (Panel("Drift", lines, limits=(0, None)),))
-
-
-def traffic_image(run: RunRecords) -> PageImage | None:
-    """Draw megabytes and seconds of each round as bars, a panel each; None before the first finished round."""
-    if not run.ledger:
-        return None
-    rounds, seconds = list_rounds(run.ledger), [record.seconds for record in run.ledger]
-    sent, received = ([sum(getattr(r, key).values()) / 1e6 for r in run.ledger] for key in ("bytes_to", "bytes_from"))
-
-    def draw(width: float) -> Figure:
-        figure, (left, right) = lay_out_panels(2, width, 2.6, LEAST_WIDE)
-        handles = [left.bar(rounds, sent, 0.7, color=LINE_COLOURS[0])]
-        hatched = {"color": LINE_COLOURS[5], "hatch": "///", "edgecolor": "white"}
-        handles.append(left.bar(rounds, received, 0.7, bottom=sent, **hatched))
-        right.bar(rounds, seconds, 0.7, color=MUTED)
-        style_rounds(left, "Traffic of all sites, MB", rounds)
-        style_rounds(right, "Time, seconds", rounds)
-        draw_legend(figure, handles, ["server to sites", "sites to server"])
-        return figure
-
-    alt = (
-        f"{len(run.ledger)} rounds sent {sum(sent):.1f} MB to the sites and received {sum(received):.1f} MB; the "
-        f"longest took {format_duration(max(seconds))}."
-    )
-    caption = (
-        "Bytes of the rounds' arrays, before the transport wraps them; the models that are sent after the last round, "
-        "to be validated and tested, are not counted. The time includes waiting for the slowest site."
-    )
-    columns = ("round", "megabytes_to_sites", "megabytes_from_sites", "seconds")
-    rows = [*zip(rounds, sent, received, seconds, strict=True)]
-    return make_image(Plot("traffic", columns, rows, draw), alt, caption)
 
 
 def is_validated_with_selector(run: RunRecords) -> bool:
@@ -251,7 +209,7 @@ def _site_curves(
 ) -> Curves:
     """Return curves with a line per site, which looks the same in every figure of a run."""
     styles = {site: {"linewidth": 1.6} | line_style(i) for i, site in enumerate(sites)}
-    styles |= {MEAN_LINE: MEAN_STYLE, KEPT: KEPT_STYLE}
+    styles[MEAN_LINE] = MEAN_STYLE
     return Curves(name, dict.fromkeys(styles, list_rounds(ledger)), styles, panels, **layout)
 
 
@@ -280,11 +238,10 @@ def _describe_panel(curves: Curves, panel: Panel) -> str:
     return f"{panel.title} after round {last}: {listed}." if known else f"{panel.title}: no value."
 
 
-def _best_sentence(run: RunRecords, kept: float | None) -> str:
-    """Name the reported round, why it was chosen, and what the sites keep has on the same data."""
-    end = f" The models that the sites keep have {format_number(kept)} on the same validation data."
+def _best_sentence(run: RunRecords) -> str:
+    """Name the reported round, and why it was chosen."""
     if run.results.model:
-        return f"Reported: {describe_model(run.results)}." + end * (kept is not None)
+        return f"Reported: {describe_model(run.results)}."
     best = find_best_round(run.ledger)
     if best is None:
         return "No site has validated a model yet."
@@ -343,26 +300,3 @@ def statistics_words(shown: SiteWeights) -> str:
         return "running statistics of the BatchNorm layers"
     layers = "last layer" if shown.layers == "last" else "BatchNorm layers"
     return f"mean and variance of the inputs of the {layers} in a pretrained model"
-
-
-def history_sentence(history: Sequence[SiteWeights]) -> str:
-    """Say when the weights were computed and, if more than once, how far they moved in between."""
-    when = "before the first round" if history[-1].round == 0 else f"after round {history[-1].round}"
-    if len(history) == 1:
-        return f"The weights were computed once, {when}."
-    steps = [mean_moved_share(*pair) for pair in zip(history, history[1:], strict=False)]
-    shares = ", ".join("-" if step is None else f"{100 * step:.1f} %" for step in steps)
-    return (
-        f"The weights were computed {len(history)} times, after rounds {', '.join(str(one.round) for one in history)}; "
-        f"the last is shown. From one to the next a site moved, on average, {shares} of its weight to other sites."
-    )
-
-
-def mean_moved_share(before: SiteWeights, after: SiteWeights) -> float | None:
-    """Return the mean over sites of the share of a row's weight that moved: ``sum_j |after_ij - before_ij| / 2``.
-
-    Only sites in both count; None where there is none.
-    """
-    rows = [site for site in after.sites if site in before.sites]
-    columns = list(dict.fromkeys([*before.sites, *after.sites]))
-    return mean_of_known(sum(abs(after.weight(i, j) - before.weight(i, j)) for j in columns) / 2 for i in rows)

@@ -1,6 +1,5 @@
 """The page of one run, ``report.html``: what its records say, section by section."""
 
-import platform
 from collections.abc import Mapping, Sequence
 from os.path import relpath
 from pathlib import Path
@@ -40,13 +39,10 @@ from silofl.report.page import (
     write_with_files,
 )
 from silofl.report.tables import MISSING, TextTable, format_count, format_duration, format_number
-from silofl.setup.software import find_installed_version
-from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.joined import FEDERATED
 from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
-from silofl_desk.report.left_out_site import group_unseen, unseen_images, unseen_section
-from silofl_desk.report.months import months_section
+from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
 from silofl_desk.report.result_tables import (
     calling_table,
@@ -59,9 +55,7 @@ from silofl_desk.report.result_tables import (
 from silofl_desk.report.round_tables import participation_table, software_table, traffic_table
 from silofl_desk.report.rounds import (
     curve_images,
-    history_sentence,
     is_validated_with_selector,
-    traffic_image,
     weights_image,
 )
 from silofl_desk.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
@@ -69,7 +63,6 @@ from silofl_desk.report.super_model_page import super_model_sections
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 SEVERITY = ("good", "warning", "bad")
-PACKAGES = ("silofl", "nvflare", "torch", "monai", "numpy", "matplotlib")
 MEANS_NOTE = (
     "The mean gives each site the same weight, the pooled value each test case; the spread is the standard deviation "
     "over sites. Each column's mean is over the sites that have a value in it."
@@ -123,12 +116,10 @@ def write_report(run: Path) -> Path:
 
 def make_run_page(run: RunRecords) -> Page:
     """Prepare the page of a run."""
-    name = _name_row(run)
     sections = (
-        unseen_section(run.unseen, name, unseen_images(group_unseen({name: [run]}))),
+        unseen_section(run.unseen, _name_row(run)),
         _joining_section(run),
         evaluations_section(run.evaluations),
-        months_section(run.path),
         _results_section(run) if run.results.tests or not run.results.is_evaluation else None,
         *(() if run.results.is_evaluation else _training_sections(run)),
         # Of a network's evaluation no more is known than the hospitals' table has.
@@ -145,7 +136,6 @@ def make_run_page(run: RunRecords) -> Page:
             *(Banner("warning", "CAUTION", caveat) for caveat in sentences.caveats(run.results)),
         ],
         sections=[section for section in sections if section],
-        closing=link_comparisons(run.path, run.comparisons),
         footer=f"Made from the run's folder {run.path}. The page holds all it shows and loads nothing.",
     )
 
@@ -184,13 +174,6 @@ def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[
     if doubts:
         shown += [Text("Look at this before you believe a result:"), Items(doubts)]
     return [*shown, Text(DATA_NOTE, "note")]
-
-
-def link_comparisons(run: Path, pages: Sequence[str]) -> list[Block]:
-    """Lead from a run's page to pages that compare it with other runs; nothing to those that are gone."""
-    found = {page: page_address(run / page, run) for page in pages}
-    link = Markup('Compared with other runs: <a href="{}">{}</a>')
-    return [Text(link.format(address, page)) for page, address in found.items() if address]
 
 
 def _name_row(run: RunRecords) -> str:
@@ -303,17 +286,18 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value != MISSING]
 
 
-def _pictures_section(run: RunRecords) -> PageSection:
+def _pictures_section(run: RunRecords) -> PageSection | None:
+    """Show the sites' cases; None of a network, whose sites keep their pictures."""
+    if not run.pictures:
+        return None
     cases = [Picture(image, "titled shrink") for image in case_images(run)]
     normalized = [Picture(image, "shrink") for image in normalization_images(run)]
-    absence = _explain_absence(run)
     return make_section(
         "pictures",
         "Pictures",
         "Pictures",
         [make_note(PICTURES_NOTE + _explain_rows(run)), Group(cases, "grid")] if cases else None,
         [Heading("What the network sees"), *normalized] if normalized else None,
-        Text(absence) if absence else None,
     )
 
 
@@ -323,30 +307,10 @@ def _explain_rows(run: RunRecords) -> str:
     return " ".join(rows)
 
 
-def _explain_absence(run: RunRecords) -> str:
-    """Say why the report has no pictures of some sites; nothing where it has all."""
-    if run.results.status in (UNFINISHED, "FAILED"):
-        return "There are no pictures: the sites make them when they test the final model."
-    if run.results.metric in CLASSIFICATION_ONLY["metric"]:
-        kind = "finding" if run.results.has_findings else "class"
-        return f"There are no pictures: the study classifies images, and a {kind} has no outline."
-    if not run.is_simulation:
-        return "The pictures stay at the sites: no image ever leaves one. Each site keeps its own as pictures.npz."
-    missing = [site for site in run.sites if site not in run.pictures]
-    cases = {site: one.num_cases for site, one in run.results.tests.items() if not one.is_withheld}
-    reasons = {
-        "no test case of theirs counted": [site for site in missing if cases.get(site) == 0],
-        "they have not tested the model": [site for site in missing if site not in cases],
-        "their folders hold no pictures.npz": [site for site in missing if cases.get(site)],
-    }
-    return " ".join(f"No picture is here of {', '.join(sites)}: {why}." for why, sites in reasons.items() if sites)
-
-
 def _traffic_section(run: RunRecords) -> PageSection:
     if not run.ledger:
-        return make_section("traffic", "Traffic", "Traffic and time", NO_ROUND)
-    table, image = traffic_table(run.ledger, run.sites), traffic_image(run)
-    return make_section("traffic", "Traffic", "Traffic and time", Table(table, ""), make_picture(image))
+        return make_section("traffic", "Traffic", "Traffic", NO_ROUND)
+    return make_section("traffic", "Traffic", "Traffic", Table(traffic_table(run.ledger, run.sites), ""))
 
 
 def _sites_section(run: RunRecords) -> PageSection:
@@ -364,11 +328,12 @@ def _sites_section(run: RunRecords) -> PageSection:
 def _weight_blocks(run: RunRecords) -> Blocks:
     """Show the weights that statistics gave, otherwise those of the last round."""
     if run.site_weights:
+        last = run.site_weights[-1]
         note = (
-            f"{history_sentence(run.site_weights)} In a round without some sites, the others share their weight. For "
+            f"Computed after {last.round} rounds. In a round without some sites, the others share their weight. For "
             "this each site sent these statistics, and no image."
         )
-        return [Picture(weights_image(run.site_weights[-1])), make_note(note)]
+        return [Picture(weights_image(last)), make_note(note)]
     if run.results.recipe.get("stays_home") == "everything":
         return [Text("No model is mixed: each site trains alone.")]
     table = weights_table(run.ledger)
@@ -401,18 +366,10 @@ def _data_section(run: RunRecords) -> PageSection:
 
 def _loading_section(run: RunRecords) -> PageSection:
     """Say where the run's models are, and how to load one."""
-    results = run.results
-    where = ""
+    results, where = run.results, ""
     if results.run is not None and describe_missing_part(results.recipe) is not None:
         where = describe_complete_model(results.recipe, results.run, run.is_simulation)
-    kept = None
-    if results.run and not where and not (results.super_model and results.tests):
-        kept = Markup(
-            "Each site also keeps the model it tested as <code>supermodel/</code> in its state folder of run "
-            "<code>{}</code>."
-        )
-    at_sites = Text(kept.format(results.run)) if kept else None
-    return make_section("models", "Models", "How to load the model", _loading_blocks(run, where), at_sites)
+    return make_section("models", "Models", "How to load the model", _loading_blocks(run, where))
 
 
 def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
@@ -426,9 +383,7 @@ def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
         return [Text(SUPER_MODEL_FOLDER), Code(LOAD_SUPER_MODEL)]
     if files:
         return [Text(holds.format(", ".join(files)))]
-    is_local = run.results.recipe.get("stays_home") == "everything"
-    why = ": each site trained its own" if is_local else " yet" * (run.results.status != "COMPLETE")
-    return [Text(f"The run's folder holds no model{why}.")]
+    return [Text("The run's folder holds no model.")]
 
 
 def _read_code(folder: Path) -> str:
@@ -456,6 +411,7 @@ def _recipe_section(run: RunRecords) -> PageSection:
 def _list_settings(run: RunRecords) -> list[tuple[str, str]]:
     results = run.results
     facts = [
+        ("Version of silofl", results.version or MISSING),
         ("Numbers come from", results.model or MISSING),
         ("Normalisation layers", sentences.normalization_label(results.normalization)),
         ("Changed in the job's study", sentences.changes_sentence(run.changes)),
@@ -463,15 +419,11 @@ def _list_settings(run: RunRecords) -> list[tuple[str, str]]:
     return facts + list(all_settings(run).items())
 
 
-def _software_section(run: RunRecords) -> PageSection:
-    versions = [
-        ("silofl of the run", run.results.version or MISSING),
-        ("Python", platform.python_version()),
-        *((name, find_installed_version(name) or "not installed") for name in PACKAGES),
-    ]
-    at_sites = software_table(run.ledger)
-    told = "Reported by each site itself. A simulated hospital has no filter that could record its answers."
-    here = "The first row was noted by the run; the others are installed where this report was made."
-    shown: list[Block] = [Table(at_sites), Text(told, "note")] if at_sites else []
-    shown += [Pairs(versions), Text(here, "note")]
-    return make_section("versions", "Software", "Software", Fold("Versions at each site and here", shown))
+def _software_section(run: RunRecords) -> PageSection | None:
+    table = software_table(run.ledger)
+    if table is None:
+        return None
+    note = "Reported by each site itself. A simulated hospital has no filter that could record its answers."
+    return make_section(
+        "versions", "Software", "Software", Fold("Versions at each site", [Table(table), Text(note, "note")])
+    )

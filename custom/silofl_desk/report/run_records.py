@@ -33,7 +33,6 @@ from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.unseen import UnseenTest, read_unseen
 
-COMPARISONS = "comparisons.json"
 # Of a simulation's copy of its job.
 CONFIG = Path("job", "app", "config")
 T = TypeVar("T", "CasePictures", "SelectorFeatures")
@@ -87,13 +86,9 @@ class SelectorFeatures:
 
     Attributes:
         features: The inputs of its last layer, shape (n, F).
-        scores: Its probabilities, shape (n, outputs).
-        outputs: The names of the outputs: sites, and ``global`` where it knows the global model too.
     """
 
     features: NDArray
-    scores: NDArray
-    outputs: NDArray
 
 
 @dataclass(frozen=True)
@@ -143,17 +138,6 @@ class RunChanges:
 
 
 @dataclass(frozen=True)
-class Comparisons:
-    """The content of comparisons.json.
-
-    Attributes:
-        pages: Pages that compare the run with others, by their paths from its folder.
-    """
-
-    pages: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class RunRecords:
     """All records in a run's folder.
 
@@ -169,7 +153,6 @@ class RunRecords:
         changes: The changes of the command line to a simulation's study, by dotted key.
         study: What it ran; None where the folder holds no study.yaml.
         data: Site -> the size of its data; nothing of a real federation, where only the sites know.
-        comparisons: Pages that compare it with other runs, by their paths from its folder.
     """
 
     path: Path
@@ -184,7 +167,6 @@ class RunRecords:
     changes: Mapping[str, Any] = field(default_factory=dict)
     study: Study | None = None
     data: Mapping[str, SiteCounts] = field(default_factory=dict)
-    comparisons: Sequence[str] = ()
 
     @property
     def sites(self) -> list[str]:
@@ -240,14 +222,7 @@ def read_run(path: Path) -> RunRecords:
         changes=read_record(RunChanges, changes, str(path / "run.json")).changes or {},
         study=study,
         data=data.sites if data else {},
-        comparisons=read_comparisons(path),
     )
-
-
-def read_comparisons(run: Path) -> tuple[str, ...]:
-    """Return the pages that compare a run with others, by their paths from its folder."""
-    listed = read_file(Comparisons, run / COMPARISONS)
-    return listed.pages if listed else ()
 
 
 def _read_site_files(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:

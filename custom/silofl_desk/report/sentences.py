@@ -9,9 +9,8 @@ from typing import Any
 
 from silofl.core.findings import name_absence
 from silofl.core.gain import LEAST_UNITS, WORSE
-from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
-from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
+from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.more_rounds import find_obstacle
@@ -302,33 +301,21 @@ def lead_sentence(results: Results) -> str:
 
 def _short_sentence(results: Results) -> str:
     """Say which models more rounds may still raise, and what to do; nothing where none."""
-    own, federated = (
-        {s: (one.rises or {}).get(name) for s, one in (results.joining or {}).items() if name in one.unfinished}
-        for name in ("own", "federated")
-    )
-    # All sites have the server's model.
-    rise = next(iter(federated.values()), None)
-    raised = [] if rise is None else [f"the federated model ({rise:+z.3f})"]
-    untried = ["the federated model"] if federated and rise is None else []
-    for found, is_known in ((raised, True), (untried, False)):
-        sites = [site for site, gain in own.items() if (gain is not None) == is_known]
-        found += [f"the hospital's own model at {', '.join(sites)}"] if sites else []
-    said = f"The last rounds still raised {' and '.join(raised)}" if raised else ""
-    if untried:
-        said += f"{', and more' if raised else 'More rounds'} may raise {' and '.join(untried)}"
-    return f"{said}: run the study with more rounds, now {results.rounds}." if said else ""
+    joining = results.joining or {}
+    short = []
+    if any("federated" in one.unfinished for one in joining.values()):
+        short.append("the federated model")
+    sites = [site for site, one in joining.items() if "own" in one.unfinished]
+    if sites:
+        short.append(f"the hospital's own model at {', '.join(sites)}")
+    if not short:
+        return ""
+    return f"More rounds may raise {' and '.join(short)}: run the study with more rounds, now {results.rounds}."
 
 
 def joining_details(results: Results) -> list[str]:
-    """Say of each site what its own model gained by its last rounds, and by its decision threshold alone."""
-    found = []
-    for site, one in (results.joining or {}).items():
-        rise = (one.rises or {}).get("own")
-        if "own" in one.unfinished and rise is not None:
-            best = f"best after round {one.own_best_round} of {one.own_rounds}"
-            found.append(f"{site}: the last rounds raised its own model by {rise:+z.3f}; {best}.")
-        found += [f"{site}: {one.threshold}."] if one.threshold else []
-    return found
+    """Say of each site what its own model gained by its decision threshold alone."""
+    return [f"{site}: {one.threshold}." for site, one in (results.joining or {}).items() if one.threshold]
 
 
 def _unchosen_sentence(results: Results) -> str:
@@ -345,8 +332,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
     Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model
     that a site keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated
-    model near 0 or below the site's own where the site keeps another one, a label that no site's test finds, and sites
-    where no model is better than guessing. That none is anywhere is what `lead_sentence` begins with.
+    model near 0 where the site keeps another one, a label that no site's test finds, and sites where no model is better
+    than guessing. That none is anywhere is what `lead_sentence` begins with.
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.values.items()}
@@ -380,18 +367,15 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
 def _doubt_federated(one: Joined) -> list[str]:
     """Return what is wrong with the federated model at a site, unless it has been said of the one that it keeps."""
-    federated, local = one.tested(SHIFTED), one.tested(LOCAL)
-    if federated is None or local is None:
+    federated = one.tested(SHIFTED)
+    if federated is None or one.tested(LOCAL) is None:
         return []
     if federated < NEAR_ZERO:
         return [f"the federated model is near 0 there, {format_number(federated)}"]
     if (one.tested(FEDERATED) or 0.0) < NEAR_ZERO:
         at_half, with_own = format_number(one.tested(FEDERATED)), f"with the site's own {format_number(federated)}"
         return [f"the federated model is near 0 there with the usual decision threshold, {at_half}; {with_own}"]
-    # Less than by that much no site would keep its own model.
-    if _keeps_lower(one) or local - federated <= LEAST_LEAD:
-        return []
-    return [f"the federated model scores {format_number(federated)}, the hospital's own model {format_number(local)}"]
+    return []
 
 
 def _keeps_lower(one: Joined) -> bool:
@@ -415,13 +399,8 @@ def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:
 def _describe_missed_classes(results: Results) -> list[str]:
     """Return a sentence for each set of classes of which the model recognises no test case, with the sites."""
     absences = {name_absence(name): name for name in results.labels.values()} if results.has_findings else {}
-    # Examples of several findings are drawn by none.
-    sampler = "" if results.has_findings else ", training.sampler"
-    advice = f"see training.class_weights{sampler} and metric: balanced_accuracy"
-    if results.metric == "balanced_accuracy":
-        advice = f"train more rounds, find a learning rate by silofl tune, or see training.class_weights{sampler}"
     # A hospital that only tests can train nothing otherwise.
-    advice = "" if results.is_evaluation else f"; {advice}"
+    advice = "" if results.is_evaluation else "; see training.class_weights and metric: balanced_accuracy"
     groups: dict[tuple[bool, tuple[str, ...]], dict[str, dict[str, int]]] = {}
     for site, one in results.tests.items() if results.has_classes else ():
         recalls, cases, also = _read_recalls(results, one), one.label_cases or {}, one.also or {}
@@ -433,9 +412,7 @@ def _describe_missed_classes(results: Results) -> list[str]:
     sentences = []
     for (is_everywhere, names), counts in groups.items():
         listed = ", ".join(f"{name} ({sum(one[name] for one in counts.values())})" for name in names)
-        known = sorted((results.tests[site].also or {}).get("accuracy", 0.0) for site in counts)
-        accuracy = " to ".join(dict.fromkeys(map(format_number, (known[0], known[-1]))))
-        missed = f"recognises no test case of {listed}: recall 0.000, accuracy {accuracy}{advice}"
+        missed = f"recognises no test case of {listed}: recall 0.000{advice}"
         said = f"finds {listed} in every test case without it" if is_everywhere else missed
         sentences.append(f"{', '.join(counts)}: the model {said}")
     return sentences
@@ -586,14 +563,9 @@ def calling_sentence(results: Results) -> str:
     callings = results.callings
     if not callings:
         return ""
-    changed = {site: one for site, one in callings.items() if one.temperature != 1}
-    idle = [site for site in callings if site not in changed]
-    vain = [site for site, one in changed.items() if not one.helps]
+    vain = [site for site, one in callings.items() if one.temperature != 1 and not one.helps]
     sentences = [CALLINGS]
-    sentences += [f"Too few validation cases, or none answered wrongly, at {', '.join(idle)}."] if idle else []
-    limit = [site for site, one in changed.items() if is_at_most(one.temperature)]
     sentences += [f"It does not help in the test of {', '.join(vain)}."] if vain else []
-    sentences += [f"At {', '.join(limit)} the temperature is at {AT_MOST}."] if limit else []
     if any(one.thresholds for one in callings.values()):
         sentences.append(THRESHOLDS)
     return " ".join(sentences)

@@ -11,13 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from silofl.federation.results import Results, SuperResults
 from silofl.report.canvas import (
     GRID,
-    INK,
     PageImage,
     Plot,
     draw_legend,
@@ -28,7 +26,6 @@ from silofl.report.canvas import (
 )
 from silofl.report.page import (
     Blocks,
-    Group,
     Heading,
     HeatCell,
     HeatRow,
@@ -38,14 +35,13 @@ from silofl.report.page import (
     Picture,
     Table,
     Text,
-    make_items,
     make_note,
     make_section,
 )
 from silofl.report.tables import TextTable, format_number
 from silofl.training.site_score import Counts, SelectorCounts, Values
-from silofl_desk.report.result_tables import case_metric, name_tested, tested_sites
-from silofl_desk.report.run_records import RunRecords, SelectorFeatures
+from silofl_desk.report.result_tables import name_tested, tested_sites
+from silofl_desk.report.run_records import RunRecords
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,17 +59,10 @@ COUNTS_NOTE = (
 BEST_MODELS = (
     "The selector learned which model is the best for an image, not where it comes from: off the diagonal is no error."
 )
-THRESHOLDS_NOTE = (
-    "Score of the super model on the test cases with other thresholds, mean over sites: 0 always takes a site's "
-    "model, 1 always the global one. It shows how much depends on gamma, and was not used to choose it."
-)
-MOST_OUTPUTS_IN_A_PAIR = 7
-_RIVALS = {PERSONAL: "the site's own personalised model", GLOBAL: "the global model"}
 SEED = 0
 # t-SNE's perplexity: the least that its authors advise, and the usual one.
 PERPLEXITIES = (5, 30)
 MAX_IMAGES = 1000
-RINGED = "ringed: taken for another site's"
 
 
 def super_model_sections(run: RunRecords) -> list[PageSection]:
@@ -96,15 +85,12 @@ def _models_section(results: Results) -> PageSection:
         Table(model_table(results), ""),
         make_note(note + ("" if results.joining else local)),
         Pairs(model_meanings(results)),
-        make_items(shortfalls(model_values(results))),
     )
 
 
 def _selector_section(run: RunRecords, found: SuperResults) -> PageSection:
     tests = run.results.tests
     image, choices = feature_image(run), choice_table({site: one.choices for site, one in tests.items() if one.choices})
-    thresholds = {} if is_ensemble(run.results) else {row.threshold: row.value for row in found.by_threshold}
-    by_threshold = threshold_table(thresholds, found.threshold, case_metric(run.results.metric))
     return make_section(
         "selector",
         "Selector",
@@ -114,31 +100,18 @@ def _selector_section(run: RunRecords, found: SuperResults) -> PageSection:
         [Heading("Which model it chooses"), Table(choices, "")] if choices else None,
         make_note(choices_sentence(run.results, found)) if choices else None,
         Text(threshold_sentence(run.results, found)),
-        [Table(by_threshold), make_note(THRESHOLDS_NOTE)] if by_threshold else None,
     )
 
 
 def _count_blocks(outputs: Sequence[str], counts: Mapping[str, SelectorCounts]) -> Blocks:
-    """Show what the selector takes the test images for, slice by slice and case by case."""
-    counted = {
-        "Slice by slice": {site: one.slices for site, one in counts.items()},
-        "Case by case": {site: one.cases for site, one in counts.items()},
-    }
-    tables = {name: table for name, counts in counted.items() if (table := selector_counts(outputs, counts))}
-    if not tables:
+    """Show what the selector takes the test cases for."""
+    counted = {site: one.cases for site, one in counts.items()}
+    table = selector_counts(outputs, counted)
+    if table is None:
         return []
-    right = {name: describe_right(outputs, counted[name]) for name in tables}
-    said = Markup("<strong>{}</strong>{}")
-    groups = [
-        Group([Text(said.format(name, f": {right[name]} right" if right[name] else "")), table])
-        for name, table in tables.items()
-    ]
-    diagonal = "Right answers are on the diagonal." if any(right.values()) else BEST_MODELS
-    return [
-        Heading("Which site it chose for the test images"),
-        Group(groups, "pair" if len(outputs) <= MOST_OUTPUTS_IN_A_PAIR else ""),
-        make_note(f"{COUNTS_NOTE} {diagonal}"),
-    ]
+    right = describe_right(outputs, counted)
+    diagonal = f"Right answers are on the diagonal: {right}." if right else BEST_MODELS
+    return [Heading("Which site it chose for the test cases"), table, make_note(f"{COUNTS_NOTE} {diagonal}")]
 
 
 def model_values(results: Results) -> dict[str, Values]:
@@ -210,22 +183,6 @@ def choice_table(choices: Mapping[str, Counts]) -> TextTable | None:
     return TextTable(("test cases of", *models, "cases"), cells, num_summary=1)
 
 
-def threshold_table(values: Mapping[float, float | None], gamma: float | None, metric: str) -> TextTable | None:
-    """Return the value of the super model by threshold, with the used one named; None without any.
-
-    No value is marked as the best: these are test cases, on which no threshold may be chosen.
-
-    Args:
-        values: Candidate of the threshold -> value.
-        gamma: The threshold that was used.
-    """
-    if not values:
-        return None
-    names = tuple(f"{threshold:g}{' (used)' if threshold == gamma else ''}" for threshold in values)
-    cells = (f"{metric} of the test cases", *map(format_number, values.values()))
-    return TextTable(("threshold gamma", *names), (cells,))
-
-
 def model_meanings(results: Results) -> list[tuple[str, str]]:
     """Return each model's name with a description."""
     meanings = {
@@ -254,19 +211,6 @@ def choices_sentence(results: Results, found: SuperResults) -> str:
     return "A column counts the test cases that its model answered: the global one where the selector was not sure."
 
 
-def shortfalls(values: Mapping[str, Values]) -> list[str]:
-    """Name the sites at which the super model is below the site's personalised model, and below the global one.
-
-    Args:
-        values: Model -> site -> value.
-    """
-    return [
-        sentence
-        for rival, name in _RIVALS.items()
-        if (sentence := _compare_with_rival(values[SUPER], values[rival], name))
-    ]
-
-
 def threshold_sentence(results: Results, found: SuperResults) -> str:
     """Name the threshold gamma of a run, its effect and its origin."""
     if is_ensemble(results):
@@ -277,20 +221,6 @@ def threshold_sentence(results: Results, found: SuperResults) -> str:
     if found.threshold >= 1:
         rule = "no score is above it, so that the global model is chosen for every case, as if there were no selector."
     return f"The threshold gamma is {found.threshold:g}: {rule} {_threshold_origin(results)}".rstrip()
-
-
-def _compare_with_rival(values: Values, others: Values, rival: str) -> str:
-    """Name the sites where values, in the three decimals shown, are below a rival's; nothing where no site has both."""
-    pairs = {s: (v, others[s]) for s, v in values.items() if v is not None and others[s] is not None}
-    below = {site: (own, other) for site, (own, other) in pairs.items() if round(own, 3) < round(other, 3)}
-    if not pairs:
-        return ""
-    if not below:
-        return f"The super model is nowhere below {rival}."
-    where = ", ".join(
-        f"{site} ({format_number(own)} against {format_number(other)})" for site, (own, other) in below.items()
-    )
-    return f"The super model is below {rival} at {len(below)} of {len(pairs)} sites: {where}."
 
 
 def _threshold_origin(results: Results) -> str:
@@ -313,20 +243,17 @@ def feature_image(run: RunRecords) -> PageImage | None:
     # Every so manieth image is shown.
     step = -(-sum(len(own.features) for own in run.features.values()) // MAX_IMAGES)
     owners = np.concatenate([np.full(len(own.features), site) for site, own in run.features.items()])[::step]
-    is_wrong = np.concatenate([_wrong_choices(site, own) for site, own in run.features.items()])[::step]
     points, method = project_to_plane(np.concatenate([own.features for own in run.features.values()])[::step])
     many = f"one in {step} of the validation and test images" if step > 1 else "validation and test images"
     alt = f"Map of {len(points)} images of the sites {', '.join(run.features)}, by {method}."
-    if is_wrong.any():
-        alt += f" {int(is_wrong.sum())} of them are taken for another site's."
     caption = (
         f"What the selector sees, before its last layer, of {many}: one point an image, coloured by its true site; "
         f"neighbours look alike to the selector. Made by {method}; the axes have no unit. Features do not leave "
         "the sites: only a simulation, which holds all of them, or a site for itself can draw this."
     )
-    rows = [*zip(owners.tolist(), *points.T.tolist(), is_wrong.tolist(), strict=True)]
-    draw = partial(_draw_features, points, owners, is_wrong, run.sites)
-    return make_image(Plot("selector", ("site", "x", "y", "is_taken_for_another"), rows, draw), alt, caption)
+    rows = [*zip(owners.tolist(), *points.T.tolist(), strict=True)]
+    draw = partial(_draw_features, points, owners, run.sites)
+    return make_image(Plot("selector", ("site", "x", "y"), rows, draw), alt, caption)
 
 
 def project_to_plane(features: NDArray) -> tuple[NDArray, str]:
@@ -353,29 +280,17 @@ def principal_components(features: NDArray) -> NDArray:
     return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
 
 
-def _draw_features(points: NDArray, owners: NDArray, is_wrong: NDArray, sites: Sequence[str], width: float) -> Figure:
-    """Draw points (n, 2) in the colour and shape of their sites; those taken for another site's have a ring."""
+def _draw_features(points: NDArray, owners: NDArray, sites: Sequence[str], width: float) -> Figure:
+    """Draw points (n, 2) in the colour and shape of their sites."""
     figure, ((axes,),) = make_panels(1, 1, (width, 5.6))
     handles = []
     for place, site in enumerate(sites):
         style = point_style(place)
-        for is_ringed, edge, line in ((False, "white", 0.5), (True, INK, 1.4)):
-            own = points[(owners == site) & (is_wrong == is_ringed)]
-            axes.scatter(*own.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=line)
+        own = points[owners == site]
+        axes.scatter(*own.T, s=60, marker=style["marker"], c=style["color"], edgecolors="white", linewidths=0.5)
         handles.append(make_legend_handle(linestyle="", markersize=8, **style))
-    if is_wrong.any():
-        ring = {"linestyle": "", "marker": "o", "markersize": 8, "color": "none", "markeredgecolor": INK}
-        handles.append(make_legend_handle(**ring))
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(GRID)
     axes.margins(0.06)
-    draw_legend(figure, handles, [*sites, RINGED][: len(handles)], size=10)
+    draw_legend(figure, handles, sites, size=10)
     return figure
-
-
-def _wrong_choices(site: str, own: SelectorFeatures) -> NDArray:
-    """Return which images the selector gives to another site; none where it learns best models instead of sites."""
-    outputs = [str(name) for name in own.outputs]
-    if site not in outputs or "global" in outputs:
-        return np.zeros(len(own.features), dtype=bool)
-    return own.scores.argmax(axis=1) != outputs.index(site)

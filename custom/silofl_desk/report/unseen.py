@@ -67,12 +67,6 @@ class UnseenTest:
         """Cases that count."""
         return self.evaluation.num_cases - self.evaluation.num_excluded
 
-    @property
-    def best_in_hindsight(self) -> ThresholdTest | None:
-        """The candidate with the highest value, the largest among equals; None without a case that counts."""
-        known = [test for test in self.by_threshold if test.value is not None]
-        return max(known, key=lambda test: (test.value, test.threshold), default=None)
-
 
 def read_unseen(run: Path) -> UnseenTest | None:
     """Read the test on the site that was left out; None where there is none.

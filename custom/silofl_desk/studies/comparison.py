@@ -9,22 +9,15 @@ from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import (
-    HD95,
-    SURFACE_DICE,
     describe_round,
     has_moved_thresholds,
-    list_extra_metrics,
-    list_extra_values,
     mean_and_deviation,
     name_models,
-    surface_texts,
 )
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import (
     SHARED_BATCHNORM,
-    SURFACE,
     UNLIKE_CLASSES,
-    describe_extra_metric,
     describe_problems,
     is_guessing,
     normalization_label,
@@ -56,14 +49,13 @@ AT_HALF = (
 )
 UNLIKE_SITES = "Do not compare the means of rows with different sites or seeds."
 # Columns, by their names in a round's record.
-DRIFT_COLUMNS = ("drift", "dissimilarity", "distance")
+DRIFT_COLUMNS = ("drift", "dissimilarity")
 DRIFT_NOTE = (
     "Means over the rounds, ± their standard deviation over the seeds. Drift: mean over sites and steps of the "
     "squared distance to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' "
     "updates, divided by the squared length of their weighted mean, in rounds that all begin from one model; 1 = all "
-    "agree, above 2 = strong. Distance: mean squared distance of the trained models to their mean (FedSM, Theorem 1). "
-    "All three grow with the learning rate, the steps and the network: compare rows that share these; no accuracy "
-    "follows from them. A row without numbers has them with --set training.measures_drift=true."
+    "agree, above 2 = strong. Both grow with the learning rate, the steps and the network: compare rows that share "
+    "these; no accuracy follows from them. A row without numbers has them with --set training.measures_drift=true."
 )
 
 
@@ -95,7 +87,7 @@ def are_comparable(runs: Sequence[RunRecords]) -> bool:
 
 
 def comparison_notes(results: Sequence[Results]) -> list[str]:
-    """Return sentences on runs without a value at a site, and on columns that only some comparisons have."""
+    """Return sentences on runs without a value at a site."""
     sites = compared_sites(results)
     notes = []
     for number, run in enumerate(results, start=1):
@@ -103,8 +95,7 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
         where = ", ".join(without) or "any site" if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
         if without or not sites:
             notes.append(f"Run {number} has no value at {where}: do not compare its mean with the others'.")
-    surface = [SURFACE] if any(one.surface for run in results for one in run.tests.values()) else []
-    return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results))]
+    return notes
 
 
 def list_guessing(rows: Mapping[str, Sequence[Results]]) -> list[str]:
@@ -161,13 +152,6 @@ def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> t
     num_text = len(columns)
     columns.append(("reported round", list(map(describe_round, results))))
     columns += [(key, [format_number(getattr(run, key)) for run in results]) for key in ("mean", "spread", "pooled")]
-    if any(one.surface for run in results for one in run.tests.values()):
-        surface = zip(*([texts[-1] for texts in surface_texts(run)] for run in results), strict=True)
-        columns += [(key, [*cells]) for key, cells in zip((HD95, SURFACE_DICE), surface, strict=True)]
-    columns += [
-        (head, [format_number(mean_of_known(list_extra_values(run, key))) for run in results])
-        for key, head in list_extra_metrics(results).items()
-    ]
     heads, cells = zip(*columns, strict=True)
     described = ", ".join(f"{key} {value}" for key, value in shared.items())
     return TextTable(heads, tuple(zip(*cells, strict=True)), num_text=num_text), described

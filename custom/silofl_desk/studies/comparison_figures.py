@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
@@ -25,9 +25,8 @@ from silofl.report.outlines import (
     write_title,
 )
 from silofl.report.tables import format_number
-from silofl.training.site_score import pool_scores
 from silofl_desk.report.result_pictures import own_value
-from silofl_desk.report.rounds import Measure, Scores, describe_curves, list_rounds, mean_over_sites, site_value
+from silofl_desk.report.rounds import Measure, describe_curves, list_rounds, mean_over_sites, site_value
 from silofl_desk.report.run_records import CasePictures, RunRecords
 from silofl_desk.studies.conditions import run_names
 
@@ -36,44 +35,25 @@ if TYPE_CHECKING:
 
 Ledgers = Mapping[str, Sequence[Round]]
 # Short, because five panels may stand in a row.
-MEAN, BEST = "Mean over", "Best so far over"
-SITES, CASES = "sites", "cases"
-CENTRALISED = (
-    "The centralised run, on all sites' data in one place, has no sites: it is shown only where all cases have the "
-    "same weight, whatever their site."
-)
+MEAN, BEST = "Mean over sites", "Best so far over sites"
 PANELS_IN_A_ROW, LEAST_PANEL = 6, 1.6
 
 
-def curves_image(
-    measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()
-) -> PageImage | None:
-    """Return the curves of several runs; None where no run has a score of this kind.
-
-    Args:
-        measure: What they are of.
-        centralised: Runs on the same sites' data in one place, one a seed.
-    """
-    curves = run_curves(measure, runs, centralised)
+def curves_image(measure: Measure, runs: Sequence[RunRecords]) -> PageImage | None:
+    """Return the curves of several runs; None where no run has a score of this kind."""
+    curves = run_curves(measure, runs)
     if curves is None:
         return None
     caption = measure.caption.format(metric=" or ".join(sorted({run.metric for run in runs})))
-    has_centralised = any(panel.title == f"{MEAN} {CASES}" for panel in curves.panels)
-    alt = f"{measure.name} by round. {describe_curves(curves)}"
-    return make_image(curves, alt, f"{caption} {CENTRALISED}" if has_centralised else caption)
+    return make_image(curves, f"{measure.name} by round. {describe_curves(curves)}", caption)
 
 
-def run_curves(measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()) -> Curves | None:
+def run_curves(measure: Measure, runs: Sequence[RunRecords]) -> Curves | None:
     """Return the values of `curves_image`: panels of means and of each site, with a line per run."""
-    ledgers = _select_scored(measure, run_names(runs))
+    ledgers = {name: run.ledger for name, run in run_names(runs).items() if any(map(measure.scores, run.ledger))}
     if not ledgers:
         return None
-    several = len(centralised) > 1
-    pooled = {f"centralised seed {run.results.seed}" if several else "centralised": run for run in centralised}
-    beside = _select_scored(measure, pooled)
-    panels = _mean_panels(measure, SITES, mean_over_sites, ledgers)
-    if beside:
-        panels += _mean_panels(measure, CASES, mean_over_cases, ledgers | beside)
+    panels = _mean_panels(measure, ledgers)
     for site in sorted({site for run in runs for site in run.sites}):
         of_runs = {
             name: [site_value(measure.scores(record), site) for record in ledger] for name, ledger in ledgers.items()
@@ -81,9 +61,9 @@ def run_curves(measure: Measure, runs: Sequence[RunRecords], centralised: Sequen
         panels.append(Panel(site, of_runs))
     return Curves(
         name=measure.name.lower(),
-        rounds={name: list_rounds(ledger) for name, ledger in (ledgers | beside).items()},
+        rounds={name: list_rounds(ledger) for name, ledger in ledgers.items()},
         # Its place decides a run's look in all panels.
-        styles={name: {"linewidth": 1.8} | line_style(i) for i, name in enumerate(ledgers | beside)},
+        styles={name: {"linewidth": 1.8} | line_style(i) for i, name in enumerate(ledgers)},
         panels=tuple(panels),
         height=2.5,
         shares_y=True,
@@ -96,21 +76,12 @@ def best_so_far(values: Sequence[float | None]) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in best]
 
 
-def mean_over_cases(scores: Scores) -> float | None:
-    """Return the mean over the cases of all sites together; None without any."""
-    return pool_scores(scores.values())
-
-
-def _select_scored(measure: Measure, runs: Mapping[str, RunRecords]) -> dict[str, Sequence[Round]]:
-    return {name: run.ledger for name, run in runs.items() if any(map(measure.scores, run.ledger))}
-
-
-def _mean_panels(measure: Measure, units: str, mean: Callable[[Scores], float | None], ledgers: Ledgers) -> list[Panel]:
-    """Return the panel of a mean and, where it is wanted, that of the best such mean so far."""
-    found = {name: [mean(measure.scores(record)) for record in ledger] for name, ledger in ledgers.items()}
-    panels = [Panel(f"{MEAN} {units}", found)]
+def _mean_panels(measure: Measure, ledgers: Ledgers) -> list[Panel]:
+    """Return the panel of the mean over sites and, where it is wanted, that of the best such mean so far."""
+    found = {name: [mean_over_sites(measure.scores(record)) for record in ledger] for name, ledger in ledgers.items()}
+    panels = [Panel(MEAN, found)]
     if measure.has_best:
-        panels.append(Panel(f"{BEST} {units}", {name: best_so_far(values) for name, values in found.items()}))
+        panels.append(Panel(BEST, {name: best_so_far(values) for name, values in found.items()}))
     return panels
 
 

@@ -1,7 +1,6 @@
 """``silofl report``: the page of one run, or one that compares several; each is a single file that loads no other."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,6 @@ from markupsafe import Markup
 from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode, quote_value
-from silofl.base.files import write_json
-from silofl.base.schema import dump_record
 from silofl.federation.results import Results
 from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
@@ -28,7 +25,6 @@ from silofl.report.page import (
     Picture,
     Table,
     Text,
-    add_blocks,
     make_items,
     make_note,
     make_picture,
@@ -38,13 +34,10 @@ from silofl.report.page import (
     write_with_files,
 )
 from silofl.report.tables import TextTable
-from silofl_desk.report.left_out_site import group_unseen, unseen_images
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
-from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report
+from silofl_desk.report.run_page import data_blocks, page_address, write_report
 from silofl_desk.report.run_records import (
-    COMPARISONS,
-    Comparisons,
     RowRuns,
     RunRecords,
     data_doubts,
@@ -93,7 +86,7 @@ class Summary:
     Attributes:
         table: Of all rows, where each stands for several seeds.
         notes: Sentences below it.
-        centralised: Runs on the same sites' data in one place, for the curves and links alone.
+        centralised: Runs on the same sites' data in one place, for the links alone.
     """
 
     table: TextTable | None = None
@@ -131,7 +124,7 @@ def write_comparison(runs: Sequence[Path], out: Path) -> Path:
 
 
 def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
-    """Write one page on rows of runs with the files beside it, and a link to it into each report; return its path.
+    """Write one page on rows of runs with the files beside it, and return its path.
 
     Args:
         summary: What they come to.
@@ -141,8 +134,6 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
     """
     page = make_comparison_page(rows, out.parent, summary)
     write_with_files(out, page, list_result_rows({**rows, "centralised": summary.centralised}))
-    for run in _list_runs(rows):
-        _link_back(run, out)
     return out
 
 
@@ -162,7 +153,7 @@ def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMM
         _hospitals_section(rows),
         make_section("pictures", "Pictures", "The same test case in each run", shown) if shown else None,
         _numbers_section(rows, summary),
-        _curves_section(runs, summary.centralised),
+        _curves_section(runs),
         make_section("drift", "Drift", "Drift of the sites", Table(drift), make_note(DRIFT_NOTE)) if drift else None,
         make_section("data", "Data", "Data", data_blocks(data_tables(rows), data_doubts(runs))),
         _settings_section(rows),
@@ -187,19 +178,6 @@ def _list_runs(rows: RowRuns) -> list[RunRecords]:
     return [run for of_row in rows.values() for run in of_row]
 
 
-def _link_back(run: RunRecords, page: Path) -> None:
-    """Name a page in the run's folder and in its report; nothing where that cannot be."""
-    place = os.path.relpath(page, run.path)
-    if place in run.comparisons or not (run.path / REPORT).is_file():
-        return
-    try:
-        write_json(run.path / COMPARISONS, dump_record(Comparisons((*run.comparisons, place))))
-        add_blocks(run.path / REPORT, link_comparisons(run.path, [place]))
-    except (ConfigError, OSError):
-        # The folder is another's, who lets it be read alone.
-        return
-
-
 def _hospitals_section(rows: RowRuns) -> PageSection | None:
     """Say what each hospital gains by joining; None where no hospital of any run made a choice."""
     image, joining = hospitals_image(rows), compare_joining(results_by_row(rows))
@@ -208,14 +186,12 @@ def _hospitals_section(rows: RowRuns) -> PageSection | None:
     # A row of several seeds has a table of its own.
     single = {name: of_row[0] for name, of_row in rows.items() if len(of_row) == 1}
     table, (first, *others) = hospital_table(single), conclude(rows)
-    pictures = [*unseen_images(group_unseen(rows)), image]
     return make_section(
         "hospitals",
         PAYS,
         PAYS,
-        Picture(pictures[0]),
+        Picture(image),
         Text(first, "lead"),
-        [Picture(one) for one in pictures[1:]],
         [Table(one) for one in unseen_tables(rows)],
         [Table(table), make_note(NOTE)] if table else None,
         make_items([*others, *explain_losses(single)]),
@@ -271,8 +247,8 @@ def _run_blocks(rows: RowRuns, results: Sequence[Results]) -> Blocks:
     return [Table(table), shared, make_table(values), models]
 
 
-def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords]) -> PageSection:
-    validation, test = (curves_image(measure, runs, centralised) for measure in (VALIDATION, ROUND_TEST))
+def _curves_section(runs: Sequence[RunRecords]) -> PageSection:
+    validation, test = (curves_image(measure, runs) for measure in (VALIDATION, ROUND_TEST))
     return make_section(
         "curves",
         "Curves",
@@ -283,14 +259,13 @@ def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords
 
 
 def _settings_section(rows: RowRuns) -> PageSection:
-    shared, others, partial = settings_rows(rows)
+    shared, others = settings_rows(rows)
     differing = f"Settings in which the runs differ ({len(others.rows)})" if others else ""
     return make_section(
         "settings",
         "Settings",
         "Settings",
         Fold(differing, [Table(others)]) if others else None,
-        Fold(f"Settings of some runs alone ({len(partial)})", [Pairs(partial)]) if partial else None,
         Fold(f"Settings that all runs share ({len(shared)})", [Pairs(shared)]),
     )
 

@@ -1,17 +1,12 @@
-"""What differs between compared runs besides their algorithms: settings, pretrained models and data."""
+"""What differs between compared runs besides their algorithms: settings and data."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from silofl.base.errors import ConfigError
 from silofl.data.manifest import PARTS
 from silofl.federation.results import Results
-from silofl.report.tables import TextTable
-from silofl.study.checks import check_course
+from silofl.report.tables import MISSING, TextTable
 from silofl_desk.report.run_records import (
-    CONFIG,
     RowRuns,
     RunRecords,
     all_settings,
@@ -46,26 +41,23 @@ def results_by_row(rows: RowRuns) -> dict[str, list[Results]]:
     return {name: [run.results for run in of_row] for name, of_row in rows.items()}
 
 
-def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | None, list[tuple[str, str]]]:
-    """Return the settings that all runs share, a table of those in which they differ, and those of some rows alone.
+def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | None]:
+    """Return the settings that all runs share, and a table of the others with one column per row of the runs.
 
-    The table has one row per setting that all rows have, and one column per row of the runs; None without any. A
-    setting of some rows alone, as another algorithm's, is its value with the rows that have it.
+    A row that lacks a setting, as another algorithm's, has a dash there; None without any that differs.
     """
     found = {name: [all_settings(run) for run in of_row] for name, of_row in runs.items()}
     keys = dict.fromkeys(key for settings in found.values() for one in settings for key in one)
-    shared, others, partial = [], [], []
+    shared, others = [], []
     for key in keys:
-        groups = group_rows_by_value(found, lambda one, key=key: one.get(key))
-        cells = [", ".join(dict.fromkeys(one[key] for one in settings if key in one)) for settings in found.values()]
-        if not all(cells):
-            partial.append((key, format_groups(groups)))
-        elif len(groups) > 1:
+        values = {name: dict.fromkeys(one.get(key, MISSING) for one in of_row) for name, of_row in found.items()}
+        cells = [", ".join(of_row) for of_row in values.values()]
+        if len({*cells}) > 1:
             others.append((key, *cells))
         else:
             shared.append((key, cells[0]))
     table = TextTable(("setting", *runs), tuple(others), num_text=1 + len(runs)) if others else None
-    return shared, table, partial
+    return shared, table
 
 
 def data_tables(runs: RowRuns) -> dict[str, TextTable]:
@@ -79,15 +71,8 @@ def data_tables(runs: RowRuns) -> dict[str, TextTable]:
 
 
 def list_differences(runs: RowRuns) -> list[str]:
-    """Return a sentence on each setting, pretrained model and data in which rows differ besides the algorithm."""
-    found = [*_setting_differences(runs)]
-    if len(groups := group_rows_by_value(runs, pretrained_digest)) > 1:
-        found.append(f"The rows differ in the pretrained model, by its SHA-256: {format_groups(groups)}.")
-    found += _data_differences(runs)
-    names = [name for name, of_row in runs.items() if any(run.study is None for run in of_row)]
-    if names and len(runs) > 1:
-        found.append(f"What else differs is not known of {', '.join(names)}: the folder holds no study.yaml.")
-    return found
+    """Return a sentence on each setting and on the data in which rows differ besides the algorithm."""
+    return [*_setting_differences(runs), *_data_differences(runs)]
 
 
 def _setting_differences(runs: RowRuns) -> Iterator[str]:
@@ -99,24 +84,16 @@ def _setting_differences(runs: RowRuns) -> Iterator[str]:
 
         rows = runs
         if key == NORMALIZATION:
-            rows = {name: of_row for name, of_row in runs.items() if not all(map(_needs_batchnorm, of_row))}
+            rows = {name: of_row for name, of_row in runs.items() if not all(map(_keeps_batchnorm, of_row))}
         groups = group_rows_by_value(rows, value)
         if len(groups) > 1:
             meaning = f"; {MEANINGS[key]}" if key in MEANINGS else ""
             yield f"The rows differ in {key}: {format_groups(groups)}{meaning}."
 
 
-def _needs_batchnorm(run: RunRecords) -> bool:
-    """Return whether a run has BatchNorm because its method keeps this at home, or is refused without it."""
-    is_batch, is_home = run.results.normalization == "batch", run.results.recipe.get("stays_home") == "batchnorm"
-    if not is_batch or is_home or run.study is None:
-        return is_batch and is_home
-    model = run.study.model.model_copy(update={"normalization": "instance"})
-    try:
-        check_course(run.study.model_copy(update={"model": model}))
-    except ConfigError:
-        return True
-    return False
+def _keeps_batchnorm(run: RunRecords) -> bool:
+    """Return whether a run has BatchNorm because its method keeps this at home."""
+    return run.results.normalization == "batch" and run.results.recipe.get("stays_home") == "batchnorm"
 
 
 def _data_differences(runs: RowRuns) -> Iterator[str]:
@@ -180,29 +157,15 @@ def _cases_text(run: RunRecords, site: str) -> str:
     return f"{cases}, dataset.json {digest[:8]}{files}" if digest else cases
 
 
-def pretrained_digest(run: RunRecords) -> str | None:
-    """Return how the SHA-256 of a simulation's pretrained model begins; None where it needs none or has it no more."""
-    if run.study is None or not run.study.recipe.needs_pretrained:
-        return None
-    file = run.path / CONFIG / run.study.model.pretrained
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:8] if file.is_file() else None
-
-
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
-    """Return name -> run: its row in the table, its algorithm, and what differs besides where algorithms are alike."""
+    """Return name -> run: its row in the table, its algorithm, and preset and seed where algorithms are alike."""
     algorithms = [run.results.algorithm or run.path.name for run in runs]
     if len({*algorithms}) == len(runs):
         return {f"{i}: {name}": run for i, (name, run) in enumerate(zip(algorithms, runs, strict=True), start=1)}
     differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
-    named = ("name", "seed", "algorithm.name", "algorithm.preset")
-    keys = dict.fromkeys(key for run in runs for key in run.changes if key not in named)
-    set_apart = [key for key in keys if len({json.dumps(run.changes.get(key)) for run in runs}) > 1]
     names = {}
     for i, (name, run) in enumerate(zip(algorithms, runs, strict=True), start=1):
         words = [f"{i}: {name}"]
         words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
-        # A whole section has no place in a name.
-        found = {key: run.changes[key] for key in set_apart if isinstance(run.changes.get(key), str | int | float)}
-        words += [f"{key.rpartition('.')[2]}={value}" for key, value in found.items()]
         names[" ".join(words)] = run
     return names

@@ -7,19 +7,17 @@ arXiv:2203.10144): how far what a site learns alone carries to the others.
 import argparse
 from collections.abc import Mapping
 
-import numpy as np
-from matplotlib import colormaps
-
 from silofl.base.errors import ExitCode
+from silofl.base.files import write_json
+from silofl.base.options import make_console
 from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents
-from silofl.report.canvas import INK, MUTED, PageImage, as_values, encode_png, escape_math, make_panels
-from silofl.report.tables import TextTable, format_number
+from silofl.report.tables import TextTable, format_number, print_lines, print_table
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.device import choose_device, set_threads
 from silofl.training.evaluation import evaluate
 from silofl.training.metrics import mean_of_known, value_or_none
-from silofl_desk.studies.finished import read_finished_run, report_measurement
+from silofl_desk.studies.finished import read_finished_run
 from silofl_desk.studies.joined_examples import join_examples
 from silofl_desk.studies.leave_out import load_site_networks
 from silofl_desk.studies.simulation import Moved
@@ -32,17 +30,19 @@ NOTE = (
     "site's model at home."
 )
 Values = Mapping[str, Mapping[str, float | None]]
-COLOURS = "Blues"
-# Above it a cell is dark, and its number is written in white.
-DARK = 0.6
 
 
 def run(options: argparse.Namespace) -> int:
-    """Test, print the table, and write ``cross_test.json`` and ``cross_test.png`` into the run's folder."""
+    """Test, print the table, and write ``cross_test.json`` into the run's folder."""
     models, data = read_finished_run(options.run, Moved(options.data, options.cache))
     values, metric = cross_test(models, data), models.study.metric
-    image, table = cross_image(values, metric), cross_table(values, metric)
-    report_measurement(options, "cross_test", {"metric": metric, "values": values}, image, table)
+    console = make_console(options)
+    numbers = options.run / "cross_test.json"
+    write_json(numbers, {"metric": metric, "values": values})
+    print_table(cross_table(values, metric), console)
+    print_lines([NOTE, str(numbers)], console)
+    if options.json:
+        print(numbers.read_text(), end="")
     return ExitCode.COMPLETE
 
 
@@ -80,32 +80,6 @@ def cross_table(values: Values, metric: str) -> TextTable:
     cells = {owner: _row_with_mean(found, sites, together, metric) for owner, found in values.items()}
     rows = tuple((owner, *map(format_number, row)) for owner, row in cells.items())
     return TextTable(("model of", *sites, "mean", together), rows)
-
-
-def cross_image(values: Values, metric: str) -> PageImage:
-    """Draw the values as a map, one row a model."""
-    *sites, together = next(iter(values.values()))
-    columns = [*sites, "mean", together]
-    cells = np.stack([as_values(_row_with_mean(found, sites, together, metric)) for found in values.values()])
-    figure, ((axes,),) = make_panels(1, 1, (2.2 + 0.8 * len(columns), 1.4 + 0.5 * len(values)))
-    # Of a metric from 0 to 1.
-    axes.imshow(cells, cmap=colormaps[COLOURS], vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(columns)), map(escape_math, columns), rotation=30, ha="right")
-    axes.set_yticks(range(len(values)), map(escape_math, values))
-    axes.set_ylabel("model of", fontsize=9, color=MUTED)
-    axes.set_title(f"{metric} at", loc="left", fontsize=10.5, color=INK, fontweight="bold")
-    axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
-    axes.spines[:].set_visible(False)
-    for (row, column), value in np.ndenumerate(cells):
-        colour = "white" if value > DARK else INK
-        axes.text(
-            column, row, format_number(None if np.isnan(value) else value), ha="center", va="center", color=colour
-        )
-    alt = f"{metric} of {len(values)} sites' models at {len(sites)} sites, as in the table."
-    missing = [site for site in sites if site not in values]
-    return PageImage(
-        encode_png(figure), alt, NOTE + (f" No model of {', '.join(missing)} was kept." if missing else "")
-    )
 
 
 def _row_with_mean(

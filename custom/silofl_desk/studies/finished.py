@@ -1,21 +1,16 @@
 """A finished simulation's sites: each one's model and its data, to measure what only a simulation has in one place."""
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.base.files import write_atomically, write_json
-from silofl.base.options import make_console
 from silofl.base.schema import read_file
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts, digest_data
 from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents
-from silofl.report.canvas import PageImage
-from silofl.report.tables import TextTable, print_lines, print_table
 from silofl.study import STORED, Study, load_study
 from silofl_desk.studies import simulate
 from silofl_desk.studies.leave_out import assemble_models
@@ -88,22 +83,3 @@ def _is_learnt_from(counts: SiteCounts | None, data: SiteData) -> bool:
     if counts is None or counts.digest != data.manifest.digest:
         return False
     return counts.content is None or counts.content == digest_data(data.manifest)
-
-
-def report_measurement(
-    options: argparse.Namespace, name: str, values: Mapping[str, object], image: PageImage, table: TextTable
-) -> None:
-    """Write what was measured of a run into its folder, as ``NAME.json`` and ``NAME.png``, and print the table.
-
-    Args:
-        options: With ``run``, the folder, and ``json``.
-        image: Its caption stands below the table.
-    """
-    console, numbers, picture = make_console(options), options.run / f"{name}.json", options.run / f"{name}.png"
-    write_json(numbers, values)
-    write_atomically(picture, lambda stream: stream.write(image.png))
-    print_table(table, console)
-    print_lines([image.caption], console)
-    console.print(f"{numbers}, {picture}")
-    if options.json:
-        print(numbers.read_text(), end="")

@@ -1,6 +1,6 @@
 """Each hospital in each method of a comparison: a table, and sentences that follow from the numbers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 
@@ -9,12 +9,11 @@ from silofl.federation.results import Results
 from silofl.inference.choice import ENSEMBLE
 from silofl.report.tables import TextTable, format_number
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
-from silofl.training.metrics import mean_of_known
 from silofl_desk.report.left_out_site import conclude_unseen, group_unseen
 from silofl_desk.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl_desk.report.result_tables import case_metric, name_models
 from silofl_desk.report.run_records import RowRuns, RunRecords
-from silofl_desk.report.sentences import describe_lead, is_guessing, shares_batchnorm
+from silofl_desk.report.sentences import is_guessing
 from silofl_desk.report.verdict_words import ONE_START, count_verdicts, shorten_verdict
 from silofl_desk.studies.comparison import GUESSING, list_guessing
 from silofl_desk.studies.conditions import has_other_data, results_by_row
@@ -104,7 +103,7 @@ def conclude(rows: RowRuns) -> list[str]:
 
 
 def explain_losses(runs: Runs, known: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """Say of each method that loses where it does, and why as far as the run's records tell.
+    """Say of each method that loses where it does most.
 
     Args:
         runs: Name of the method -> its run.
@@ -112,9 +111,9 @@ def explain_losses(runs: Runs, known: Mapping[str, str] = MappingProxyType({})) 
     """
     found = []
     for name, run in _with_choice(runs).items():
-        sentences = [] if is_guessing(run.results) else [*_explain_federated(run, known), *_explain_kept(run.results)]
-        if sentences:
-            found.append(f"{name}: {' '.join(sentences)}")
+        sentence = "" if is_guessing(run.results) else _explain_federated(run.results, known)
+        if sentence:
+            found.append(f"{name}: {sentence}")
     return found
 
 
@@ -250,56 +249,16 @@ def _falls_below(means: Mapping[str, float | None]) -> bool:
     return known and means[SHIFTED] < means[LOCAL] - SMALLEST
 
 
-def _explain_federated(run: RunRecords, known: Mapping[str, str]) -> Iterator[str]:
-    """Say where the federated model is furthest below training alone, and what may be why; nothing where it is not."""
-    if not _falls_below(run.results.joining_means):
-        return
+def _explain_federated(results: Results, known: Mapping[str, str]) -> str:
+    """Say where the federated model is furthest below training alone; nothing where it is not below it on average."""
+    if not _falls_below(results.joining_means):
+        return ""
     gaps = {
         site: one.test[LOCAL] - one.test[SHIFTED]
-        for site, one in run.results.joining.items()
+        for site, one in results.joining.items()
         if one.tested(LOCAL) is not None and one.tested(SHIFTED) is not None
     }
     site = max(gaps, key=gaps.__getitem__)
-    test = run.results.joining[site].test
-    yield f"worst at {site} (federated {format_number(test[SHIFTED])}, alone {format_number(test[LOCAL])})."
-    if site in known:
-        yield known[site]
-        return
-    is_short = run.results.best_round == run.results.rounds and not any(one.is_level for one in run.ledger[-1:])
-    last = f"The best round is the last of {run.results.rounds}: more rounds may help."
-    yield from list(_measured_reasons(run, site)) or [last if is_short else "The run measured nothing that shows why."]
-
-
-def _measured_reasons(run: RunRecords, site: str) -> Iterator[str]:
-    results = run.results
-    if results.super_model and (others := _list_other_answers(results, site)):
-        yield f"There {' and '.join(others)}."
-    if results.normalization == "batch" and shares_batchnorm(results):
-        yield "BatchNorm is averaged over hospitals, which fails if their images differ."
-    dissimilarity = mean_of_known(record.dissimilarity for record in run.ledger)
-    if dissimilarity is not None:
-        yield (
-            f"The hospitals pull the model in different directions (dissimilarity {dissimilarity:.1f}; 1 = all agree, "
-            "above 2 = strong)."
-        )
-
-
-def _list_other_answers(results: Results, site: str) -> list[str]:
-    """Return which models answered a hospital's cases besides its own, where they score lower than its own."""
-    models, choices = results.tests[site].models or {}, results.tests[site].choices or {}
-    own, total = models.get(site), sum(choices.values())
-    return [
-        f"the selector gave {count} of {total} cases to model {name} ({models[name]:.3f}; its own {own:.3f})"
-        for name, count in choices.items()
-        if name != site and count and own is not None and (models.get(name) or 0.0) < own
-    ]
-
-
-def _explain_kept(results: Results) -> Iterator[str]:
-    for site, one in results.joining.items():
-        if one.verdict == WORSE:
-            threshold = f"; {one.threshold}" if one.threshold else ""
-            yield (
-                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f}"
-                f"{describe_lead(results)} on its {one.num_units} validation {one.unit}s{threshold}."
-            )
+    test = results.joining[site].test
+    worst = f"worst at {site} (federated {format_number(test[SHIFTED])}, alone {format_number(test[LOCAL])})."
+    return f"{worst} {known[site]}" if site in known else worst

@@ -1,6 +1,6 @@
 """The table of methods by sites, as papers print it, with averages, winners and the notes that a reader needs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ from silofl.report.metrics import metric_sentence
 from silofl.report.tables import MISSING, TextTable
 from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
 from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
-from silofl_desk.report.super_model_page import is_ensemble
 from silofl_desk.studies.comparison import GUESSING, list_guessing, list_limits
 from silofl_desk.studies.conditions import describe_groups
 from silofl_desk.studies.method_rows import (
@@ -102,9 +101,6 @@ def methods_notes(methods: Methods, seeds: Sequence[int], is_ranked: bool = True
     by_seed = [(f"{name}, seed {run.seed}", run) for name, runs in methods.items() for run in runs]
     is_multilabel = any(run.has_findings for _, run in by_seed)
     named, counted = ", ".join(map(str, seeds)), "mean ± standard deviation over them"
-    with_gamma = {name: runs for name, runs in methods.items() if any(_threshold(run) is not None for run in runs)}
-    of_super = {name: [run for run in runs if run.super_model] for name, runs in methods.items()}
-    excluding = [n for n, runs in of_super.items() if any(o.num_excluded for run in runs for o in run.tests.values())]
     return [
         *_marking_notes(methods, is_ranked, seeds),
         f"Metric: {describe_groups(methods, lambda run: str(run.metric))}; client average: mean over sites; "
@@ -114,10 +110,7 @@ def methods_notes(methods: Methods, seeds: Sequence[int], is_ranked: bool = True
         *list_limits(methods, (CENTRALISED,)),
         f"Rounds: {describe_groups({name: [runs] for name, runs in methods.items() if runs}, _rounds_text)}.",
         *(f"{name}: {run.ended_early}." for name, run in by_seed if run.ended_early),
-        *_reported_rounds(methods),
-        *(f"Threshold gamma of {name} super: {_by_seed(runs, _threshold_text)}." for name, runs in with_gamma.items()),
         *_pooling_notes(methods),
-        *(f"{name}: pooled means of its other models count the super model's cases." for name in excluding),
         *(_rows_ahead(make_method_rows(methods), len(seeds)) if is_ranked else []),
         *(f"{name}: INCOMPLETE: {reason}" for name, run in by_seed for reason in run.reasons),
     ]
@@ -192,21 +185,6 @@ def _marking_notes(methods: Methods, is_ranked: bool, seeds: Sequence[int]) -> l
     ]
 
 
-def _reported_rounds(methods: Methods) -> list[str]:
-    """Name the round that each method reports; methods with the same round in all seeds share a sentence."""
-    groups: dict[str, list[str]] = {}
-    for name, runs in methods.items():
-        models = {str(run.model) for run in runs}
-        if models:
-            text = models.pop() if len(models) == 1 else _by_seed(runs, lambda run: str(run.model))
-            groups.setdefault(text, []).append(name)
-    return [f"Reported round of {', '.join(names)}: {text}." for text, names in groups.items()]
-
-
-def _by_seed(runs: Sequence[Results], text: Callable[[Results], str]) -> str:
-    return "; ".join(f"{text(run)} (seed {run.seed})" for run in runs)
-
-
 def _rounds_text(runs: Sequence[Results]) -> str:
     """Return the rounds of a row; its seeds differ only in when each site's own training ends."""
     results = runs[0]
@@ -216,15 +194,6 @@ def _rounds_text(runs: Sequence[Results]) -> str:
     if own > (results.rounds or 0):
         return f"{rounds}, then each site alone to its end, up to round {own}"
     return f"{rounds} and {extra} extra" if extra else rounds
-
-
-def _threshold_text(results: Results) -> str:
-    threshold = _threshold(results)
-    return f"{threshold}{', the global model for every case' if threshold is not None and threshold >= 1 else ''}"
-
-
-def _threshold(results: Results) -> float | None:
-    return results.super_model.threshold if results.super_model and not is_ensemble(results) else None
 
 
 def _pooling_notes(methods: Methods) -> list[str]:

@@ -52,21 +52,20 @@ def pool_manifests(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     """Return the dataset.json that holds all records of several sites.
 
     Raises:
-        DataError: The sites differ in labels, or in how their patients are split.
+        DataError: The sites differ in labels or contrasts, or in how their patients are split.
     """
     # A pool of which one site does not know its patients is unknown; what the others keep apart stays apart.
     known = {site: one for site, one in manifests.items() if one.split_unit != "unknown"}
-    _check_sites_agree(manifests, ("task", "labels", "labels_annotated", "ignored"))
+    _check_sites_agree(manifests, ("task", "labels", "labels_annotated", "ignored", "channel_names"))
     _check_sites_agree(known, ("split_unit",))
     manifest = next(iter(manifests.values()))
     unit = manifest.split_unit if len(known) == len(manifests) else "unknown"
     labels = {str(number): name for number, name in sorted(manifest.labels.items())}
-    names = tuple(dict.fromkeys(name for one in manifests.values() for name in one.channel_names))
     records = {
-        part: [_pool_record(site, record, one, names) for site, one in manifests.items() for record in one.parts[part]]
+        part: [_pool_record(site, record, one) for site, one in manifests.items() for record in one.parts[part]]
         for part in PARTS
     }
-    more = {"channel_names": list(names)} if names else {}
+    more = {"channel_names": [*manifest.channel_names]} if manifest.channel_names else {}
     more |= {} if manifest.ignored is None else {IGNORE: manifest.ignored}
     more |= {} if len(manifest.labels_annotated) == len(labels) else {"labels_annotated": [*manifest.labels_annotated]}
     return {"task": manifest.task, "labels": labels, "split_unit": unit, **more, **records}
@@ -99,28 +98,15 @@ def _read_site_manifest(folder: Path, site: str, study: Study) -> Manifest:
         raise DataError(f"site {site!r}: {error}") from None
 
 
-def _pool_record(site: str, record: Record, manifest: Manifest, names: tuple[str, ...]) -> dict[str, Any]:
+def _pool_record(site: str, record: Record, manifest: Manifest) -> dict[str, Any]:
     values = {key: value for key, value in asdict(record).items() if value not in (None, {}) and key != "images"}
     prefixed: dict[str, Any] = {key: f"{site}/{values[key]}" for key in ("patient", "case") if key in values}
     if isinstance(record.label, str):
         prefixed["label"] = f"{site}/{record.label}"
     elif manifest.task == "multilabel":
         prefixed["label"] = list_findings(record.label)
-    return values | prefixed | {"image": _pool_images(site, record, manifest.channel_names, names)}
-
-
-def _pool_images(site: str, record: Record, own: tuple[str, ...], names: tuple[str, ...]) -> str | list[str | None]:
-    """Return a record's files in the order of the pool's contrasts."""
     images = [None if path is None else f"{site}/{path}" for path in record.images]
-    if own == names:
-        return images if len(images) > 1 else images[0]
-    if len(images) != len(own):
-        raise DataError(
-            f"site {site!r} must have the channel_names {', '.join(names)} to be pooled, not {', '.join(own)}, because "
-            f"{record.image} holds several contrasts; save each as a file of its own"
-        )
-    by_name = dict(zip(own, images, strict=True))
-    return [by_name.get(name) for name in names]
+    return values | prefixed | {"image": images if len(images) > 1 else images[0]}
 
 
 def _link_files(source: Path, target: Path, name: str) -> None:

@@ -19,7 +19,7 @@ from silofl.base.options import make_console
 from silofl.core.guess import Measures, describe_guess
 from silofl.data.site_data import SiteData
 from silofl.federation.results import read_results
-from silofl.models.networks import build_plain_model, check_network
+from silofl.models.networks import check_network
 from silofl.report.tables import TextTable, print_lines, print_table
 from silofl.study import Study
 from silofl_desk.options import format_set_options, path_to_text, read_changes
@@ -169,7 +169,7 @@ def list_normalizations(
     if study.starts_from_file or study.recipe.stays_home == "batchnorm":
         why = "what everybody starts from has it" if study.starts_from_file else "BatchNorm stays at each hospital"
         return [own], [f"{NORMALIZATION} stays {own}: {why}"]
-    layers = {repr(build_plain_model(study, study.seed)): own}
+    names = [own]
     for name in (name for name in CANDIDATES if name != own):
         try:
             other = changed_study(job, {**changes, NORMALIZATION: name})
@@ -177,15 +177,13 @@ def list_normalizations(
         except ConfigError as error:
             reasons.append(f"{name} is left out: {error}")
             continue
-        same = layers.setdefault(repr(build_plain_model(other, study.seed)), name)
-        if same != name:
-            reasons.append(f"{name} is left out: the network has the same layers with {same}")
-        elif list_batchnorm_cautions(
+        if list_batchnorm_cautions(
             other, lambda: {site: sample_images(one.training, study) for site, one in data.items()}
         ):
             reasons.append(f"{name} is left out: the hospitals' images look different")
-            layers = {key: value for key, value in layers.items() if value != name}
-    return list(layers.values()), reasons
+        else:
+            names.append(name)
+    return names, reasons
 
 
 @dataclass(frozen=True)

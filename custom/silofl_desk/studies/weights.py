@@ -5,32 +5,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from silofl.base.errors import ConfigError
-from silofl.base.files import read_json
-from silofl.base.settings import read_yaml
 from silofl.models.weights import SUFFIXES
 
 # Where a bundle, and a run with one model for all, keep theirs.
 BUNDLE, RUN = Path("models", "model.pt"), Path("model", "best.pt")
 # Folders of a run's other models: of single sites, and of a super model.
 OTHERS = ("model", "supermodel/weights")
-READERS = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
 
 
 def find_weights_file(source: Path) -> Path:
     """Return the file of weights that a file or folder stands for.
 
     Raises:
-        ConfigError: It is not there or holds none, holds several models, or is a bundle with code in its configs.
+        ConfigError: It is not there or holds none, or holds several models.
     """
     if source.is_file():
         if source.suffix not in SUFFIXES:
             raise ConfigError(f"--weights must be a file in {', '.join(SUFFIXES)}, not {source.name}; convert it")
         return source
-    if (source / BUNDLE).is_file():
-        _check_bundle(source)
-        return source / BUNDLE
-    if (source / RUN).is_file():
-        return source / RUN
+    for place in (BUNDLE, RUN):
+        if (source / place).is_file():
+            return source / place
     others = sorted(str(path.relative_to(source)) for folder in OTHERS for path in (source / folder).glob("*.pt"))
     if others:
         raise ConfigError(
@@ -50,26 +45,3 @@ def with_weights(changes: Mapping[str, object], file: str | None) -> dict[str, o
     path = Path(file)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return {**changes, "model.weights": f"weights{path.suffix}", "model.weights_sha256": digest}
-
-
-def _check_bundle(folder: Path) -> None:
-    """Refuse a bundle whose network is decided by code."""
-    for path in sorted(folder.glob("configs/*")):
-        if path.suffix in READERS and _has_code(READERS[path.suffix](path)):
-            raise ConfigError(
-                f"--weights must be a bundle whose configs hold no code, not {folder}, whose configs/{path.name} holds "
-                f"expressions that begin with '$', and we run no code of others; name its {BUNDLE} instead"
-            )
-
-
-def _has_code(value: object) -> bool:
-    """Return whether a config's value is an expression of MONAI's, or holds one."""
-    left = [value]
-    # No recursion: JSON may lie deeper than Python calls itself.
-    while left:
-        one = left.pop()
-        if isinstance(one, dict | list):
-            left.extend(one.values() if isinstance(one, dict) else one)
-        elif isinstance(one, str) and one.startswith("$"):
-            return True
-    return False

@@ -1,0 +1,1 @@
+from tests.data.conftest import deny, site, study  # noqa: F401
