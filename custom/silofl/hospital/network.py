@@ -84,7 +84,7 @@ def judge_validity(what: str, remedy: str, validity: tuple[datetime, datetime], 
     """
     since, until = validity
     days = (until - now).days
-    facts = {"days_left": days, "valid_from": since.isoformat(), "valid_until": until.isoformat()}
+    facts: dict[str, Any] = {"days_left": days, "valid_from": since.isoformat(), "valid_until": until.isoformat()}
     if now < since:
         return failed(
             f"{what} must hold now, not be valid from {since:%Y-%m-%d %H:%M} UTC on, when it is {now:%Y-%m-%d %H:%M} "
@@ -93,11 +93,13 @@ def judge_validity(what: str, remedy: str, validity: tuple[datetime, datetime], 
         )
     if until < now:
         return failed(f"{what} must hold today, not have ended on {until:%Y-%m-%d}; {remedy}", **facts)
-    if days < DAYS_TO_WARN:
-        return warning(
-            f"{what} must hold {DAYS_TO_WARN} days or more, not {days}, until {until:%Y-%m-%d}; {remedy}", **facts
-        )
-    return ok(f"{what}: valid for {days} more days, until {until:%Y-%m-%d}", **facts)
+    return expect(
+        days >= DAYS_TO_WARN,
+        f"{what}: valid for {days} more days, until {until:%Y-%m-%d}",
+        f"{what} must hold {DAYS_TO_WARN} days or more, not {days}, until {until:%Y-%m-%d}; {remedy}",
+        is_serious=False,
+        **facts,
+    )
 
 
 def _judge_server(kit: Kit, now: datetime) -> Finding | None:
@@ -280,7 +282,7 @@ def check_line(candidate: Candidate) -> Finding:
     settings = read_json(candidate.kit.folder / "local" / COMM_CONFIG, absent={})
     stated, least = settings.get(BANDWIDTH), find_least_bandwidth(settings, sites, size)
     need = f"{size / MIB:.1f} MiB for {sites} sites at once need a line of {least / 1e6:.3g} Mbit/s at the server"
-    facts = {"least_bits": round(least), "stated_bits": stated}
+    facts: dict[str, Any] = {"least_bits": round(least), "stated_bits": stated}
     return expect(
         stated is None or least <= stated,
         f"models of {need}",

@@ -34,14 +34,14 @@ def check_pin(candidate: Candidate) -> Finding:
         candidate.settings.check_private(study.name, study.promise)
     except PinError as error:
         return failed(f"{str(error).partition('; ')[0]}; {remedy}", sha256=study.digest)
-    if study.federation.named and candidate.kit.name not in study.federation.named:
-        return failed(
-            f"federation.sites of the study must name this hospital, {candidate.kit.name}, not only "
-            f"{', '.join(study.federation.named)}; ask the study lead to add it",
-            sha256=study.digest,
-        )
     whose = f"pinned, for lead {lead}" if lead else "not pinned: site.yaml has no studies, so that any may come"
-    return ok(f"the digest of study {study.name} is {study.digest}; {whose}", sha256=study.digest)
+    return expect(
+        not study.federation.named or candidate.kit.name in study.federation.named,
+        f"the digest of study {study.name} is {study.digest}; {whose}",
+        f"federation.sites of the study must name this hospital, {candidate.kit.name}, not only "
+        f"{', '.join(study.federation.named)}; ask the study lead to add it",
+        sha256=study.digest,
+    )
 
 
 def check_classes(candidate: Participant) -> Finding:
@@ -56,14 +56,15 @@ def check_classes(candidate: Participant) -> Finding:
             f"class_allow_list in local/{policy.file} must name {', '.join(missing)}, which jobs need; add what is "
             "missing, or take the list of site_configs/"
         )
-    if policy.others:
-        return warning(
-            f"class_allow_list in local/{policy.file} must name only what SiloFL's jobs need, not also "
-            f"{policy.others[0]!r} ({len(policy.others)} such entries): any job may have it built with its own "
-            "arguments; delete what no other study here needs",
-            others=policy.others,
-        )
-    return ok(f"class_allow_list in local/{policy.file} names {len(policy.allowed)} exact classes and nothing else")
+    return expect(
+        not policy.others,
+        f"class_allow_list in local/{policy.file} names {len(policy.allowed)} exact classes and nothing else",
+        f"class_allow_list in local/{policy.file} must name only what SiloFL's jobs need, not also "
+        f"{', '.join(map(repr, policy.others))}: any job may have these built with its own arguments; delete what no "
+        "other study here needs",
+        is_serious=False,
+        others=policy.others,
+    )
 
 
 def check_job_files(candidate: Participant) -> Finding:
@@ -81,14 +82,15 @@ def check_brought_code(candidate: Candidate) -> Finding:
     # The site's own people have at least the rights that others of their role have.
     roles = [role for role in rights.roles if rights.has("byoc", "anybody", candidate.kit.org, role)]
     others = [role for role in rights.roles if rights.has("byoc", "anybody", f"not {candidate.kit.org}", role)]
-    if roles:
-        whose = f"{', '.join(others)} of any organisation" if others else f"{', '.join(roles)} of this one"
-        return (failed if others else warning)(
-            f"byoc in local/{rights.file} must be 'none' for every role, not allowed to {whose}: their jobs could "
-            "bring code that nobody here has reviewed; SiloFL's jobs bring none",
-            roles=others or roles,
-        )
-    return ok(f"byoc in local/{rights.file} is allowed to nobody: only the code installed here runs", roles=[])
+    whose = f"{', '.join(others)} of any organisation" if others else f"{', '.join(roles)} of this one"
+    return expect(
+        not roles,
+        f"byoc in local/{rights.file} is allowed to nobody: only the code installed here runs",
+        f"byoc in local/{rights.file} must be 'none' for every role, not allowed to {whose}: their jobs could bring "
+        "code that nobody here has reviewed; SiloFL's jobs bring none",
+        is_serious=bool(others),
+        roles=others or roles,
+    )
 
 
 def check_rights(candidate: Candidate) -> Finding:
@@ -133,14 +135,12 @@ def check_partners(candidate: Candidate) -> Finding:
             "min_partners of site.yaml must be at least 1 to keep the study from making a model of this site's "
             "patients alone; it is 0: raise it"
         )
-    if sites is not None and sites - 1 < asked:
-        return failed(
-            f"min_partners of site.yaml must be at most {sites - 1}, the other sites that the study waits for "
-            f"(federation.sites), not {asked}; ask the study lead for more sites, or lower it"
-        )
-    return ok(
+    return expect(
+        sites is None or sites - 1 >= asked,
         f"the server mixes this site's answer with those of at least {count_partners(asked)}, or not at all, as "
-        f"min_partners of site.yaml asks; egress.md says how many it has by its own word; {study.recipe.delivered}"
+        f"min_partners of site.yaml asks; egress.md says how many it has by its own word; {study.recipe.delivered}",
+        f"min_partners of site.yaml, {asked}, must be at most the other sites that the study waits for; of its {sites} "
+        "sites (federation.sites) one is this: ask the study lead for more sites, or lower it",
     )
 
 

@@ -12,7 +12,7 @@ from silofl.data.preparation import build_preparation, prepare_case
 from silofl.federation.needs import GIB, site_disk_bytes
 from silofl.flare.policy import count_job_gpus
 from silofl.hospital.candidate import Candidate
-from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.hospital.finding import Finding, expect, failed, ok
 from silofl.hospital.machine import ask_system, is_writable
 from silofl.training.device import choose_device
 
@@ -72,11 +72,16 @@ def check_gpu(candidate: Candidate) -> Finding:
         name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
     except RuntimeError as error:
         return failed(explain_gpu_fault(error))
-    facts = {"device": name, "free_bytes": free}
     room = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
-    if others := list_gpu_users():
-        return warning(f"{name} must be this site's alone, not of process {others} too; it has {room}: end it", **facts)
-    return ok(f"{name} has {room}", **facts)
+    others = list_gpu_users()
+    return expect(
+        not others,
+        f"{name} has {room}",
+        f"{name} must be this site's alone, not of process {others} too; it has {room}: end it",
+        is_serious=False,
+        device=name,
+        free_bytes=free,
+    )
 
 
 def explain_gpu_fault(error: RuntimeError) -> str:
