@@ -17,10 +17,10 @@ from silofl.hospital.policy import (
     check_logs,
     check_packages,
     check_partners,
-    check_pause,
     check_pin,
     check_rights,
 )
+from silofl.hospital.switch import check_pause
 from silofl.setup import extensions
 from tests.conftest import change_json
 
@@ -88,9 +88,7 @@ def test_the_partners_that_the_site_asks_for_are_held_against_the_sites_of_the_s
     change_site(kit, min_partners=3)
     assert "at least 3 other sites" in check_partners(candidate()).sentence
     answer = check_partners(candidate(federation={"sites": 3}))
-    assert (
-        answer.status == "failed" and "must be at most 2, the other sites that the study waits for" in answer.sentence
-    )
+    assert answer.status == "failed" and "of its 3 sites (federation.sites) one is this" in answer.sentence
     change_site(kit, min_partners=0)
     answer = check_partners(candidate())
     assert answer.status == "warning" and "a model of this site's patients alone" in answer.sentence

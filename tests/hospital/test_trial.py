@@ -115,7 +115,7 @@ def test_what_too_few_patients_do_not_share_is_not_named_and_it_is_said(candidat
     change_site(kit, min_patients=6)
     answer = check_leaving(candidate(algorithm={"name": "adafed"}))
     assert "statistics" not in answer.facts["kinds"]
-    assert "withheld: fewer than 6 patients in training" in answer.sentence
+    assert "withheld: statistics, usual_values, of fewer than 6 patients in training" in answer.sentence
     # Means that are withheld only at the end, and features.
     assert ", of fewer than 6 patients in training" in check_leaving(candidate()).sentence
     change_site(kit, min_patients=5, may_leave=READY)

@@ -1,4 +1,4 @@
-"""Breaches of a dossier, most of them with digests made anew, and thirty dossiers without any."""
+"""Breaches of a dossier, most of them with digests made anew, and eight dossiers without any."""
 
 import hashlib
 import json
@@ -131,10 +131,7 @@ def swap_certificate(folder):
 BREACHES = {
     # Of the record of what left.
     "a number in the record": (edit(RECORD, '"round": 2', '"round": 1'), "record 3 of .* it was altered"),
-    "a reason in the record": (edit(RECORD, "the site refuses", "the site accepts"), "it was altered"),
     "a line less": (lines(lambda found: found[:2] + found[3:]), "record 3 of"),
-    "a line twice": (lines(lambda found: [*found[:3], found[2], *found[3:]]), "record 4 of"),
-    "two lines in another order": (lines(lambda found: [found[1], found[0], *found[2:]]), "record 1 of"),
     "a cut end": (lines(lambda found: found[:-1]), "section records must say"),
     "an end that was cut in a new chain": (
         lines(lambda found: found[:-1], is_chained=True),
@@ -144,19 +141,11 @@ BREACHES = {
         lines(lambda found: [*found[:2], *(changed(one, refused=False) for one in found[2:4]), *found[4:]], True),
         r"section left must have the row .*'2', 'train', 'weights', 'yes'",
     ),
-    "more bytes, in a new chain": (
-        lines(lambda found: [changed(found[0], bytes=9999), *found[1:]], is_chained=True),
-        "must have the row .*'9999'",
-    ),
     "mixed with one more, in a new chain": (
         lines(lambda found: [*found[:-1], changed(found[-1], mixed=[3, 4])], is_chained=True),
         "must have the row .*'4'",
     ),
     "the record is gone": (lambda folder: (folder / RECORD).unlink(), f"{RECORD} must be in the dossier"),
-    "the record is gone from the list too": (
-        lambda folder: ((folder / RECORD).unlink(), seal(folder)),
-        "section left has the row",
-    ),
     "another run's record": (
         lambda folder: more_of(folder, "records/other/egress.jsonl", (folder / RECORD).read_text()),
         "section records must say .*'other'",
@@ -164,16 +153,13 @@ BREACHES = {
     # Of what the page and dossier.json say.
     "fewer bytes": (both("left", "24", "12"), "section left must have the row .*'24'"),
     "a refusal as if it had left": (both("left", "no, refused", "yes"), "section left has the row"),
-    "more sites asked": (both("left", "3", "30"), "section left has the row"),
     "a row less": (drop_row("left", 1), "section left must have the row"),
     "a lower epsilon": (both("limits", r"1\.25", "0.25"), "epsilon spent 1.25"),
     "a larger min_partners": (both("limits", "1", "5"), "min_partners 1, as site.yaml does"),
-    "a stricter limit": (both("limits", r"8\.0", "1.0"), "max_epsilon 8"),
     "another last hash": (both("records", "[0-9a-f]{64}", "0" * 64), "section records must say"),
     "another fingerprint": (both("keys", "[0-9a-f]{64}", "0" * 64), "must have the fingerprint of startup/client.crt"),
     "a later end of a certificate": (both("keys", r"20\d\d-\d\d-\d\d", "2099-01-01"), "until when startup/client.crt"),
     "a number on the page alone": (edit("dossier.html", r">24<", ">23<"), "section left of the page"),
-    "a word on the page alone": (edit("dossier.html", "cannot be taken out", "can be taken out"), "section kept of"),
     # Of the files beside them.
     "a policy": (
         edit("records/site.yaml", "min_patients: 3", "min_patients: 30"),
@@ -200,7 +186,7 @@ def test_a_breach_is_named_though_all_digests_were_made_anew(dossier, name):  # 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_breach_is_named_in_a_dossier_without_any(silofl, kit, pictures, study_file, seed):  # noqa: F811
     draw = np.random.default_rng(seed)
     least, sites = int(draw.integers(0, 3)), 4

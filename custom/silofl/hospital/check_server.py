@@ -26,7 +26,7 @@ from silofl.flare.policy import list_replaced
 from silofl.flare.stores import is_volatile, read_stores
 from silofl.hospital import machine, network, policy
 from silofl.hospital.check_site import print_answers
-from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.hospital.finding import Finding, expect, failed, ok
 from silofl.setup.site import Server
 
 # Below it a run of many hospitals, or NVFlare's logs, may fill a disk within days.
@@ -79,9 +79,8 @@ def _answer_check(check: Callable[[ServerMachine], Finding], server: ServerMachi
 
 def check_components(server: ServerMachine) -> Finding:
     """Check that SiloFL's components stand in the place of NVFlare's where those would do harm."""
-    if replaced := list(list_replaced(server.kit)):
-        return failed(replaced[0])
-    return ok("local/resources.json has SiloFL's components in place of NVFlare's")
+    replaced = "; ".join(list_replaced(server.kit))
+    return expect(not replaced, "local/resources.json has SiloFL's components in place of NVFlare's", replaced)
 
 
 def check_folders(server: ServerMachine) -> Finding:
@@ -102,20 +101,17 @@ def check_folders(server: ServerMachine) -> Finding:
 def check_modes(server: ServerMachine) -> Finding:
     """Check that no other account can read models, results or the kit."""
     places = sorted({*server.places.values(), server.kit.folder})
-    files = [path for place in places for path in _list_files(place)]
+    below = [path for place in places for path in place.rglob("*")]
+    files = [path for path in below if path.is_file() and not path.is_symlink()]
     exposed = [path for path in files if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
-    if exposed:
-        return failed(
-            f"what the server keeps must be for its account alone, not {len(exposed)} of {len(files)} files for others "
-            f"too; start it with umask 077, as startup/start.sh of a filled kit does, and call: chmod -R go= "
-            f"{' '.join(map(str, places))}",
-            exposed=len(exposed),
-        )
-    return ok(f"all {len(files)} files of kit, jobs and results are for this account alone")
-
-
-def _list_files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return expect(
+        not exposed,
+        f"all {len(files)} files of kit, jobs and results are for this account alone",
+        f"what the server keeps must be for its account alone, not {len(exposed)} of {len(files)} files for all; "
+        "start it with umask 077, as startup/start.sh of a filled kit does, and call: chmod -R go= "
+        f"{' '.join(map(str, places))}",
+        exposed=len(exposed),
+    )
 
 
 def check_disk(server: ServerMachine) -> Finding:
@@ -125,20 +121,24 @@ def check_disk(server: ServerMachine) -> Finding:
         return failed("jobs and results must have a folder; create it first")
     place = min(free, key=lambda one: free[one])
     said = f"{free[place] / GIB:.1f} GiB are free at {place}"
-    if free[place] < LEAST_FREE:
-        return warning(
-            f"at least {LEAST_FREE / GIB:.0f} GiB must be free for jobs, results and logs; {said}: make room, since a "
-            "full disk ends every run",
-            free_bytes=free[place],
-        )
-    return ok(said, free_bytes=free[place])
+    return expect(
+        free[place] >= LEAST_FREE,
+        said,
+        f"at least {LEAST_FREE / GIB:.0f} GiB must be free for jobs, results and logs; {said}: make room, since a full "
+        "disk ends every run",
+        is_serious=False,
+        free_bytes=free[place],
+    )
 
 
 def check_clock(_: ServerMachine) -> Finding:
     """Ask systemd whether the clock is set by a time server: certificates and rounds of all go by it."""
-    if machine.ask_system("timedatectl", "show", "--property=NTPSynchronized", "--value").strip() == "no":
-        return warning("the clock must be set by a time server, which it is not; turn NTP on: timedatectl set-ntp true")
-    return ok("nothing here says that no time server sets the clock")
+    return expect(
+        machine.ask_system("timedatectl", "show", "--property=NTPSynchronized", "--value").strip() != "no",
+        "nothing here says that no time server sets the clock",
+        "the clock must be set by a time server, which it is not; turn NTP on: timedatectl set-ntp true",
+        is_serious=False,
+    )
 
 
 def check_port(server: ServerMachine) -> Finding:
@@ -158,11 +158,11 @@ def check_port(server: ServerMachine) -> Finding:
         # In use, be it by the server itself.
         with suppress(OSError):
             shown = network.fetch_certificate(server.kit, "localhost")
-    if shown == server.kit.certificate.public_bytes(Encoding.DER):
-        return ok(f"the server runs, and shows the kit's certificate at port {port}")
-    return failed(
+    return expect(
+        shown == server.kit.certificate.public_bytes(Encoding.DER),
+        f"the server runs, and shows the kit's certificate at port {port}",
         f"port {port} must be this server's, with the kit's certificate; restart the server where the certificate was "
-        "renewed, or end the other program, which ss -ltnp names"
+        "renewed, or end the other program, which ss -ltnp names",
     )
 
 
@@ -174,12 +174,13 @@ def check_jobs(server: ServerMachine) -> Finding:
     if fault := health.read_text(encoding="utf-8"):
         return failed(f"the server must start jobs; it says: {fault}; mend that, and restart the server where it stays")
     minutes = (time.time() - health.stat().st_mtime) / 60
-    if 60 * minutes > MOST_SILENT_S:
-        return warning(
-            f"the server has looked for no job to start for {minutes:.0f} minutes: it does not run, no hospital is "
-            "connected, or it hangs; restart it where a hospital is connected"
-        )
-    return ok("the server starts jobs")
+    return expect(
+        60 * minutes <= MOST_SILENT_S,
+        "the server starts jobs",
+        f"the server has looked for no job to start for {minutes:.0f} minutes: it does not run, no hospital is "
+        "connected, or it hangs; restart it where a hospital is connected",
+        is_serious=False,
+    )
 
 
 CHECKS: dict[str, Callable[[ServerMachine], Finding]] = {

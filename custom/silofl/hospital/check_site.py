@@ -26,7 +26,7 @@ CHECKS = {
     "versions": "machine:check_versions",
     "folder": "machine:check_folder",
     "study": "policy:check_pin",
-    "paused": "policy:check_pause",
+    "paused": "switch:check_pause",
     "classes": "policy:check_classes",
     "job_files": "policy:check_job_files",
     "byoc": "policy:check_brought_code",

@@ -1,6 +1,7 @@
 """A check of the site's data, read as the first round will read it; its answer counts cases and names none."""
 
 from pathlib import Path
+from typing import Any
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
@@ -14,7 +15,7 @@ from silofl.data.site_data import find_unreadable
 from silofl.data.units import count_test_units
 from silofl.data.unreadable import count_reasons
 from silofl.hospital.candidate import Candidate
-from silofl.hospital.finding import Finding, ok, warning
+from silofl.hospital.finding import Finding, expect, ok
 from silofl.parts.checked_cast import checked_cast
 
 
@@ -33,7 +34,7 @@ def check_data(candidate: Candidate) -> Finding:
     parts = {"training": found.training, "validation": found.validation, "test": found.test}
     cases = {name: len(records) for name, records in manifest.parts.items()}
     counts = {name: count_labels(part, study) for name, part in parts.items()}
-    facts = {
+    facts: dict[str, Any] = {
         "cases": cases,
         "examples": {name: len(part) for name, part in parts.items()},
         "patients": {name: part.num_patients for name, part in parts.items()},
@@ -47,12 +48,11 @@ def check_data(candidate: Candidate) -> Finding:
         worth_a_look += describe_few_units({candidate.kit.name: count_test_units(found)})
     if study.rounds and not cases["validation"]:
         worth_a_look.append("validation must have cases to choose the best round by, not 0; move a patient there")
-    if worth_a_look:
-        return warning(". ".join(worth_a_look), **facts)
     listed = ", ".join(f"{count} {name}" for name, count in cases.items())
     is_unknown = agree_split_unit(study, manifest.split_unit) == "unknown"
     unknown = "; the patients are unknown, and one may be in two parts" if is_unknown else ""
-    return ok(f"{listed} cases can be read{unknown}", **facts)
+    fine = f"{listed} cases can be read{unknown}"
+    return expect(not worth_a_look, fine, ". ".join(worth_a_look), is_serious=False, **facts)
 
 
 def write_clean(candidate: Candidate, target: Path) -> str:

@@ -31,3 +31,17 @@ def warning(sentence: str, **facts: object) -> Finding:
 def failed(sentence: str, **facts: object) -> Finding:
     """Return an answer that the site must not join yet."""
     return Finding("failed", sentence, facts)
+
+
+def expect(is_met: bool, fine: str, fault: str, is_serious: bool = True, **facts: object) -> Finding:
+    """Return the answer to a check with one condition.
+
+    Args:
+        is_met: The condition.
+        fine: The sentence where it is met.
+        fault: The sentence where it is not, with the remedy.
+        is_serious: Whether the fault keeps the site from joining, and is no warning alone.
+    """
+    if is_met:
+        return ok(fine, **facts)
+    return failed(fault, **facts) if is_serious else warning(fault, **facts)

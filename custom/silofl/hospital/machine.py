@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -12,7 +13,7 @@ import silofl
 from silofl.base.errors import ConfigError
 from silofl.flare.commands import check_start
 from silofl.hospital.candidate import Participant
-from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.hospital.finding import Finding, expect, failed, ok, warning
 from silofl.setup.software import find_installed_version
 
 # As the study lead puts it into the kit, and the site installs it.
@@ -23,7 +24,7 @@ REPORTED = ("torch", "nvflare", "monai")
 
 def check_versions(candidate: Participant) -> Finding:
     """Compare every package with the kit's lock, or where it has none with what the wheel asks for."""
-    named = {
+    named: dict[str, Any] = {
         "python": platform.python_version(),
         "silofl": silofl.__version__,
         **{name: find_installed_version(name) for name in REPORTED},
@@ -39,13 +40,12 @@ def check_versions(candidate: Participant) -> Finding:
         installed = find_installed_version(requirement.name)
         if installed is None or not requirement.specifier.contains(installed, prereleases=True):
             wrong.append(f"{requirement.name} {installed or 'none'}")
-    if wrong:
-        return failed(
-            f"the packages must be {source}, not {', '.join(wrong)}; install the study's wheel in a new environment",
-            **named,
-        )
-    listed = ", ".join(f"{name} {value}" for name, value in named.items())
-    return ok(f"{listed} and all other packages are {source}", **named)
+    return expect(
+        not wrong,
+        f"{', '.join(f'{name} {value}' for name, value in named.items())} and all other packages are {source}",
+        f"the packages must be {source}, not {', '.join(wrong)}; install the study's wheel in a new environment",
+        **named,
+    )
 
 
 def check_folder(candidate: Participant) -> Finding:
@@ -64,12 +64,12 @@ def check_firewall(_: Participant) -> Finding:
     said = ask_system(*command).split()
     if len(said) != 2 or said[0] == "not-found":
         return ok(f"{FIREWALL} is not known here: another firewall, or none, decides where this account gets")
-    if said[1] != "active":
-        return failed(
-            f"{FIREWALL} must be active, not {said[1]}: until then this account reaches every address; as root: "
-            f"systemctl restart {FIREWALL}, and where that fails systemctl status {FIREWALL}"
-        )
-    return ok(f"{FIREWALL} is active")
+    return expect(
+        said[1] == "active",
+        f"{FIREWALL} is active",
+        f"{FIREWALL} must be active, not {said[1]}: until then this account reaches every address; as root: "
+        f"systemctl restart {FIREWALL}, and where that fails systemctl status {FIREWALL}",
+    )
 
 
 def ask_system(*command: str) -> str:

@@ -4,7 +4,7 @@ import errno
 import os
 import ssl
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -19,7 +19,7 @@ from silofl.flare.line import BANDWIDTH, COMM_CONFIG, MIB, find_least_bandwidth
 from silofl.flare.one_machine import ask_machines
 from silofl.flare.proxy import ProxyError, open_line, read_proxy
 from silofl.hospital.candidate import Candidate, Participant
-from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.hospital.finding import Finding, expect, failed, ok, warning
 from silofl.hospital.machine import FIREWALL
 
 TIMEOUT_S = 5
@@ -70,9 +70,7 @@ def check_certificate(candidate: Participant) -> Finding:
     if server is None:
         return own
     worst = max(own, server, key=lambda answer: STATUSES.index(answer.status))
-    wrong = [answer.sentence for answer in (own, server) if answer.status != "ok"]
-    facts = own.facts | {f"server_{name}": value for name, value in server.facts.items()}
-    return Finding(worst.status, "; ".join(wrong or [own.sentence, server.sentence]), facts)
+    return replace(worst, facts=own.facts | {f"server_{name}": value for name, value in server.facts.items()})
 
 
 def judge_validity(what: str, remedy: str, validity: tuple[datetime, datetime], now: datetime) -> Finding:
@@ -86,7 +84,7 @@ def judge_validity(what: str, remedy: str, validity: tuple[datetime, datetime], 
     """
     since, until = validity
     days = (until - now).days
-    facts = {"days_left": days, "valid_from": since.isoformat(), "valid_until": until.isoformat()}
+    facts: dict[str, Any] = {"days_left": days, "valid_from": since.isoformat(), "valid_until": until.isoformat()}
     if now < since:
         return failed(
             f"{what} must hold now, not be valid from {since:%Y-%m-%d %H:%M} UTC on, when it is {now:%Y-%m-%d %H:%M} "
@@ -95,11 +93,13 @@ def judge_validity(what: str, remedy: str, validity: tuple[datetime, datetime], 
         )
     if until < now:
         return failed(f"{what} must hold today, not have ended on {until:%Y-%m-%d}; {remedy}", **facts)
-    if days < DAYS_TO_WARN:
-        return warning(
-            f"{what} must hold {DAYS_TO_WARN} days or more, not {days}, until {until:%Y-%m-%d}; {remedy}", **facts
-        )
-    return ok(f"{what}: valid for {days} more days, until {until:%Y-%m-%d}", **facts)
+    return expect(
+        days >= DAYS_TO_WARN,
+        f"{what}: valid for {days} more days, until {until:%Y-%m-%d}",
+        f"{what} must hold {DAYS_TO_WARN} days or more, not {days}, until {until:%Y-%m-%d}; {remedy}",
+        is_serious=False,
+        **facts,
+    )
 
 
 def _judge_server(kit: Kit, now: datetime) -> Finding | None:
@@ -178,11 +178,12 @@ def check_tls(candidate: Candidate) -> Finding:
         return failed(
             f"the server must accept the kit's certificate, not answer {reason!r}; ask for a kit of the same project"
         )
-    if found.server != address.identity:
-        return failed(
-            f"the server must be {address.identity!r}, not {found.server!r}, as its certificate says: call the lead"
-        )
-    return ok(f"site and {found.server!r} accept each other over {found.protocol}", protocol=found.protocol)
+    return expect(
+        found.server == address.identity,
+        f"site and {found.server!r} accept each other over {found.protocol}",
+        f"the server must be {address.identity!r}, not {found.server!r}, as its certificate says: call the lead",
+        protocol=found.protocol,
+    )
 
 
 def _foreign_issuer(kit: Kit) -> str | None:
@@ -263,11 +264,13 @@ def judge_clock(seconds: float) -> Finding:
     Args:
         seconds: How far this machine's clock is ahead.
     """
-    facts = {"seconds_ahead": round(seconds)}
-    if abs(seconds) < CLOCK_WARNING_S:
-        return ok(f"the clock agrees with the server's within {CLOCK_WARNING_S} seconds", **facts)
-    sentence = f"the clock must agree with the server's, not be {seconds:+.0f} seconds off; set it by NTP"
-    return failed(sentence, **facts) if abs(seconds) > CLOCK_FAILURE_S else warning(sentence, **facts)
+    return expect(
+        abs(seconds) < CLOCK_WARNING_S,
+        f"the clock agrees with the server's within {CLOCK_WARNING_S} seconds",
+        f"the clock must agree with the server's, not be {seconds:+.0f} seconds off; set it by NTP",
+        is_serious=abs(seconds) > CLOCK_FAILURE_S,
+        seconds_ahead=round(seconds),
+    )
 
 
 def check_line(candidate: Candidate) -> Finding:
@@ -279,14 +282,14 @@ def check_line(candidate: Candidate) -> Finding:
     settings = read_json(candidate.kit.folder / "local" / COMM_CONFIG, absent={})
     stated, least = settings.get(BANDWIDTH), find_least_bandwidth(settings, sites, size)
     need = f"{size / MIB:.1f} MiB for {sites} sites at once need a line of {least / 1e6:.3g} Mbit/s at the server"
-    facts = {"least_bits": round(least), "stated_bits": stated}
-    if stated is not None and least > stated:
-        return warning(
-            f"local/{COMM_CONFIG} is made for {stated / 1e6:.3g} Mbit/s, but models of {need}. Ask the study lead to "
-            "make the kits again",
-            **facts,
-        )
-    return ok(f"models of {need}", **facts)
+    facts: dict[str, Any] = {"least_bits": round(least), "stated_bits": stated}
+    return expect(
+        stated is None or least <= stated,
+        f"models of {need}",
+        f"local/{COMM_CONFIG} is made for a thinner line, but models of {need}. Ask the study lead for new kits",
+        is_serious=False,
+        **facts,
+    )
 
 
 def shake_hands(kit: Kit) -> Handshake:

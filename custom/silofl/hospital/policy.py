@@ -1,6 +1,4 @@
-"""Checks of the site's policies: studies pinned or paused, classes that jobs may use, code that they bring."""
-
-import difflib
+"""Checks of the site's policies: studies pinned, classes that jobs may use, code that they bring."""
 
 from silofl.base.errors import ConfigError, PinError
 from silofl.flare.egress import list_open_scopes
@@ -16,7 +14,7 @@ from silofl.flare.policy import (
     streams_logs,
 )
 from silofl.hospital.candidate import Candidate, Participant
-from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.hospital.finding import Finding, expect, failed, ok, warning
 from silofl.parts.part import BEFORE
 from silofl.parts.task import TRAIN, Exchange
 from silofl.setup.extensions import check_extensions
@@ -36,34 +34,14 @@ def check_pin(candidate: Candidate) -> Finding:
         candidate.settings.check_private(study.name, study.promise)
     except PinError as error:
         return failed(f"{str(error).partition('; ')[0]}; {remedy}", sha256=study.digest)
-    if study.federation.named and candidate.kit.name not in study.federation.named:
-        return failed(
-            f"federation.sites of the study must name this hospital, {candidate.kit.name}, not only "
-            f"{', '.join(study.federation.named)}; ask the study lead to add it",
-            sha256=study.digest,
-        )
     whose = f"pinned, for lead {lead}" if lead else "not pinned: site.yaml has no studies, so that any may come"
-    return ok(f"the digest of study {study.name} is {study.digest}; {whose}", sha256=study.digest)
-
-
-def check_pause(candidate: Candidate) -> Finding:
-    """Say whether the study is paused, and whether a name in ``check_pause`` is nearly the study's."""
-    study, names = candidate.study.name, candidate.settings.paused
-    # No failure: a weekly check of a site that is paused on purpose finds all well with it.
-    if study in names:
-        return warning(
-            f"study {study} is paused in site.yaml: the site may join, but answers no task of it; to take part again, "
-            "remove its name from paused",
-            paused=True,
-        )
-    close = difflib.get_close_matches(study, names, n=1, cutoff=0.8)
-    if close:
-        return warning(
-            f"paused of site.yaml must name the study letter by letter to pause it, {study!r}, not {close[0]!r}; "
-            "correct it where this study is meant: it is not paused",
-            paused=False,
-        )
-    return ok(f"study {study} is not paused", paused=False)
+    return expect(
+        not study.federation.named or candidate.kit.name in study.federation.named,
+        f"the digest of study {study.name} is {study.digest}; {whose}",
+        f"federation.sites of the study must name this hospital, {candidate.kit.name}, not only "
+        f"{', '.join(study.federation.named)}; ask the study lead to add it",
+        sha256=study.digest,
+    )
 
 
 def check_classes(candidate: Participant) -> Finding:
@@ -78,21 +56,21 @@ def check_classes(candidate: Participant) -> Finding:
             f"class_allow_list in local/{policy.file} must name {', '.join(missing)}, which jobs need; add what is "
             "missing, or take the list of site_configs/"
         )
-    if policy.others:
-        return warning(
-            f"class_allow_list in local/{policy.file} must name only what SiloFL's jobs need, not also "
-            f"{policy.others[0]!r} ({len(policy.others)} such entries): any job may have it built with its own "
-            "arguments; delete what no other study here needs",
-            others=policy.others,
-        )
-    return ok(f"class_allow_list in local/{policy.file} names {len(policy.allowed)} exact classes and nothing else")
+    return expect(
+        not policy.others,
+        f"class_allow_list in local/{policy.file} names {len(policy.allowed)} exact classes and nothing else",
+        f"class_allow_list in local/{policy.file} must name only what SiloFL's jobs need, not also "
+        f"{', '.join(map(repr, policy.others))}: any job may have these built with its own arguments; delete what no "
+        "other study here needs",
+        is_serious=False,
+        others=policy.others,
+    )
 
 
 def check_job_files(candidate: Participant) -> Finding:
     """Check that jobs may bring SiloFL's files alone, whose names NVFlare takes for nothing else."""
-    if not checks_files(candidate.kit):
-        return failed(WITHOUT_JOB_FILES)
-    return ok("local/resources.json keeps out jobs with other files than a study, its configurations and a model")
+    fine = "local/resources.json keeps out jobs with other files than a study, its configurations and a model"
+    return expect(checks_files(candidate.kit), fine, WITHOUT_JOB_FILES)
 
 
 def check_brought_code(candidate: Candidate) -> Finding:
@@ -104,21 +82,21 @@ def check_brought_code(candidate: Candidate) -> Finding:
     # The site's own people have at least the rights that others of their role have.
     roles = [role for role in rights.roles if rights.has("byoc", "anybody", candidate.kit.org, role)]
     others = [role for role in rights.roles if rights.has("byoc", "anybody", f"not {candidate.kit.org}", role)]
-    if roles:
-        whose = f"{', '.join(others)} of any organisation" if others else f"{', '.join(roles)} of this one"
-        return (failed if others else warning)(
-            f"byoc in local/{rights.file} must be 'none' for every role, not allowed to {whose}: their jobs could "
-            "bring code that nobody here has reviewed; SiloFL's jobs bring none",
-            roles=others or roles,
-        )
-    return ok(f"byoc in local/{rights.file} is allowed to nobody: only the code installed here runs", roles=[])
+    whose = f"{', '.join(others)} of any organisation" if others else f"{', '.join(roles)} of this one"
+    return expect(
+        not roles,
+        f"byoc in local/{rights.file} is allowed to nobody: only the code installed here runs",
+        f"byoc in local/{rights.file} must be 'none' for every role, not allowed to {whose}: their jobs could bring "
+        "code that nobody here has reviewed; SiloFL's jobs bring none",
+        is_serious=bool(others),
+        roles=others or roles,
+    )
 
 
 def check_rights(candidate: Candidate) -> Finding:
     """Check that nobody has a right here that an earlier release gave, and this one took back."""
-    if old := list(list_old_rights(candidate.kit)):
-        return failed(old[0])
-    return ok("local/authorization.json lets leads alone submit studies, and none of them stop this site")
+    old = "; ".join(list_old_rights(candidate.kit))
+    return expect(not old, "local/authorization.json lets leads alone submit studies, and none stop this site", old)
 
 
 def check_egress(candidate: Candidate) -> Finding:
@@ -133,14 +111,16 @@ def check_egress(candidate: Candidate) -> Finding:
     except ConfigError as error:
         # A sentence on a policy names no case and no path of the data.
         return failed(str(error))
-    if others:
-        return warning(
-            f"local/privacy.json must have the filters of SiloFL in every scope, not leave them out of {others[0]!r}, "
-            "which a job gets that names it: SiloFL does not begin there, but what else runs here sends unrecorded; "
-            "add RunNote and Egress to it, or delete the scope",
-            scopes=others,
-        )
-    return ok("local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave")
+    named = ", ".join(map(repr, others))
+    return expect(
+        not others,
+        "local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave",
+        "local/privacy.json must have the filters of SiloFL in every scope, not leave them out of "
+        f"{named}, which a job gets that names it: SiloFL does not begin there, but what else runs here sends "
+        "unrecorded; add RunNote and Egress to it, or delete the scope",
+        is_serious=False,
+        scopes=others,
+    )
 
 
 def check_partners(candidate: Candidate) -> Finding:
@@ -155,14 +135,12 @@ def check_partners(candidate: Candidate) -> Finding:
             "min_partners of site.yaml must be at least 1 to keep the study from making a model of this site's "
             "patients alone; it is 0: raise it"
         )
-    if sites is not None and sites - 1 < asked:
-        return failed(
-            f"min_partners of site.yaml must be at most {sites - 1}, the other sites that the study waits for "
-            f"(federation.sites), not {asked}; ask the study lead for more sites, or lower it"
-        )
-    return ok(
+    return expect(
+        sites is None or sites - 1 >= asked,
         f"the server mixes this site's answer with those of at least {count_partners(asked)}, or not at all, as "
-        f"min_partners of site.yaml asks; egress.md says how many it has by its own word; {study.recipe.delivered}"
+        f"min_partners of site.yaml asks; egress.md says how many it has by its own word; {study.recipe.delivered}",
+        f"min_partners of site.yaml, {asked}, must be at most the other sites that the study waits for; of its {sites} "
+        "sites (federation.sites) one is this: ask the study lead for more sites, or lower it",
     )
 
 
@@ -170,12 +148,13 @@ def check_logs(candidate: Candidate) -> Finding:
     """Say whether the site's log may go to the server, and refuse what would keep jobs from beginning for it."""
     if replaced := list(list_replaced(candidate.kit)):
         return failed(replaced[0])
-    if streams_logs(candidate.kit):
-        return warning(
-            "allow_log_streaming in local/resources.json must be false to keep the site's log here, which may name a "
-            "patient's file; it is true: set it to false, unless no file's name names a patient"
-        )
-    return ok("allow_log_streaming in local/resources.json keeps the site's log here")
+    return expect(
+        not streams_logs(candidate.kit),
+        "allow_log_streaming in local/resources.json keeps the site's log here",
+        "allow_log_streaming in local/resources.json must be false to keep the site's log here, which may name a "
+        "patient's file; it is true: set it to false, unless no file's name names a patient",
+        is_serious=False,
+    )
 
 
 def check_packages(candidate: Candidate) -> Finding:

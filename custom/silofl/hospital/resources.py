@@ -12,7 +12,7 @@ from silofl.data.preparation import build_preparation, prepare_case
 from silofl.federation.needs import GIB, site_disk_bytes
 from silofl.flare.policy import count_job_gpus
 from silofl.hospital.candidate import Candidate
-from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.hospital.finding import Finding, expect, failed, ok
 from silofl.hospital.machine import ask_system, is_writable
 from silofl.training.device import choose_device
 
@@ -72,11 +72,16 @@ def check_gpu(candidate: Candidate) -> Finding:
         name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
     except RuntimeError as error:
         return failed(explain_gpu_fault(error))
-    facts = {"device": name, "free_bytes": free}
     room = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
-    if others := list_gpu_users():
-        return warning(f"{name} must be this site's alone, not of process {others} too; it has {room}: end it", **facts)
-    return ok(f"{name} has {room}", **facts)
+    others = list_gpu_users()
+    return expect(
+        not others,
+        f"{name} has {room}",
+        f"{name} must be this site's alone, not of process {others} too; it has {room}: end it",
+        is_serious=False,
+        device=name,
+        free_bytes=free,
+    )
 
 
 def explain_gpu_fault(error: RuntimeError) -> str:
@@ -84,13 +89,11 @@ def explain_gpu_fault(error: RuntimeError) -> str:
     others = list_gpu_users() or "unknown"
     if isinstance(error, torch.OutOfMemoryError):
         return f"the GPU must have room for a training step; it has not: end process {others}, or use smaller batches"
-    if "busy or unavailable" in str(error):
-        return f"the GPU must be free; another process has it: end process {others}, or set device: cpu"
     if "CUDA" not in str(error) and "cuDNN" not in str(error):
         raise error
     return (
-        "the GPU must stay there for a training step; it is gone, or its driver has failed: see nvidia-smi and dmesg, "
-        "restart the machine, or set device: cpu"
+        f"the GPU must be free and whole; it is used by process {others}, gone, or its driver has failed: see "
+        "nvidia-smi and dmesg, end the process or restart the machine, or set device: cpu"
     )
 
 

@@ -1,11 +1,9 @@
 """A trial of the study at the site: the cost of a training step, and everything that an answer would take out."""
 
-import json
 import tempfile
 from dataclasses import replace
 from typing import Any
 
-from silofl.core.mixing import Arrays
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.federation.egress import ASK, Gate, Request
@@ -15,7 +13,7 @@ from silofl.federation.step_cost import measure_cost
 from silofl.federation.waiting import FIRST_S
 from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
-from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.hospital.finding import Finding, expect, failed, ok, warning
 from silofl.hospital.resources import explain_gpu_fault
 from silofl.parts.part import BEFORE, END, INSTEAD
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Message
@@ -23,8 +21,6 @@ from silofl.parts.work import Work
 from silofl.training.device import choose_device
 from silofl.training.private import compute_study_epsilon, measure_round
 from silofl.training.spent import count_steps, read_count
-
-NUMBERS = "numbers"
 
 
 def check_training(candidate: Candidate) -> Finding:
@@ -52,15 +48,12 @@ def check_training(candidate: Candidate) -> Finding:
     limit = study.federation.task_timeout_s or FIRST_S
     facts: dict[str, Any] = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
     facts |= {"seconds_per_round": seconds, "device": device.type}
-    if seconds > limit:
-        return failed(
-            f"a round must train in less than federation.task_timeout_s, {limit:.0f} s, not {seconds:.0f} s on this "
-            "machine; use a faster one, or ask the study lead for more time",
-            **facts,
-        )
-    return ok(
+    return expect(
+        seconds <= limit,
         f"a step takes {cost.seconds:.3f} s and a round's {steps} steps {seconds:.0f} s on the {device.type}, with "
         f"{cost.peak_bytes / GIB:.2f} GiB at most",
+        f"a round must train in less than federation.task_timeout_s, {limit:.0f} s, not {seconds:.0f} s on this "
+        "machine; use a faster one, or ask the study lead for more time",
         **facts,
     )
 
@@ -90,13 +83,13 @@ def check_privacy(candidate: Candidate) -> Finding:
             "unless those that were counted are of this run, which goes on",
             epsilon=epsilon,
         )
-    if limit is not None and epsilon > limit:
-        return failed(
-            f"max_epsilon of site.yaml must be at least what the study spends, not {limit:g}: {spends}; ask for more "
-            "noise or fewer rounds",
-            epsilon=epsilon,
-        )
-    return ok(spends, epsilon=epsilon)
+    return expect(
+        limit is None or epsilon <= limit,
+        spends,
+        f"max_epsilon of site.yaml must be at least what the study spends, not {limit}: {spends}; ask for more noise "
+        "or fewer rounds",
+        epsilon=epsilon,
+    )
 
 
 def check_leaving(candidate: Candidate) -> Finding:
@@ -108,7 +101,7 @@ def check_leaving(candidate: Candidate) -> Finding:
         SiloFLError: The trial round cannot be carried out.
     """
     answers = _try_exchanges(candidate)
-    for answer in answers:
+    for _, answer in answers:
         if "error" in answer.meta:
             reason = str(answer.meta["error"]).removesuffix(f": {ASK}")
             return failed(
@@ -122,28 +115,18 @@ def check_leaving(candidate: Candidate) -> Finding:
             f"may_leave of site.yaml must name {', '.join(refused)}, which only a later round takes out; without it "
             "the site's answer is refused then: add it, or stay out of the study"
         )
-    kinds = group_by_kind([answer.arrays for answer in answers], gate)
-    withheld: list[str] = []
-    numbers: dict[str, Any] = {}
-    for answer in answers:
-        entries = {kind.role: kind for kind in gate.list_entries(answer)}
-        for name, value in answer.meta.items():
-            if name in entries:
-                kind = entries[name]
-                kinds[kind.name] = {"bytes": len(json.dumps(value)), "names": [name], "purpose": kind.purpose}
-            elif isinstance(value, dict) and "withheld" in value:
-                withheld.append(str(value["withheld"]))
-            else:
-                numbers[name] = value
-    kinds[NUMBERS] = {"bytes": len(json.dumps(numbers)), "names": sorted(numbers)}
-    few = _find_kinds_of_few(candidate, gate)
-    if few and not withheld:
-        withheld.append(f"{', '.join(sorted(few))}, of fewer than {gate.min_patients} patients in training")
+    kinds: dict[str, dict[str, Any]] = {}
+    # The very records that a job writes.
+    for record in [record for task, answer in answers for record in gate.records(Request(task), answer)]:
+        entry = kinds.setdefault(record["kind"], {"bytes": 0, "names": [], "purpose": record["purpose"]})
+        entry["bytes"] += record["bytes"]
+        entry["names"].append(record["name"])
+    withheld = ", ".join(sorted(_find_kinds_of_few(candidate, gate)))
     later = sorted((needed | asked & gate.allowed) - kinds.keys())
     listed = ", ".join(f"{kind} {entry['bytes']} bytes" for kind, entry in kinds.items())
     says = f", and one of a later round {', '.join(later)}" if later else ""
     says += "; and no image, label, case or patient"
-    says += f"; withheld: {withheld[0]}" if withheld else ""
+    says += f"; withheld: {withheld}, of fewer than {gate.min_patients} patients in training" if withheld else ""
     return ok(
         f"an answer takes out {listed}{says}", kinds=kinds | {kind: {"purpose": gate.purpose(kind)} for kind in later}
     )
@@ -157,25 +140,8 @@ def find_largest_volume(data: SiteData) -> Examples:
     return part.select_rows([row])
 
 
-def group_by_kind(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:
-    """Group all arrays by the kinds of the site's gate, with their bytes, names and purpose.
-
-    Args:
-        messages: The arrays of each answer.
-        gate: What the site lets out in the study.
-    """
-    kinds: dict[str, dict[str, Any]] = {}
-    for arrays in messages:
-        for name, array in arrays.items():
-            kind = gate.kind(name)
-            entry = kinds.setdefault(kind, {"bytes": 0, "names": [], "purpose": gate.purpose(kind)})
-            entry["bytes"] += array.nbytes
-            entry["names"].append(name)
-    return kinds
-
-
-def _try_exchanges(candidate: Candidate) -> list[Message]:
-    """Return what leaves in answer to a first training, or a test, and to all exchanges of the parts before a round."""
+def _try_exchanges(candidate: Candidate) -> list[tuple[str, Message]]:
+    """Return task and answer of a first training, or a test, and of all exchanges of the parts before a round."""
     study, site, server = candidate.study, candidate.kit.name, candidate.server
     scope = effective_scope(candidate.kit)
     # A part may begin to ask only in a later round: the last one shows what the first does not.
@@ -190,7 +156,8 @@ def _try_exchanges(candidate: Candidate) -> list[Message]:
             # As in a job, the site looks at its answer before NVFlare's filters do.
             reason = rounds.gate.refusal(Request.of(one.task, message), answer)
             answer = message.failed(reason) if reason else answer
-            left.append(filter_answer(scope, site, study, rounds.site, one.task, message, answer))
+            answer = filter_answer(scope, site, study, rounds.site, one.task, message, answer)
+            left.append((one.task, answer))
             # What comes after the training begins from the state that it left.
             server = replace(server, trained=frozenset({site}))
         return left
