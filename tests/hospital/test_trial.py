@@ -317,7 +317,7 @@ def test_a_trial_of_a_test_answers_whole_cases_and_one_of_a_training_a_batch(mon
     part = Examples(np.zeros((6, 1, 2, 2), np.float32), np.zeros(6, int), cases, (None,) * 6, cases)
     copied = SimpleNamespace(model_copy=lambda update: None, min_patients=0, batch_size=4)
     study = SimpleNamespace(
-        asks_alone="", needed_parts=("test",), rounds=rounds, training=copied, model_copy=lambda update: None
+        asks_alone=False, needed_parts=("test",), rounds=rounds, training=copied, model_copy=lambda update: None
     )
     data = make_dataclass("Data", ["test"])(part)
     held = SimpleNamespace(study=study, settings=copied, data=data, kit=SimpleNamespace(name="north"))
@@ -332,21 +332,3 @@ def test_a_survey_is_checked_whatever_its_labels_and_its_kind_is_named(candidate
     assert answer.status == "ok" and set(answer.facts["kinds"]) == {"survey", "numbers"}
     change_site(kit, may_leave=["weights"])
     assert "leave, not survey" in check_leaving(candidate(algorithm={"name": "survey"}, rounds=0)).sentence
-
-
-def test_records_of_answers_are_checked_without_a_dataset_json_and_leave_only_where_they_may(candidate, kit):
-    study = {"algorithm": {"name": "monthly_answers", "monthly_answers": {"model": "f" * 64}}, "rounds": 0}
-    site = candidate(**study)
-    (site.data_folder / "dataset.json").unlink()
-    assert check_data(site).sentence == "0 answers of models can be read" and check_data(site).status == "warning"
-    record = {"input": "a", "time": "2026-03-05T10:00:00+00:00", "super_model": "f" * 64, "model": "north"}
-    record |= {"scores": {}, "is_fallback": False, "volumes_ml": {"blob": 1.0}}
-    records = [record | {"dicom": {"patient": f"secret{n}"}} for n in range(6)]
-    write_json(site.data_folder / "answers" / "prediction.json", records)
-    assert check_data(site).status == "ok"
-    assert check_training(site).sentence == "nothing is trained: the study counts a model's answers"
-    answer = check_leaving(site)
-    assert answer.status == "ok" and set(answer.facts["kinds"]) == {"monthly_answers", "numbers"}
-    assert "secret" not in str(answer)
-    change_site(kit, may_leave=READY)
-    assert "leave, not monthly_answers" in check_leaving(candidate(**study)).sentence

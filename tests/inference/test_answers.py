@@ -2,7 +2,7 @@ import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
-from silofl.inference.answers import count_patients, group_months, read_answers
+from silofl.inference.answers import group_months, read_answers
 
 PLAIN = {"input": "a", "time": "2026-03-05T10:00:00+00:00", "super_model": "f" * 64, "model": "north"}
 PLAIN |= {"scores": {}, "is_fallback": False}
@@ -11,17 +11,6 @@ PLAIN |= {"scores": {}, "is_fallback": False}
 def read(folder, *records, name="a"):
     write_json(folder / name / "prediction.json", [PLAIN | one for one in records])
     return [*read_answers(folder)]
-
-
-def test_an_answers_labels_are_millilitres_its_class_or_its_findings(tmp_path):
-    sizes, unsized, one, several = read(
-        *(tmp_path, {"volumes_ml": {"organ": 3.5}}, {"volumes_ml": None}),
-        *({"label_name": "benign", "label": 0}, {"findings": ["fluid", "air"]}),
-    )
-    assert (sizes.task, sizes.labels) == ("segmentation", {"organ": 3.5})
-    assert (unsized.task, unsized.labels) == ("segmentation", {})
-    assert (one.task, one.labels) == ("classification", {"benign": 1})
-    assert (several.task, several.labels) == ("multilabel", {"fluid": 1, "air": 1})
 
 
 def test_an_answer_that_is_still_being_written_is_none_yet(tmp_path):
@@ -33,19 +22,12 @@ def test_the_month_of_an_answer_is_that_of_universal_time(tmp_path):
     assert [*group_months([late, naive])] == ["2026-03", "2026-04"]
 
 
-def test_two_spellings_of_a_patient_are_one_and_nobody_counts_who_is_not_named(tmp_path):
-    patients = [{"dicom": {"patient": name}} for name in ("Doe^Jane", "DOE^JANE^", "", "7", "07")]
-    assert count_patients(read(tmp_path, {}, *patients)) == 3
-
-
 @pytest.mark.parametrize(
     "change",
     [
         {"time": 5},
         {"time": "0001-01-01"},
         {"warnings": 7},
-        {"volumes_ml": [1]},
-        {"volumes_ml": {"organ": -1}},
     ],
 )
 def test_a_record_that_predict_did_not_write_is_named(tmp_path, change):

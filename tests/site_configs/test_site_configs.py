@@ -75,8 +75,6 @@ def test_every_kind_of_site_has_all_four_files():
 # --- site.yaml, server.yaml
 
 
-# A hospital that takes part in such a study adds it itself.
-OPT_IN = {"monthly_answers"}
 EVALUATION = {"rounds": 0, "model.pretrained_sha256": "0" * 64}
 
 
@@ -88,7 +86,7 @@ def test_a_sites_settings_are_valid_and_let_leave_what_the_algorithms_send(kind)
         for change in (*({"algorithm.name": name} for name in ALGORITHMS), EVALUATION)
     ]
     assert site.min_patients == 5
-    assert set(site.may_leave) == {sent.name for study in studies for sent in list_kinds(study)} - OPT_IN
+    assert set(site.may_leave) == {sent.name for study in studies for sent in list_kinds(study)}
     assert len({site.data_folder(study, "north") for study in ("a", "b")}) == 2
     assert len({site.state_folder(study, "north") for study in ("a", "b")}) == 2
 

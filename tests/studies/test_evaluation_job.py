@@ -88,29 +88,3 @@ def test_the_results_of_a_job_join_the_models_card(write, tmp_path, capsys):
     assert "must be a run that tested" in capsys.readouterr().err
     card = (model / "MODEL_CARD.md").read_text()
     assert "| east | job of evaluation | 6     | all cases | dice  | 0.533 | 0.400 to 0.600" in card
-
-
-def test_a_monthly_job_asks_for_the_models_answers_alone_and_says_what_hospitals_must_allow(
-    write, tmp_path, capsys, site_data
-):
-    write(name="fedavg")
-    job = tmp_path / "monthly"
-    assert main(["evaluation-job", str(tmp_path / "model"), "--out", str(job), "--monthly"]) == ExitCode.COMPLETE
-    said = " ".join(capsys.readouterr().out.split())
-    study = load_study(study_file(job))
-    assert (study.name, study.asks_alone, study.labels) == ("small-monthly", "answers", {1: "blob"})
-    assert study.recipe.parts[0].model == read_fingerprint(tmp_path / "model")
-    assert study.digest in said and "silofl simulate" not in said.partition("asks what the model answered")[2]
-    # No weights travel, and the ready-made policy lets nothing leave.
-    assert {one.name for one in study_file(job).parent.iterdir()} == {
-        "study.yaml",
-        "config_fed_client.json",
-        "config_fed_server.json",
-    }
-    assert check_job(job, study)[-1].endswith("where the ready-made one has it not: monthly_answers")
-    both = ["evaluation-job", str(tmp_path / "model"), "--out", str(tmp_path / "x"), "--monthly", "--by", "sex"]
-    assert main(both) == ExitCode.BAD_INPUT
-    assert "--monthly must go with --out alone, not with --by or --results" in capsys.readouterr().err
-    assert main(both[:-2]) == ExitCode.COMPLETE
-    assert main(["simulate", str(job), "--data", str(site_data), "--out", str(tmp_path / "run")]) == ExitCode.BAD_INPUT
-    assert "not only ask sites, as small-monthly; give it to silofl run" in capsys.readouterr().err

@@ -39,12 +39,3 @@ def test_a_training_that_may_end_early_says_before_its_first_round_what_ends_it(
         "than 0.005; the line of each round says what it took, and the most that is left.\n"
     )
     assert (sentence in text.getvalue()) == (patience == 7)
-
-
-def test_what_a_model_answered_in_use_is_printed_by_hospital_and_month(tmp_path):
-    month = {"answers": 40, "warned": None, "labels": {"organ": 103.0}}
-    sites = {"east": {"months": {"2026-03": month}, "unit": "ml", "least": 5}}
-    (tmp_path / "monthly_answers.json").write_text(json.dumps({"sites": sites, "sentences": [], "not_said": {}}))
-    text = io.StringIO()
-    print_notes(tmp_path, UNSCORED, Console(file=text, width=120))
-    assert "east 2026-03 40 withheld 103" in " ".join(text.getvalue().split())

@@ -32,7 +32,7 @@ class Survey(AlgorithmOption):
 
     section: ClassVar[str] = "survey"
     implementation: ClassVar[str] = "silofl.algorithms.survey"
-    traits: ClassVar[Traits] = Traits(asks_alone="images")
+    traits: ClassVar[Traits] = Traits(asks_alone=True)
 
     def sentence(self) -> str:
         """Return what a report says of it."""

@@ -32,7 +32,7 @@ class Traits:
             all of the model.
         is_of_steps: Whether all that leaves a site for it follows from plain steps of its model, so that noise in each
             step covers it.
-        asks_alone: Of what a study without a round asks every site once, ``images`` or a model's ``answers``, if any.
+        asks_alone: Whether a study without a round asks every site of its images once.
         needs: What it counts on: a ``pretrained`` model; a ``fresh_optimizer``, empty when a round begins.
         shared_rounds: How many of a study's rounds, or ``half`` of them, come before its mixing begins.
         takes_extra_rounds: Whether the extra rounds are its own, so that models no longer learn in them.
@@ -51,7 +51,7 @@ class Traits:
     own_model: Literal["", "paired", "stays", "adapted"] = ""
     counts_steps: bool = False
     is_of_steps: bool = False
-    asks_alone: Literal["", "images", "answers"] = ""
+    asks_alone: bool = False
     needs: tuple[Literal["pretrained", "fresh_optimizer"], ...] = ()
     shared_rounds: int | Literal["half"] = 0
     takes_extra_rounds: bool = False

@@ -18,7 +18,6 @@ from silofl.data.units import count_test_units
 from silofl.data.unreadable import count_reasons
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
-from silofl.inference.answers import read_answers
 from silofl.parts.checked_cast import checked_cast
 from silofl.reading.images import read_image
 from silofl.study.data_settings import BackgroundSettings
@@ -42,9 +41,6 @@ def check_data(candidate: Candidate) -> Finding:
         DataError: Something is wrong with the data.
     """
     found, study = candidate.data, candidate.study
-    if study.asks_alone == "answers":
-        count = sum(1 for _ in read_answers(candidate.data_folder))
-        return (ok if count else warning)(f"{count} answers of models can be read", answers=count)
     if study.asks_alone:
         # Without a floor: nothing of this leaves.
         held = checked_cast(take_inventory(candidate.data_folder, 0), Inventory)

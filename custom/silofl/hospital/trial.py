@@ -29,11 +29,7 @@ from silofl.training.private import compute_study_epsilon, measure_round
 from silofl.training.spent import count_steps, read_count
 
 NUMBERS = "numbers"
-WITHOUT_ROUNDS = {
-    "": "tests a finished model",
-    "images": "surveys the data",
-    "answers": "counts a model's answers",
-}
+WITHOUT_ROUNDS = {False: "tests a finished model", True: "surveys the data"}
 
 
 def check_training(candidate: Candidate) -> Finding:

@@ -231,9 +231,9 @@ class Study(Section):
         return [(key, group, name) for key, group, name in named if name and is_extension(name)]
 
     @property
-    def asks_alone(self) -> str:
-        """What a run that trains and tests nothing asks every site once, as `Traits` has it; the data need not fit."""
-        return "" if self.rounds else max((one.asks_alone for one in self.recipe.traits), default="")
+    def asks_alone(self) -> bool:
+        """Whether a run trains and tests nothing, and asks every site of its images once; the data need not fit."""
+        return not self.rounds and any(one.asks_alone for one in self.recipe.traits)
 
     @property
     def model_file(self) -> str | None:

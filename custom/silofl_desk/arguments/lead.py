@@ -37,7 +37,6 @@ def add_evaluation_job(parser: argparse.ArgumentParser) -> None:
     place.add_argument(
         "--results", type=RUN, metavar="RUN", help="a run of the job, whose results the model's card takes"
     )
-    parser.add_argument("--monthly", action="store_true", help="ask instead what the model answered in each month")
     add_by(parser)
 
 

@@ -46,7 +46,6 @@ from silofl.training.joined import FEDERATED
 from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.left_out_site import group_unseen, unseen_images, unseen_section
-from silofl_desk.report.months import months_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
 from silofl_desk.report.result_tables import (
     calling_table,
@@ -128,7 +127,6 @@ def make_run_page(run: RunRecords) -> Page:
         unseen_section(run.unseen, name, unseen_images(group_unseen({name: [run]}))),
         _joining_section(run),
         evaluations_section(run.evaluations),
-        months_section(run.path),
         _results_section(run) if run.results.tests or not run.results.is_evaluation else None,
         *(() if run.results.is_evaluation else _training_sections(run)),
         # Of a network's evaluation no more is known than the hospitals' table has.

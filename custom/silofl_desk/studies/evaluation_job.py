@@ -1,4 +1,4 @@
-"""``silofl evaluation-job``: the job that tests a finished model at hospitals, or asks what it answered in use."""
+"""``silofl evaluation-job``: the job that tests a finished model at hospitals."""
 
 import argparse
 import hashlib
@@ -7,7 +7,6 @@ from shlex import quote
 
 from rich.console import Console
 
-from silofl.algorithms.monthly_answers import ROLE as MONTHLY
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import copy_folder, save_tensors, write_text
@@ -22,7 +21,6 @@ from silofl.inference.model_file import pack_model
 from silofl.report.tables import print_lines
 from silofl.setup.divisions import check_divisions
 from silofl.study import Study
-from silofl.study.sections import FITTING
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
 
 # Of any algorithm: its configurations alone are taken.
@@ -39,16 +37,13 @@ HEAD = """\
 
 def run(options: argparse.Namespace) -> int:
     """Write the job, and say how to go on with it; or take a run's results into the model's card."""
-    if options.monthly and (options.results or options.by):
-        raise ConfigError("--monthly must go with --out alone, not with --by or --results; leave these out")
     if options.results:
         return _add_results(options.model, options.results, make_console(options))
-    study = write_evaluation_job(options.model, options.out, dict(options.by), options.monthly)
+    study = write_evaluation_job(options.model, options.out, dict(options.by))
     job = quote(str(options.out))
-    what = "asks what the model answered in each month" if options.monthly else "has hospitals test the model"
     lines = [
-        f"wrote {options.out}: it {what}",
-        *[f"  python -m silofl simulate {job} --data DATA --out RUN"] * (not options.monthly),
+        f"wrote {options.out}: it has hospitals test the model",
+        f"  python -m silofl simulate {job} --data DATA --out RUN",
         f"  python -m silofl run {job} --kit KIT --out RUN",
         f"hospitals that pin their studies need its digest: {study.digest}",
     ]
@@ -67,13 +62,12 @@ def _add_results(model: Path, run: Path, console: Console) -> int:
     return ExitCode.COMPLETE
 
 
-def write_evaluation_job(model: Path, target: Path, divisions: Divisions, is_monthly: bool) -> Study:
+def write_evaluation_job(model: Path, target: Path, divisions: Divisions) -> Study:
     """Write the job that evaluates a super model over a network, and return its study.
 
     Args:
         model: The super model's folder.
         divisions: What test cases are also scored by -> its groups.
-        is_monthly: Whether it asks what the model answered in use, instead of a test.
 
     Raises:
         ConfigError: The super model is broken, the folder exists, or nobody says which groups there are.
@@ -91,10 +85,10 @@ def write_evaluation_job(model: Path, target: Path, divisions: Divisions, is_mon
     own = read_model_folder(model).study
     copy_folder(TEMPLATE, target)
     path = study_file(target)
-    values = _list_monthly(own, model) if is_monthly else _list_test(own, model, path, divisions)
+    values = _list_test(own, model, path, divisions)
     study = parse(Study, values, "study.yaml")
     fit_configurations(target, study)
-    write_text(path, HEAD.format(model=model.resolve().name, study=own.name) * (not is_monthly) + dump_yaml(values))
+    write_text(path, HEAD.format(model=model.resolve().name, study=own.name) + dump_yaml(values))
     fit_meta(target, study, ("name", "federation.min_sites"))
     return study
 
@@ -109,12 +103,3 @@ def _list_test(own: Study, model: Path, path: Path, divisions: Divisions) -> dic
     values |= {"name": f"{own.name}-evaluation", "rounds": 0, "federation": {"min_sites": 1}}
     groups = {by: list(wanted or GROUPS[by]) for by, wanted in divisions.items()}
     return values | ({"subgroups": groups} if groups else {})
-
-
-def _list_monthly(own: Study, model: Path) -> dict[str, object]:
-    asked = {"name": MONTHLY, MONTHLY: {"model": read_fingerprint(model)}}
-    values = {"name": f"{own.name}-monthly", "rounds": 0, "algorithm": asked, "federation": {"min_sites": 1}}
-    # Nothing is trained, but a network and a loss must fit the task.
-    fitting = {key: one[0] for key, one in FITTING[own.task].items()}
-    values |= {"model": {"name": fitting["model.name"]}, "training": {"loss": fitting["training.loss"]}}
-    return values | {"task": own.task, "labels": dict(own.labels), "metric": fitting["metric"]}

@@ -21,7 +21,6 @@ from silofl.report.tables import MISSING, print_lines, print_table
 from silofl.study import Study
 from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
-from silofl_desk.report.months import months_section
 from silofl_desk.report.result_tables import calling_table, site_table
 from silofl_desk.studies.progress import POLL_S, RoundLines, repeat_in_background
 
@@ -118,9 +117,9 @@ def print_notes(run: Path, results: Results, console: Console) -> None:
     """Print what the ledger of a run notes for its lead, and what hospitals say of a model that was only tested."""
     ledger, found = read_ledger(run) or (), read_file(Evaluations, run / EVALUATIONS)
     print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)
-    for section in filter(None, (months_section(run), evaluations_section(found))):
+    section = evaluations_section(found)
+    if found and section:
         print_blocks(section.blocks, console)
-    if found:
         print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_chance(found)], console)
     more = sentences.more_rounds_sentence(run, results, ledger)
     print_lines([more] if more else [], console)
