@@ -71,6 +71,7 @@ def test_an_answer_is_borrowed_by_its_algorithms_name():
     [
         ("harmfl", "paper", {}, "did you mean 'harmofl'"),
         ("harmofl", "papr", {}, "did you mean 'paper'"),
+        ("monthly_answers", "recommended", {}, "Algorithm 'monthly_answers' is not in .* any more. Each hospital runs"),
         ("plan", "recommended", {}, "Algorithm 'plan' is not in this version any more. Run jobs/survey_"),
         ("fedavg", "recommended", {"parts": ["plan"]}, "Algorithm 'plan' is not in this version any more."),
         ("harmofl", "paper", {"amplitde": {}}, "did you mean 'amplitude'"),

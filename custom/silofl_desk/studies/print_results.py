@@ -118,9 +118,8 @@ def print_notes(run: Path, results: Results, console: Console) -> None:
     ledger, found = read_ledger(run) or (), read_file(Evaluations, run / EVALUATIONS)
     print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)
     section = evaluations_section(found)
-    if section:
+    if found and section:
         print_blocks(section.blocks, console)
-    if found:
         print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_chance(found)], console)
     more = sentences.more_rounds_sentence(run, results, ledger)
     print_lines([more] if more else [], console)
