@@ -17,7 +17,7 @@ import`` makes them, the latter with ``--sites 8``; phantoms and stains are made
 import argparse
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ from silofl_desk.phantoms.stains import make_stains
 from silofl_desk.studies.simulation import changed_study
 
 SITES = ("coast", "east", "north", "south", "west")
+# Of eight sites these have patients of their own, and the scanners of those whose names begin theirs.
+FURTHER = ("coast2", "east2", "north2")
 # Of a run with one attacker the first.
 ATTACKERS, COPIED = ("west", "south"), "coast"
 SMALL = {
@@ -88,8 +90,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--rules", default=";".join(RULES), help="between semicolons; clipped:1 is clipped at 1")
+    parser.add_argument("--rules", default=";".join(RULES), help="between semicolons; clipped:1, multi_krum:2")
     parser.add_argument("--attackers", type=int, default=1, choices=(1, 2))
+    parser.add_argument("--sites", type=int, default=len(SITES), choices=(len(SITES), len(SITES + FURTHER)))
     parser.add_argument("--attacks", default=";".join(ATTACKS), help="some of them, between semicolons")
     parser.add_argument("--scores", type=Path, metavar="DATA", help="compare rules of the choice by validation instead")
     options = parser.parse_args()
@@ -114,32 +117,50 @@ def find_base(name: str) -> str:
 
 def run(options: argparse.Namespace, name: str, rule: str) -> dict[str, float]:
     """Return the means over the seeds of what runs give, carried out now or before."""
-    attackers, found = ATTACKERS[: options.attackers], []
+    attackers, sites, found = ATTACKERS[: options.attackers], (SITES + FURTHER)[: options.sites], []
     for seed in map(int, options.seeds.split(",")):
         # Without an attack nothing is of the attackers but whose scores count.
         number = "" if options.attackers == 1 or name.startswith("none") else f"-{options.attackers}"
+        number += "" if options.sites == len(SITES) else f"-of-{options.sites}"
         folder = options.out / f"{name}-{rule}-{options.rounds}-{seed}{number}".replace(" ", "_")
         result = folder.with_suffix(".json")
         if not result.is_file():
             patients = ATTACKS[name]().patients
             kind = replace(SLICED, patients=SLICED.patients | patients)
             data = make_phantoms(options.out / "-".join(["phantoms", *patients]), PHANTOMS, kind=kind)
+            if options.sites > len(SITES):
+                add_further_sites(data)
             attacks = {site: ATTACKS[name]() for site in attackers}
-            result.write_text(json.dumps(attack_run(folder, data, attacks, rule, options.rounds, seed)))
+            result.write_text(json.dumps(attack_run(folder, data, sites, attacks, rule, options.rounds, seed)))
             shutil.rmtree(folder)
         found.append(json.loads(result.read_text(encoding="utf-8")))
-    return {key: float(np.mean(values)) for key, values in _collect_numbers(found, attackers).items()}
+    honest = [site for site in sites if site not in attackers]
+    return {key: float(np.mean(values)) for key, values in _collect_numbers(found, honest).items()}
 
 
-def _collect_numbers(found: Sequence[Mapping[str, Any]], attackers: Collection[str]) -> dict[str, list[float]]:
+def add_further_sites(data: Path) -> None:
+    """Give a folder of phantoms the sites `FURTHER`, with other patients of the same scanners."""
+    others = make_phantoms(data.with_name(f"{data.name}-further"), PHANTOMS + 1)
+    for site in FURTHER:
+        if not (data / site).exists():
+            shutil.copytree(others / site.removesuffix("2"), data / site)
+
+
+def _collect_numbers(found: Sequence[Mapping[str, Any]], honest: Sequence[str]) -> dict[str, list[float]]:
     """Return each number of the runs, with the Dice at each honest site, as ``at coast``, and its mean."""
     numbers = {key: [one[key] for one in found] for key in found[0] if key != "sites"}
-    at = {f"at {site}": [one["sites"][site] for one in found] for site in SITES if site not in attackers}
+    at = {f"at {site}": [one["sites"][site] for one in found] for site in honest}
     return numbers | at | {"dice": np.mean(list(at.values()), axis=0).tolist()}
 
 
 def attack_run(
-    folder: Path, data: Path, attacks: Mapping[str, Attack], rule: str, rounds: int, seed: int
+    folder: Path,
+    data: Path,
+    names: Sequence[str],
+    attacks: Mapping[str, Attack],
+    rule: str,
+    rounds: int,
+    seed: int,
 ) -> dict[str, Any]:
     """Carry out a run in which sites attack alike, and score its last model at every site."""
     attack = next(iter(attacks.values()))
@@ -153,7 +174,7 @@ def attack_run(
         has_progress=False,
         min_patients=0,
     )
-    sites = {site: SiteRounds(site, study, settings) for site in SITES}
+    sites = {site: SiteRounds(site, study, settings) for site in names}
     for site, one in sites.items():
         # Without validation the last round's model is tested, and none that the attacker's own numbers choose.
         training = attacks[site].train(one.data.training) if site in attacks else one.data.training
@@ -172,15 +193,15 @@ def attack_run(
         tests = Course(server, ask).run()
     except AggregationError:
         # By what the attacker did to the model, honest updates are refused, or are no numbers any more.
-        return {"sites": dict.fromkeys(SITES, 0.0), "refused": 0, "ended": 1}
+        return {"sites": dict.fromkeys(names, 0.0), "refused": 0, "ended": 1}
     found = {
-        "sites": {site: tests.scores[site].value for site in SITES},
+        "sites": {site: tests.scores[site].value for site in names},
         "refused": sum(bool(attacks.keys() & record.refused) for record in server.ledger),
         "ended": 0,
     }
     if attack.job == ADAFED or attack.patients:
         found[COPIED] = tests.scores[COPIED].value
-    honest = [site for site in SITES if site not in attacks]
+    honest = [site for site in names if site not in attacks]
     return found | ({"trigger": trigger_success(server, sites, honest)} if attack.has_trigger else {})
 
 
@@ -249,11 +270,15 @@ def choose_as_silofl(rounds: Sequence[Round]) -> int:
 
 
 def choose_rule(rule: str) -> dict[str, Any]:
-    """Return the keys of a rule, by its name and, after a colon, its factor."""
-    name, _, factor = rule.partition(":")
+    """Return the keys of a rule, by its name and, after a colon, the factor of ``clipped`` or the others' attackers."""
+    name, _, constant = rule.partition(":")
     if name == MEAN_RULE:
         return {}
-    return {"algorithm.robust": {"rule": name, "factor": float(factor)} if factor else name}
+    if not constant:
+        return {"algorithm.robust": name}
+    if name == "clipped":
+        return {"algorithm.robust": {"rule": name, "factor": float(constant)}}
+    return {"algorithm.robust": {"rule": name, "attackers": int(constant)}}
 
 
 def describe(found: Mapping[str, float] | None, base: Mapping[str, float]) -> str:
