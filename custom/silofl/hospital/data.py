@@ -15,7 +15,7 @@ from silofl.data.site_data import find_unreadable
 from silofl.data.units import count_test_units
 from silofl.data.unreadable import count_reasons
 from silofl.hospital.candidate import Candidate
-from silofl.hospital.finding import Finding, expect, ok, warning
+from silofl.hospital.finding import Finding, expect, ok
 from silofl.parts.checked_cast import checked_cast
 
 
