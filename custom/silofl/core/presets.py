@@ -23,7 +23,6 @@ from silofl.core.robust import Robust
 ALGORITHMS = Path(__file__).parents[1] / "algorithms"
 # What release 0.4 had, with what to do instead.
 REMOVED = {
-    "monthly_answers": "Each hospital runs silofl monitor on its own records.",
     "oneshot": "Choose fedavg. The mean of the sites' own models is tested by local with --leave-out.",
     "plan": "Run jobs/survey_hospitals, and give its survey.json to silofl new-study --survey, which chooses spacing, "
     "patch and window.",
