@@ -41,7 +41,7 @@ from silofl.inference.prediction import call_case
 from silofl.inference.subgroups import People, list_having, measure_subgroups
 from silofl.inference.super_model import SuperModel
 from silofl.parts.checked_cast import checked_cast
-from silofl.report.evaluation_figures import reliability_image, roc_image, sizes_image, worst_image
+from silofl.report.evaluation_figures import roc_image, sizes_image, worst_image
 from silofl.report.evaluation_page import (
     RESEARCH,
     alarm_lines,
@@ -75,7 +75,6 @@ NO_RECORD = (
 )
 LEARNT = "{} learnt from {} of these cases: they are no test of it; {}"
 NOT_DRAWN = "the label maps do not show {}: nothing here says how well the model finds it"
-ONE_HALF = "{} holds no threshold for the study's operating_point: it answers from a probability of one half on"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -198,8 +197,6 @@ def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: 
         elif not is_same and not is_recorded(records):
             run = contents.facts.get("run")
             doubts.append(UNCHECKED.format(name, NO_RECORD.format(run) if run else "it does not name its run"))
-        if contents.study.operating_point and not contents.calling.thresholds:
-            doubts.append(ONE_HALF.format(name))
     if others := [name for number, name in manifest.labels.items() if number not in manifest.labels_annotated]:
         doubts.append(NOT_DRAWN.format(", ".join(others)))
     if site.units.name != "patient":
@@ -269,7 +266,6 @@ def _write_page(
         "roc": roc_image(rows.draw_rocs(study), record.scores) if rows else None,
         "worst": worst_image(pictures, maps, TITLES.get(study.task, "")),
         "sizes": sizes_image(_collect_sizes(cases, study), record.scores, record.size_unit or ""),
-        "reliability": reliability_image(record),
     }
     reasons = [f"{one.case}: {one.reason}" for one in refused]
     name = checked_cast(site.data.manifest, Manifest).folder.resolve().name

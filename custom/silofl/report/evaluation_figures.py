@@ -1,4 +1,4 @@
-"""Figures of an evaluation: the worst cases, sizes against the truth, and confidence against accuracy."""
+"""Figures of an evaluation: ROC curves, the worst cases, and sizes against the truth."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from silofl.core.calibration import BINS
-from silofl.inference.evaluation import ALL, Evaluation, Scores
+from silofl.inference.evaluation import Scores
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
@@ -37,11 +36,6 @@ ROC_CAPTION = (
     "class (1 - specificity), for each threshold."
 )
 POINTS_CAPTION = " A point is the model's own threshold."
-RELIABILITY_CAPTION = (
-    "Each point stands for the cases whose answer has a probability in one tenth of the scale; a larger point for "
-    "more cases. On the dashed line the model is as often right as its probability says; below the line it is too "
-    "sure."
-)
 
 
 def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], classes: Scores) -> PageImage | None:
@@ -130,27 +124,3 @@ def sizes_image(sizes: Mapping[str, Sequence[tuple[float, float]]], labels: Scor
     biases = "; ".join(f"{label} {labels[label]['size_error'].value:+.3g} {unit}" for label in known)
     plot = Plot("sizes", ("label", f"predicted_{unit}", f"true_{unit}"), rows, draw)
     return make_image(plot, f"Mean size error: {biases}.", SIZES_CAPTION)
-
-
-def reliability_image(record: Evaluation) -> PageImage | None:
-    """Draw confidence against accuracy; None without a classification."""
-    if record.calibration is None:
-        return None
-    bins = record.calibration.bins
-
-    def draw(width: float) -> Figure:
-        # Small enough for any width.
-        figure, ((axes,),) = make_grid(1, 1, (4.2, 3.6))
-        most = max(one.num_cases for one in bins)
-        style_axes(axes, "share of right answers", "mean probability of the answer")
-        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        points = [one.confidence for one in bins], [one.accuracy for one in bins]
-        axes.scatter(*points, s=[12 + 160 * one.num_cases / most for one in bins], color=LINE_COLOURS[0], alpha=0.7)
-        # No answer of two classes is less sure than one half, but one of many may be.
-        axes.set(xlim=(min(one.low for one in bins) - 0.5 / BINS, 1.02), ylim=(-0.04, 1.04))
-        return figure
-
-    rows = [(one.low, one.num_cases, one.confidence, one.accuracy) for one in bins]
-    error, calibrated = (format_number(record.scores[ALL][name].value) for name in ("ece", "ece_calibrated"))
-    plot = Plot("reliability", ("from", "cases", "confidence", "accuracy"), rows, draw)
-    return make_image(plot, f"Expected calibration error {error}; if calibrated {calibrated}.", RELIABILITY_CAPTION)

@@ -285,8 +285,6 @@ def alarm_lines(record: Evaluation) -> list[str]:
     never = [(name, sum(row.values())) for name, row in confusion.items() if any(row.values()) and not row[name]]
     never += [(name, one["recall"].num_cases) for name, one in findings.items() if one["recall"].value == 0]
     found += [f"no case of {name} is recognised: recall 0 in {number} cases" for name, number in never]
-    spared = [name for name, one in findings.items() if one["specificity"].value == 0]
-    found += [f"no case without {name} is recognised: specificity 0" for name in spared]
     labels = [(name, one["dice"]) for name, one in record.groups.items() if record.is_segmentation]
     found += difference_lines(record)
     return found + [f"{name} is never found: Dice 0 in {one.num_cases} cases" for name, one in labels if one.value == 0]
@@ -310,7 +308,7 @@ def make_evaluation_page(
     Args:
         site: Name of the folder of the data.
         doubts: What must be known before a number is believed.
-        images: ``roc``, ``worst``, ``sizes`` and ``reliability`` -> the figure, or None.
+        images: ``roc``, ``worst`` and ``sizes`` -> the figure, or None.
         refused: Why each case was refused.
         worst: Names the worst case, as a sentence; empty where all are right.
     """
@@ -339,7 +337,6 @@ def make_evaluation_page(
             "Pictures",
             [Heading("Worst cases"), make_picture(images["worst"], "shrink")] if images["worst"] else None,
             [Heading("Sizes"), make_picture(images["sizes"])] if images["sizes"] else None,
-            [Heading("Calibration"), make_picture(images["reliability"], "shrink")] if images["reliability"] else None,
         ),
         make_section(
             "warnings",
