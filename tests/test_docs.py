@@ -336,7 +336,7 @@ def test_the_privacy_page_lists_each_kind_that_an_algorithm_sends_with_its_risk(
         for kind in list_kinds(changed_study(CLASSES, PLAIN_SGD | change))
     }
     listed = read_kinds()
-    assert len(sent) >= 11 and listed.keys() == sent.keys()
+    assert len(sent) >= 10 and listed.keys() == sent.keys()
     for name, kind in sent.items():
         head, text = listed[name]
         assert head.startswith("sent by ") and head.endswith("; a mean over the images") == kind.is_of_images
