@@ -148,7 +148,7 @@ def test_the_value_is_that_of_a_left_out_sites_test_and_cases_stay_in_their_tabl
     # every voxel is organ
     assert record.size_unit == "ml" and organ["size_error"].value > 0
     page = (out / "evaluation.html").read_text()
-    assert all(sentence in page for sentence in ("Worst cases", "Sizes", "no medical device", "organ"))
+    assert all(sentence in page for sentence in ("Worst cases", "no medical device", "organ"))
     assert "no medical device" in printed
     rows = read_cases(out)
     parts = {case: name for name in record.parts for case in getattr(data, name).cases}

@@ -21,7 +21,6 @@ from silofl.report.page import (
     Text,
     Tiles,
     make_items,
-    make_picture,
     make_section,
     make_table,
 )
@@ -308,7 +307,7 @@ def make_evaluation_page(
     Args:
         site: Name of the folder of the data.
         doubts: What must be known before a number is believed.
-        images: ``roc``, ``worst`` and ``sizes`` -> the figure, or None.
+        images: ``roc`` and ``worst`` -> the figure, or None.
         refused: Why each case was refused.
         worst: Names the worst case, as a sentence; empty where all are right.
     """
@@ -332,13 +331,6 @@ def make_evaluation_page(
             evaluation_blocks(record),
         ),
         make_section(
-            "pictures",
-            "Pictures",
-            "Pictures",
-            [Heading("Worst cases"), make_picture(images["worst"], "shrink")] if images["worst"] else None,
-            [Heading("Sizes"), make_picture(images["sizes"])] if images["sizes"] else None,
-        ),
-        make_section(
             "warnings",
             "Warnings",
             "What predict would warn of",
@@ -347,6 +339,8 @@ def make_evaluation_page(
         ),
         make_section("model", "Model", "The model", make_table(answers), Pairs(facts)),
     ]
+    if images["worst"]:
+        sections.insert(1, make_section("pictures", "Pictures", "Worst cases", Picture(images["worst"], "shrink")))
     return Page(
         title=f"{record.study} at {site}",
         kicker="Evaluation of a trained model on labelled cases",
