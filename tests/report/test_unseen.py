@@ -57,4 +57,4 @@ def test_a_record_of_release_0_4_is_read_without_what_it_said_beyond_this_one(un
     found = read_record(UnseenTest, record | {"evaluation": older}, "unseen.json")
     assert dump_record(found.evaluation) == record["evaluation"] | {"withheld": forbidden}
     bins = [{"low": 0.5, "num_cases": 2, "confidence": 0.5, "accuracy": 0.5}]
-    assert read_record(Calibration, {"bins": bins, "temperature": 2.0}, "x") == Calibration(2.0)
+    assert read_record(Calibration, {"bins": bins, "temperature": 2.0, "temperatures": [1.0]}, "x") == Calibration(2.0)

@@ -327,9 +327,8 @@ class ClassRows:
             return Calibration()
         error = Estimate(self.measure_error(self.probabilities), None, len(self.probabilities))
         calibrated = self.measure_calibrated(self.probabilities)
-        if len(used) > 1:
-            return Calibration(error_before=error, temperatures=tuple(used), calibrated_before=calibrated)
-        return Calibration(used[0], error, calibrated_before=calibrated)
+        temperature = used[0] if len(used) == 1 else 1.0
+        return Calibration(temperature, error, calibrated)
 
     def measure_error(self, probabilities: Floats) -> float:
         """Return the expected calibration error of the cases' most probable answers."""

@@ -50,16 +50,14 @@ class Calibration:
     """What the models' temperature makes of the calibration error.
 
     Attributes:
-        temperature: What divided the logits; 1 where nothing did, or each model's own.
+        temperature: What divided the logits; 1 where nothing did, or each of several models has its own.
         error_before: The calibration error without the temperature, where there is one.
-        temperatures: Those of the models that answered, where they differ; the least first.
         calibrated_before: That of a perfectly calibrated model without the temperature.
     """
 
-    FORMER_KEYS: ClassVar = ("bins",)
+    FORMER_KEYS: ClassVar = ("bins", "temperatures")
     temperature: float = declare_optional(1.0)
     error_before: Estimate | None = declare_optional()
-    temperatures: tuple[float, ...] | None = declare_optional()
     calibrated_before: Estimate | None = declare_optional()
 
 

@@ -269,10 +269,9 @@ def _list_calibration_notes(record: Evaluation) -> list[str]:
         return [CALIBRATION_NOTE]
     end = "" if error.value < found.error_before.value else " Here it does not help."
     before, after = _format_error(found.error_before, found.calibrated_before), _format_error(error, calibrated)
-    several = ", ".join(f"{one:.2f}" for one in found.temperatures or ())
-    own = (
-        f"Each model's own temperature ({several})" if several else f"The model's temperature, {found.temperature:.2f},"
-    )
+    own = "Each model's own temperature"
+    if found.temperature != 1:
+        own = f"The model's temperature, {found.temperature:.2f},"
     said = f"{own} was chosen on validation data; it takes the ECE from {before} to {after}.{end}"
     return [CALIBRATION_NOTE, said]
 
