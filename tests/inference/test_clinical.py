@@ -19,7 +19,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from silofl.core.calibration import calibrated_error, expected_calibration_error, group_by_confidence
+from silofl.core.calibration import calibrated_error, expected_calibration_error
 from silofl.core.findings import decide_findings
 from silofl.core.intervals import Estimate
 from silofl.core.operating_point import MOST_PROBABLE
@@ -214,7 +214,7 @@ def test_each_finding_is_measured_by_itself(make_study):
         )
     # The sure answers of all findings, yes or no, and how many of them are right.
     confidences, is_right = np.maximum(chances, 1 - chances).ravel(), ((chances > 0.5) == is_there).ravel()
-    wanted = expected_calibration_error(group_by_confidence(confidences, is_right))
+    wanted = expected_calibration_error(confidences, is_right)
     assert rows.measure_error(rows.shown) == pytest.approx(wanted)
     # These probabilities are far from calibrated; as many answers of a calibrated model show this.
     calibrated = rows.measure_calibrated(rows.shown)

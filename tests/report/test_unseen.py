@@ -2,6 +2,7 @@ import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record, read_record
+from silofl.inference.evaluation import Calibration
 from silofl_desk.report.unseen import UnseenTest
 
 
@@ -47,3 +48,5 @@ def test_a_record_of_release_0_4_is_read_without_what_it_said_beyond_this_one(un
     older |= {"withheld": forbidden | {"used": {"": {"dice": {"value": 1.0, "interval": None, "num_cases": 1}}}}}
     found = read_record(UnseenTest, record | {"evaluation": older}, "unseen.json")
     assert dump_record(found.evaluation) == record["evaluation"] | {"withheld": forbidden}
+    bins = [{"low": 0.5, "num_cases": 2, "confidence": 0.5, "accuracy": 0.5}]
+    assert read_record(Calibration, {"bins": bins, "temperature": 2.0, "temperatures": [1.0]}, "x") == Calibration(2.0)

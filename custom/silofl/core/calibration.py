@@ -8,8 +8,6 @@ Of few cases it is above 0 even where confidences are right, as much as chance m
 says something only beside that.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,42 +17,21 @@ BINS = 10
 DRAWS, SEED = 1000, 0
 
 
-@dataclass(frozen=True)
-class ReliabilityBin:
-    """The cases whose confidence lies in one of equally wide ranges.
-
-    Attributes:
-        low: Lower end of the range.
-        num_cases: At least 1.
-        confidence: Mean probability of the class that was answered.
-        accuracy: Share of the cases whose answer is right.
-    """
-
-    low: float
-    num_cases: int
-    confidence: float
-    accuracy: float
-
-
-def group_by_confidence(confidences: NDArray[np.float64], is_right: NDArray[np.bool_]) -> list[ReliabilityBin]:
-    """Return the bins that hold a case, the least sure first.
+def expected_calibration_error(confidences: NDArray[np.float64], is_right: NDArray[np.bool_]) -> float:
+    """Return the expected calibration error, ECE, over ten equally wide ranges of confidence.
 
     Args:
         confidences: Probability of the class that was answered, shape (N,), in [0, 1].
         is_right: Whether that is the true one, shape (N,).
     """
     numbers = _number_bins(confidences)
-    return [
-        ReliabilityBin(number / BINS, len(rows), float(confidences[rows].mean()), float(is_right[rows].mean()))
-        for number in range(BINS)
-        if len(rows := np.flatnonzero(numbers == number))
-    ]
-
-
-def expected_calibration_error(bins: list[ReliabilityBin]) -> float:
-    """Return the expected calibration error, ECE, of all cases of some bins."""
-    total = sum(one.num_cases for one in bins)
-    return sum(one.num_cases * abs(one.accuracy - one.confidence) for one in bins) / total
+    error = 0.0
+    for number in np.unique(numbers):
+        rows = numbers == number
+        accuracy = float(is_right[rows].mean())
+        confidence = float(confidences[rows].mean())
+        error += int(rows.sum()) * abs(accuracy - confidence)
+    return error / len(confidences)
 
 
 def calibrated_error(confidences: NDArray[np.float64]) -> Estimate:
@@ -63,7 +40,7 @@ def calibrated_error(confidences: NDArray[np.float64]) -> Estimate:
     Whether each answer is right is drawn with its own confidence, 1000 times.
 
     Args:
-        confidences: As for `group_by_confidence`.
+        confidences: As for `expected_calibration_error`.
     """
     random, numbers = np.random.default_rng(SEED), _number_bins(confidences)
     errors = np.empty(DRAWS)

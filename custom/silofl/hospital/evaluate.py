@@ -41,7 +41,7 @@ from silofl.inference.prediction import call_case
 from silofl.inference.subgroups import People, list_having, measure_subgroups
 from silofl.inference.super_model import SuperModel
 from silofl.parts.checked_cast import checked_cast
-from silofl.report.evaluation_figures import reliability_image, roc_image, sizes_image, worst_image
+from silofl.report.evaluation_figures import roc_image, worst_image
 from silofl.report.evaluation_page import (
     RESEARCH,
     alarm_lines,
@@ -75,7 +75,6 @@ NO_RECORD = (
 )
 LEARNT = "{} learnt from {} of these cases: they are no test of it; {}"
 NOT_DRAWN = "the label maps do not show {}: nothing here says how well the model finds it"
-ONE_HALF = "{} holds no threshold for the study's operating_point: it answers from a probability of one half on"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -198,8 +197,6 @@ def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: 
         elif not is_same and not is_recorded(records):
             run = contents.facts.get("run")
             doubts.append(UNCHECKED.format(name, NO_RECORD.format(run) if run else "it does not name its run"))
-        if contents.study.operating_point and not contents.calling.thresholds:
-            doubts.append(ONE_HALF.format(name))
     if others := [name for number, name in manifest.labels.items() if number not in manifest.labels_annotated]:
         doubts.append(NOT_DRAWN.format(", ".join(others)))
     if site.units.name != "patient":
@@ -268,8 +265,6 @@ def _write_page(
     images = {
         "roc": roc_image(rows.draw_rocs(study), record.scores) if rows else None,
         "worst": worst_image(pictures, maps, TITLES.get(study.task, "")),
-        "sizes": sizes_image(_collect_sizes(cases, study), record.scores, record.size_unit or ""),
-        "reliability": reliability_image(record),
     }
     reasons = [f"{one.case}: {one.reason}" for one in refused]
     name = checked_cast(site.data.manifest, Manifest).folder.resolve().name
@@ -285,17 +280,6 @@ def _name_worst(pictures: Sequence[CaseColumn], cases: Sequence[EvaluatedCase]) 
     said = pictures[0].title if pictures[0].masks else pictures[0].title.replace(": ", ", answered ", 1)
     where = "" if worst.worst_slice is None else f"; most wrong in slice {worst.worst_slice} of its file, from 0"
     return f"Worst case: {worst.case}, {said}{where}"
-
-
-def _collect_sizes(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, list[tuple[float, float]]]:
-    """Return label -> predicted and true size of each case that has it."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    names: dict[int | str, str] = dict(study.labels.items())
-    for one in cases:
-        for key, measured in one.labels.items():
-            if measured.predicted or measured.true:
-                found.setdefault(names.get(key, str(key)), []).append((measured.predicted, measured.true))
-    return found
 
 
 def _print_evaluation(

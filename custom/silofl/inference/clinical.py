@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
-from silofl.core.calibration import calibrated_error, expected_calibration_error, group_by_confidence
+from silofl.core.calibration import calibrated_error, expected_calibration_error
 from silofl.core.findings import unpack_findings
 from silofl.core.intervals import DIFFERENCE, GROUPS_OF_A_THRESHOLD, SIZE, Estimate, Rows, Sample
 from silofl.core.lesions import measure_agreement
@@ -321,17 +321,18 @@ class ClassRows:
         }
 
     def measure_calibration(self) -> Calibration:
-        """Return what the model's confidence is against its accuracy, and its error before the temperature."""
+        """Return the models' temperature, and the calibration error before it."""
         used = sorted({one.temperature for one in self.callings})
-        bins, several = tuple(group_by_confidence(*self._list_answers(self.shown))), tuple(used) if used[1:] else None
-        temperature, is_changed = 1.0 if several else used[0], used != [1]
-        error = Estimate(self.measure_error(self.probabilities), None, len(self.probabilities)) if is_changed else None
-        calibrated = self.measure_calibrated(self.probabilities) if is_changed else None
-        return Calibration(bins, temperature, error, several, calibrated)
+        if used == [1]:
+            return Calibration()
+        error = Estimate(self.measure_error(self.probabilities), None, len(self.probabilities))
+        calibrated = self.measure_calibrated(self.probabilities)
+        temperature = used[0] if len(used) == 1 else 1.0
+        return Calibration(temperature, error, calibrated)
 
     def measure_error(self, probabilities: Floats) -> float:
         """Return the expected calibration error of the cases' most probable answers."""
-        return expected_calibration_error(group_by_confidence(*self._list_answers(probabilities)))
+        return expected_calibration_error(*self._list_answers(probabilities))
 
     def measure_calibrated(self, probabilities: Floats) -> Estimate:
         """Return what that error is of a perfectly calibrated model with these probabilities."""

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional
 from silofl.base.settings import Natural
-from silofl.core.calibration import ReliabilityBin
 from silofl.core.intervals import Estimate
 from silofl.core.roc import AreaDifference
 from silofl.study import Study
@@ -48,20 +47,17 @@ class TestedCases:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Whether a model is as often right as it is sure.
+    """What the models' temperature makes of the calibration error.
 
     Attributes:
-        bins: Those with a case.
-        temperature: What divided the logits; 1 where nothing did, or each model's own.
+        temperature: What divided the logits; 1 where nothing did, or each of several models has its own.
         error_before: The calibration error without the temperature, where there is one.
-        temperatures: Those of the models that answered, where they differ; the least first.
         calibrated_before: That of a perfectly calibrated model without the temperature.
     """
 
-    bins: tuple[ReliabilityBin, ...]
+    FORMER_KEYS: ClassVar = ("bins", "temperatures")
     temperature: float = declare_optional(1.0)
     error_before: Estimate | None = declare_optional()
-    temperatures: tuple[float, ...] | None = declare_optional()
     calibrated_before: Estimate | None = declare_optional()
 
 

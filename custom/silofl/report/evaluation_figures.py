@@ -1,4 +1,4 @@
-"""Figures of an evaluation: the worst cases, sizes against the truth, and confidence against accuracy."""
+"""Figures of an evaluation: ROC curves and the worst cases."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from silofl.core.calibration import BINS
-from silofl.inference.evaluation import ALL, Evaluation, Scores
+from silofl.inference.evaluation import Scores
 from silofl.report.canvas import (
-    INK,
     LINE_COLOURS,
     LINE_STYLES,
     MUTED,
     PageImage,
     Plot,
-    lay_out_panels,
     make_image,
     style_axes,
 )
@@ -26,22 +23,11 @@ from silofl.report.tables import format_number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Wide enough for the title of a panel.
-LEAST_PANEL = 3.2
-SIZES_CAPTION = (
-    "Each point is a case: predicted minus true size, over the mean of both. The line is the mean difference; between "
-    "the dashed lines lie about 95 % of cases like these (Bland and Altman's limits of agreement)."
-)
 ROC_CAPTION = (
     "ROC: share of a class's cases that are recognised (sensitivity) against the share of other cases taken for the "
     "class (1 - specificity), for each threshold."
 )
 POINTS_CAPTION = " A point is the model's own threshold."
-RELIABILITY_CAPTION = (
-    "Each point stands for the cases whose answer has a probability in one tenth of the scale; a larger point for "
-    "more cases. On the dashed line the model is as often right as its probability says; below the line it is too "
-    "sure."
-)
 
 
 def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], classes: Scores) -> PageImage | None:
@@ -97,60 +83,3 @@ def worst_image(pictures: Sequence[CaseColumn], labels: Mapping[int, str], above
     return make_trimmed_image(
         Plot("worst_cases", ("case", "what"), rows, lambda width: draw_cases(cases, labels)), alt, caption
     )
-
-
-def sizes_image(sizes: Mapping[str, Sequence[tuple[float, float]]], labels: Scores, unit: str) -> PageImage | None:
-    """Draw predicted minus true sizes, a panel per label; None without any.
-
-    Args:
-        sizes: Label -> (predicted, true) size of each case that has it; labels without a case are left out.
-        labels: Label -> its scores.
-        unit: Of the sizes.
-    """
-    known = {label: pairs for label, pairs in sizes.items() if pairs}
-    if not known:
-        return None
-
-    def draw(width: float) -> Figure:
-        figure, panels = lay_out_panels(len(known), width, 2.9, LEAST_PANEL)
-        for axes, (label, pairs) in zip(panels, known.items(), strict=True):
-            means, differences = zip(*(((one + other) / 2, one - other) for one, other in pairs), strict=True)
-            style_axes(axes, f"{label}: predicted minus true, {unit}", f"mean of both, {unit}")
-            axes.scatter(means, differences, s=16, color=LINE_COLOURS[0], alpha=0.7, linewidths=0)
-            error = labels[label]["size_error"]
-            axes.axhline(0, color=MUTED, linewidth=0.8)
-            if error.value is not None:
-                axes.axhline(error.value, color=INK, linewidth=1.4)
-            for limit in error.interval or ():
-                axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-        return figure
-
-    # Without the cases' names.
-    rows = [(label, *pair) for label, pairs in known.items() for pair in pairs]
-    biases = "; ".join(f"{label} {labels[label]['size_error'].value:+.3g} {unit}" for label in known)
-    plot = Plot("sizes", ("label", f"predicted_{unit}", f"true_{unit}"), rows, draw)
-    return make_image(plot, f"Mean size error: {biases}.", SIZES_CAPTION)
-
-
-def reliability_image(record: Evaluation) -> PageImage | None:
-    """Draw confidence against accuracy; None without a classification."""
-    if record.calibration is None:
-        return None
-    bins = record.calibration.bins
-
-    def draw(width: float) -> Figure:
-        # Small enough for any width.
-        figure, ((axes,),) = make_grid(1, 1, (4.2, 3.6))
-        most = max(one.num_cases for one in bins)
-        style_axes(axes, "share of right answers", "mean probability of the answer")
-        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        points = [one.confidence for one in bins], [one.accuracy for one in bins]
-        axes.scatter(*points, s=[12 + 160 * one.num_cases / most for one in bins], color=LINE_COLOURS[0], alpha=0.7)
-        # No answer of two classes is less sure than one half, but one of many may be.
-        axes.set(xlim=(min(one.low for one in bins) - 0.5 / BINS, 1.02), ylim=(-0.04, 1.04))
-        return figure
-
-    rows = [(one.low, one.num_cases, one.confidence, one.accuracy) for one in bins]
-    error, calibrated = (format_number(record.scores[ALL][name].value) for name in ("ece", "ece_calibrated"))
-    plot = Plot("reliability", ("from", "cases", "confidence", "accuracy"), rows, draw)
-    return make_image(plot, f"Expected calibration error {error}; if calibrated {calibrated}.", RELIABILITY_CAPTION)

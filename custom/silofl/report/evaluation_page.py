@@ -21,7 +21,6 @@ from silofl.report.page import (
     Text,
     Tiles,
     make_items,
-    make_picture,
     make_section,
     make_table,
 )
@@ -270,10 +269,9 @@ def _list_calibration_notes(record: Evaluation) -> list[str]:
         return [CALIBRATION_NOTE]
     end = "" if error.value < found.error_before.value else " Here it does not help."
     before, after = _format_error(found.error_before, found.calibrated_before), _format_error(error, calibrated)
-    several = ", ".join(f"{one:.2f}" for one in found.temperatures or ())
-    own = (
-        f"Each model's own temperature ({several})" if several else f"The model's temperature, {found.temperature:.2f},"
-    )
+    own = "Each model's own temperature"
+    if found.temperature != 1:
+        own = f"The model's temperature, {found.temperature:.2f},"
     said = f"{own} was chosen on validation data; it takes the ECE from {before} to {after}.{end}"
     return [CALIBRATION_NOTE, said]
 
@@ -285,8 +283,6 @@ def alarm_lines(record: Evaluation) -> list[str]:
     never = [(name, sum(row.values())) for name, row in confusion.items() if any(row.values()) and not row[name]]
     never += [(name, one["recall"].num_cases) for name, one in findings.items() if one["recall"].value == 0]
     found += [f"no case of {name} is recognised: recall 0 in {number} cases" for name, number in never]
-    spared = [name for name, one in findings.items() if one["specificity"].value == 0]
-    found += [f"no case without {name} is recognised: specificity 0" for name in spared]
     labels = [(name, one["dice"]) for name, one in record.groups.items() if record.is_segmentation]
     found += difference_lines(record)
     return found + [f"{name} is never found: Dice 0 in {one.num_cases} cases" for name, one in labels if one.value == 0]
@@ -310,7 +306,7 @@ def make_evaluation_page(
     Args:
         site: Name of the folder of the data.
         doubts: What must be known before a number is believed.
-        images: ``roc``, ``worst``, ``sizes`` and ``reliability`` -> the figure, or None.
+        images: ``roc`` and ``worst`` -> the figure, or None.
         refused: Why each case was refused.
         worst: Names the worst case, as a sentence; empty where all are right.
     """
@@ -334,14 +330,6 @@ def make_evaluation_page(
             evaluation_blocks(record),
         ),
         make_section(
-            "pictures",
-            "Pictures",
-            "Pictures",
-            [Heading("Worst cases"), make_picture(images["worst"], "shrink")] if images["worst"] else None,
-            [Heading("Sizes"), make_picture(images["sizes"])] if images["sizes"] else None,
-            [Heading("Calibration"), make_picture(images["reliability"], "shrink")] if images["reliability"] else None,
-        ),
-        make_section(
             "warnings",
             "Warnings",
             "What predict would warn of",
@@ -350,6 +338,8 @@ def make_evaluation_page(
         ),
         make_section("model", "Model", "The model", make_table(answers), Pairs(facts)),
     ]
+    if images["worst"]:
+        sections.insert(1, make_section("pictures", "Pictures", "Worst cases", Picture(images["worst"], "shrink")))
     return Page(
         title=f"{record.study} at {site}",
         kicker="Evaluation of a trained model on labelled cases",
