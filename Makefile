@@ -116,13 +116,14 @@ DATA ?= data
 claims-check: .venv/installed
 	$(RUN) bench/claims.py --check --data $(DATA) --out runs/claims
 
+FURTHER := custom/silofl_hospital custom/silofl_desk custom/silofl_clinic
 # The lock's versions of all packages; not its checksums, which are those of one platform's files.
-.venv/installed: requirements.txt requirements.lock custom/pyproject.toml custom/silofl_desk/pyproject.toml custom/silofl_clinic/pyproject.toml
+.venv/installed: requirements.txt requirements.lock custom/pyproject.toml $(addsuffix /pyproject.toml,$(FURTHER))
 	test -x $(RUN) || $(PYTHON) -m venv .venv
 	$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python must be at least 3.11: make PYTHON=...")'
 	sed 's/ --hash=.*//' requirements.lock > .venv/versions.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt -c .venv/versions.txt
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps -e custom -e custom/silofl_desk -e custom/silofl_clinic
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps -e custom $(addprefix -e ,$(FURTHER))
 	touch $@
 
 clean:

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import binary_dilation, binary_fill_holes
 
-from silofl.report.canvas import encode_png, make_panels
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies import simulate
 from silofl_desk.studies.simulation import Simulation, settle_job
+from silofl_hospital.report.canvas import encode_png, make_panels
 
 JOB = Path(__file__).parents[1] / "jobs" / "harmofl_phantoms"
 NUMBERS = (1, 2, 5, 20)

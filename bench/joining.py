@@ -22,11 +22,11 @@ from runs import BATCH, SETS, TOO_SMALL, Alone, carry_out, for_selector, is_fini
 
 from silofl.core.gain import BETTER, WORSE
 from silofl.federation.results import Results, read_results
-from silofl.report.tables import TextTable, markdown_table
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.studies.comparison import compare_joining
+from silofl_hospital.report.tables import TextTable, markdown_table
 
 # Not local training: its model is the one that every site trains alone.
 METHODS: dict[str, dict[str, Any]] = {

@@ -34,7 +34,6 @@ from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.progress import track_progress
 from silofl.inference.contents import Contents
-from silofl.report.tables import print_lines, print_table
 from silofl.study import Study
 from silofl.training.device import choose_device, derive_seed, set_threads
 from silofl.training.losses import make_loss
@@ -44,6 +43,7 @@ from silofl_desk.studies.conditions import run_names
 from silofl_desk.studies.finished import read_sites
 from silofl_desk.studies.leave_out import assemble_models, load_site_networks
 from silofl_desk.studies.simulation import Moved
+from silofl_hospital.report.tables import print_lines, print_table
 
 PLANE, LINES = "plane", "lines"
 # FedSM's Fig. 4 has ten lines.

@@ -18,7 +18,7 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from silofl.base.errors import one_line
-from silofl.report.canvas import (
+from silofl_hospital.report.canvas import (
     INK,
     MUTED,
     PageImage,
@@ -29,7 +29,7 @@ from silofl.report.canvas import (
     make_panels,
     style_axes,
 )
-from silofl.report.tables import MISSING, TextTable
+from silofl_hospital.report.tables import MISSING, TextTable
 
 NOTE = (
     "Distances are in lengths of the filters: at 1 along a direction each filter has moved by its own length. The mean "

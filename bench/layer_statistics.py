@@ -21,13 +21,13 @@ from silofl.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents
-from silofl.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
-from silofl.report.tables import TextTable, format_number, print_lines, print_table
 from silofl.training.device import choose_device, set_threads
 from silofl_desk.options import RUN, add_moved
 from silofl_desk.studies.finished import read_finished_run
 from silofl_desk.studies.leave_out import load_site_networks
 from silofl_desk.studies.simulation import Moved
+from silofl_hospital.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
+from silofl_hospital.report.tables import TextTable, format_number, print_lines, print_table
 
 NOTE = (
     "Correlation (Pearson) over channels between a BatchNorm layer's running statistics and those of its inputs over "

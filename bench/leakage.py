@@ -34,12 +34,12 @@ from torch import Tensor, nn
 from silofl.data.batches import evaluation_batches
 from silofl.data.parts import Examples
 from silofl.models import build_plain_model
-from silofl.report.canvas import encode_png, make_panels
 from silofl.training.device import set_threads
 from silofl.training.losses import Loss, make_loss
 from silofl_desk.studies.finished import read_finished_run
 from silofl_desk.studies.leave_out import load_site_networks
 from silofl_desk.studies.simulation import UNMOVED
+from silofl_hospital.report.canvas import encode_png, make_panels
 
 BATCHES = (1, 8)
 LEARNING_RATE, SMOOTHNESS, STATISTICS = 0.1, 1e-2, 0.1

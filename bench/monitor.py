@@ -14,8 +14,8 @@ from datetime import datetime
 
 import numpy as np
 
-from silofl.inference.answers import FALLBACK, REFUSED, WARNED, Answer, group_months
 from silofl_clinic.monitor import find_alarms
+from silofl_hospital.inference.answers import FALLBACK, REFUSED, WARNED, Answer, group_months
 
 MONTHS, CHANGE = 24, 12
 VOLUMES = (40, 200)

@@ -17,8 +17,8 @@ from scipy.stats import t as student
 
 from silofl.core.gain import holm
 from silofl.federation.results import Results, read_results
-from silofl.report.tables import MISSING
 from silofl_desk.report.result_tables import mean_and_deviation
+from silofl_hospital.report.tables import MISSING
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
 # What a finished run shows: a number by its folder, None where it shows none.

@@ -2,8 +2,9 @@
 
     python -m provisioning build-wheel FOLDER
 
-It builds silofl's wheel, and silofl_desk's for study leads. ``make-kits`` puts the same ones into the kits: whoever
-builds them from the release that was reviewed gets the checksums that are in a kit's SHA256SUMS and requirements.lock.
+It builds the wheels of silofl and silofl_hospital, and silofl_desk's for study leads. ``make-kits`` puts the same ones
+into the kits: whoever builds them from the release that was reviewed gets the checksums that are in a kit's SHA256SUMS
+and requirements.lock.
 """
 
 import argparse
@@ -47,8 +48,8 @@ def build_wheel(source: Path, target: Path) -> Path:
 
 
 def build_wheels(target: Path) -> list[Path]:
-    """Build the wheels of kits into a folder: silofl's, and silofl_desk's for study leads."""
-    return [build_wheel(REPOSITORY / "custom" / name, target) for name in ("", "silofl_desk")]
+    """Build the wheels of kits into a folder: silofl's, silofl_hospital's, and silofl_desk's for study leads."""
+    return [build_wheel(REPOSITORY / "custom" / name, target) for name in ("", "silofl_hospital", "silofl_desk")]
 
 
 def build_sdist(source: Path, target: Path) -> Path:

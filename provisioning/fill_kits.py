@@ -93,7 +93,8 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     _put_line(kit.folder / "local" / line.COMM_CONFIG, contents.line)
     if kit.kind == "hospital" and contents.study:
         _put_study(kit.folder, contents.study)
-    write_guide(kit, {"wheel": wheels[0].name, "checksum": packages[0].sha256, "lock_checksum": lock_checksum})
+    named = [{"name": wheel.name, "checksum": package.sha256} for wheel, package in zip(wheels, packages, strict=True)]
+    write_guide(kit, {"packages": named, "lock_checksum": lock_checksum})
 
 
 def _drop_foreign(folder: Path) -> None:

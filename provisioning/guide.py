@@ -18,10 +18,10 @@ from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.flare.kit import Kit
 from silofl.flare.policy import count_job_gpus
 from silofl.flare.stores import read_stores
-from silofl.hospital.candidate import Candidate
 from silofl.setup.site import Site
 from silofl.setup.software import find_installed_version
 from silofl.study import load_study
+from silofl_hospital.site.candidate import Candidate
 
 # Where INSTALL.md has a hospital put the software, everything else, and the kit.
 SOFTWARE, HOME = "/opt/silofl", "/var/lib/silofl"
@@ -50,12 +50,13 @@ GUIDES = {
 SOFTWARE_BYTES, GPU_BYTES = 2 * GIB, 7 * GIB
 
 
-def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
+def write_guide(kit: Kit, facts: Mapping[str, Any]) -> None:
     """Write the INSTALL.md of a server or a hospital, and the files for its machine.
 
     Args:
         kit: The kit, with its policies and, where the lead gives one, its study.
-        facts: What INSTALL.md has people compare: ``wheel``, ``checksum``, ``lock_checksum``.
+        facts: What INSTALL.md has people compare: ``packages``, each with ``name`` and ``checksum``, and
+            ``lock_checksum``.
 
     Raises:
         ConfigError: The kit's study or site.yaml is wrong.

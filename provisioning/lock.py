@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def list_wanted() -> tuple[list[str], list[str]]:
-    """Return what a site installs beside the wheel, and a clinic beside its two wheels, as ``pip install`` takes it."""
+    """Return what a site and a clinic install beside the project's own wheels, as ``pip install`` takes it."""
     project, clinic = (
         tomllib.loads((REPOSITORY / "custom" / name / "pyproject.toml").read_text())["project"]
         for name in ("", "silofl_clinic")

@@ -24,7 +24,7 @@ from silofl import __version__
 from silofl.base.errors import ConfigError, ExitCode, one_line
 from silofl.base.files import is_free, write_text
 
-SOURCES = tuple(REPOSITORY / "custom" / name for name in ("", "silofl_desk", "silofl_clinic"))
+SOURCES = tuple(REPOSITORY / "custom" / name for name in ("", "silofl_hospital", "silofl_desk", "silofl_clinic"))
 SUMS = "SHA256SUMS"
 # Of the packages besides this one; a lock's checksums are of one Python's files.
 PYTHONS = ("3.12", "3.13")
@@ -60,7 +60,7 @@ def build_release(folder: Path, sources: Sequence[Path] = SOURCES) -> None:
     *sites, clinic = [name_package(wheel, digest_file(wheel)) for wheel in wheels]
     write_supply(folder, sites, SITE_LOCK)
     (folder / "clinic").mkdir()
-    write_supply(folder / "clinic", [clinic, sites[0]], CLINIC_LOCK)
+    write_supply(folder / "clinic", [clinic, *sites[:2]], CLINIC_LOCK)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     listed = [f"{digest_file(path)}  {path.relative_to(folder)}\n" for path in files]
     write_text(folder / SUMS, "".join(listed))

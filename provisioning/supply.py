@@ -16,7 +16,8 @@ LOCK, SBOM, WHEELHOUSE = "requirements.lock", "sbom.json", "wheelhouse"
 # What torch brings along for a GPU, and for the CPU never: the maker's libraries, and the compiler.
 OF_GPU = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 # Role of a person -> SiloFL's own packages in the kit: an org_admin uses those of the own hospital's machine.
-OWN = {"lead": ("silofl", "silofl_desk"), "org_admin": ()}
+OF_ALL = ("silofl", "silofl_hospital")
+OWN = {"lead": (*OF_ALL, "silofl_desk"), "org_admin": ()}
 LINE = re.compile(r"([A-Za-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64})")
 
 
@@ -55,7 +56,7 @@ def name_package(wheel: Path, checksum: str) -> Package:
 
 def list_own(role: str) -> tuple[str, ...]:
     """Return the packages of SiloFL's own that a kit installs, by the role in its certificate, if it has one."""
-    return OWN.get(role, ("silofl",))
+    return OWN.get(role, OF_ALL)
 
 
 def find_own_wheels(wheel: Path, role: str) -> list[Path]:
@@ -70,7 +71,7 @@ def find_own_wheels(wheel: Path, role: str) -> list[Path]:
     for one in wheels:
         if not one.is_file():
             raise ConfigError(
-                f"{one.name} must be beside {wheel}, for the kit of a {role}; it is not there: build both with "
+                f"{one.name} must be beside {wheel}, for the kit of a {role}; it is not there: build all with "
                 "build-wheel, and name silofl's with --wheel"
             )
     return wheels

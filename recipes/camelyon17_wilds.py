@@ -9,9 +9,9 @@ import csv
 
 import numpy as np
 
-from silofl.importing.site_files import number_labels
 from silofl_desk.sets.examples import ClassificationSet, Linked, import_examples
 from silofl_desk.sets.options import OWN, parse_dealing
+from silofl_hospital.importing.site_files import number_labels
 
 options, dealing = parse_dealing(__doc__, partition=OWN, test=0.2, validation=0.2)
 targets, cases, files, patients, sites = [], [], [], [], []

@@ -7,10 +7,10 @@ disk allows it: do not change them in place.
 
 import numpy as np
 
-from silofl.importing.site_files import number_labels, visible_folders
 from silofl.reading.formats import PICTURES
 from silofl_desk.sets.examples import ClassificationSet, Linked, import_examples
 from silofl_desk.sets.options import parse_dealing
+from silofl_hospital.importing.site_files import number_labels, visible_folders
 
 KNOWN = {"covid-19": "COVID-19", "covid": "COVID-19", "normal": "Normal"}
 KNOWN |= {"pneumonia-bacterial": "Pneumonia-Bacterial", "pneumonia-viral": "Pneumonia-Viral"}

@@ -9,9 +9,9 @@ import json
 
 import numpy as np
 
-from silofl.importing.site_files import number_labels
 from silofl_desk.sets.examples import ClassificationSet, Stacked, import_examples
 from silofl_desk.sets.options import parse_dealing
+from silofl_hospital.importing.site_files import number_labels
 
 PREFIXES = {"training": "train", "validation": "val", "test": "test"}
 ORGANS = (

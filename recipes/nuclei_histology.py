@@ -16,7 +16,7 @@ import numpy as np
 from folders import import_folders, link, write_patients
 from PIL import Image, ImageDraw
 
-from silofl.importing.partition import split_by_patient
+from silofl_hospital.importing.partition import split_by_patient
 
 # Organ -> codes of the hospitals that collected tissue for TCGA's studies of it (BRCA; KICH, KIRC, KIRP; LUAD, LUSC;
 # PRAD), by the Genomic Data Commons' table of tissue source sites.

@@ -16,11 +16,11 @@ import numpy as np
 from nuclei_dsb2018 import cut_tiles, link_tiles
 from PIL import Image
 
-from silofl.hospital.import_data import report_import
-from silofl.importing.importers import write_plans
-from silofl.importing.site_files import SitePlan, number_labels
 from silofl_desk.sets.examples import ClassificationSet, Stacked, plan_examples
 from silofl_desk.sets.options import OWN, parse_dealing
+from silofl_hospital.importing.importers import write_plans
+from silofl_hospital.importing.site_files import SitePlan, number_labels
+from silofl_hospital.site.import_data import report_import
 
 TILE, SIZE = 64, 40
 

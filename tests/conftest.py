@@ -609,8 +609,8 @@ def play(tmp_path, site_data, make_study):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Encode no figure of a page whose words are read, for that takes nine tenths of a page's time."""
-    monkeypatch.setattr("silofl.report.canvas.encode_png", lambda *_, **__: b"\x89PNG")
-    monkeypatch.setattr("silofl.report.canvas.encode_svg", lambda *_: b"<svg/>")
+    monkeypatch.setattr("silofl_hospital.report.canvas.encode_png", lambda *_, **__: b"\x89PNG")
+    monkeypatch.setattr("silofl_hospital.report.canvas.encode_svg", lambda *_: b"<svg/>")
 
 
 @pytest.fixture

@@ -11,8 +11,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CUSTOM = ROOT / "custom"
 # Wheel -> what its rooms and files begin with here.
-WHEELS = {"silofl": "", "silofl_desk": "desk/", "silofl_clinic": "clinic/"}
+WHEELS = {"silofl": "", "silofl_hospital": "hospital/", "silofl_desk": "desk/", "silofl_clinic": "clinic/"}
 SOURCES = sorted(path for wheel in WHEELS for path in (CUSTOM / wheel).rglob("*.py"))
+# What NVFlare builds for a job, what a study names, and the readers of files, which are looked up by their ending.
+REACHED = ("silofl.flare.", "silofl.algorithms.", "silofl.parts.", "silofl.reading.")
+STARTED_BY_HAND = {"silofl.__main__", "silofl.cli", "silofl.command", "silofl.parent"}
+# Names that other wheels hand on.
+PUBLIC = {"silofl.recipes", "silofl.inference.bundle"}
 CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
 # Room or file of a wheel -> what it may import besides itself; those of other wheels begin with their name.
 BELOW = {"base": set(), "parent": set(), "command": set()}
@@ -25,29 +30,31 @@ for _room, _below in (
     ("models", ("study",)),
     ("data", ("study", "reading", "command")),
     ("training", ("data", "models")),
-    ("inference", ("training",)),
+    ("inference", ("training", "command")),
     ("parts", ("inference",)),
     ("algorithms", ("parts",)),
     # Not the algorithms: the engine asks the parts that a study names, and knows none.
     ("federation", ("parts",)),
     ("flare", ("federation",)),
-    ("report", ("federation",)),
-    ("importing", ("data",)),
-    ("hospital", ("flare", "report", "importing")),
-    ("arguments", ("federation", "importing")),
     ("cli", ("command", "base")),
     ("__main__", ("cli", "parent")),
+    ("hospital/report", ("federation",)),
+    ("hospital/inference", ("flare", "hospital/report")),
+    ("hospital/importing", ("data",)),
+    ("hospital/site", ("hospital/inference", "hospital/importing")),
+    ("hospital/arguments", ("federation", "hospital/importing")),
+    ("hospital/commands", ("command",)),
     ("desk/options", ("base",)),
-    ("desk/sets", ("hospital",)),
+    ("desk/sets", ("hospital/site",)),
     ("desk/phantoms", ("data",)),
-    ("desk/inference", ("inference",)),
+    ("desk/inference", ("hospital/inference",)),
     ("desk/flare", ("flare",)),
-    ("desk/report", ("report",)),
-    ("desk/studies", ("hospital", "algorithms", "desk/options", "desk/phantoms", "desk/flare", "desk/report")),
-    ("desk/arguments", ("arguments", "desk/studies")),
+    ("desk/report", ("hospital/report",)),
+    ("desk/studies", ("hospital/site", "algorithms", "desk/options", "desk/phantoms", "desk/flare", "desk/report")),
+    ("desk/arguments", ("hospital/arguments", "desk/studies")),
     ("desk/commands", ("command",)),
     ("desk/recipes", ("desk/studies",)),
-    ("clinic/monitor", ("report",)),
+    ("clinic/monitor", ("hospital/inference",)),
     ("clinic/settings", ("base",)),
     ("clinic/pseudonyms", ("reading",)),
     ("clinic/exams", ("clinic/pseudonyms", "clinic/settings")),
@@ -56,12 +63,11 @@ for _room, _below in (
     ("clinic/receive", ("clinic/receiver",)),
     ("clinic/archive", ("clinic/receiver",)),
     ("clinic/fetch", ("clinic/archive",)),
-    ("clinic/report", ("inference",)),
+    ("clinic/report", ("hospital/inference",)),
     ("clinic/serve", ("clinic/archive", "clinic/receive", "clinic/report")),
-    ("clinic/arguments", ("arguments",)),
+    ("clinic/arguments", ("hospital/arguments",)),
     ("clinic/commands", ("command",)),
-    # Only their public name.
-    ("recipes", ("desk/recipes",)),
+    ("recipes", ("command",)),
 ):
     BELOW[_room] = {*_below}.union(*(BELOW[name] for name in _below))
 
@@ -138,7 +144,11 @@ def test_an_import_is_seen_in_every_form(code, wanted):
 
 
 def test_every_room_and_every_file_beside_them_has_its_place():
-    assert {room_of(path) for path in SOURCES} == {"__init__", "desk/__init__", "clinic/__init__", *BELOW}
+    assert {room_of(path) for path in SOURCES} == {
+        "__init__",
+        *(f"{wheel}__init__" for wheel in WHEELS.values()),
+        *BELOW,
+    }
 
 
 @pytest.mark.parametrize("room", BELOW)
@@ -179,10 +189,34 @@ def test_the_mathematics_needs_neither_nvflare_nor_monai(imported):
 # --- the wheels
 
 
-def test_the_wheel_of_hospitals_knows_nothing_of_the_desk(imported):
+def test_what_a_job_reaches_is_in_the_first_wheel(imported):
+    """All that NVFlare may build for a job, what that imports, and the readers that a process of its own looks up."""
+    modules = {module_of(path): path for path in SOURCES}
+    waiting = [name for name in modules if name.startswith(REACHED)]
+    reached = set()
+    while waiting:
+        module = waiting.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        # A package's own file comes with each of its modules; the names that it hands on are imported when asked for.
+        waiting += [module.rpartition(".")[0]] if "." in module else []
+        names = set() if module == "silofl" else imported[modules[module]]
+        waiting += [name for name in names if name in modules]
+    assert {name.partition(".")[0] for name in reached} == {"silofl"}
+    others = {name for name in modules if name.startswith("silofl.")} - reached
+    assert others == STARTED_BY_HAND | PUBLIC
+
+
+def test_no_job_reaches_the_other_wheels(imported):
     own = {path: names for path, names in imported.items() if path.is_relative_to(CUSTOM / "silofl")}
-    knowing = {name_of(path) for path, names in own.items() if crossings(names, ["silofl_desk"])}
-    assert knowing == {"silofl/recipes.py"}
+    others = ["silofl_hospital", "silofl_desk", "silofl_clinic"]
+    assert {name_of(path) for path, names in own.items() if crossings(names, others)} == set()
+
+
+def test_the_wheel_of_hospitals_knows_nothing_of_the_desk(imported):
+    own = {path: names for path, names in imported.items() if path.is_relative_to(CUSTOM / "silofl_hospital")}
+    assert {name_of(path) for path, names in own.items() if crossings(names, ["silofl_desk"])} == set()
 
 
 def test_nobody_knows_the_wheel_of_clinics(imported):

@@ -13,9 +13,9 @@ from silofl import __version__
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import make_console
 from silofl.cli import COMMANDS, ELSEWHERE, ROLES, CommandParser
-from silofl.command import CLINIC_WHEEL, DESK_WHEEL, WITHOUT_TORCH
-from silofl.importing.importers import LAYOUTS
+from silofl.command import CLINIC_WHEEL, DESK_WHEEL, HOSPITAL_WHEEL, WITHOUT_TORCH
 from silofl_desk.studies.methods import method_names
+from silofl_hospital.importing.importers import LAYOUTS
 
 from .conftest import JOBS
 
@@ -100,12 +100,13 @@ def test_help_of_all_commands_loads_none_of_them():
 
 
 def test_a_hospital_without_a_wheel_is_told_which_one_has_a_command(silofl, monkeypatch, refused):
-    wheels = {"silofl_desk": DESK_WHEEL, "silofl_clinic": CLINIC_WHEEL}
+    wheels = {"silofl_hospital": HOSPITAL_WHEEL, "silofl_desk": DESK_WHEEL, "silofl_clinic": CLINIC_WHEEL}
     package = {name: command.module.partition(".")[0] for name, command in COMMANDS.items()}
-    assert ELSEWHERE == {name: wheels[one] for name, one in package.items() if one in wheels}
-    monkeypatch.setattr("silofl.cli.COMMANDS", {name: COMMANDS[name] for name in COMMANDS.keys() - ELSEWHERE.keys()})
+    assert ELSEWHERE == {name.partition(" ")[0]: wheels[one] for name, one in package.items()}
+    monkeypatch.setattr("silofl.cli.COMMANDS", {})
     sentence = f"simulate must have the wheel silofl-desk, which is not here; install silofl-desk {__version__}"
     assert sentence in refused("simulate", "job")
+    assert "site must have the wheel silofl-hospital, which is not here" in refused("site", "check")
 
 
 # Each takes a second and more, and none is needed to say what is wrong with a path or a name.

@@ -10,8 +10,8 @@ from silofl.base.files import copy_folder, hold_lock, save_tensors, write_json
 from silofl.federation.egress_log import LOCK, EgressLog
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.state import SiteState
-from silofl.importing.importers import import_layout
 from silofl.training.case_pictures import write_scores
+from silofl_hospital.importing.importers import import_layout
 
 from .conftest import set_umask
 from .importing.test_table import ROWS, write_site

@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "custom" / "silofl"
 SETTINGS = tomllib.loads((ROOT / "custom" / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
-FURTHER = ("silofl_desk", "silofl_clinic")
-DESK, CLINIC = (tomllib.loads((ROOT / "custom" / name / "pyproject.toml").read_text()) for name in FURTHER)
+FURTHER = ("silofl_hospital", "silofl_desk", "silofl_clinic")
+HOSPITAL, DESK, CLINIC = (tomllib.loads((ROOT / "custom" / name / "pyproject.toml").read_text()) for name in FURTHER)
 TESTS = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
 DEVELOPMENT = TESTS | {"fire", "jsonschema", "mypy", "ruff", "pre_commit", "pre_commit_hooks", "twine"}
 
@@ -30,8 +30,8 @@ def pins():
 
 def test_the_wheels_ask_for_ranges_in_which_the_pins_of_requirements_txt_lie():
     extras = [one for extra in PROJECT["optional-dependencies"].values() for one in extra]
-    # Of the clinic's wheel what it asks for beside the package itself.
-    wanted = [*PROJECT["dependencies"], *extras, *CLINIC["project"]["dependencies"][1:]]
+    # Of the clinic's wheel what it asks for beside the project's own.
+    wanted = [*PROJECT["dependencies"], *extras, *CLINIC["project"]["dependencies"][2:]]
     asked = {one.name: one.specifier for one in map(Requirement, wanted)}
     pinned = pins()
     assert asked.keys() == pinned.keys() - DEVELOPMENT
@@ -46,14 +46,16 @@ def test_the_wheel_names_the_pythons_that_were_tried():
 
 
 def test_all_wheels_have_one_version():
-    assert silofl.__version__ == PROJECT["version"] == DESK["project"]["version"] == CLINIC["project"]["version"]
-    assert DESK["project"]["dependencies"] == [f"silofl=={PROJECT['version']}"]
-    assert CLINIC["project"]["dependencies"][0] == f"silofl[dicom]=={PROJECT['version']}"
+    version = silofl.__version__
+    assert {PROJECT["version"], *(one["project"]["version"] for one in (HOSPITAL, DESK, CLINIC))} == {version}
+    assert HOSPITAL["project"]["dependencies"] == [f"silofl=={version}"]
+    assert DESK["project"]["dependencies"] == [f"silofl-hospital=={version}"]
+    assert CLINIC["project"]["dependencies"][:2] == [f"silofl[dicom]=={version}", f"silofl-hospital=={version}"]
 
 
 def test_all_wheels_say_what_they_are_whose_and_under_which_licence():
     told = ("readme", "license", "license-files", "authors", "keywords", "classifiers", "requires-python")
-    assert all(PROJECT[key] == DESK["project"][key] == CLINIC["project"][key] for key in told)
+    assert all(PROJECT[key] == one["project"][key] for key in told for one in (HOSPITAL, DESK, CLINIC))
     for folder in (ROOT / "custom" / name for name in ("", *FURTHER)):
         for name in (PROJECT["readme"], *PROJECT["license-files"]):
             assert (folder / name).resolve() == ROOT / name
@@ -97,20 +99,22 @@ def test_a_page_that_names_a_version_names_this_one():
 
 def test_each_wheel_holds_its_own_package():
     found = find_packages(ROOT / "custom", include=SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"])
-    assert {"silofl", "silofl.importing"} <= {*found} and not any(name.startswith(FURTHER) for name in found)
-    for name, settings in zip(FURTHER, (DESK, CLINIC), strict=True):
+    assert {"silofl", "silofl.reading"} <= {*found} and not any(name.startswith(FURTHER) for name in found)
+    for name, settings in zip(FURTHER, (HOSPITAL, DESK, CLINIC), strict=True):
         held = {name, *(f"{name}.{room}" for room in find_packages(ROOT / "custom" / name))}
         assert {*settings["tool"]["setuptools"]["packages"]} == held
 
 
-def packed_files():
-    patterns = SETTINGS["tool"]["setuptools"]["package-data"]["silofl"]
-    return {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+def packed_files(name="silofl", settings=SETTINGS):
+    patterns = settings["tool"]["setuptools"]["package-data"][name]
+    return {path for pattern in patterns for path in (ROOT / "custom" / name).glob(pattern)}
 
 
-def test_every_template_is_packed():
-    templates = {*PACKAGE.rglob("*.j2")}
-    assert templates and templates <= packed_files() and not list(PACKAGE.glob("*/*.html"))
+@pytest.mark.parametrize(("name", "settings"), [("silofl", SETTINGS), ("silofl_hospital", HOSPITAL)])
+def test_every_template_is_packed(name, settings):
+    folder = ROOT / "custom" / name
+    templates = {*folder.rglob("*.j2")}
+    assert templates and templates <= packed_files(name, settings) and not list(folder.glob("*/*.html"))
 
 
 def test_every_file_of_every_job_is_packed_and_no_other():

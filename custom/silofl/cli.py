@@ -1,6 +1,6 @@
 """The command line: ``python -m silofl COMMAND``.
 
-The arguments of each command stand in `silofl.arguments`; its module is imported once they are checked.
+The further wheels announce the commands; a command's module is imported once its arguments are checked.
 """
 
 import argparse
@@ -17,28 +17,12 @@ from typing import Any, NoReturn
 
 from silofl import __version__
 from silofl.base.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
-from silofl.command import CLINIC_WHEEL, DESK_WHEEL, LACKS, Command, load_announced, name_commands
+from silofl.command import CLINIC_WHEEL, DESK_WHEEL, HOSPITAL_WHEEL, LACKS, Command, load_announced
 
-HOSPITAL = {
-    "import": ("hospital.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
-    "site check": ("hospital.check_site", "check whether this site may join a study"),
-    "site dossier": ("hospital.dossier", "answer what a privacy or security officer asks of a study at this site"),
-    "site egress-check": ("hospital.egress_check", "check that the record of what left was not altered"),
-    "site forget": ("hospital.forget", "delete what this site keeps of a study or a patient, never its data"),
-    "site prune": ("hospital.prune", "delete job folders and full logs in this kit that are older than keep_days"),
-}
-SERVER = {"server check": ("hospital.check_server", "check whether this machine can serve its network")}
-CLINIC = {
-    "predict": ("inference.command", "label new images with a trained super model"),
-    "home-statistics": ("inference.home_statistics", "fit a model with home statistics to a clinic's own images"),
-    "evaluate": ("hospital.evaluate", "test a trained model on a site's labelled cases"),
-}
-ANYBODY = {
-    "doctor": ("hospital.doctor", "print versions, machine and settings for a report of a fault, and no name"),
-    "schema": ("hospital.schema", "print the JSON schema of study.yaml, site.yaml or dataset.json for an editor"),
-}
-# Those of the wheels that a hospital need not install.
+# Command -> the wheel that has it: this one has none itself.
 ELSEWHERE = {
+    **dict.fromkeys(("import", "site", "server", "predict", "home-statistics", "evaluate"), HOSPITAL_WHEEL),
+    **dict.fromkeys(("doctor", "schema"), HOSPITAL_WHEEL),
     **dict.fromkeys(("demo", "new-study", "survey", "tune", "pretrain", "simulate", "prepare"), DESK_WHEEL),
     **dict.fromkeys(("resume", "compare", "cross-test", "report", "export", "estimate"), DESK_WHEEL),
     **dict.fromkeys(("evaluation-job", "withdraw", "run", "watch", "continue"), DESK_WHEEL),
@@ -48,10 +32,8 @@ ANNOUNCED = load_announced("silofl.commands")
 # Whose commands -> name -> the command.
 ROLES: Mapping[str, Mapping[str, Command]] = {
     **ANNOUNCED.get("desk", {}),
-    "hospital, at its own site": name_commands("silofl", "hospital", HOSPITAL),
-    "server of a network, at its machine": name_commands("silofl", "server", SERVER),
-    "clinic, with a trained model": name_commands("silofl", "clinic", CLINIC) | ANNOUNCED.get("clinic", {}),
-    "anybody": name_commands("silofl", "hospital", ANYBODY),
+    **ANNOUNCED.get("hospital", {}),
+    **ANNOUNCED.get("clinic", {}),
 }
 COMMANDS = {name: command for commands in ROLES.values() for name, command in commands.items()}
 LONGEST_ERROR = 1500
@@ -160,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.
         if text.encode(errors="ignore").decode() != text:
             parser.error(f"every argument must be text in UTF-8, not {quote_value(text)}")
-    if given and given[0] in ELSEWHERE.keys() - COMMANDS.keys():
+    if given and given[0] in ELSEWHERE.keys() - {name.partition(" ")[0] for name in COMMANDS}:
         parser.error(f"{given[0]} {LACKS.format(ELSEWHERE[given[0]])}")
     options = parser.parse_args(given)
     if arguments is None:

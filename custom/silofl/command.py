@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,12 +12,12 @@ from typing import Any
 
 from silofl import __version__
 
-# The wheels of researchers and study leads, and of clinics, which hospitals need not install; and what lacks one.
-WHEELS = DESK_WHEEL, CLINIC_WHEEL = "silofl-desk", "silofl-clinic"
+# The wheels of what a person starts by hand, of researchers and study leads, and of clinics; and what lacks one.
+WHEELS = HOSPITAL_WHEEL, DESK_WHEEL, CLINIC_WHEEL = "silofl-hospital", "silofl-desk", "silofl-clinic"
 LACKS = "must have the wheel {0}, which is not here; install {0} " + __version__
-WITHOUT_TORCH = {f"silofl.hospital.{name}" for name in ("import_data", "egress_check", "doctor", "schema")}
+WITHOUT_TORCH = {f"silofl_hospital.site.{name}" for name in ("import_data", "egress_check", "doctor", "schema")}
 WITHOUT_TORCH |= {f"silofl_clinic.{name}" for name in ("receive", "fetch", "monitor")}
-WITHOUT_TORCH |= {"silofl.hospital.check_site"}
+WITHOUT_TORCH |= {"silofl_hospital.site.check_site"}
 WITHOUT_TORCH |= {f"silofl_desk.studies.{name}" for name in ("comparison_page", "new_study", "survey", "withdraw")}
 
 
@@ -82,3 +82,27 @@ def load_announced(group: str) -> dict[str, Any]:
             continue
         found |= {point.name: point.load() for point in points if point.group == group}
     return found
+
+
+def hand_on(public: str, module: str, wheel: str) -> Callable[[str], object]:
+    """Return the ``__getattr__`` of a module that has its names from a further wheel.
+
+    Args:
+        public: The module's own name.
+        module: The one that has the names.
+        wheel: The wheel that has this one; where it is not installed, an ImportError names it.
+    """
+
+    def find(name: str) -> object:
+        try:
+            found = import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module.partition(".")[0]:
+                raise
+            raise ImportError(f"{public} {LACKS.format(wheel)}") from None
+        try:
+            return getattr(found, name)
+        except AttributeError:
+            raise AttributeError(f"module {public!r} has no attribute {name!r}") from None
+
+    return find

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from silofl.arguments.clinic import SUPER_MODEL
 from silofl.base.options import add_json, expect_path
+from silofl_hospital.arguments.clinic import SUPER_MODEL
 
 
 def add_receive(parser: argparse.ArgumentParser) -> None:

@@ -4,13 +4,16 @@ from collections.abc import Mapping
 
 from silofl.command import Command
 
-# Name -> the command; they stand beside `silofl predict`.
-COMMANDS: Mapping[str, Command] = {
-    name: Command(f"silofl_clinic.{name}", purpose, f"silofl_clinic.arguments:add_{name}")
-    for name, purpose in {
-        "receive": "take exams that an archive or a scanner sends, by C-STORE",
-        "fetch": "fetch the exams of a list from the archive, by C-MOVE or DICOMweb",
-        "serve": "answer each new exam with a trained model, and send answer and report to the archive",
-        "monitor": "say whether a month's answers still look as in the model's own test",
-    }.items()
+PURPOSES = {
+    "receive": "take exams that an archive or a scanner sends, by C-STORE",
+    "fetch": "fetch the exams of a list from the archive, by C-MOVE or DICOMweb",
+    "serve": "answer each new exam with a trained model, and send answer and report to the archive",
+    "monitor": "say whether a month's answers still look as in the model's own test",
+}
+# Whose commands -> name -> the command.
+ROLES: Mapping[str, Mapping[str, Command]] = {
+    "clinic, with its archive": {
+        name: Command(f"silofl_clinic.{name}", purpose, f"silofl_clinic.arguments:add_{name}")
+        for name, purpose in PURPOSES.items()
+    }
 }

@@ -22,8 +22,8 @@ from silofl.base.files import write_text
 from silofl.base.options import make_console
 from silofl.core.gain import holm
 from silofl.inference import HEAD
-from silofl.inference.answers import FALLBACK, REFUSED, WARNED, Answer, group_months, read_answers
-from silofl.report.tables import TextTable, print_lines, print_table
+from silofl_hospital.inference.answers import FALLBACK, REFUSED, WARNED, Answer, group_months, read_answers
+from silofl_hospital.report.tables import TextTable, print_lines, print_table
 
 # Months of the reference, and how many answers they must hold.
 REFERENCE, LEAST_ANSWERS = 3, 30

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from silofl import __version__
 from silofl.base.files import write_atomically
-from silofl.inference.dicom_seg import MOST_IN_A_TEXT, MOST_LETTERS, RESEARCH, SERIES_NUMBER, derive_uid, find_codes
-from silofl.inference.output import forbid_use
 from silofl.study import Study
+from silofl_hospital.inference.dicom_seg import (
+    MOST_IN_A_TEXT,
+    MOST_LETTERS,
+    RESEARCH,
+    SERIES_NUMBER,
+    derive_uid,
+    find_codes,
+)
+from silofl_hospital.inference.output import forbid_use
 
 if TYPE_CHECKING:
     from highdicom.sr import MeasurementReport

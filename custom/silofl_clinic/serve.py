@@ -20,9 +20,6 @@ from silofl.base.errors import ConfigError, ExitCode, SiloFLError, one_line
 from silofl.base.files import UNFINISHED, fill_folder, make_folder, read_json, write_json
 from silofl.base.settings import load_settings
 from silofl.inference import RECORD
-from silofl.inference.command import Input, Options, Runner
-from silofl.inference.dicom_seg import derive_uid
-from silofl.inference.withdrawn import UNCHECKED, check_not_withdrawn
 from silofl.reading.header import dicom_headers
 from silofl_clinic.archive import send_files
 from silofl_clinic.exams import EXAMS, Inbox, is_settled
@@ -30,6 +27,9 @@ from silofl_clinic.receive import put_away_until_ended
 from silofl_clinic.receiver import Receiver
 from silofl_clinic.report import write_report
 from silofl_clinic.settings import Clinic
+from silofl_hospital.inference.command import Input, Options, Runner
+from silofl_hospital.inference.dicom_seg import derive_uid
+from silofl_hospital.inference.withdrawn import UNCHECKED, check_not_withdrawn
 
 ANSWERS, SENT, REPORT = "answers", "sent.json", "report.dcm"
 # What becomes of a series.

@@ -15,10 +15,10 @@ from silofl.base.naming import check_name
 from silofl.base.settings import parse
 from silofl.cli import main
 from silofl.data.manifest import read_manifest
-from silofl.importing.importers import ImportOptions, import_layout
 from silofl.study import STORED, Study
 from silofl_desk.studies.data_survey import survey_sites
 from silofl_desk.studies.new_study import section_lines
+from silofl_hospital.importing.importers import ImportOptions, import_layout
 
 from ..conftest import SMALL_UNET
 from ..importing import test_arrangements, test_table

@@ -7,8 +7,8 @@ import pytest
 from silofl.base.errors import ExitCode
 from silofl.base.files import write_json
 from silofl.cli import main
-from silofl.inference.answers import group_months, read_answers
 from silofl_clinic.monitor import find_alarms
+from silofl_hospital.inference.answers import group_months, read_answers
 
 LOOK, FINGERPRINT = "the look of the image to the network", "f" * 64
 

@@ -2,10 +2,10 @@ import numpy as np
 import pydicom
 import pytest
 
-from silofl.inference.dicom_seg import write_dicom_seg
 from silofl.reading.header import dicom_headers
 from silofl.reading.images import read_image
 from silofl_clinic.report import write_report
+from silofl_hospital.inference.dicom_seg import write_dicom_seg
 
 OPTIONS = {"threshold": 0.5}
 

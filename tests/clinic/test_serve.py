@@ -11,9 +11,9 @@ from pydicom.sr.codedict import codes
 
 from silofl.base.errors import ConfigError
 from silofl.inference.directory import read_fingerprint, write_model_folder
-from silofl.inference.withdrawn import ROOT
 from silofl_clinic.exams import BROKEN, CUT, EMPTY, EXAMS, INCOMPLETE, Inbox
 from silofl_clinic.serve import ANSWERS, Service
+from silofl_hospital.inference.withdrawn import ROOT
 
 from ..studies.test_withdraw import network, write_list, write_pem  # noqa: F401
 from .conftest import remove_elements, send, until

@@ -9,9 +9,9 @@ import pytest
 import SimpleITK
 
 from silofl.base.errors import DataError
-from silofl.importing.importers import ImportOptions, import_layout
 from silofl.reading.images import read_image, read_label
 from silofl.reading.label_grid import lay_on_image
+from silofl_hospital.importing.importers import ImportOptions, import_layout
 from tests.conftest import case_builder
 
 pytestmark = pytest.mark.usefixtures("decoded_here")

@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from silofl.data.input_warnings import count_labels, find_doubts, find_label_doubts
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.reading.images import read_image
+from silofl_hospital.site.input_warnings import count_labels, find_doubts, find_label_doubts
 from tests.data.conftest import edit
 
 pytestmark = pytest.mark.usefixtures("decoded_here")

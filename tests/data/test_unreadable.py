@@ -6,8 +6,8 @@ import pytest
 
 from silofl.base.errors import DataError
 from silofl.data import unreadable
-from silofl.data.input_warnings import find_doubts
 from silofl.data.site_data import load_site_data
+from silofl_hospital.site.input_warnings import find_doubts
 
 from .conftest import add_volume
 

@@ -23,7 +23,7 @@ def fill_the_disk():
 def test_what_was_written_of_an_evaluation_that_ended_is_no_folder(tmp_path, windows, name, action):
     write_model_folder(tmp_path / "model", classify())
     evaluate = partial(silofl, "evaluate", tmp_path / "model", windows / "eva", "--out", tmp_path / "out")
-    code, said = evaluate(fault=Fault(f"silofl.hospital.evaluate:{name}", action=action))
+    code, said = evaluate(fault=Fault(f"silofl_hospital.site.evaluate:{name}", action=action))
     assert code != 0 and not (tmp_path / "out").exists() and "Traceback" not in said
     if action is fill_the_disk:
         # Nor is anything else.

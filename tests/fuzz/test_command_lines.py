@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from silofl.cli import COMMANDS, main
-from silofl.report.page import FIGURES, NUMBERS, name_beside
+from silofl_hospital.report.page import FIGURES, NUMBERS, name_beside
 from tests.conftest import JOBS
 from tests.test_cli import arguments_of
 

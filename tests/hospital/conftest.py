@@ -18,7 +18,7 @@ import yaml
 from PIL import Image
 
 from silofl.flare.policy import JOB_FILES, SITE_CLASSES
-from silofl.hospital.candidate import read_candidate
+from silofl_hospital.site.candidate import read_candidate
 
 from ..conftest import SMALL_UNET
 

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from silofl.base.errors import ConfigError
 from silofl.cli import main
-from silofl.hospital import network
-from silofl.hospital.check_site import CHECKS, LOG, check_site, print_checkup
+from silofl_hospital.site import network
+from silofl_hospital.site.check_site import CHECKS, LOG, check_site, print_checkup
 
 from ..starting import run_without_torch
 
@@ -95,7 +95,7 @@ def test_what_nobody_foresaw_is_an_answer_too_and_its_log_goes_when_nothing_is_w
         raise RuntimeError("secret-training0 is odd")
 
     with monkeypatch.context() as patch:
-        patch.setattr("silofl.hospital.resources.check_disk", fall_over)
+        patch.setattr("silofl_hospital.site.resources.check_disk", fall_over)
         checkup = check_site(candidate(), set(CHECKS) - {"disk", "gpu"})
     assert checkup.answers["disk"].sentence == "an unexpected RuntimeError; check-site.txt in the kit has it"
     assert checkup.answers["gpu"].status == "ok"

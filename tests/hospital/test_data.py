@@ -6,7 +6,7 @@ import pytest
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import read_content
-from silofl.hospital.data import check_data, write_clean
+from silofl_hospital.site.data import check_data, write_clean
 from tests.conftest import change_json
 
 

@@ -10,8 +10,8 @@ import yaml
 from silofl import __version__
 from silofl.cli import main
 from silofl.command import WHEELS
-from silofl.hospital import doctor
 from silofl.study import load_study
+from silofl_hospital.site import doctor
 
 NAMES = {"gliomas_of_ann", "tumour_of_ann", "contrast_of_ann", "north_of_ann"}
 

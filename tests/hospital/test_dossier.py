@@ -6,9 +6,9 @@ import pytest
 from provisioning.check_dossier import check_dossier
 from silofl.federation.egress import Gate, Request
 from silofl.federation.egress_log import EgressLog
-from silofl.hospital.candidate import read_candidate
 from silofl.models import build_plain_model
 from silofl.parts.task import Message
+from silofl_hospital.site.candidate import read_candidate
 
 from .conftest import change_site
 

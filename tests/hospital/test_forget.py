@@ -6,8 +6,8 @@ import yaml
 from silofl.base.errors import ConfigError
 from silofl.base.files import hold_lock
 from silofl.federation.egress_log import EgressLog
-from silofl.hospital.forget import delete_kept, find_kept
 from silofl.setup.site import Site
+from silofl_hospital.site.forget import delete_kept, find_kept
 
 RUN = "organs-20260102-030405-0a1f"
 

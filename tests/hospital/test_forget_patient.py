@@ -12,9 +12,9 @@ from silofl.data.learnt import FILE as LEARNT
 from silofl.data.parts import PreparedCase
 from silofl.federation.egress_log import EgressLog
 from silofl.flare.places import mark_in_use
-from silofl.hospital.kept import find_studies
 from silofl.inference.cases_table import FILE as CASES
 from silofl.setup.site import Site
+from silofl_hospital.site.kept import find_studies
 
 RUN, OLDER = "organs-20260102-030405-0a1f", "bones-20260102-030405-0a1f"
 SENT = {"task": "train", "refused": False, "name": "a", "purpose": "p", "bytes": 4}

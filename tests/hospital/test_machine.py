@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from silofl import __version__
-from silofl.hospital import machine, resources, trial
+from silofl_hospital.site import machine, resources, trial
 from tests.conftest import change_json
 
 from .conftest import change_site

@@ -19,7 +19,7 @@ from silofl.federation import needs
 from silofl.flare.kit import read_certificate
 from silofl.flare.line import make_settings
 from silofl.flare.proxy import use_proxy
-from silofl.hospital import network
+from silofl_hospital.site import network
 
 from ..proxy import run_proxy
 from .conftest import change_site

@@ -8,8 +8,9 @@ from nvflare.app_common.logging.site_log_streamer import SiteLogStreamer
 
 from silofl.base.errors import ConfigError, ExtensionError
 from silofl.flare.policy import SITE_CLASSES
-from silofl.hospital.check_site import CHECKS, check_site
-from silofl.hospital.policy import (
+from silofl.setup import extensions
+from silofl_hospital.site.check_site import CHECKS, check_site
+from silofl_hospital.site.policy import (
     check_brought_code,
     check_classes,
     check_egress,
@@ -20,8 +21,7 @@ from silofl.hospital.policy import (
     check_pin,
     check_rights,
 )
-from silofl.hospital.switch import check_pause
-from silofl.setup import extensions
+from silofl_hospital.site.switch import check_pause
 from tests.conftest import change_json
 
 from ..conftest import SMALL_UNET

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from silofl.hospital.prune import find_outdated
+from silofl_hospital.site.prune import find_outdated
 
 from .conftest import change_site
 

@@ -12,11 +12,11 @@ from silofl.cli import main
 from silofl.core.presets import all_ingredients
 from silofl.data.manifest import KEYS
 from silofl.data.records import KEYS as RECORD_KEYS
-from silofl.hospital.schema import SCHEMAS
 from silofl.setup.site import Site
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.phantoms.stains import make_stains
 from silofl_desk.studies.reference import study_keys
+from silofl_hospital.site.schema import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = sorted((ROOT / "jobs").glob("*/app/config/study.yaml"))

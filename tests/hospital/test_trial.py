@@ -13,10 +13,6 @@ from silofl.base.files import save_tensors, write_json
 from silofl.base.settings import parse
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.hospital import trial
-from silofl.hospital.candidate import read_candidate
-from silofl.hospital.data import check_data
-from silofl.hospital.trial import check_leaving, check_privacy, check_training, find_largest_volume
 from silofl.inference.contents import Contents
 from silofl.inference.directory import write_model_folder
 from silofl.inference.model_file import pack_model
@@ -26,6 +22,10 @@ from silofl.study import Study, load_study
 from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent
 from silofl_desk.studies.methods import find_method_algorithm
+from silofl_hospital.site import trial
+from silofl_hospital.site.candidate import read_candidate
+from silofl_hospital.site.data import check_data
+from silofl_hospital.site.trial import check_leaving, check_privacy, check_training, find_largest_volume
 from tests.conftest import change_json, list_records
 
 from ..conftest import SMALL_UNET

@@ -10,7 +10,7 @@ from PIL import Image
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
-from silofl.importing.importers import ImportOptions, import_layout
+from silofl_hospital.importing.importers import ImportOptions, import_layout
 from tests.conftest import records_of
 
 pytestmark = pytest.mark.usefixtures("decoded_here")

@@ -2,7 +2,7 @@ import pytest
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.contrasts import check_contrasts
-from silofl.importing.cases import Patterns, find_cases, parse_patterns
+from silofl_hospital.importing.cases import Patterns, find_cases, parse_patterns
 
 
 @pytest.fixture

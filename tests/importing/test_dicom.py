@@ -8,9 +8,9 @@ import pytest
 from pydicom.uid import generate_uid
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.importing.dicom import find_exams
-from silofl.importing.importers import ImportOptions, import_layout
 from silofl.reading.images import read_image
+from silofl_hospital.importing.dicom import find_exams
+from silofl_hospital.importing.importers import ImportOptions, import_layout
 from tests.conftest import group, records_of
 
 from .exams import write_exam, write_report, write_segmentation, write_series

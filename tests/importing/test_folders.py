@@ -9,7 +9,7 @@ from PIL import Image
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.site_data import load_site_data
-from silofl.importing.importers import ImportOptions, import_layout
+from silofl_hospital.importing.importers import ImportOptions, import_layout
 from tests.conftest import list_records
 
 pytestmark = pytest.mark.usefixtures("decoded_here")

@@ -6,8 +6,8 @@ from PIL import ExifTags, Image
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import read_manifest
-from silofl.importing import cases, importers
-from silofl.importing.importers import LAYOUTS, ImportOptions, import_layout
+from silofl_hospital.importing import cases, importers
+from silofl_hospital.importing.importers import LAYOUTS, ImportOptions, import_layout
 
 
 @pytest.fixture

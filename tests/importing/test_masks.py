@@ -8,8 +8,8 @@ import SimpleITK
 from PIL import Image
 
 from silofl.base.errors import DataError
-from silofl.importing.masks import Changes, Values, describe_changes, plan_mask, split_ending
 from silofl.reading.images import read_label
+from silofl_hospital.importing.masks import Changes, Values, describe_changes, plan_mask, split_ending
 
 AFFINE = np.array([[-0.6, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.6, -30], [0, 0, 0, 1]])
 BRAIN = Values({4: "lesion", 1: "organ"}, "name each value")

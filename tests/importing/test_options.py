@@ -1,8 +1,8 @@
 import pytest
 
 from silofl.base.errors import ConfigError
-from silofl.importing.importers import LAYOUTS
-from silofl.importing.options import ImportOptions
+from silofl_hospital.importing.importers import LAYOUTS
+from silofl_hospital.importing.options import ImportOptions
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import pydicom
 import pytest
 
 from silofl.base.errors import DataError
-from silofl.importing.cases import SiteCases, plan_cases
-from silofl.importing.masks import Values
-from silofl.importing.options import ImportOptions
-from silofl.importing.patients import assign_sites, read_patients, warn_unknown_patients
-from silofl.importing.site_files import UNKNOWN, SitePlan
+from silofl_hospital.importing.cases import SiteCases, plan_cases
+from silofl_hospital.importing.masks import Values
+from silofl_hospital.importing.options import ImportOptions
+from silofl_hospital.importing.patients import assign_sites, read_patients, warn_unknown_patients
+from silofl_hospital.importing.site_files import UNKNOWN, SitePlan
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import pydicom
 import pytest
 from pydicom.uid import generate_uid
 
-from silofl.importing.series import Series, read_export
+from silofl_hospital.importing.series import Series, read_export
 
 from .exams import write_report, write_series
 

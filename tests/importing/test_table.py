@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.importing.importers import ImportOptions, import_layout
+from silofl_hospital.importing.importers import ImportOptions, import_layout
 from tests.conftest import records_of
 
 from .exams import write_exam

@@ -2,7 +2,7 @@ import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
-from silofl.inference.answers import group_months, read_answers
+from silofl_hospital.inference.answers import group_months, read_answers
 
 PLAIN = {"input": "a", "time": "2026-03-05T10:00:00+00:00", "super_model": "f" * 64, "model": "north"}
 PLAIN |= {"scores": {}, "is_fallback": False}

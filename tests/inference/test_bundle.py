@@ -8,11 +8,11 @@ from PIL import Image
 from torch import nn
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.inference.bundle import FilePredictor
 from silofl.inference.directory import plain_study
-from silofl.inference.opened import open_model
 from silofl.inference.super_model import FALLBACK
 from silofl.study.sections import DoNotUseSettings
+from silofl_hospital.inference.bundle import FilePredictor
+from silofl_hospital.inference.opened import open_model
 
 ABOUT = {"members": ["global"], "facts": {}, "threshold": None}
 

@@ -18,12 +18,12 @@ from rich.console import Console
 import silofl
 from silofl.base.errors import ConfigError, DataError, ExitCode
 from silofl.cli import main
-from silofl.inference import command
-from silofl.inference.answers import read_answers
-from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
-from silofl.inference.output import write_map
 from silofl.study.sections import DoNotUseSettings
+from silofl_hospital.inference import command
+from silofl_hospital.inference.answers import read_answers
+from silofl_hospital.inference.command import Options, predict_inputs
+from silofl_hospital.inference.output import write_map
 
 RESIZE = {"transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
 
@@ -342,7 +342,8 @@ def titles(monkeypatch):
     """The lines over each picture that is drawn."""
     found = []
     monkeypatch.setattr(
-        "silofl.inference.picture.draw_overlay", lambda *arguments: found.append(arguments[-2].splitlines()) or b""
+        "silofl_hospital.inference.picture.draw_overlay",
+        lambda *arguments: found.append(arguments[-2].splitlines()) or b"",
     )
     return found
 

@@ -9,10 +9,10 @@ from pydicom.uid import generate_uid
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.cli import main
-from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import write_model_folder
 from silofl.reading.header import dicom_headers
 from silofl.reading.images import read_image, read_label
+from silofl_hospital.inference.dicom_seg import check_can_write, write_dicom_seg
 
 highdicom = pytest.importorskip("highdicom")
 

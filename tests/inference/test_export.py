@@ -20,11 +20,11 @@ from silofl.core.operating_point import MOST_PROBABLE
 from silofl.data.manifest import PARTS
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, write_model_folder
-from silofl.inference.opened import open_model
 from silofl.inference.readme import bundle_readme
 from silofl.study import STORED, Study
 from silofl.study.sections import CardSettings, DoNotUseSettings
 from silofl_desk.inference.export import _channel_names, _metadata, _refuse_commands, export_bundle
+from silofl_hospital.inference.opened import open_model
 
 from ..conftest import SMALL_UNET
 

@@ -7,8 +7,8 @@ from silofl.base.errors import ConfigError
 from silofl.cli import main
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
-from silofl.inference.home_statistics import take_home_statistics
 from silofl.training.home_statistics import fix_statistics
+from silofl_hospital.inference.home_statistics import take_home_statistics
 
 HOME = {"normalization": "batch_home"}
 

@@ -7,9 +7,15 @@ import pytest
 from PIL import Image
 
 from silofl.base.errors import DataError
-from silofl.inference.output import input_stem, model_sentence, prediction_record, prediction_sentence, write_map
 from silofl.inference.prediction import Prediction
 from silofl.reading.images import read_image
+from silofl_hospital.inference.output import (
+    input_stem,
+    model_sentence,
+    prediction_record,
+    prediction_sentence,
+    write_map,
+)
 
 
 @pytest.mark.parametrize(

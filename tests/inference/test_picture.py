@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.inference.picture import _choose_slices, _turn_upright, draw_overlay
+from silofl_hospital.inference.picture import _choose_slices, _turn_upright, draw_overlay
 
 LABELS = {1: "organ", 2: "$lesion$"}
 

@@ -27,11 +27,11 @@ from silofl.models import build_model
 from silofl.models.weights import read_start
 from silofl.parts.finished_model import ROLE, SCORES
 from silofl.parts.task import Message
-from silofl.report.page import Text
 from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.evaluations_page import compare_groups, evaluations_section
+from silofl_hospital.report.page import Text
 
 from ..conftest import WINDOWS, Play
 from .conftest import SITES

@@ -22,10 +22,16 @@ def desk_beside(wheel):
     return wheel.with_name(wheel.name.replace("silofl", "silofl_desk"))
 
 
+def hospital_beside(wheel):
+    """Return the place of the wheel that every machine installs besides."""
+    return wheel.with_name(wheel.name.replace("silofl", "silofl_hospital"))
+
+
 def write_wheels(folder):
-    """Write what stands for the two wheels, and return the first, which sites install."""
+    """Write what stands for the three wheels, and return the first."""
     wheel = folder / f"silofl-{__version__}-py3-none-any.whl"
     wheel.write_bytes(b"reviewed package")
+    hospital_beside(wheel).write_bytes(b"what persons start")
     desk_beside(wheel).write_bytes(b"what leads have besides")
     return wheel
 

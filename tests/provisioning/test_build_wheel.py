@@ -118,12 +118,12 @@ def read_files(folder):
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_checksums_of_two_wheels_of_which_pip_installs_the_sites_alone(tmp_path):
+def test_the_command_prints_the_checksums_of_three_wheels_of_which_pip_installs_the_sites_alone(tmp_path):
     command = [sys.executable, "-m", "provisioning", "build-wheel", tmp_path / "wheel"]
     printed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
-    wheel, desk = Path(printed[1]), Path(printed[3])
-    assert printed[::2] == [hashlib.sha256(one.read_bytes()).hexdigest() for one in (wheel, desk)]
-    assert wheel.parent == tmp_path / "wheel" and find_own_wheels(wheel, "lead") == [wheel, desk]
+    wheel, hospital, desk = (Path(path) for path in printed[1::2])
+    assert printed[::2] == [hashlib.sha256(one.read_bytes()).hexdigest() for one in (wheel, hospital, desk)]
+    assert wheel.parent == tmp_path / "wheel" and find_own_wheels(wheel, "lead") == [wheel, hospital, desk]
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "installed"]
     subprocess.run([*install, wheel], check=True, capture_output=True)
     found, wanted = (

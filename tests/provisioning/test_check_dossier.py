@@ -13,8 +13,8 @@ import pytest
 from provisioning.check_dossier import check_dossier
 from silofl.federation.egress import Gate, Request
 from silofl.federation.egress_log import EgressLog
-from silofl.hospital.candidate import read_candidate
 from silofl.parts.task import Message
+from silofl_hospital.site.candidate import read_candidate
 
 from ..hospital.conftest import candidate, change_site, federation, kit, pictures, study_file  # noqa: F401 - fixtures
 from ..hospital.test_dossier import RUN, dossier, site  # noqa: F401 - fixtures

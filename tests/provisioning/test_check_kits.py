@@ -24,7 +24,7 @@ from silofl.flare.policy import REPLACED, SITE_CLASSES
 from tests.conftest import change_json
 
 from ..conftest import readable_by_others
-from .conftest import make_small_network, replace_in
+from .conftest import hospital_beside, make_small_network, replace_in
 
 JOBS, LEAD = REPOSITORY / "jobs", "lead@study.example.org"
 
@@ -189,12 +189,12 @@ def test_policies_for_a_gpu_come_with_no_lock_for_the_cpu_and_the_other_way_roun
 def test_the_lock_is_that_of_the_kinds_device_and_install_names_its_python_and_its_sizes(kits, wheel):
     given = ("--wheel", str(wheel), "--kind", "hospital_gpu")
     assert main(["fill-kits", str(kits), *given, "--policies"]) == 0
-    installed = {name: read_lock(kits / name / "requirements.lock")[1:] for name in ("north", "server")}
+    installed = {name: read_lock(kits / name / "requirements.lock")[2:] for name in ("north", "server")}
     # The server trains nothing.
     assert installed == {"north": read_lock(CUDA_LOCKS["3.11"]), "server": read_lock(SITE_LOCK)}
     # A later wheel comes with the lock of the device that the site has by then.
     assert main(["fill-kits", str(kits / "north"), "--wheel", str(wheel)]) == 0
-    assert read_lock(kits / "north" / "requirements.lock")[1:] == installed["north"]
+    assert read_lock(kits / "north" / "requirements.lock")[2:] == installed["north"]
     assert main(["fill-kits", str(kits / "north"), *given, "--lock", str(CUDA_LOCKS["3.13"])]) == 0
     text = (kits / "north" / "INSTALL.md").read_text()
     assert "python3.13 -m venv" in text and "Python 3.13" in text and "3.11" not in text
@@ -218,8 +218,11 @@ def test_a_wheelhouse_of_another_wheel_or_lock_is_found(kits, wheel):
     packages = len(read_lock(kits / "north" / "requirements.lock"))
     (folder / wheel.name).write_bytes(wheel.read_bytes())
     found = the_only_failure(kits / "north")
-    assert f"must hold all packages of requirements.lock, and {packages - 1} are missing, absl-py" in found
-    (kits / "north" / "requirements.lock").write_text(f"# only ours\n{read_lock(kits / 'north' / LOCK)[0].line}\n")
+    assert f"must hold all packages of requirements.lock, and {packages - 1} are missing, silofl-hospital" in found
+    hospital = hospital_beside(wheel)
+    (folder / hospital.name).write_bytes(hospital.read_bytes())
+    lines = [package.line for package in read_lock(kits / "north" / LOCK)[:2]]
+    (kits / "north" / LOCK).write_text("\n".join(["# only ours", *lines, ""]))
     assert failures(kits / "north") == []
     (folder / wheel.name).write_bytes(b"of the release before")
     assert f"1 are missing, silofl {__version__} among them; fill it again" in the_only_failure(kits / "north")
@@ -335,7 +338,11 @@ def change_key(change):
         ("north", change_resources(class_list_enforcement_mode="warn"), "must be 'enforce', not 'warn'"),
         ("north", change_resources(app_validator=None), "app_validator in local/resources"),
         ("north", take_unsigned_jobs, "signed jobs must be required"),
-        ("north", lambda kit: (kit / "SHA256SUMS").unlink(), "must have the checksum of the wheel of silofl; fill"),
+        (
+            "north",
+            lambda kit: (kit / "SHA256SUMS").unlink(),
+            "must have the checksum of the wheel of silofl and silofl_hospital; fill",
+        ),
         (
             "north",
             lambda kit: (kit / "other-1.0-py3-none-any.whl").touch(),
@@ -346,7 +353,11 @@ def change_key(change):
         ("north", change_key(lambda key, other: shutil.copy(other, key)), "must be the key of startup/client.crt"),
         ("north", change_key(lambda key, other: key.chmod(0o640)), "client.key must be readable by its owner only"),
         (LEAD, change_wheel, "-py3-none-any.whl must have the checksum in SHA256SUMS"),
-        (LEAD, lambda kit: (kit / "SHA256SUMS").unlink(), "the wheel of silofl and silofl_desk; fill the kit with"),
+        (
+            LEAD,
+            lambda kit: (kit / "SHA256SUMS").unlink(),
+            "the wheel of silofl and silofl_desk and silofl_hospital; fill the kit with",
+        ),
         (LEAD, lambda kit: (kit / LOCK).unlink(), "requirements.lock must be there and have a version and a"),
         ("server", empty_store_at_restart, "durable folder, not /tmp/nvflare/jobs-storage"),
     ],

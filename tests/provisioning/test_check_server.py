@@ -18,7 +18,7 @@ from silofl.cli import main
 from silofl.flare.job_loop import HEALTH
 from silofl.flare.kit import read_kit
 from silofl.flare.stores import set_stores
-from silofl.hospital import check_server, machine, network
+from silofl_hospital.site import check_server, machine, network
 
 GIB = 1 << 30
 

@@ -11,7 +11,7 @@ from provisioning.checks import find_private_keys
 from provisioning.workspace import REPOSITORY
 from silofl.flare.kit import read_kit
 
-from .conftest import desk_beside
+from .conftest import desk_beside, hospital_beside
 
 # Some twenty processes, as the page has them; what fills and checks kits is tried in seconds beside this file.
 pytestmark = [pytest.mark.long, pytest.mark.slow]
@@ -30,7 +30,7 @@ def carried_out(tmp_path_factory, wheel):
     folder = tmp_path_factory.mktemp("distributed")
     for name in ("provisioning", "site_configs", "jobs"):
         (folder / name).symlink_to(REPOSITORY / name)
-    for one in (wheel, desk_beside(wheel)):
+    for one in (wheel, hospital_beside(wheel), desk_beside(wheel)):
         (folder / one.name).write_bytes(one.read_bytes())
     # NVFlare keeps a record of requests in the home folder.
     environment = os.environ | {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

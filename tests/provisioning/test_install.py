@@ -26,12 +26,12 @@ from provisioning.wheelhouse import fill_wheelhouse
 from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder
 from silofl.base.settings import load_settings
 from silofl.flare.kit import read_kit
-from silofl.hospital import machine as machine_check
-from silofl.hospital.candidate import Candidate
 from silofl.setup.site import Site
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.processes import ProcessTree
+from silofl_hospital.site import machine as machine_check
+from silofl_hospital.site.candidate import Candidate
 
 JOBS = REPOSITORY / "jobs"
 STUDY = JOBS / "harmofl_phantoms" / "app" / "config" / "study.yaml"

@@ -19,7 +19,7 @@ from silofl.flare.line import make_settings
 from silofl.flare.stores import read_stores
 
 from ..conftest import readable_by_others, set_umask
-from .conftest import desk_beside, make_small_network
+from .conftest import desk_beside, hospital_beside, make_small_network
 
 SITES = ("north", "south", "east")
 
@@ -113,27 +113,30 @@ def test_a_persons_kit_says_how_it_is_used_in_place_of_nvflares_pages(workspace,
     )
 
 
-def test_a_lead_gets_both_wheels_with_a_lock_of_them_and_others_what_their_own_page_installs(kits, wheel):
-    desk = desk_beside(wheel)
-    installed = {"lead@study.example.org": {wheel.name, desk.name}, "admin@study.example.org": {wheel.name}}
+def test_a_lead_gets_three_wheels_with_a_lock_of_them_and_others_what_their_own_page_installs(kits, wheel):
+    hospital, desk = hospital_beside(wheel), desk_beside(wheel)
+    of_all = {wheel.name, hospital.name}
+    installed = {"lead@study.example.org": {*of_all, desk.name}, "admin@study.example.org": of_all}
     installed |= dict.fromkeys((f"it@{site}.example.org" for site in SITES), set())
     for name in ("server", *SITES, *installed):
-        kit, wheels = kits / name, installed.get(name, {wheel.name})
+        kit, wheels = kits / name, installed.get(name, of_all)
         assert {path.name for path in kit.glob("*.whl")} == wheels, name
         assert (kit / LOCK).is_file() is (kit / SBOM).is_file() is (kit / "SHA256SUMS").is_file() is bool(wheels), name
         assert ("--require-hashes" in (kit / "INSTALL.md").read_text()) is bool(wheels), name
     lead = kits / "lead@study.example.org"
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=lead, check=True, capture_output=True)
-    own, locked = [name_package(one, digest_file(one)) for one in (wheel, desk)], read_lock(SITE_LOCK)
+    own, locked = [name_package(one, digest_file(one)) for one in (wheel, hospital, desk)], read_lock(SITE_LOCK)
     assert read_lock(lead / LOCK) == own + locked
-    assert len(json.loads((lead / SBOM).read_text())["components"]) == len(locked) + 1
+    assert len(json.loads((lead / SBOM).read_text())["components"]) == len(locked) + 2
     assert digest_file(lead / "SHA256SUMS") in (lead / "INSTALL.md").read_text()
 
 
-def test_a_wheel_without_the_desks_beside_it_makes_no_kit_of_a_lead_and_those_of_hospitals(kits, tmp_path, capsys):
-    (alone,) = (kits / "north").glob("*.whl")
+def test_a_wheel_without_the_desks_beside_it_makes_no_kit_of_a_lead_and_those_of_hospitals(
+    kits, wheel, tmp_path, capsys
+):
+    alone = kits / "north" / wheel.name
     assert make(PROJECT, tmp_path / "ws", alone) == 2 and not (tmp_path / "ws").exists()
-    sentence = f"{desk_beside(alone).name} must be beside {alone}, for the kit of a lead; it is not there: build both"
+    sentence = f"{desk_beside(alone).name} must be beside {alone}, for the kit of a lead; it is not there: build all"
     assert sentence in capsys.readouterr().err
     before = (kits / "north" / "INSTALL.md").stat().st_mtime_ns
     assert main(["fill-kits", str(kits), "--wheel", str(alone)]) == 2
@@ -148,7 +151,7 @@ def test_a_further_lead_gets_the_wheels_of_the_first_or_those_that_are_named(wor
 
     assert add("second@study.example.org") == 0
     first, second = kits / "lead@study.example.org", kits / "second@study.example.org"
-    for name in (wheel.name, desk_beside(wheel).name, LOCK, SBOM):
+    for name in (wheel.name, hospital_beside(wheel).name, desk_beside(wheel).name, LOCK, SBOM):
         assert (second / name).read_bytes() == (first / name).read_bytes()
     kit = read_kit(second)
     assert (kit.kind, kit.role, kit.org) == ("admin", "lead", "study") and main(["check-kits", str(workspace)]) == 0
@@ -156,7 +159,7 @@ def test_a_further_lead_gets_the_wheels_of_the_first_or_those_that_are_named(wor
     for lead in (first, second):
         assert main(["remove-kit", str(workspace), lead.name]) == 0
     assert add("third@study.example.org") == 2 and not (kits / "third@study.example.org").exists()
-    assert "build both with build-wheel, and name silofl's with --wheel" in capsys.readouterr().err
+    assert "build all with build-wheel, and name silofl's with --wheel" in capsys.readouterr().err
     assert add("third@study.example.org", "--wheel", str(wheel)) == 0
 
 
@@ -261,7 +264,8 @@ def test_a_second_call_changes_nothing_and_a_new_wheel_what_depends_on_it(worksp
     assert files_of(workspace) == before
     new = tmp_path / wheel.name
     new.write_bytes(b"next version")
-    desk_beside(new).write_bytes(desk_beside(wheel).read_bytes())
+    for beside in (hospital_beside, desk_beside):
+        beside(new).write_bytes(beside(wheel).read_bytes())
     assert make(PROJECT, workspace, new, "--host", "localhost") == 0
     after = files_of(workspace)
     changed = {path.name for path in before.keys() | after.keys() if before.get(path) != after.get(path)}

@@ -50,13 +50,13 @@ from silofl.federation.results import read_results
 from silofl.flare.in_flight import PROGRESS
 from silofl.flare.kit import read_kit
 from silofl.flare.one_machine import ask_machines
-from silofl.hospital.network import fetch_certificate, shake_hands
 from silofl.recipes import HarmoFLRecipe
 from silofl.study import load_study
 from silofl_desk.flare.lead import ABANDONED
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.processes import ProcessTree
 from silofl_desk.studies.simulation import study_file
+from silofl_hospital.site.network import fetch_certificate, shake_hands
 from tests.conftest import list_records
 
 from ..conftest import readable_by_others, set_umask

@@ -83,7 +83,14 @@ def test_a_site_has_what_a_study_may_ask_of_every_site():
 def test_the_lock_has_every_package_that_is_installed_here():
     done = subprocess.run([sys.executable, "-m", "pip", "list", "--format", "json"], capture_output=True, text=True)
     installed = {canonicalize_name(one["name"]) for one in json.loads(done.stdout)}
-    assert installed - versions(EVERYTHING).keys() <= {"pip", "setuptools", "silofl", "silofl-desk", "silofl-clinic"}
+    assert installed - versions(EVERYTHING).keys() <= {
+        "pip",
+        "setuptools",
+        "silofl",
+        "silofl-hospital",
+        "silofl-desk",
+        "silofl-clinic",
+    }
 
 
 def test_a_lock_of_sites_alone_is_written_where_it_is_asked_for(tmp_path, monkeypatch):
@@ -169,13 +176,14 @@ def test_a_lock_is_read_as_it_was_written(tmp_path):
 
 def test_a_kit_has_the_lock_and_the_list_of_all_that_it_installs(kits):
     for name in ("north", "server"):
-        own, *others = read_lock(kits / name / "requirements.lock")
+        own, hospital, *others = read_lock(kits / name / "requirements.lock")
         assert own == Package("silofl", __version__, hashlib.sha256(b"reviewed package").hexdigest())
+        assert hospital == Package("silofl-hospital", __version__, hashlib.sha256(b"what persons start").hexdigest())
         assert others == read_lock(SITE_LOCK)
         found = json.loads((kits / name / "sbom.json").read_text())
         jsonschema.validate(found, CYCLONEDX)
-        assert found == sbom(own, others) and found["metadata"]["component"]["name"] == "silofl"
-        assert len(found["components"]) == len(others)
+        assert found == sbom(own, [hospital, *others]) and found["metadata"]["component"]["name"] == "silofl"
+        assert len(found["components"]) == len(others) + 1
         checksum = hashlib.sha256((kits / name / "requirements.lock").read_bytes()).hexdigest()
         assert f"| SHA-256 of `requirements.lock` | `{checksum}` |" in (kits / name / "INSTALL.md").read_text()
 
@@ -238,7 +246,7 @@ def test_a_wheelhouse_takes_no_other_file_of_a_version_and_is_of_a_filled_kit(ki
 @pytest.mark.slow
 def test_a_lead_installs_both_wheels_and_the_lock_by_the_page_of_the_kit_and_nothing_else(kits, tmp_path):
     lead, wheels, small_lock = kits / "lead@study.example.org", tmp_path / "wheels", tmp_path / "some.lock"
-    for name in ("silofl", "silofl_desk"):
+    for name in ("silofl", "silofl_hospital", "silofl_desk"):
         write_wheel(wheels, name)
     header = f"for Python {sys.version_info.major}.{sys.version_info.minor}"
     small_lock.write_text(lock_text([write_wheel(tmp_path / "index", "otherpackage")], header))

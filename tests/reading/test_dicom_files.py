@@ -6,10 +6,10 @@ import pytest
 from pydicom.data import get_testdata_file
 
 from silofl.base.errors import DataError
-from silofl.importing.series import read_export
 from silofl.reading import dicom_files
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.header import dicom_headers
+from silofl_hospital.importing.series import read_export
 
 
 def inflate(path):

@@ -13,13 +13,13 @@ from pydicom.uid import (
 )
 
 from silofl.base.errors import DataError
-from silofl.importing.masks import Values, plan_mask
 from silofl.reading import decoded, decoder
 from silofl.reading.dicom_segments import read_segmentation
 from silofl.reading.header import find_segmentation
 from silofl.reading.images import read_image, read_label
 from silofl.reading.label_grid import lay_on_image
 from silofl.reading.segments import Segment, read_dicom_segments
+from silofl_hospital.importing.masks import Values, plan_mask
 from tests.data.conftest import edit
 
 LABELS = {1: "organ", 2: "lesion"}

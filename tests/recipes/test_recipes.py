@@ -7,7 +7,7 @@ import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.data.site_data import load_site_data
-from silofl.importing.importers import RECIPES, import_layout
+from silofl_hospital.importing.importers import RECIPES, import_layout
 from tests.conftest import JOBS
 from tests.recipes.made_sets import CASES, write_camelyon17, write_prostate
 from tests.recipes.run_recipes import run_recipe

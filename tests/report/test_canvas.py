@@ -6,7 +6,7 @@ import pytest
 from matplotlib.lines import Line2D
 from PIL import Image
 
-from silofl.report.canvas import (
+from silofl_hospital.report.canvas import (
     LINE_COLOURS,
     MUTED,
     PAGE,

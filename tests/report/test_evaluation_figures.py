@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from silofl.report.evaluation_figures import roc_image
+from silofl_hospital.report.evaluation_figures import roc_image
 
 SCORES = {"auroc": 0.75, "recall": 0.5, "specificity": 1.0}
 

@@ -6,8 +6,8 @@ from scipy.stats import norm
 from silofl.core.heterogeneity import pool_estimates
 from silofl.core.intervals import Estimate
 from silofl.inference.evaluations import ALL, MISSING, Evaluations, HospitalEvaluation
-from silofl.report.page import Text
 from silofl_desk.report.evaluations_page import compare_groups, evaluations_section, hospital_tables, list_chance
+from silofl_hospital.report.page import Text
 
 
 def hospital(dice, distance, unit="patient"):

@@ -11,7 +11,6 @@ from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record
 from silofl.core.gain import BETTER, WORSE
 from silofl.federation.results import read_results
-from silofl.report.page import Items, Tiles
 from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
@@ -27,6 +26,7 @@ from silofl_desk.report.verdict_words import ONE_START
 from silofl_desk.studies.comparison import JOINING_NOTE
 from silofl_desk.studies.hospitals import NOTE
 from silofl_desk.studies.print_results import print_results
+from silofl_hospital.report.page import Items, Tiles
 from tests.conftest import JOBS
 from tests.report.conftest import joined
 

@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 from markupsafe import Markup
 
-from silofl.report.canvas import PageImage, Plot, make_image, make_panels
-from silofl.report.page import (
+from silofl_hospital.report.canvas import PageImage, Plot, make_image, make_panels
+from silofl_hospital.report.page import (
     Banner,
     Block,
     Code,
@@ -40,7 +40,7 @@ from silofl.report.page import (
     write_figures,
     write_with_files,
 )
-from silofl.report.tables import TextTable
+from silofl_hospital.report.tables import TextTable
 from tests.report.conftest import rows_of
 
 

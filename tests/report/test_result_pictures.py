@@ -7,8 +7,6 @@ import pytest
 from PIL import Image
 
 from silofl.core.gain import BETTER
-from silofl.report.canvas import PAGE
-from silofl.report.outlines import LABEL_COLOURS, grey_window, label_colours, short_metric, write_title
 from silofl_desk.report.result_pictures import (
     case_image,
     case_images,
@@ -19,6 +17,8 @@ from silofl_desk.report.result_pictures import (
     shared_window,
 )
 from silofl_desk.report.run_records import RunRecords, read_run
+from silofl_hospital.report.canvas import PAGE
+from silofl_hospital.report.outlines import LABEL_COLOURS, grey_window, label_colours, short_metric, write_title
 from tests.report.conftest import LABELS, joined
 
 

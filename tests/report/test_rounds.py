@@ -6,7 +6,6 @@ import pytest
 from PIL import Image
 
 from silofl.base.schema import read_record
-from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.rounds import (
     MEAN_LINE,
@@ -22,6 +21,7 @@ from silofl_desk.report.rounds import (
     weights_image,
 )
 from silofl_desk.report.run_records import SiteWeights, read_run
+from silofl_hospital.report.canvas import LINE_COLOURS, PAGE, encode_png
 from tests.report.conftest import shown_colours
 
 BEFORE = ([0.5, 0.3, 0.2], [0.3, 0.5, 0.2], [0.25, 0.25, 0.5])

@@ -4,7 +4,6 @@ from typing import get_args
 import pytest
 
 from silofl.base.schema import dump_record
-from silofl.report.metrics import metric_sentence
 from silofl.study.data_settings import SplitUnit
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
@@ -22,6 +21,7 @@ from silofl_desk.report.sentences import (
     unfinished_sentence,
 )
 from silofl_desk.studies.print_results import print_results
+from silofl_hospital.report.metrics import metric_sentence
 from tests.report.conftest import joined
 
 

@@ -3,8 +3,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from silofl.report.canvas import LINE_COLOURS
-from silofl.report.page import Heading, Picture, Table, Text
 from silofl_desk.report.left_out_site import unseen_section, unseen_sentence
 from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.report.super_model_page import (
@@ -22,6 +20,8 @@ from silofl_desk.report.super_model_page import (
     super_model_sections,
     threshold_sentence,
 )
+from silofl_hospital.report.canvas import LINE_COLOURS
+from silofl_hospital.report.page import Heading, Picture, Table, Text
 from tests.report.conftest import shown_colours
 
 

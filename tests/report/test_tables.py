@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from silofl.report.tables import TextTable, format_bytes, format_duration, format_number, markdown_table, print_table
 from silofl_desk.report.result_tables import calling_table, label_table, mean_and_deviation, metric_columns, site_table
 from silofl_desk.report.sentences import (
     calling_sentence,
@@ -17,6 +16,14 @@ from silofl_desk.report.sentences import (
 from silofl_desk.studies.comparison import list_limits
 from silofl_desk.studies.method_rows import compute_further_averages
 from silofl_desk.studies.print_results import print_results
+from silofl_hospital.report.tables import (
+    TextTable,
+    format_bytes,
+    format_duration,
+    format_number,
+    markdown_table,
+    print_table,
+)
 
 SURFACE = {"hd95": 12.25, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
 NO_SURFACE = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 3}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from silofl.base.errors import DataError
-from silofl.importing.partition import split_by_patient
 from silofl_desk.sets.dealing import deal_equally, deal_shares, draw_shares, shard_sites, split_by_class
+from silofl_hospital.importing.partition import split_by_patient
 
 PATIENTS = [f"p{number}" for number in range(50)]
 LABELS = np.repeat(np.arange(4), [100, 200, 50, 150])

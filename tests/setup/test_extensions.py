@@ -19,7 +19,6 @@ from silofl.data.transforms import build_augmentation, check_transforms
 from silofl.data.volumes import Volumes
 from silofl.federation.results import read_results
 from silofl.federation.site import SiteRounds
-from silofl.hospital.candidate import Candidate
 from silofl.models import build_plain_model
 from silofl.parts.answer import public_reason
 from silofl.setup import extensions
@@ -30,6 +29,7 @@ from silofl.training.losses import check_loss, make_loss
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies import simulate
 from silofl_desk.studies.simulation import Simulation
+from silofl_hospital.site.candidate import Candidate
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "jobs" / "fedavg_phantoms"

@@ -32,7 +32,7 @@ def phantoms(tmp_path_factory):
 @pytest.fixture
 def undrawn(undrawn, monkeypatch):
     """Encode no figure, and draw each once, not for a phone too."""
-    monkeypatch.setattr("silofl.report.canvas.MOST_ON_A_PHONE", math.inf)
+    monkeypatch.setattr("silofl_hospital.report.canvas.MOST_ON_A_PHONE", math.inf)
 
 
 def write_result(run, study, **changes):

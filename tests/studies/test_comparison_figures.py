@@ -1,6 +1,5 @@
 import pytest
 
-from silofl.report.canvas import PAGE, PHONE
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION, mean_over_sites
 from silofl_desk.report.run_records import read_run
@@ -12,6 +11,7 @@ from silofl_desk.studies.comparison_figures import (
     find_shared_case,
     run_curves,
 )
+from silofl_hospital.report.canvas import PAGE, PHONE
 from tests.report.conftest import LABELS
 
 

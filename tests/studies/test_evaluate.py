@@ -31,13 +31,13 @@ from silofl.inference.directory import plain_study, write_model_folder
 from silofl.inference.evaluation import Evaluation
 from silofl.models import build_model
 from silofl.models.selector import build_selector
-from silofl.report.evaluation_page import judge_release
 from silofl.study import Study
 from silofl.study.sections import DoNotUseSettings
 from silofl.training.metrics import group_positions
 from silofl_desk.inference.export import export_bundle
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE
 from silofl_desk.studies.leave_out import measure_models
+from silofl_hospital.report.evaluation_page import judge_release
 
 from ..conftest import SMALL_UNET, change_json
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.importing.importers import LAYOUTS
+from silofl_hospital.importing.importers import LAYOUTS
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -20,11 +20,11 @@ from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read_model_folder, write_model_folder
 from silofl.models.selector import build_selector
-from silofl.report.evaluation_page import format_estimate
-from silofl.report.page import print_blocks
 from silofl.study import Study
 from silofl_desk.report.left_out_site import unseen_section, unseen_sentence, unseen_table
 from silofl_desk.studies.leave_out import assemble_models, measure_models, run_unseen_test
+from silofl_hospital.report.evaluation_page import format_estimate
+from silofl_hospital.report.page import print_blocks
 
 from ..conftest import SMALL_UNET, write_site
 from ..report.conftest import joined

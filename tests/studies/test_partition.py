@@ -4,7 +4,14 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from silofl.report.partition import TEST, TRAINING, partition_image, partition_table, print_partition, write_partition
+from silofl_hospital.report.partition import (
+    TEST,
+    TRAINING,
+    partition_image,
+    partition_table,
+    print_partition,
+    write_partition,
+)
 
 COUNTS = {
     "east": {"training": {"heart": 8, "liver": 2}, "validation": {"heart": 1}, "test": {"heart": 4, "spleen": 3}},

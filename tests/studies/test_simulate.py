@@ -15,11 +15,11 @@ from rich.console import Console
 
 from silofl.base.errors import ConfigError
 from silofl.data.counts import digest_data
-from silofl.report.page import Text, make_section
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE
 from silofl_desk.studies import prepare, shared_batchnorm, simulate
 from silofl_desk.studies.simulation import Simulation, settle_job, study_file
+from silofl_hospital.report.page import Text, make_section
 
 from .conftest import JOB, RECEIVER, write_result
 

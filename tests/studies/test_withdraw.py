@@ -12,9 +12,9 @@ from cryptography.x509.oid import NameOID
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
 from silofl.cli import main
-from silofl.inference import withdrawn
-from silofl.inference.withdrawn import FILE, ROOT, Withdrawn, check_not_withdrawn
 from silofl_desk.studies.withdraw import sign_list
+from silofl_hospital.inference import withdrawn
+from silofl_hospital.inference.withdrawn import FILE, ROOT, Withdrawn, check_not_withdrawn
 
 MODEL, OTHER = "a" * 64, "b" * 64
 

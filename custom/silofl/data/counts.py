@@ -57,7 +57,7 @@ class SiteCounts:
         contrasts_lacking: The study's contrasts that some of its cases lack; None where that was not recorded.
         spacing_mm: Of its training volumes as they are prepared, median along each axis; None where their files do not
             state it, or that was not recorded.
-        doubts: What should be looked at, sentences of `silofl.data.input_warnings`.
+        doubts: What should be looked at, sentences of `silofl_hospital.site.input_warnings`.
         population: What is known of the training patients, as their sex -> group -> patients; None of too few.
         content: `digest_data`; None where that was not recorded.
     """

@@ -1,6 +1,6 @@
 """Which images a run learnt from at a site, by their pixels, so that none passes as a test once it is named otherwise.
 
-The file names cases and stays at the site; `silofl.hospital.forget_patient` takes a patient's out of it.
+The file names cases and stays at the site; `silofl_hospital.site.forget_patient` takes a patient's out of it.
 """
 
 from collections.abc import Iterable, Mapping

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from silofl.arguments.clinic import SUPER_MODEL
 from silofl.base.options import KIT, add_by, add_json, parse_count, parse_natural
 from silofl_desk.options import JOB, RUN, add_job, add_rounds, add_set
+from silofl_hospital.arguments.clinic import SUPER_MODEL
 
 
 def add_estimate(parser: argparse.ArgumentParser) -> None:

@@ -20,9 +20,9 @@ from silofl.inference.evaluations import (
     HospitalEvaluation,
     has_unlike_classes,
 )
-from silofl.report.evaluation_page import LEVEL, RESEARCH, format_score, name_score
-from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
-from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable
+from silofl_hospital.report.evaluation_page import LEVEL, RESEARCH, format_score, name_score
+from silofl_hospital.report.page import Block, Heading, PageSection, Table, Text, make_section
+from silofl_hospital.report.tables import METRIC_NAMES, NOT_SAID, TextTable
 
 NAMES = METRIC_NAMES | {
     "dice": "Dice",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.report.canvas import GRID, INK, MUTED, escape_math
+from silofl_hospital.report.canvas import GRID, INK, MUTED, escape_math
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,11 +6,11 @@ import numpy as np
 
 from silofl.inference.choice import ENSEMBLE
 from silofl.models.roles import GLOBAL
-from silofl.report.evaluation_page import evaluation_blocks
-from silofl.report.page import Heading, PageSection, Table, Text, make_note, make_section
-from silofl.report.tables import MISSING, TextTable, format_number
 from silofl_desk.report.run_records import RowRuns
 from silofl_desk.report.unseen import UnseenTest
+from silofl_hospital.report.evaluation_page import evaluation_blocks
+from silofl_hospital.report.page import Heading, PageSection, Table, Text, make_note, make_section
+from silofl_hospital.report.tables import MISSING, TextTable, format_number
 
 # Hospital that took no part and metric -> name of the method -> its tests there.
 UnseenTests = dict[tuple[str, str], dict[str, list[UnseenTest]]]

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from silofl.federation.results import Results
-from silofl.report.canvas import (
+from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
+from silofl.training.metrics import mean_of_known
+from silofl_desk.report.result_tables import MODEL_NAMES, case_metric
+from silofl_desk.report.run_records import CasePictures, RowRuns, RunRecords
+from silofl_desk.report.verdict_words import count_verdicts
+from silofl_hospital.report.canvas import (
     INK,
     LINE_COLOURS,
     MUTED,
@@ -24,7 +29,7 @@ from silofl.report.canvas import (
     make_panels,
     style_axes,
 )
-from silofl.report.outlines import (
+from silofl_hospital.report.outlines import (
     CaseColumn,
     Window,
     draw_cases,
@@ -36,12 +41,7 @@ from silofl.report.outlines import (
     show_image,
     write_title,
 )
-from silofl.report.tables import format_number
-from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
-from silofl.training.metrics import mean_of_known
-from silofl_desk.report.result_tables import MODEL_NAMES, case_metric
-from silofl_desk.report.run_records import CasePictures, RowRuns, RunRecords
-from silofl_desk.report.verdict_words import count_verdicts
+from silofl_hospital.report.tables import format_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,11 @@ import numpy as np
 
 from silofl.core.findings import name_absence, sort_labels
 from silofl.federation.results import Results
-from silofl.report.tables import (
+from silofl.study.sections import CLASS_MEANS, RANKED
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
+from silofl.training.metrics import mean_of_known, pool_values
+from silofl.training.site_score import SiteScore
+from silofl_hospital.report.tables import (
     METRIC_NAMES,
     MISSING,
     NOT_SAID,
@@ -16,10 +20,6 @@ from silofl.report.tables import (
     format_distance,
     format_number,
 )
-from silofl.study.sections import CLASS_MEANS, RANKED
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.metrics import mean_of_known, pool_values
-from silofl.training.site_score import SiteScore
 
 # The column of `site_table`.
 VALIDATION = 5

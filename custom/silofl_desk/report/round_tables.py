@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from silofl.federation.ledger import Round, latest_software
-from silofl.report.tables import MISSING, TextTable, format_bytes
+from silofl_hospital.report.tables import MISSING, TextTable, format_bytes
 
 KINDS = ("late", "failed", "refused")
 SOFTWARE = ("silofl", "nvflare", "torch", "python")

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from silofl.federation.ledger import Round, explain_choice, find_best_round
-from silofl.report.canvas import (
+from silofl.training.metrics import mean_of_known
+from silofl.training.site_score import SiteScore, mean_of_scores
+from silofl_desk.report.heat_map import MOST_SITES_WITH_NUMBERS, draw_heat_map
+from silofl_desk.report.run_records import RunRecords, SiteWeights
+from silofl_desk.report.sentences import describe_model
+from silofl_hospital.report.canvas import (
     INK,
     MUTED,
     Curves,
@@ -25,12 +30,7 @@ from silofl.report.canvas import (
     line_style,
     make_image,
 )
-from silofl.report.tables import format_number
-from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore, mean_of_scores
-from silofl_desk.report.heat_map import MOST_SITES_WITH_NUMBERS, draw_heat_map
-from silofl_desk.report.run_records import RunRecords, SiteWeights
-from silofl_desk.report.sentences import describe_model
+from silofl_hospital.report.tables import format_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,8 +11,29 @@ from silofl.federation.cautions import list_cautions
 from silofl.federation.ledger import Round
 from silofl.federation.missing_parts import describe_complete_model, describe_missing_part
 from silofl.federation.results import UNFINISHED
-from silofl.report.metrics import metric_sentence
-from silofl.report.page import (
+from silofl.training.joined import FEDERATED
+from silofl_desk.report import sentences
+from silofl_desk.report.evaluations_page import evaluations_section, list_chance
+from silofl_desk.report.left_out_site import unseen_section
+from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
+from silofl_desk.report.result_tables import (
+    calling_table,
+    describe_round,
+    label_table,
+    name_models,
+    site_table,
+    tested_sites,
+)
+from silofl_desk.report.round_tables import participation_table, software_table, traffic_table
+from silofl_desk.report.rounds import (
+    curve_images,
+    is_validated_with_selector,
+    weights_image,
+)
+from silofl_desk.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
+from silofl_desk.report.super_model_page import super_model_sections
+from silofl_hospital.report.metrics import metric_sentence
+from silofl_hospital.report.page import (
     REPORT,
     Banner,
     Block,
@@ -38,28 +59,7 @@ from silofl.report.page import (
     make_section,
     write_with_files,
 )
-from silofl.report.tables import MISSING, TextTable, format_count, format_duration, format_number
-from silofl.training.joined import FEDERATED
-from silofl_desk.report import sentences
-from silofl_desk.report.evaluations_page import evaluations_section, list_chance
-from silofl_desk.report.left_out_site import unseen_section
-from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
-from silofl_desk.report.result_tables import (
-    calling_table,
-    describe_round,
-    label_table,
-    name_models,
-    site_table,
-    tested_sites,
-)
-from silofl_desk.report.round_tables import participation_table, software_table, traffic_table
-from silofl_desk.report.rounds import (
-    curve_images,
-    is_validated_with_selector,
-    weights_image,
-)
-from silofl_desk.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
-from silofl_desk.report.super_model_page import super_model_sections
+from silofl_hospital.report.tables import MISSING, TextTable, format_count, format_duration, format_number
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 SEVERITY = ("good", "warning", "bad")

@@ -26,12 +26,12 @@ from silofl.federation.unscored import unscored_results
 from silofl.inference.choice import ENSEMBLE
 from silofl.inference.evaluations import FILE as EVALUATIONS
 from silofl.inference.evaluations import Evaluations
-from silofl.report.tables import TextTable
 from silofl.study import STORED, Study, load_study, plain_study
 from silofl.study.sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.unseen import UnseenTest, read_unseen
+from silofl_hospital.report.tables import TextTable
 
 # Of a simulation's copy of its job.
 CONFIG = Path("job", "app", "config")

@@ -18,7 +18,6 @@ from silofl.federation.more_rounds import find_obstacle
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
 from silofl.inference.own_tests import LEARNT
-from silofl.report.tables import METRIC_NAMES, TextTable, format_number
 from silofl.study import STORED, load_study
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
@@ -27,6 +26,7 @@ from silofl.training.site_score import SiteScore
 from silofl_desk.report.result_tables import case_metric, label_columns, list_extra_metrics, name_models, read_table
 from silofl_desk.report.run_records import CONFIG
 from silofl_desk.report.verdict_words import federation_sentence, network_sentence
+from silofl_hospital.report.tables import METRIC_NAMES, TextTable, format_number
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"

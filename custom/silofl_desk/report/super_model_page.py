@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.federation.results import Results, SuperResults
-from silofl.report.canvas import (
+from silofl.training.site_score import Counts, SelectorCounts, Values
+from silofl_desk.report.result_tables import name_tested, tested_sites
+from silofl_desk.report.run_records import RunRecords
+from silofl_hospital.report.canvas import (
     GRID,
     PageImage,
     Plot,
@@ -24,7 +27,7 @@ from silofl.report.canvas import (
     make_panels,
     point_style,
 )
-from silofl.report.page import (
+from silofl_hospital.report.page import (
     Blocks,
     Heading,
     HeatCell,
@@ -38,10 +41,7 @@ from silofl.report.page import (
     make_note,
     make_section,
 )
-from silofl.report.tables import TextTable, format_number
-from silofl.training.site_score import Counts, SelectorCounts, Values
-from silofl_desk.report.result_tables import name_tested, tested_sites
-from silofl_desk.report.run_records import RunRecords
+from silofl_hospital.report.tables import TextTable, format_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

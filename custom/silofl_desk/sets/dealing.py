@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
-from silofl.importing.partition import check_fractions, deal_parts
+from silofl_hospital.importing.partition import check_fractions, deal_parts
 
 
 def split_by_class(

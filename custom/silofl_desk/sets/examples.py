@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
-from silofl.hospital.import_data import report_import
-from silofl.importing.importers import write_plans
-from silofl.importing.options import ImportOptions
-from silofl.importing.site_files import UNKNOWN, JsonRecord, SitePlan, Writer, split_patients
 from silofl.reading.access import link_or_copy
 from silofl_desk.sets.dealing import deal_equally, deal_shares, draw_shares, shard_sites, split_by_class
 from silofl_desk.sets.options import DIRICHLET, OWN, SHARDS, Dealing
+from silofl_hospital.importing.importers import write_plans
+from silofl_hospital.importing.options import ImportOptions
+from silofl_hospital.importing.site_files import UNKNOWN, JsonRecord, SitePlan, Writer, split_patients
+from silofl_hospital.site.import_data import report_import
 
 # With fewer a site that is cut into parts has too little to train on: BatchNorm cannot learn from one example.
 MIN_EXAMPLES = 8

@@ -14,8 +14,6 @@ from silofl.base.errors import ConfigError, ExitCode, SiloFLError
 from silofl.base.files import write_json, write_text
 from silofl.base.options import make_console
 from silofl.federation.results import Results, read_results
-from silofl.report.page import print_blocks
-from silofl.report.tables import format_duration, markdown_table, print_lines, print_table
 from silofl_desk.options import check_backend, path_to_text, read_changes
 from silofl_desk.report.run_records import RowRuns, RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
@@ -36,6 +34,8 @@ from silofl_desk.studies.method_rows import CENTRALISED, method_sites
 from silofl_desk.studies.method_table import methods_notes, methods_table, methods_values
 from silofl_desk.studies.simulation import changed_study
 from silofl_desk.studies.weights import find_weights_file
+from silofl_hospital.report.page import print_blocks
+from silofl_hospital.report.tables import format_duration, markdown_table, print_lines, print_table
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from silofl.core.gain import FAMILY_LEVEL, WORSE, holm
 from silofl.federation.results import Results
-from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import (
@@ -27,6 +26,7 @@ from silofl_desk.report.sentences import (
 )
 from silofl_desk.report.verdict_words import count_verdicts
 from silofl_desk.studies.conditions import describe_groups, group_rows_by_value, has_other_data
+from silofl_hospital.report.tables import MISSING, TextTable, format_number
 
 ONE_SEED = (
     "Each row is one run with one random seed. Differences can be chance, so no best value is marked: use silofl "

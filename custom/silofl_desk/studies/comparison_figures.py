@@ -11,8 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.federation.ledger import Round
-from silofl.report.canvas import Curves, PageImage, Panel, Plot, as_values, line_style, make_image, make_panels
-from silofl.report.outlines import (
+from silofl_desk.report.result_pictures import own_value
+from silofl_desk.report.rounds import Measure, describe_curves, list_rounds, mean_over_sites, site_value
+from silofl_desk.report.run_records import CasePictures, RunRecords
+from silofl_desk.studies.conditions import run_names
+from silofl_hospital.report.canvas import Curves, PageImage, Panel, Plot, as_values, line_style, make_image, make_panels
+from silofl_hospital.report.outlines import (
     MARGIN,
     PANEL_INCH,
     add_label_legend,
@@ -24,11 +28,7 @@ from silofl.report.outlines import (
     show_image,
     write_title,
 )
-from silofl.report.tables import format_number
-from silofl_desk.report.result_pictures import own_value
-from silofl_desk.report.rounds import Measure, describe_curves, list_rounds, mean_over_sites, site_value
-from silofl_desk.report.run_records import CasePictures, RunRecords
-from silofl_desk.studies.conditions import run_names
+from silofl_hospital.report.tables import format_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,30 +10,6 @@ from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.results import Results
-from silofl.report.metrics import metric_sentence
-from silofl.report.page import (
-    REPORT,
-    Banner,
-    Block,
-    Blocks,
-    Fold,
-    Heading,
-    Items,
-    Page,
-    PageSection,
-    Pairs,
-    Picture,
-    Table,
-    Text,
-    make_items,
-    make_note,
-    make_picture,
-    make_section,
-    make_table,
-    print_blocks,
-    write_with_files,
-)
-from silofl.report.tables import TextTable
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
 from silofl_desk.report.run_page import data_blocks, page_address, write_report
@@ -66,6 +42,30 @@ from silofl_desk.studies.conditions import (
 )
 from silofl_desk.studies.hospitals import NOTE, conclude, explain_losses, hospital_table, unseen_tables
 from silofl_desk.studies.method_table import runs_table
+from silofl_hospital.report.metrics import metric_sentence
+from silofl_hospital.report.page import (
+    REPORT,
+    Banner,
+    Block,
+    Blocks,
+    Fold,
+    Heading,
+    Items,
+    Page,
+    PageSection,
+    Pairs,
+    Picture,
+    Table,
+    Text,
+    make_items,
+    make_note,
+    make_picture,
+    make_section,
+    make_table,
+    print_blocks,
+    write_with_files,
+)
+from silofl_hospital.report.tables import TextTable
 
 PAYS = "Does joining pay?"
 MEANS_NOTE = f"mean and standard deviation over a run's sites; {POOLED_MEAN}."

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from silofl.data.manifest import PARTS
 from silofl.federation.results import Results
-from silofl.report.tables import MISSING, TextTable
 from silofl_desk.report.run_records import (
     RowRuns,
     RunRecords,
@@ -14,6 +13,7 @@ from silofl_desk.report.run_records import (
     data_table,
     describe_count,
 )
+from silofl_hospital.report.tables import MISSING, TextTable
 
 T = TypeVar("T")
 NOT_SET = "not set"

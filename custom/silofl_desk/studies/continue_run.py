@@ -15,11 +15,11 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.flare.kit import Kit, read_kit
-from silofl.report.page import FIGURES, NUMBERS, REPORT
 from silofl_desk.flare.lead import ABANDONED, Lead, check_signed, has_ended
 from silofl_desk.options import read_changes
 from silofl_desk.studies.run import JOB, LOCK, PATIENCE_S, carry_out_job, check_new, set_run
 from silofl_desk.studies.simulation import change_job, changed_study, study_file
+from silofl_hospital.report.page import FIGURES, NUMBERS, REPORT
 
 # NVFlare's ids of jobs.
 JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)

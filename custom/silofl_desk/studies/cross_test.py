@@ -12,7 +12,6 @@ from silofl.base.files import write_json
 from silofl.base.options import make_console
 from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents
-from silofl.report.tables import TextTable, format_number, print_lines, print_table
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.device import choose_device, set_threads
 from silofl.training.evaluation import evaluate
@@ -21,6 +20,7 @@ from silofl_desk.studies.finished import read_finished_run
 from silofl_desk.studies.joined_examples import join_examples
 from silofl_desk.studies.leave_out import load_site_networks
 from silofl_desk.studies.simulation import Moved
+from silofl_hospital.report.tables import TextTable, format_number, print_lines, print_table
 
 # Of all sites' test data together.
 EVERYONE = "all sites"

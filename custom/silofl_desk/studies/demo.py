@@ -15,9 +15,7 @@ from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import make_folder, open_own, read_json
 from silofl.base.options import PlainConsole, make_console
 from silofl.core.gain import BETTER
-from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
-from silofl.report.tables import print_table
 from silofl_desk.options import read_changes
 from silofl_desk.phantoms.phantoms import SITES, UNLIKE_SIZES, UNSEEN_SITE, make_phantoms
 from silofl_desk.report.run_records import RunRecords, read_run
@@ -28,6 +26,8 @@ from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import announce
 from silofl_desk.studies.side_by_side import LOGS, run_side_by_side
 from silofl_desk.studies.simulation import Simulation, changed_study
+from silofl_hospital.inference.command import Options, predict_inputs
+from silofl_hospital.report.tables import print_table
 
 # Method -> the normalisation of its network. AdaFed compares hospitals by BatchNorm; the others share InstanceNorm, as
 # averaged BatchNorm fails where hospitals look different. What begins first leaves its local models to the others;

@@ -14,13 +14,13 @@ from rich.table import Table
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.options import make_console
 from silofl.models.weights import read_weights
-from silofl.report.tables import print_lines
 from silofl.study import Study
 from silofl.training.private import compute_study_epsilon, spent_in_round
 from silofl_desk.options import read_changes
 from silofl_desk.studies.declared_shapes import has_own_size, image_shape
 from silofl_desk.studies.simulation import changed_study, study_file
 from silofl_desk.studies.traffic import Traffic, count_traffic
+from silofl_hospital.report.tables import print_lines
 
 MIB = 1 << 20
 

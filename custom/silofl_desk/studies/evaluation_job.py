@@ -18,10 +18,10 @@ from silofl.inference.card import FILE as CARD
 from silofl.inference.directory import add_test, plain_study, read_fingerprint, read_model_folder
 from silofl.inference.evaluations import FILE, Evaluations, describe_test
 from silofl.inference.model_file import pack_model
-from silofl.report.tables import print_lines
 from silofl.setup.divisions import check_divisions
 from silofl.study import Study
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
+from silofl_hospital.report.tables import print_lines
 
 # Of any algorithm: its configurations alone are taken.
 TEMPLATE = JOBS / "fedavg_phantoms"

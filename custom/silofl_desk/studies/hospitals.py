@@ -7,7 +7,6 @@ from types import MappingProxyType
 from silofl.core.gain import BETTER, UNFINISHED, WORSE, Effect
 from silofl.federation.results import Results
 from silofl.inference.choice import ENSEMBLE
-from silofl.report.tables import TextTable, format_number
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl_desk.report.left_out_site import conclude_unseen, group_unseen
 from silofl_desk.report.result_pictures import average_models, list_verdicts, rows_with_choices
@@ -19,6 +18,7 @@ from silofl_desk.studies.comparison import GUESSING, list_guessing
 from silofl_desk.studies.conditions import has_other_data, results_by_row
 from silofl_desk.studies.method_rows import SMALLEST
 from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measure_starts
+from silofl_hospital.report.tables import TextTable, format_number
 
 NOTE = (
     "Alone: the hospital's own model. Federated: the model that the method trained. Kept: the one of the two that the "

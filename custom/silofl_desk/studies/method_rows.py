@@ -8,11 +8,11 @@ from types import MappingProxyType
 import numpy as np
 
 from silofl.federation.results import Results
-from silofl.report.tables import METRIC_NAMES
 from silofl.training.metrics import pool_values
 from silofl.training.site_score import Values
 from silofl_desk.report.super_model_page import SUPER, model_values
 from silofl_desk.studies.comparison import compared_sites, list_guessing
+from silofl_hospital.report.tables import METRIC_NAMES
 
 POOLED_DATA = "data pooled: simulation only"
 # Averages by which methods are compared besides their metric: key -> name of the column.

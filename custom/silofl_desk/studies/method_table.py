@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 
 from silofl.federation.results import Results
-from silofl.report.metrics import metric_sentence
-from silofl.report.tables import MISSING, TextTable
 from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
 from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
 from silofl_desk.studies.comparison import GUESSING, list_guessing, list_limits
@@ -23,6 +21,8 @@ from silofl_desk.studies.method_rows import (
     make_method_rows,
     method_sites,
 )
+from silofl_hospital.report.metrics import metric_sentence
+from silofl_hospital.report.tables import MISSING, TextTable
 
 MOST_SITES_IN_A_ROW = 8
 WON, WINNER = "sites won", "winner"

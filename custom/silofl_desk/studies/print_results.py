@@ -16,13 +16,13 @@ from silofl.federation.run_folder import PHASE
 from silofl.inference.evaluations import FILE as EVALUATIONS
 from silofl.inference.evaluations import Evaluations
 from silofl.parts.load import list_kinds
-from silofl.report.page import print_blocks
-from silofl.report.tables import MISSING, print_lines, print_table
 from silofl.study import Study
 from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.result_tables import calling_table, site_table
 from silofl_desk.studies.progress import POLL_S, RoundLines, repeat_in_background
+from silofl_hospital.report.page import print_blocks
+from silofl_hospital.report.tables import MISSING, print_lines, print_table
 
 WORDS = {"bad": "BAD", "warning": "CAUTION"}
 

@@ -14,9 +14,9 @@ from silofl.federation.run_folder import PHASE
 from silofl.federation.steps import describe_steps
 from silofl.parts.guard import CHOOSE, TRAIN_OWN
 from silofl.parts.task import TEST, TRAIN, VALIDATE
-from silofl.report.tables import format_duration
 from silofl.study import Study
 from silofl.training.local_model import own_rounds
+from silofl_hospital.report.tables import format_duration
 
 # After that long without a line something is said.
 QUIET_S = 25.0

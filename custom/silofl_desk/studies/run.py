@@ -29,7 +29,6 @@ from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
 from silofl.flare.kit import Kit, read_kit
-from silofl.report.tables import format_bytes, format_duration
 from silofl.study import Study, load_study
 from silofl_desk.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_ended
 from silofl_desk.flare.submission import check_job
@@ -40,6 +39,7 @@ from silofl_desk.studies.progress import RoundLines
 from silofl_desk.studies.simulate import print_json
 from silofl_desk.studies.simulation import study_file
 from silofl_desk.studies.watched import RUNNING, describe_in_flight
+from silofl_hospital.report.tables import format_bytes, format_duration
 
 POLL_S = 1.0
 # A server that was stopped may need its operator.

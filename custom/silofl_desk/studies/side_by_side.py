@@ -10,13 +10,13 @@ from rich.console import Console
 from silofl.base.files import make_folder
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
-from silofl.report.tables import format_duration, format_number
 from silofl_desk.options import format_set_options
 from silofl_desk.studies.compared_runs import ComparedRun
 from silofl_desk.studies.processes import ProcessTree, enable_interrupts
 from silofl_desk.studies.progress import QUIET_S
 from silofl_desk.studies.simulate import is_finished
 from silofl_desk.studies.simulation import changed_study
+from silofl_hospital.report.tables import format_duration, format_number
 
 POLL_S = 0.3
 LOGS = "logs"

@@ -25,7 +25,6 @@ from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.flare.commands import whole_path
 from silofl.models.weights import read_start
-from silofl.report.page import print_blocks
 from silofl.setup.extensions import list_allowed_extensions
 from silofl.setup.site import Server
 from silofl.study import STORED, Study, load_study
@@ -55,6 +54,7 @@ from silofl_desk.studies.simulation import (
     study_file,
 )
 from silofl_desk.studies.weights import find_weights_file, with_weights
+from silofl_hospital.report.page import print_blocks
 
 # How long NVFlare's simulator may take to end once the run has its result.
 ENDING_S = 15.0

@@ -14,7 +14,6 @@ from silofl.base.schema import dump_record
 from silofl.core.gain import describe_few_units
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts, digest_data
-from silofl.data.input_warnings import count_labels, find_doubts, find_label_doubts
 from silofl.data.padding import describe_padding
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
@@ -28,6 +27,7 @@ from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_images
 from silofl_desk.studies.simulation import Simulation
+from silofl_hospital.site.input_warnings import count_labels, find_doubts, find_label_doubts
 
 
 def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, SiteData]:

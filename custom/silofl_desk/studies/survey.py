@@ -9,8 +9,8 @@ from silofl.base.errors import ConfigError, DataError, ExitCode, Faults
 from silofl.base.options import make_console
 from silofl.data.inventories import describe_inventories
 from silofl.data.inventory import Inventory, take_inventory
-from silofl.report.tables import MISSING, NOT_SAID, TextTable, print_table
 from silofl_desk.studies.data_survey import list_site_folders
+from silofl_hospital.report.tables import MISSING, NOT_SAID, TextTable, print_table
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,7 +20,6 @@ from silofl.core.guess import Measures, describe_guess
 from silofl.data.site_data import SiteData
 from silofl.federation.results import read_results
 from silofl.models.networks import check_network
-from silofl.report.tables import TextTable, print_lines, print_table
 from silofl.study import Study
 from silofl_desk.options import format_set_options, path_to_text, read_changes
 from silofl_desk.report.result_tables import mean_and_deviation
@@ -32,6 +31,7 @@ from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample
 from silofl_desk.studies.side_by_side import run_side_by_side
 from silofl_desk.studies.simulated_sites import read_data
 from silofl_desk.studies.simulation import Simulation, changed_study, check_code, settle_job
+from silofl_hospital.report.tables import TextTable, print_lines, print_table
 
 RATE = "training.learning_rate"
 CANDIDATES = ("group", "instance", "batch")

@@ -21,12 +21,12 @@ from silofl.federation.ledger import Round
 from silofl.federation.results import read_results
 from silofl.federation.round_line import round_line
 from silofl.flare.kit import read_kit
-from silofl.report.tables import rich_table
 from silofl_desk.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_ended
 from silofl_desk.studies.metrics_file import write_metrics
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import QUIET_S
 from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line
+from silofl_hospital.report.tables import rich_table
 
 POLL_S = 2.0
 # How often it asks for machines that the server refused, on a line of its own.

@@ -11,10 +11,10 @@ from silofl.federation.ledger import Round, find_best_round
 from silofl.federation.round_line import Whole, describe_rise, last_round, seconds_left, typical_seconds
 from silofl.flare.in_flight import InFlight
 from silofl.parts.task import TRAIN
-from silofl.report.tables import TextTable, format_duration, format_number
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.round_tables import KINDS
 from silofl_desk.studies.progress import describe_task
+from silofl_hospital.report.tables import TextTable, format_duration, format_number
 
 # A round that takes more than so many times the usual time waits for somebody; nobody knows then how long.
 OVERDUE = 2

@@ -16,7 +16,7 @@ from silofl.base.files import write_json
 from silofl.base.schema import dump_record, read_record
 from silofl.base.settings import SHA256
 from silofl.flare.kit import read_kit
-from silofl.inference.withdrawn import ROLES, Withdrawn
+from silofl_hospital.inference.withdrawn import ROLES, Withdrawn
 
 
 def run(options: argparse.Namespace) -> int:

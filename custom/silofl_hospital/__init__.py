@@ -1,0 +1,1 @@
+"""What a person starts by hand at a hospital, a server or a clinic; no job reaches it."""

@@ -1,0 +1,194 @@
+"""What a hospital gives on the command line, about its own site."""
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from silofl.base.errors import ConfigError, quote_value
+from silofl.base.options import KIT, add_site_config, expect_path, parse_names, parse_natural, parse_share
+from silofl.base.settings import SHA256
+from silofl.federation.egress_log import FILE
+from silofl.reading.patient_names import normalise_name
+
+SITE_CONFIG, STUDY = expect_path("a site.yaml"), expect_path("a study's study.yaml")
+LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
+
+
+def _add_kit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kit", type=KIT, required=True, help="the site's startup kit, in which NVFlare runs")
+    site_config = "the site's site.yaml (default: local/site.yaml in the kit)"
+    parser.add_argument("--site-config", type=SITE_CONFIG, metavar="FILE", help=site_config)
+
+
+def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+    """Read ``organ,lesion``, or with their values in the masks ``1=organ,4=lesion``."""
+    parts = [part.strip() for part in parse_names(text)]
+    if "=" not in text:
+        return tuple(parts), None
+    found = [match for match in map(LABEL.fullmatch, parts) if match]
+    if len(found) < len(parts):
+        raise argparse.ArgumentTypeError(
+            f"must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
+            f"{quote_value(text)}"
+        )
+    return tuple(one["name"] for one in found), tuple(int(one["value"]) for one in found)
+
+
+class _ChosenLayout(argparse.Action):
+    """Keeps the layout, and lets the help that may follow end with what is to be said of it."""
+
+    def __init__(self, *, descriptions: Mapping[str, str], **options: Any) -> None:  # noqa: ANN401
+        super().__init__(**options)
+        self._descriptions = descriptions
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401
+        option_string: str | None = None,
+    ) -> None:
+        namespace.layout = values
+        parser.epilog = f"{values}:\n\n{self._descriptions[values]}"
+
+
+def parse_layout(text: str) -> str:
+    """Read the name of a layout; one of an earlier version is refused with what has taken its place."""
+    from silofl_hospital.importing.importers import refuse_former
+
+    try:
+        refuse_former(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl import``."""
+    # Imported here, because no other command's arguments need what reads the data.
+    from silofl_hospital.importing.importers import ARRANGEMENTS, LAYOUTS
+
+    descriptions = {name: layout.description for name, layout in LAYOUTS.items()}
+    listed = [f"  {name}\n      {text.splitlines()[0]}" for name, text in descriptions.items()]
+    ending = "silofl import LAYOUT --help says what SOURCE must hold; recipes/ in the repository imports public sets"
+    parser.epilog = "\n".join(["layouts:", *listed, "", ending])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    said: dict[str, Any] = {"metavar": "LAYOUT", "help": "the form of the files, one of those below"}
+    parser.add_argument(
+        "layout", action=_ChosenLayout, descriptions=descriptions, type=parse_layout, choices=[*descriptions], **said
+    )
+    parser.add_argument(
+        "source", type=expect_path("the data to import"), metavar="SOURCE", help="folder or table of the data"
+    )
+    target = "new folder for the sites; without it dicom lists what SOURCE holds"
+    parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help=target)
+    labels = (
+        "label names in the order of their numbers, organ,lesion, or with their values in the masks, 1=organ,4=lesion"
+    )
+    parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
+    arrangement = "with folders: how each site's folder is arranged, if as BIDS or nnU-Net do it"
+    parser.add_argument("--layout", dest="arrangement", choices=ARRANGEMENTS, help=arrangement)
+    image_pattern = "path of a site's images, for example images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
+    parser.add_argument("--image-pattern", action="append", metavar="PATTERN", help=image_pattern)
+    mask_pattern = "path of a site's masks, for example {case}/seg.nii.gz; {label} is a label with files of its own"
+    parser.add_argument("--mask-pattern", metavar="PATTERN", help=mask_pattern)
+    resample = "bring masks on another grid to that of their image, by the nearest voxel; says what labels lose"
+    parser.add_argument("--resample-masks", action="store_true", help=resample)
+    parser.add_argument("--seed", type=parse_natural, default=0, help="seed of every random choice (default: 0)")
+    test = "share of each site's patients for the test (default: 0.2)"
+    parser.add_argument("--test", type=parse_share, default=0.2, help=test)
+    validation = "share of the other patients for validation (default: 0.2)"
+    parser.add_argument("--validation", type=parse_share, default=0.2, help=validation)
+    parser.add_argument("--json", action="store_true", help="print the counts as JSON")
+
+
+def add_check(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl site check``."""
+    _add_kit(parser)
+    parser.add_argument("--study", type=STUDY, required=True, metavar="STUDY.yaml", help="study.yaml of the study")
+    parser.add_argument(
+        "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, for example tls,clock"
+    )
+    parser.add_argument(
+        "--strict",
+        type=parse_names,
+        default=[],
+        metavar="NAMES",
+        help="checks whose warnings also fail, for example certificate",
+    )
+    clean = "new file for dataset.json without the cases that cannot be read"
+    parser.add_argument("--write-clean", type=Path, metavar="FILE", help=clean)
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def add_dossier(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl site dossier``."""
+    _add_kit(parser)
+    parser.add_argument("--study", type=STUDY, required=True, metavar="STUDY.yaml", help="study.yaml of the study")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="new folder for the dossier")
+
+
+def parse_hash(text: str) -> str:
+    """Read a hash as this command prints it, and as ``egress.md`` shows it."""
+    if not re.fullmatch(SHA256, found := text.strip(" `").lower()):
+        raise argparse.ArgumentTypeError(
+            f"must be a hash of 64 digits, as this command prints it, not {quote_value(text)}"
+        )
+    return found
+
+
+def add_egress_check(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl site egress-check``."""
+    parser.add_argument(
+        "file",
+        type=expect_path("a record of what left a site"),
+        metavar="FILE",
+        help=f"{FILE} of a run, or the run's folder in state_dir",
+    )
+    noted = "an earlier last hash, noted elsewhere: check that all records up to it are unchanged"
+    parser.add_argument("--noted", type=parse_hash, metavar="HASH", help=noted)
+
+
+def parse_patient(text: str) -> str:
+    """Read a patient's ID; an empty one would be as if none were given, and the whole study meant."""
+    if not normalise_name(text):
+        raise argparse.ArgumentTypeError(f"must be an ID, not {quote_value(text)}")
+    return text
+
+
+def add_forget(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl site forget``."""
+    parser.add_argument(
+        "study", metavar="STUDY", nargs="?", help="name of the study (with --patient the default is all)"
+    )
+    add_site_config(parser)
+    parser.add_argument("--site", metavar="NAME", help="name of this site, if site.yaml contains {site}")
+    patient = "delete this patient only; first take the patient out of every dataset.json"
+    parser.add_argument("--patient", type=parse_patient, metavar="ID", help=patient)
+    parser.add_argument(
+        "--cases",
+        type=parse_names,
+        default=[],
+        metavar="NAMES",
+        help="names of the patient's cases, if no cache has them any more",
+    )
+    parser.add_argument("--yes", action="store_true", help="delete without asking")
+
+
+def add_doctor(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl doctor``."""
+    study = "also say what this study.yaml sets, without names"
+    parser.add_argument("--study", type=STUDY, metavar="STUDY.yaml", help=study)
+
+
+def add_schema(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of ``silofl schema``."""
+    parser.add_argument("file", choices=("study", "site", "dataset"), metavar="FILE", help="study, site or dataset")
+
+
+def add_prune(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl site prune``."""
+    _add_kit(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be deleted")

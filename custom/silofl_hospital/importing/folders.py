@@ -1,0 +1,136 @@
+"""Folders of images and masks for each site, as many hospitals keep their annotated images.
+
+Own data, from nowhere else::
+
+    SOURCE/
+      north/                 a folder for each site
+        images/a.png ...     pictures, NIfTI, MHA or NRRD volumes, or folders of a DICOM series
+        masks/a.png ...      of the same name but for the ending; 0 is the background, 1 or in pictures 255 the label;
+                             also DICOM segmentations, or those of 3D Slicer (a.seg.nrrd)
+        patients.csv         whose image it is, in the columns file and patient (or patients.tsv)
+      south/ ...
+
+Files that lie elsewhere, or several contrasts of a case, are named by patterns: paths relative to a site's folder, in
+which {case} is the name of a case, a folder's or a part of a name::
+
+    --image-pattern "scans/{case}_t1.nii.gz" --mask-pattern "scans/{case}_seg.nii.gz"
+    --image-pattern "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz" --mask-pattern "{case}/seg.nii.gz"
+
+Where each label has a file of its own, {label} stands for its name, as TotalSegmentator saves organs::
+
+    --image-pattern "{case}/ct.nii.gz" --mask-pattern "{case}/segmentations/{label}.nii.gz" --labels liver,spleen
+
+A file that fits several patterns belongs to the one with most letters beside {case}; images that fit none are counted.
+Where a case lacks a contrast, the import counts it and dataset.json has null. In patients.csv file is the case, or the
+path of one of its images.
+
+--layout bids takes BIDS trees: patterns are kinds of files, as T1w and labels/dseg, of which the masks lie in
+derivatives/, and the subject is the patient. --layout nnunet takes data sets of nnU-Net, which name their contrasts,
+labels, regions and the label ignore in dataset.json: its number counts in no loss and no score::
+
+    --layout bids --image-pattern "T1=T1w,FLAIR=FLAIR" --mask-pattern desc-lesion_mask --labels lesion
+
+Without patients.csv the patients are those of the DICOM headers (PatientID), where these differ. Otherwise nobody knows
+whose images they are: they are split by file.
+
+--labels organ,lesion says that 1 is organ and 2 lesion, --labels 1=organ,4=lesion that 4 is: at the site it becomes 2.
+Segmentations of DICOM and 3D Slicer are numbered by the names of their segments. Masks with another number or name are
+refused, and so are masks whose voxels are not those of their image; --resample-masks brings these to its grid.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from silofl.base.errors import ConfigError, DataError
+from silofl.reading.endings import has_dicom_mark
+from silofl_hospital.importing.arrangements import ARRANGEMENTS
+from silofl_hospital.importing.cases import (
+    CASE,
+    Patterns,
+    SiteCases,
+    find_cases,
+    parse_patterns,
+    plan_cases,
+    shorten_names,
+)
+from silofl_hospital.importing.masks import ENDINGS, MASK_OPTIONS, read_values
+from silofl_hospital.importing.options import ImportOptions, Layout
+from silofl_hospital.importing.patients import read_patients, warn_unknown_patients
+from silofl_hospital.importing.site_files import SitePlan, visible_files, visible_folders
+
+# Without patterns: images and masks of one name.
+BY_STEM = Patterns((f"images/{CASE}",), f"masks/{CASE}")
+
+
+def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
+    """Plan the import of SOURCE/<site>/images and SOURCE/<site>/masks, or of the files that patterns name.
+
+    Raises:
+        ConfigError: A pattern is not one, or only one of the two is given.
+        DataError: No site is found, an image has no mask or a mask no image, no site has some contrast, or patients.csv
+            does not fit.
+    """
+    folders = visible_folders(source)
+    if not folders:
+        raise DataError(
+            f"{source.name} must hold a folder for each site with images and masks in it, not none; make one"
+        )
+    if options.arrangement is not None:
+        return _plan_arranged(folders, options)
+    patterns = _read_patterns(options)
+    if patterns == BY_STEM and {"images", "masks"} <= {folder.name for folder in folders}:
+        raise DataError(
+            f"{source.name} must hold a folder for each site, not images and masks themselves; put them into a folder "
+            "that is named as their site"
+        )
+    sites = [find_cases(folder.name, folder, patterns) for folder in folders]
+    _check_patterns(sites, patterns)
+    if patterns == BY_STEM:
+        sites = [replace(found, images_in="images") for found in sites]
+    plans = {}
+    for found in sites:
+        plan = plan_cases(found, read_patients(found), read_values(options), options)
+        plans[found.site] = plan.with_notes(_describe_left_out(found))
+    return warn_unknown_patients(plans)
+
+
+def _plan_arranged(folders: list[Path], options: ImportOptions) -> dict[str, SitePlan]:
+    """Plan sites whose folders are arranged as `options.arrangement` says."""
+    plans = {}
+    for folder in folders:
+        arranged = ARRANGEMENTS[str(options.arrangement)](folder, options)
+        plan = plan_cases(arranged.cases, arranged.patients, arranged.values, options)
+        plan = plan.with_notes(_describe_left_out(arranged.cases, " or have no mask"))
+        plans[folder.name] = replace(plan, regions=arranged.regions)
+    return warn_unknown_patients(plans)
+
+
+def _read_patterns(options: ImportOptions) -> Patterns:
+    if (options.image_pattern is None) != (options.mask_pattern is None):
+        raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
+    if options.image_pattern is None or options.mask_pattern is None:
+        return BY_STEM
+    return parse_patterns(options.image_pattern, options.mask_pattern, options.labels or ())
+
+
+def _check_patterns(sites: list[SiteCases], patterns: Patterns) -> None:
+    """Refuse a pattern that no site has a file for: it is mistyped."""
+    for name, pattern in zip(patterns.channel_names, patterns.images, strict=False):
+        if all(found.missing.get(name) == len(found.images) for found in sites):
+            raise DataError(f"some site must have a file as {pattern} for {name}, not none; correct the pattern")
+
+
+def _describe_left_out(found: SiteCases, or_else: str = "") -> list[str]:
+    """Return a sentence that counts the images that fit no pattern."""
+    layers = {path for by_label in found.layers.values() for path in by_label.values()}
+    taken = layers | {*found.masks.values(), *(path for paths in found.images.values() for path in paths)}
+    names = [
+        path.relative_to(found.folder).as_posix()
+        for path in visible_files(found.folder)
+        if taken.isdisjoint((path, *path.parents)) and (path.name.lower().endswith(ENDINGS) or has_dicom_mark(path))
+    ]
+    count, first = len(names), shorten_names(names)
+    return [f"{found.site}: images that fit no pattern{or_else} are left out: {count}, as {first}"] if names else []
+
+
+LAYOUT = Layout(plan_folders, (*MASK_OPTIONS, "arrangement"))

@@ -1,0 +1,235 @@
+"""Import data: write a dataset.json and its files for each site, or nothing if anything fails."""
+
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from silofl.base.errors import ConfigError, DataError, Faults, quote_value, suggest_nearest
+from silofl.base.files import fill_folder, is_free
+from silofl.base.naming import check_name, is_one_line
+from silofl.data.progress import track_slow_progress
+from silofl.data.units import count_units
+from silofl.reading.access import open_error
+from silofl_hospital.importing import dicom, folders, table
+from silofl_hospital.importing.arrangements import ARRANGEMENTS
+from silofl_hospital.importing.masks import Changes, describe_changes
+from silofl_hospital.importing.options import ImportOptions, Layout, Listing
+from silofl_hospital.importing.site_files import JsonRecord, SitePlan
+
+LAYOUTS: Mapping[str, Layout] = {"folders": folders.LAYOUT, "dicom": dicom.LAYOUT, "table": table.LAYOUT}
+# Public sets that earlier versions imported.
+RECIPES = (
+    *("brats", "camelyon17-wilds", "covid-xray", "fundus-disc-cup", "hmp", "medmnist", "nuclei-dsb2018"),
+    *("nuclei-histology", "nuclei-tiles", "pamap2", "prostate-saml", "spine-gm"),
+)
+# At most so many wrong masks are listed at once.
+MOST_MASKS = 500
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class ImportSummary:
+    """The counts of what an import wrote.
+
+    Attributes:
+        examples: By site and part, how many pictures, slices or windows.
+        patients: By site, how many patients are known.
+        tested: By site, patients of the test; recordings or cases where they are not known.
+        classes: By site, part and label name, how many examples; empty for segmentation.
+        notes: Sentences that whoever imports should read.
+    """
+
+    examples: dict[str, dict[str, int]]
+    patients: dict[str, int]
+    tested: dict[str, int]
+    classes: dict[str, dict[str, dict[str, int]]]
+    notes: tuple[str, ...]
+
+
+def refuse_former(layout: str) -> None:
+    """Refuse a layout of earlier versions, and say what has taken its place.
+
+    Raises:
+        ConfigError: It is one of these.
+    """
+    if layout in RECIPES:
+        script = layout.replace("-", "_")
+        raise ConfigError(f"'import {layout}' is a recipe now. Call python recipes/{script}.py SOURCE TARGET.")
+    if layout in ARRANGEMENTS:
+        raise ConfigError(
+            f"'import {layout}' is an option now. Call silofl import folders SOURCE TARGET --layout {layout}, with a "
+            "folder for each site in SOURCE."
+        )
+
+
+def import_layout(layout: str, source: Path, target: Path, options: ImportOptions | None = None) -> ImportSummary:
+    """Write TARGET/<site>/dataset.json and the files it names, from a known layout.
+
+    Everything is written beside TARGET first, so an interrupted import leaves nothing behind.
+
+    Args:
+        layout: A name in `LAYOUTS`.
+        source: The data's folder or file.
+        target: A folder that is empty or absent.
+        options: What is chosen.
+
+    Raises:
+        ConfigError: The layout is not known, or an option cannot go with it.
+        DataError: SOURCE is not of this layout, or TARGET cannot be written or is not empty.
+    """
+    chosen = _find_layout(layout, source)
+    # Before the data are read, which may take long.
+    _check_target(target)
+    options = options or ImportOptions()
+    chosen.check(layout, options)
+    with tempfile.TemporaryDirectory(prefix="silofl-import-") as scratch:
+        try:
+            plans = chosen.plan(source, replace(options, scratch=Path(scratch)))
+        except OSError as error:
+            raise open_error(source.name, error) from None
+        return write_plans(plans, target)
+
+
+def write_plans(plans: Mapping[str, SitePlan], target: Path) -> ImportSummary:
+    """Write TARGET/<site>/dataset.json and the files it names, from a plan for each site.
+
+    Raises:
+        DataError: A name cannot be used, a file cannot be read, or TARGET cannot be written or is not empty.
+    """
+    _check_target(target)
+    return _summarise_import(_write_sites(_check_names(plans), target))
+
+
+def _check_target(target: Path) -> None:
+    if not is_free(target):
+        raise DataError(
+            f"TARGET must be an empty folder or none, not {target.name} with something in it; name another, or remove "
+            "this one to import again"
+        )
+
+
+def list_content(layout: str, source: Path) -> Listing:
+    """List what SOURCE holds, for who does not know yet what to import of it.
+
+    Raises:
+        ConfigError: The layout is not known, or lists nothing.
+        DataError: SOURCE is not of this layout.
+    """
+    chosen = _find_layout(layout, source)
+    if chosen.list_content is None:
+        raise ConfigError(f"TARGET must be given with layout {layout!r}, which lists nothing; name a new folder")
+    try:
+        return chosen.list_content(source)
+    except OSError as error:
+        raise open_error(source.name, error) from None
+
+
+def _find_layout(layout: str, source: Path) -> Layout:
+    refuse_former(layout)
+    if layout not in LAYOUTS:
+        raise ConfigError(
+            f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{suggest_nearest(layout, LAYOUTS)}"
+        )
+    if not source.exists():
+        raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
+    return LAYOUTS[layout]
+
+
+def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
+    """Return the plans with labels and regions as they are kept; refuse names that other programs take for commands."""
+    if not plans:
+        raise DataError("SOURCE must hold at least one site, not 0; is it this layout?")
+    checked = {}
+    for site, plan in plans.items():
+        if not SITE_NAME.fullmatch(site):
+            raise DataError(f"a site's name must be letters, digits, '_', '.' and '-', not {site!r}; rename its folder")
+        remedy = "name all labels with --labels" if plan.task == "segmentation" else "rename it in the table"
+        labels = {number: check_name(name, "a label", DataError, remedy) for number, name in plan.labels.items()}
+        regions = {check_name(name, "a region", DataError): numbers for name, numbers in plan.regions.items()}
+        checked[site] = replace(plan, labels=labels, regions=regions)
+        for record in (record for part in plan.records.values() for record in part):
+            for key in ("case", "patient"):
+                if key in record and not is_one_line(str(record[key])):
+                    raise DataError(
+                        f"the {key} of site {site!r} must be a text on one line, without control characters, not "
+                        f"{quote_value(record[key])}; rename it"
+                    )
+    return checked
+
+
+def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> Mapping[str, SitePlan]:
+    """Write the sites, and return their plans with what is to be said of their masks."""
+    try:
+        with fill_folder(target) as folder:
+            plans = _write_masks(plans, folder)
+            for site, plan in plans.items():
+                _write_site(plan, folder / site)
+    except OSError as error:
+        raise DataError(
+            f"TARGET must be a place to write to; the system said {error.strerror!r}: name another"
+        ) from None
+    return plans
+
+
+def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> dict[str, SitePlan]:
+    """Write the masks of all sites, each of which is checked; all wrong ones are told before any image is copied."""
+    faults, told = Faults(MOST_MASKS), {}
+    for site, plan in plans.items():
+        masks, changes = _list_masks(plan), list[Changes]()
+        for name in track_slow_progress(masks, len(masks), f"checking {site}", unit="masks"):
+            with faults.collect_fault():
+                if isinstance(found := _write_file(plan, folder / site, name), Changes):
+                    changes.append(found)
+        told[site] = plan.with_notes(f"{site}: {sentence}" for sentence in describe_changes(changes))
+    faults.tell()
+    return told
+
+
+def _list_masks(plan: SitePlan) -> list[str]:
+    if plan.task != "segmentation":
+        return []
+    return list(dict.fromkeys(r["label"] for part in plan.records.values() for r in part if r["label"] in plan.files))
+
+
+def _write_file(plan: SitePlan, folder: Path, name: str) -> object:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    return plan.files[name](folder / name)
+
+
+def _write_site(plan: SitePlan, folder: Path) -> None:
+    for name in plan.files.keys() - {*_list_masks(plan)}:
+        _write_file(plan, folder, name)
+    folder.mkdir(exist_ok=True)
+    (folder / "dataset.json").write_text(
+        json.dumps(plan.dataset, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+def _summarise_import(plans: Mapping[str, SitePlan]) -> ImportSummary:
+    examples = {site: {part: len(records) for part, records in plan.records.items()} for site, plan in plans.items()}
+    patients = {
+        site: len({r["patient"] for part in plan.records.values() for r in part if "patient" in r})
+        for site, plan in plans.items()
+    }
+    classes = {site: _count_classes(plan) for site, plan in plans.items() if plan.task != "segmentation"}
+    notes = dict.fromkeys(note for plan in plans.values() for note in plan.notes)
+    tested = {site: count_units(plan.records["test"]) for site, plan in plans.items()}
+    return ImportSummary(examples, patients, tested, classes, tuple(notes))
+
+
+def _count_classes(plan: SitePlan) -> dict[str, dict[str, int]]:
+    counts = {
+        part: Counter(number for record in records for number in _list_classes(record))
+        for part, records in plan.records.items()
+    }
+    return {part: {name: found[number] for number, name in plan.labels.items()} for part, found in counts.items()}
+
+
+def _list_classes(record: JsonRecord) -> list[int]:
+    """Return the class of a record, or all its findings."""
+    label = record["label"]
+    return label if isinstance(label, list) else [label]

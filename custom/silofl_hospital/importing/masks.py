@@ -1,0 +1,345 @@
+"""The masks of a site: their numbers checked when they are imported, and renumbered from 1 where they are others."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.base.errors import DataError
+from silofl.data.targets import IGNORE, IGNORED
+from silofl.reading.endings import suggest_remedy
+from silofl.reading.formats import PICTURES, READERS, find_segmentation_grid
+from silofl.reading.header import find_segmentation
+from silofl.reading.image import Image
+from silofl.reading.image_grid import has_grid
+from silofl.reading.images import check_values, read_image, read_label
+from silofl.reading.label_grid import find_beside, lay_on_image
+from silofl.reading.nifti import read_nifti_header
+from silofl.reading.segments import UNNAMED_LABEL, join_layers
+from silofl_hospital.importing.options import ImportOptions
+from silofl_hospital.importing.site_files import File, copy_image, number_labels
+
+NIFTI = (".nii", ".nii.gz")
+# An npz file holds many images.
+ENDINGS = tuple(ending for ending in READERS if ending != ".npz")
+# Of a segmentation of 3D Slicer, beside its image c0.nrrd.
+SEGMENTATION = ".seg.nrrd"
+REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
+# What layouts of masks use of an import's options.
+MASK_OPTIONS = ("label_values", "image_pattern", "mask_pattern", "resample_masks")
+# A resampled mask may have lost so many voxels of a label, or such a share of them, by lying beside its image.
+FEW, SHARE = 8, 0.01
+
+
+@dataclass(frozen=True)
+class Values:
+    """The numbers that a set's masks may hold.
+
+    Attributes:
+        names: Number in the masks, above 0 -> name of the label; 0 is the background.
+        remedy: What to do about a mask that holds another number.
+        ignored: The number in the masks of what nobody annotated; None where all is annotated.
+    """
+
+    names: Mapping[int, str]
+    remedy: str = "save it with these numbers"
+    ignored: int | None = None
+
+    @property
+    def known(self) -> dict[int, str]:
+        """All numbers that the masks may hold besides 0, with their names."""
+        return dict(self.names) if self.ignored is None else {**self.names, self.ignored: IGNORE}
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """The labels at the site, numbered from 1 in the order of their numbers in the masks."""
+        return number_labels((self.names[number] for number in sorted(self.names)), first=1)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the site has the numbers of the masks."""
+        return dict(self.names).items() <= self.labels.items() and self.ignored not in self.labels
+
+    @property
+    def ignored_at_site(self) -> int | None:
+        """The number at the site of what nobody annotated."""
+        return self.ignored if self.ignored is None or self.is_kept else IGNORED
+
+    def check(self, numbers: NDArray[np.integer], name: str) -> None:
+        """Refuse a mask that holds another number, by the mask's name.
+
+        Raises:
+            DataError: It does; the message names the number.
+        """
+        check_values(Image(numbers, None, None), self.known, name, self.remedy)
+
+    def renumber(self, numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
+        """Return checked numbers as the site's."""
+        known, own = sorted(self.known), {name: number for number, name in self.labels.items()}
+        number_of: dict[str, int | None] = {**own, IGNORE: self.ignored_at_site}
+        here = np.array([0, *(number_of[self.known[number]] for number in known)], dtype=np.uint8)
+        return here[np.searchsorted([0, *known], numbers)]
+
+
+def read_values(options: ImportOptions) -> Values:
+    """Return what masks may hold by the labels of a command line; one label without a name where none is given."""
+    names = options.labels or (UNNAMED_LABEL,)
+    return Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
+
+
+def split_ending(path: Path, name: str) -> tuple[str, str]:
+    """Return the name of an image or mask without its ending, and the ending; a folder (a DICOM series) has none.
+
+    Args:
+        path: The file or the folder.
+
+    Raises:
+        DataError: No reader knows the ending.
+    """
+    if path.is_dir():
+        return path.name, ""
+    for ending in (SEGMENTATION, *ENDINGS):
+        if path.name.lower().endswith(ending):
+            return path.name[: -len(ending)], path.name[-len(ending) :]
+    known = ", ".join(ENDINGS)
+    raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; {suggest_remedy(path)}, or remove it")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What labels lost on the way from a mask's file to the voxels of its image.
+
+    Attributes:
+        covered: (label, the label that has its voxels) -> how many voxels.
+        resampled: label -> its voxels and ml in the file, then those on the image, (4,); none where all are the same.
+    """
+
+    covered: Mapping[tuple[str, str], int]
+    resampled: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
+def describe_changes(changes: Sequence[Changes]) -> list[str]:
+    """Return sentences on what labels lost in a site's masks."""
+    covered, resampled = Counter[tuple[str, str]](), dict[str, NDArray[np.float64]]()
+    for one in changes:
+        covered.update(one.covered)
+        resampled |= {label: resampled.get(label, 0) + counts for label, counts in one.resampled.items()}
+    sentences, total = [], len(changes)
+    if covered:
+        said = ", ".join(f"{count} voxels of {label} count as {other}" for (label, other), count in covered.items())
+        sentences.append(
+            f"segments overlap in {sum(bool(one.covered) for one in changes)} of {total} masks: {said}; to score a "
+            "label with what covers it, name both as one of the study's regions"
+        )
+    if resampled:
+        said = ", ".join(
+            f"{label} {before:.0f} voxels ({ml:.4g} ml) before, {after:.0f} ({ml_after:.4g} ml) after"
+            for label, (before, ml, after, ml_after) in resampled.items()
+        )
+        sentences.append(f"{sum(bool(one.resampled) for one in changes)} of {total} masks were resampled: {said}")
+    return sentences
+
+
+def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str, is_resampled: bool = False) -> File:
+    """Plan a case's mask with the site's numbers; writing it returns `Changes`.
+
+    A picture is saved as PNG; where there is one label, 255 is 1. A volume is copied where it has the site's numbers
+    already; otherwise NIfTI keeps its grid and header, and other volumes become NIfTI. Where volumes are resampled, all
+    become NIfTI on the grid of their image.
+
+    Args:
+        mask: The file, or the folder of a DICOM series.
+        image: The image that it must lie on, of several contrasts the first.
+        case: The name of its case.
+        is_resampled: Whether a volume may lie on another grid than its image.
+    """
+    _, ending = split_ending(mask, name)
+    read = partial(read_mask, mask, image, values, name)
+    if ending.lower() in PICTURES:
+        return f"masks/{case}.png", partial(_save_picture, read, values)
+    if is_resampled:
+        return f"masks/{case}.nii.gz", partial(_save_resampled, mask, image, values, name)
+    if values.is_kept:
+        return f"masks/{case}{ending}", partial(copy_checked, mask, read)
+    return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, read, values)
+
+
+def plan_layers(
+    masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, is_resampled: bool = False
+) -> File:
+    """Plan one mask of a case whose labels have a file each, as `plan_mask`.
+
+    Args:
+        masks: Label -> its file, which holds 0 and another number.
+        image: The image that they must lie on, of several contrasts the first.
+        case: The name of the case.
+        name: What messages call the site.
+        is_resampled: Whether volumes may lie on another grid than their image.
+    """
+    is_picture = all(mask.suffix.lower() in PICTURES for mask in masks.values())
+    write = partial(_save_layers, masks, image, case, values, name, is_resampled)
+    return f"masks/{case}{'.png' if is_picture else '.nii.gz'}", write
+
+
+def read_mask(mask: Path, image: Path, values: Values, name: str) -> Image:
+    """Read a mask and check it; arguments as `plan_mask`.
+
+    Raises:
+        DataError: It cannot be read, holds another number, or does not lie on its image.
+    """
+    decoded = read_image(image) if find_segmentation(mask) else None
+    label = _read_numbers(mask, decoded, values, name)
+    _check_on_image(label, decoded, (mask, image), name)
+    return label
+
+
+def _read_numbers(mask: Path, decoded: Image | None, values: Values, name: str) -> Image:
+    label = read_label(mask, name, labels=values.known, image=decoded)
+    if mask.suffix.lower() in PICTURES and list(values.known) == [1] and np.isin(label.array, (0, 255)).all():
+        label = replace(label, array=label.array // 255)
+    values.check(label.array, name)
+    return label
+
+
+def _check_on_image(label: Image, decoded: Image | None, files: tuple[Path, Path], name: str) -> None:
+    # The image is decoded only where its header alone does not tell that the mask lies on it.
+    if decoded is None and has_grid(files[1], label.spatial_shape, label.affine):
+        return
+    try:
+        decoded = decoded or read_image(files[1])
+    except DataError:
+        return  # That the image itself is broken is told, with its case, where it is prepared.
+    lay_on_image(label, decoded, name, files)
+
+
+def _find_own_grid(mask: Path, image: Image, name: str) -> Image:
+    """Return the grid of a DICOM segmentation's own frames; of others, which state theirs, that of the image."""
+    segmentation = find_segmentation(mask)
+    if segmentation is None:
+        return image
+    shape, affine = find_segmentation_grid(segmentation, name)
+    # A grid alone, which takes no memory.
+    return Image(np.broadcast_to(np.uint8(0), (1, *shape)), affine, None)
+
+
+def _measure_change(label: Image, laid: Image, image: Image, names: Mapping[int, str], name: str) -> Changes:
+    """Count what labels lost where a mask was resampled."""
+    beside = Counter(find_beside(label, image).tolist())
+    resampled = {}
+    for number, called in names.items():
+        before, after = (np.count_nonzero(one.array == number) for one in (label, laid))
+        if beside[number] > max(FEW, SHARE * before):
+            raise DataError(
+                f"{name} must lie within its image, not with {beside[number]} of {before} voxels of {called!r} beside "
+                "it; name the image on which it was drawn, or cut it to its image"
+            )
+        if before and not after:
+            raise DataError(
+                f"{name} must have a voxel left of {called!r} on its image, not none of {before}, which lie between "
+                "the image's voxels; draw it on the image, or leave the case out"
+            )
+        volumes = [np.abs(np.linalg.det(one[:3, :3])) / 1000 for one in (label.affine, laid.affine) if one is not None]
+        resampled[called] = np.array([before, before * volumes[0], after, after * volumes[1]])
+    is_same = all(np.allclose(counts[:2], counts[2:]) for counts in resampled.values())
+    return Changes(label.covered, {} if is_same else resampled)
+
+
+def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> Changes:
+    """Copy a mask once it has been read and checked."""
+    changes = Changes(read().covered)
+    copy_image(mask, target)
+    return changes
+
+
+def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> None:
+    """Save a label map with the grid and the header of a NIfTI file.
+
+    Args:
+        numbers: (X, Y, Z).
+        target: The new NIfTI file.
+    """
+    import nibabel
+
+    header = read_nifti_header(stored)
+    header.set_data_dtype(np.uint8)
+    header.set_slope_inter(1, 0)
+    # Behind the header, without what other programs had put there.
+    header.set_data_offset(0)
+    kind = nibabel.Nifti2Image if isinstance(header, nibabel.Nifti2Header) else nibabel.Nifti1Image
+    nibabel.save(kind(numbers, header.get_best_affine(), header), target)
+
+
+def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> Changes:
+    label = read()
+    _write_picture(values.renumber(label.array)[0], target)
+    return Changes(label.covered)
+
+
+def _write_picture(numbers: NDArray[np.uint8], target: Path) -> None:
+    from PIL import Image as Picture
+
+    Picture.fromarray(numbers).save(target)
+
+
+def _save_resampled(mask: Path, image: Path, values: Values, name: str, target: Path) -> Changes:
+    decoded = read_image(image)
+    label = _read_numbers(mask, _find_own_grid(mask, decoded, name), values, name)
+    laid = lay_on_image(label, decoded, name, (mask, image), is_resampled=True)
+    changes = _measure_change(label, laid, decoded, values.names, name)
+    _write_volume(values.renumber(laid.array)[0], laid.affine, target)
+    return changes
+
+
+def _write_volume(numbers: NDArray[np.uint8], affine: NDArray[np.float64] | None, target: Path) -> None:
+    import nibabel
+
+    nibabel.save(nibabel.Nifti1Image(numbers, affine), target)
+
+
+def _save_volume(mask: Path, read: Callable[[], Image], values: Values, target: Path) -> Changes:
+    label = read()
+    numbers = values.renumber(label.array)[0]
+    if mask.name.lower().endswith(NIFTI):
+        save_with_header(mask, numbers, target)
+    else:
+        _write_volume(numbers, label.affine, target)
+    return Changes(label.covered)
+
+
+def _save_layers(
+    masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, is_resampled: bool, target: Path
+) -> Changes:
+    decoded, resampled = read_image(image), dict[str, NDArray[np.float64]]()
+
+    def read_layers() -> Iterator[tuple[int, str, NDArray[np.bool_]]]:
+        for number, label in values.labels.items():
+            mask = masks[label]
+            called = f"{name}: {mask.name} of {case}"
+            grid = _find_own_grid(mask, decoded, called) if is_resampled else decoded
+            drawn = _read_layer(mask, grid, number, called)
+            laid = lay_on_image(drawn, decoded, called, (mask, image), is_resampled)
+            if is_resampled and laid.affine is not None:
+                resampled.update(_measure_change(drawn, laid, decoded, {number: label}, called).resampled)
+            yield number, label, laid.array[0] != 0
+
+    joined, covered = join_layers(read_layers(), decoded.spatial_shape, f"{name}: the masks of {case}")
+    numbers = joined.astype(np.uint8)
+    if target.suffix == ".png":
+        _write_picture(numbers, target)
+    else:
+        _write_volume(numbers, decoded.affine, target)
+    return Changes(covered, resampled)
+
+
+def _read_layer(mask: Path, grid: Image, number: int, name: str) -> Image:
+    """Return a mask of one label with the label's number, whatever number it holds."""
+    label = read_label(mask, name, image=grid)
+    found = np.unique(label.array[label.array != 0])
+    if len(found) > 1:
+        shown = ", ".join(map(str, found[:8].tolist()))
+        raise DataError(f"{name} must hold 0 and one number, as a file of one label, not {shown}; save it with one")
+    return replace(label, array=np.where(label.array != 0, np.int32(number), np.int32(0)))

@@ -1,0 +1,1 @@
+"""The command that labels new images, and what it writes."""

@@ -1,0 +1,390 @@
+"""Predict many inputs with one super model; the record is saved after each, and a bad one stops no other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from silofl.base.documents import ABSENT, read_json_document
+from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
+from silofl.base.files import hold_lock, is_free, make_folder, write_atomically, write_json
+from silofl.base.options import make_console
+from silofl.data.contrasts import Case, list_case_files, parse_case
+from silofl.inference import RECORD
+from silofl.inference.directory import read_fingerprint, read_versions
+from silofl.inference.prediction import Prediction
+from silofl.inference.super_model import BATCH_SIZE, SuperModel
+from silofl.reading.access import content_digest, input_name
+from silofl.reading.header import dicom_headers, is_dicom, list_uids
+from silofl_hospital.inference.dicom_seg import check_can_write, write_dicom_seg
+from silofl_hospital.inference.output import (
+    SUFFIXES,
+    forbid_use,
+    input_stem,
+    model_sentence,
+    name_stem,
+    prediction_record,
+    prediction_sentence,
+    write_map,
+)
+from silofl_hospital.inference.withdrawn import UNCHECKED, check_not_withdrawn
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+LOCK = "prediction.lock"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a prediction.
+
+    Attributes:
+        has_picture: Whether an overlay is drawn of each input.
+        has_dicom_seg: Whether a DICOM segmentation is written of each DICOM input.
+        writes_forbidden: Whether files are written of answers too that the study's rule forbids to use.
+        is_named_by_folder: Whether results are called by the folder that an input's first file lies in.
+        site: The site whose model answers, instead of a choice.
+        threshold: Replaces the super model's gamma.
+        batch_size: Slices at a time.
+        device: ``auto``, ``cpu`` or ``cuda``.
+    """
+
+    has_picture: bool = False
+    has_dicom_seg: bool = False
+    writes_forbidden: bool = False
+    is_named_by_folder: bool = False
+    site: str | None = None
+    threshold: float | None = None
+    batch_size: int = BATCH_SIZE
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class Input:
+    """A case to predict.
+
+    Attributes:
+        case: Its file, or files by the names of contrasts.
+        name: What messages and results call it by.
+        headers: Of its DICOM series, where they were read before.
+    """
+
+    case: Case
+    name: str
+    headers: Sequence[Dataset] = ()
+
+    @classmethod
+    def from_case(cls, case: Case, is_named_by_folder: bool) -> Input:
+        """Name a case by its first file, or by the folder that this lies in."""
+        first = list_case_files(case)[0]
+        return cls(case, input_name(first.absolute().parent if is_named_by_folder else first))
+
+    @property
+    def first(self) -> Path:
+        """Its first file, on whose grid the answer lies."""
+        return list_case_files(self.case)[0]
+
+    @property
+    def stem(self) -> str:
+        """What its results' files begin with."""
+        return input_stem(Path(self.name))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Predict the inputs and return the exit code."""
+    how = Options(
+        has_picture=options.picture,
+        has_dicom_seg=options.dicom_seg,
+        writes_forbidden=options.write_forbidden,
+        is_named_by_folder=options.by_folder,
+        site=options.site,
+        threshold=options.threshold,
+        batch_size=options.batch_size or BATCH_SIZE,
+        device=options.device,
+    )
+    cases = [parse_case(text) for text in options.inputs]
+    code, records = predict_inputs(options.super_model, cases, options.out, how, make_console(options))
+    if options.json:
+        print(json.dumps(records))
+    return code
+
+
+def predict_inputs(
+    super_model: Path, cases: Sequence[Case], out: Path, options: Options, console: Console
+) -> tuple[ExitCode, list[dict[str, Any]]]:
+    """Predict each input and write label maps, overlays and ``prediction.json``, which grows with every input.
+
+    In the folder of an earlier prediction a new answer to the same image takes the earlier one's place, whose files go;
+    the others stay.
+
+    Args:
+        cases: Image files and folders of DICOM series, or several of one case by the names of its contrasts; no two of
+            one name, where that of a case with several files is its first one's, or its folder's.
+        out: New folder, or that of an earlier prediction.
+        console: Prints one line an input.
+
+    Returns:
+        The exit code, the worst of them (failed where all inputs did; do not use where an answer must not be used;
+        incomplete where some inputs failed; complete) and the content of prediction.json, these inputs last.
+
+    Raises:
+        ConfigError: The super model, an option, two inputs of one name or the folder is wrong, another prediction still
+            writes it, or it holds the answer to another image by an input's name; nothing was done then.
+        DataError: An input has no name that files can be named after; nothing was done then either.
+    """
+    inputs = [Input.from_case(case, options.is_named_by_folder) for case in cases]
+    _check_input_names(inputs)
+    if not is_free(out) and not any((out / name).is_file() for name in (RECORD, LOCK)):
+        raise ConfigError(
+            f"{out.name} must be a new folder or that of an earlier prediction; it holds something else: name another"
+        )
+    runner = Runner(super_model, out, options)
+    make_folder(out)
+    # Two at once would each write the record without the other's answers.
+    with hold_lock(out / LOCK):
+        records = _read_earlier_records(out)
+        _check_same_images(inputs, records, out)
+        records = _predict_each(inputs, records, runner, console)
+    new = records[len(records) - len(inputs) :]
+    failed, forbidden = (sum(bool(record.get(key)) for record in new) for key in ("error", "do_not_use"))
+    if runner.model.quality:
+        console.print(f"What these models can do: {runner.model.quality}", markup=False)
+    if runner.model.contents.home_statistics:
+        console.print(runner.model.contents.home_statistics, markup=False)
+    if unchecked := dict.fromkeys(what for record in new for what in record.get("unchecked", ())):
+        console.print(
+            f"Not checked, because the super model does not say it of its training: {', '.join(unchecked)}",
+            markup=False,
+        )
+    if not runner.is_listed:
+        console.print(UNCHECKED, markup=False)
+    used = f"; {forbidden} of them must not be used" if forbidden else ""
+    console.print(f"{len(inputs) - failed} answered{used}, {failed} failed; results in {out}", markup=False)
+    if failed == len(inputs):
+        return ExitCode.FAILED, records
+    # Before inputs that failed: an answer that must not be used is worse than none.
+    return (ExitCode.DO_NOT_USE if forbidden else ExitCode.INCOMPLETE if failed else ExitCode.COMPLETE), records
+
+
+def _predict_each(
+    inputs: Sequence[Input], records: list[dict[str, Any]], runner: Runner, console: Console
+) -> list[dict[str, Any]]:
+    """Predict inputs and return the records with theirs, which are last."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        for one in progress.track(inputs, description="predicting"):
+            records = _remove_earlier(records, one.stem, runner.out)
+            record, line = runner.predict(one)
+            records.append(record)
+            # After every input, so that a stop loses none that were predicted.
+            write_json(runner.out / RECORD, records)
+            console.print(line, markup=False)
+            for sentence in forbid_use(record.get("do_not_use")):
+                console.print(f"  {sentence}", style="bold red", markup=False)
+            for warning in record.get("warnings", ()):
+                console.print(f"  warning: {warning}", style="yellow", markup=False)
+    return records
+
+
+class Runner:
+    """One super model with its options, loaded once, and the output folder, which may change between inputs.
+
+    Args:
+        out: For the files of answers.
+
+    Raises:
+        ConfigError: The super model or an option is wrong.
+    """
+
+    def __init__(self, folder: Path, out: Path, options: Options) -> None:
+        self.model, self.out, self.options = SuperModel.load(folder, options.device), out, options
+        self.asked = options.batch_size, options.threshold, options.site
+        self.model.check_options(*self.asked)
+        if options.has_dicom_seg:
+            check_can_write(self.model.contents.study)
+        self.fingerprint = read_fingerprint(folder)
+        self.folder, self.is_listed = folder, check_not_withdrawn(folder, self.fingerprint)
+        threshold = self.model.contents.threshold if options.threshold is None else options.threshold
+        self.threshold = threshold if options.site is None else None
+
+    @property
+    def described(self) -> dict[str, object]:
+        """What an answer depends on beside its image and the model."""
+        return {"threshold": self.threshold, "site": self.options.site}
+
+    def predict(self, one: Input) -> tuple[dict[str, Any], str]:
+        """Return an input's record and line, and write its files; what cannot be predicted has its error in both."""
+        name = one.name
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        record = {"input": name, "time": now, "super_model": self.fingerprint, "versions": read_versions()}
+        try:
+            # Again: a long batch, or a service, may outlive its model.
+            check_not_withdrawn(self.folder, self.fingerprint)
+            prediction, line = self._predict_and_write(one)
+            return record | prediction, f"{name}: {line}"
+        except SiloFLError as error:
+            reason = str(error)
+        except Exception as error:  # one bad input must not stop the others; record and exit code report it
+            message = str(error)
+            for path in list_case_files(one.case):
+                message = message.replace(str(path), path.name)
+            message = " ".join(message.split())[:200]
+            reason = f"it must be predicted without {type(error).__name__}; {message}: check the image, or report this"
+        # A label map without its picture is no answer.
+        _delete_files(self.out, [one.stem])
+        return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
+
+    def _predict_and_write(self, one: Input) -> tuple[dict[str, Any], str]:
+        prediction = self.model.predict(one.case, *self.asked)
+        try:
+            return self._write_answer(one, prediction)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise DataError(
+                f"its answer must be written to {self.out.name}; the system said {reason!r}: make room, or name "
+                "another folder"
+            ) from None
+
+    def _write_answer(self, one: Input, prediction: Prediction) -> tuple[dict[str, Any], str]:
+        """Write the files of an answer and return its entry in the record and its line."""
+        options, study = self.options, self.model.contents.study
+        # So that an answer can be told to be this image's, long after.
+        record = {"sha256": _checksums(one.case)} | prediction_record(prediction, study, self.threshold)
+        if is_dicom(one.first):
+            one = replace(one, headers=one.headers or [*dicom_headers(one.first, skips_others=True)])
+            record["dicom"] = {"patient": str(one.headers[0].get("PatientID", ""))} | list_uids(one.headers)
+        if options.site is not None:
+            record["asked_for"] = options.site
+        line = prediction_sentence(prediction, study, self.threshold)
+        if prediction.do_not_use and not options.writes_forbidden:
+            return record, f"{line}; it must not be used, and none of its files is written"
+        if prediction.label_map is not None:
+            map_and_grid = prediction.label_map, prediction.affine
+            record["label_map"] = write_map(self.out, one.stem, one.first, *map_and_grid, bool(prediction.do_not_use))
+        if options.has_dicom_seg:
+            record |= self._write_segmentation(one, prediction, record["warnings"])
+        if options.has_picture:
+            record["picture"] = f"{one.stem}_picture.png"
+            content = self._draw_picture(one, prediction)
+            write_atomically(self.out / record["picture"], lambda stream: stream.write(content))
+        return record, line
+
+    def _write_segmentation(self, one: Input, prediction: Prediction, warnings: list[str]) -> dict[str, Any]:
+        """Write a DICOM segmentation and return the record's entries; what prevents it is one more warning."""
+        name = f"{one.stem}_seg.dcm"
+        try:
+            if not one.headers:
+                raise DataError("no DICOM segmentation: the input is no DICOM, and names no patient")
+            write_dicom_seg(
+                self.out / name,
+                one.headers,
+                prediction.label_map,
+                prediction.affine,
+                self.model.contents.study,
+                self.fingerprint,
+                "; ".join([*forbid_use(prediction.do_not_use), model_sentence(prediction, self.threshold), *warnings]),
+                is_forbidden=bool(prediction.do_not_use),
+                options=self.described,
+            )
+        except DataError as error:
+            return {"warnings": [*warnings, str(error)]}
+        return {"dicom_seg": name}
+
+    def _draw_picture(self, one: Input, prediction: Prediction) -> bytes:
+        # Imported here: matplotlib is slow to load, and most predictions need no picture.
+        from silofl.reading.header import read_header
+        from silofl.reading.images import read_image
+        from silofl_hospital.inference.picture import draw_overlay
+
+        study = self.model.contents.study
+        said = model_sentence if prediction.label_map is not None else partial(prediction_sentence, study=study)
+        title = f"{one.name}: {said(prediction, threshold=self.threshold)}"
+        warnings = [*forbid_use(prediction.do_not_use), *(f"warning: {warning}" for warning in prediction.warnings)]
+        title = "\n".join([title, "for research, no medical device", *warnings])
+        image = read_image(one.first, background=study.data.background)
+        shown = image.array[:1] if image.has_contrasts else image.array
+        is_oriented = read_header(one.first).has_orientation
+        return draw_overlay(shown, prediction.label_map, prediction.affine, study.labels, title, is_oriented)
+
+
+def _check_input_names(inputs: Sequence[Input]) -> None:
+    seen: dict[str, Input] = {}
+    for one in inputs:
+        other = seen.setdefault(one.stem.casefold(), one)
+        if other is not one and other.first == one.first:
+            raise ConfigError(f"inputs must be named once, not {one.name} twice; leave one out")
+        if other is not one:
+            by_folder = "call them by their folders with --by-folder, " if one.name == input_name(one.first) else ""
+            raise ConfigError(
+                f"inputs must have different names, not {other.name} and {one.name}; their results would be one file: "
+                f"{by_folder}predict them into two folders, or give links of other names"
+            )
+
+
+def _check_same_images(inputs: Sequence[Input], records: Sequence[dict[str, Any]], out: Path) -> None:
+    """Refuse an input of whose name another image was answered: that answer would be lost without a word."""
+    answered = {_record_stem(record).casefold(): record for record in records if "error" not in record}
+    for one in inputs:
+        earlier = answered.get(one.stem.casefold())
+        if earlier is not None and not _is_same_image(one.case, earlier):
+            raise ConfigError(
+                f"{one.name} must be the image whose answer {out.name} holds under this name; it is another: "
+                "predict it into another folder, or give a link of another name"
+            )
+
+
+def _is_same_image(case: Case, record: dict[str, Any]) -> bool:
+    """Return whether a case has a file in common with a record, and none of its contrasts is another."""
+    sums = record.get("sha256")
+    try:
+        own = _checksums(case)
+        is_known = isinstance(sums, dict) and any(digest in sums.values() for digest in own.values())
+        return is_known and all(sums[name] == digest for name, digest in own.items() if name in sums)
+    except DataError:  # what cannot be read is not what was answered
+        return False
+
+
+def _checksums(case: Case) -> dict[str, str]:
+    named = {input_name(case): case} if isinstance(case, Path) else case
+    return {name: content_digest(path, input_name(path)) for name, path in named.items()}
+
+
+def _record_stem(record: dict[str, Any]) -> str:
+    return name_stem(str(record.get("input", "")))
+
+
+def _remove_earlier(records: list[dict[str, Any]], stem: str, out: Path) -> list[dict[str, Any]]:
+    """Return the records without those of an earlier input of the name, whose record and files are taken away."""
+    stems = [_record_stem(record) for record in records]
+    # The earlier name may have other capitals.
+    same = {earlier for earlier in stems if earlier.casefold() == stem.casefold()}
+    others = [record for record, earlier in zip(records, stems, strict=True) if earlier not in same]
+    if same:
+        # So that a stop leaves no record of files that are gone.
+        write_json(out / RECORD, others)
+    _delete_files(out, {stem, *same})
+    return others
+
+
+def _delete_files(out: Path, stems: Iterable[str]) -> None:
+    for stem in stems:
+        for suffix in SUFFIXES:
+            (out / f"{stem}{suffix}").unlink(missing_ok=True)
+
+
+def _read_earlier_records(out: Path) -> list[dict[str, Any]]:
+    """Return the records of an earlier prediction in the folder; none of a new one."""
+    found = read_json_document(out / RECORD)
+    records = [] if found is ABSENT else found
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise ConfigError(f"{out.name}/{RECORD} must be as a prediction wrote it; it is not: name another folder")
+    return records

@@ -1,0 +1,298 @@
+"""``silofl evaluate``: a trained model on the labelled cases of a site, as a clinic tests one before it uses it."""
+
+import argparse
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from glob import escape, glob
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from silofl.base.errors import ConfigError, ExitCode, quote_value
+from silofl.base.files import fill_folder, is_free, write_json
+from silofl.base.options import make_console
+from silofl.base.schema import dump_record
+from silofl.base.settings import load_settings
+from silofl.core.findings import join_findings, name_findings
+from silofl.data.learnt import check_not_learnt, find_learnt, is_recorded
+from silofl.data.manifest import PARTS, Manifest
+from silofl.data.parts import Examples
+from silofl.data.site_data import load_site_data
+from silofl.data.targets import IGNORED
+from silofl.inference.cases_table import FILE as CASES
+from silofl.inference.cases_table import write_cases
+from silofl.inference.clinical import compare_answers, measure_evaluation, read_class_rows
+from silofl.inference.evaluated_cases import (
+    EvaluatedCase,
+    RefusedCase,
+    SiteCases,
+    answer_case,
+    evaluate_cases,
+    sort_answers,
+)
+from silofl.inference.evaluation import FILE, Evaluation
+from silofl.inference.geometry import decide_labels
+from silofl.inference.prediction import call_case
+from silofl.inference.subgroups import People, list_having, measure_subgroups
+from silofl.inference.super_model import SuperModel
+from silofl.parts.checked_cast import checked_cast
+from silofl.setup.site import Site
+from silofl.study import Study
+from silofl.training.case_pictures import find_largest_slice, show_plane
+from silofl.training.device import choose_device, set_threads
+from silofl_hospital.inference.opened import open_model
+from silofl_hospital.report.evaluation_figures import roc_image, worst_image
+from silofl_hospital.report.evaluation_page import (
+    RESEARCH,
+    alarm_lines,
+    evaluation_blocks,
+    make_evaluation_page,
+    warning_lines,
+)
+from silofl_hospital.report.outlines import CaseColumn, short_metric
+from silofl_hospital.report.page import print_blocks, write_with_files
+from silofl_hospital.report.tables import print_lines
+
+PAGE, ALL = "evaluation.html", "all"
+TITLES = {
+    "classification": "its true class, and the answer with its probability",
+    "multilabel": "its true findings, and those of the answer",
+}
+# In the place of a site's name in site.yaml; a model's hospital is not asked which site it is.
+ANY_SITE = "anysite"
+# As many as can be read on a phone.
+MOST_PICTURES = 4
+STAYS = f"{FILE} names no case; all other files name some, and stay at the hospital."
+SEEN = "{} learnt from this very dataset.json: its training and validation cases are no test of it; give --part test"
+UNCHECKED = "whether {} learnt from these images could not be checked: {}"
+NO_RECORD = (
+    "no record of run {} is here; where this hospital took part in it, name its site.yaml by --site-config, or give "
+    "the model where the run left it"
+)
+LEARNT = "{} learnt from {} of these cases: they are no test of it; {}"
+NOT_DRAWN = "the label maps do not show {}: nothing here says how well the model finds it"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluate, print the numbers, and write ``evaluation.json``, ``cases.csv`` and ``evaluation.html``.
+
+    Raises:
+        ConfigError: The model or the folder is wrong.
+        DataError: The data are wrong, the model answers none of the cases, or learnt from one of the part ``test``.
+    """
+    console, out = make_console(options), options.out
+    if not is_free(out):
+        raise ConfigError(f"--out must be a new folder, not {out}, which holds something; name another")
+    if options.cache and out.absolute() in (options.cache.absolute(), *options.cache.absolute().parents):
+        raise ConfigError("--cache must be a folder outside of --out, which is written whole; name another")
+    model, fingerprint = _load_model(options.model, options.device)
+    other, other_fingerprint = _load_other(options.against, model, options.device) if options.against else (None, "")
+    study = model.contents.study
+    with ExitStack() as stack:
+        # Decoded images are nobody's to keep, unless somebody says where.
+        cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silofl-evaluate-")))
+        site = _read_cases(options.data, study, cache, options.part)
+        if options.part == "test":
+            check_not_learnt(_find_records(options.model, model, options.site_config), site.data, study)
+        cases, refused = _answer_cases(model, site, console)
+        record = measure_evaluation(model, fingerprint, site, cases, options.specificity)
+        if options.by:
+            divided, least = site.divide(dict(options.by)), _read_least(options.site_config)
+            unit_of = site.units.unit_of
+            people = People(unit_of, unit_of, least)
+            people.may_tell(list_having(cases, study))
+            found = measure_subgroups(cases, divided, people, study)
+            record = replace(record, subgroups=found, least=least)
+        if other is not None:
+            # Prepared as the other model's study says.
+            same = _read_cases(options.data, other.contents.study, cache, options.part)
+            others, _ = _answer_cases(other, same, console)
+            against = compare_answers(cases, others, other_fingerprint, site.units, study)
+            record = replace(record, against=against)
+        pictures = draw_worst_cases(model, site, cases)
+    models = {"the model": (options.model, model)}
+    models |= {"the model of --against": (options.against, other)} if other else {}
+    records = {name: _find_records(*one, options.site_config) for name, one in models.items()}
+    doubts = _list_doubts({name: (records[name], one) for name, (_, one) in models.items()}, site)
+    with fill_folder(out) as folder:
+        write_json(folder / FILE, dump_record(record))
+        write_cases(folder / CASES, cases, refused, record, model.contents)
+        _write_page(folder / PAGE, record, site, doubts, (cases, refused), pictures, study)
+    _print_evaluation(record, doubts, refused, out, console)
+    if options.json:
+        print((out / FILE).read_text(), end="")
+    return ExitCode.INCOMPLETE if refused else ExitCode.COMPLETE
+
+
+def _load_model(folder: Path, device: str) -> tuple[SuperModel, str]:
+    model, fingerprint = open_model(folder, choose_device(device))
+    set_threads("auto")
+    return model, fingerprint
+
+
+def _load_other(folder: Path, model: SuperModel, device: str) -> tuple[SuperModel, str]:
+    """Load the model that is compared with, which must answer the same question."""
+    other, fingerprint = _load_model(folder, device)
+    wanted, found = model.contents.study, other.contents.study
+    for key in ("task", "labels", "regions", "metric"):
+        ours, theirs = getattr(wanted, key), getattr(found, key)
+        if ours != theirs:
+            raise ConfigError(
+                f"--against must be a model with the {key} of MODEL, {quote_value(ours)}, not {quote_value(theirs)}; "
+                "name another"
+            )
+    return other, fingerprint
+
+
+def _answer_cases(
+    model: SuperModel, site: SiteCases, console: Console
+) -> tuple[list[EvaluatedCase], list[RefusedCase]]:
+    found, is_silent = evaluate_cases(model, site), not console.is_terminal
+    return sort_answers(track(found, "evaluating", site.num_cases, console=console, transient=True, disable=is_silent))
+
+
+def _read_least(site_config: Path) -> int:
+    """Return how many patients a number must be of: what a hospital's site.yaml says, or would say by default."""
+    if site_config.is_file():
+        return load_settings(Site, site_config).min_patients
+    return Site.model_fields["min_patients"].default
+
+
+def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases:
+    names = PARTS if part == ALL else (part,)
+    return SiteCases.of(load_site_data(folder, study, cache, needed=() if part == ALL else names), names)
+
+
+def _find_records(folder: Path, model: SuperModel, site_config: Path) -> list[Path]:
+    """Return the folders that may say which images a model learnt from: a site's run, and a simulation's sites."""
+    run, beside = model.contents.facts.get("run"), folder.resolve().parent
+    found = [beside, *(beside.glob(f"sites/*/{escape(str(run))}") if run else ())]
+    if run and site_config.is_file():
+        site = load_settings(Site, site_config)
+        place = escape(str(site.run_folder(model.contents.study.name, ANY_SITE, str(run))))
+        found += map(Path, glob(place.replace(ANY_SITE, "*")))
+    return found
+
+
+def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: SiteCases) -> list[str]:
+    """Return what must be known before a number is believed.
+
+    Args:
+        models: Name in a sentence -> the folders that may say what the model learnt from, and the model.
+    """
+    has_learnt, doubts, manifest = {*site.parts} != {"test"}, [], checked_cast(site.data.manifest, Manifest)
+    for name, (records, model) in models.items():
+        contents = model.contents
+        known = (contents.facts.get("data") or {}).values()
+        is_same = manifest.digest in [one.get("digest") for one in known]
+        if learnt := find_learnt(records, site.data, site.parts, contents.study):
+            remedy = "give --part test" if has_learnt else "take them out of test"
+            doubts.append(LEARNT.format(name, len(learnt), remedy))
+        elif has_learnt and is_same:
+            doubts.append(SEEN.format(name))
+        elif not is_same and not is_recorded(records):
+            run = contents.facts.get("run")
+            doubts.append(UNCHECKED.format(name, NO_RECORD.format(run) if run else "it does not name its run"))
+    if others := [name for number, name in manifest.labels.items() if number not in manifest.labels_annotated]:
+        doubts.append(NOT_DRAWN.format(", ".join(others)))
+    if site.units.name != "patient":
+        doubts.append(
+            f"not all patients are known, or there is one alone: intervals are over {site.units.name}s, and too narrow "
+            "where a patient has several"
+        )
+    return doubts
+
+
+def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[EvaluatedCase]) -> list[CaseColumn]:
+    """Return pictures of the worst answers: the lowest values, or the surest wrong classes; right ones are none."""
+    wrong = [one for one in cases if one.score.by_case.get(one.case, 1.0) < 1]
+    worst = sorted(wrong, key=lambda one: (_rank_case(one), one.case))[:MOST_PICTURES]
+    draw = _draw_class if model.contents.study.task != "segmentation" else _draw_label_map
+    return [draw(model, one, site.select(one.part, one.case)) for one in worst]
+
+
+def _rank_case(one: EvaluatedCase) -> float:
+    """Return the probability of the true class, or a segmentation's value; of findings the share of right ones."""
+    if one.score.is_multilabel:
+        return one.score.by_case[one.case]
+    known = [row[int(label)] for label, rows in one.score.probabilities_by_case.items() for row in rows.values()]
+    return float(np.mean(known)) if known else one.score.by_case[one.case]
+
+
+def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseColumn:
+    study, image = model.contents.study, np.asarray(case.images[0])[model.contents.study.data.shown]
+    plane = np.swapaxes(image[..., image.shape[-1] // 2], -1, -2) if case.has_volumes else image
+    (label, rows), *_ = one.score.probabilities_by_case.items()
+    read = call_case(np.array([rows[one.case]]), one.calling, study)
+    if study.is_multilabel:
+        title = f"{name_findings(int(label), study.labels)}: {join_findings(read['findings'])}"
+        return CaseColumn(title, one.case, plane)
+    said = study.labels[read["label"]]
+    return CaseColumn(f"{study.labels[int(label)]}: {said} {read['class_scores'][said]:.2f}", one.case, plane)
+
+
+def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseColumn:
+    said = decide_labels(answer_case(model, case).probabilities)
+    # By the slice with most wrong pixels.
+    truths = np.stack([*case.targets])
+    wrong = (said != truths) & (truths != IGNORED)
+    seen = replace(case, targets=wrong.astype(np.uint8)) if wrong.any() else case
+    row = find_largest_slice(seen, one.case)
+    image, truth, answer = (
+        show_plane(np.asarray(array), seen, row)
+        for array in (case.images[row][model.contents.study.data.shown], case.targets[row], said[row])
+    )
+    title = f"{short_metric(one.score.metric)} {one.score.by_case[one.case]:.3f}"
+    return CaseColumn(title, one.case, image, {"truth": truth, "prediction": answer})
+
+
+def _write_page(
+    path: Path,
+    record: Evaluation,
+    site: SiteCases,
+    doubts: Sequence[str],
+    evaluated: tuple[Sequence[EvaluatedCase], Sequence[RefusedCase]],
+    pictures: Sequence[CaseColumn],
+    study: Study,
+) -> None:
+    cases, refused = evaluated
+    maps = study.labels if record.is_segmentation else {}
+    rows = None if record.is_segmentation else read_class_rows(cases, site.units.unit_of)
+    images = {
+        "roc": roc_image(rows.draw_rocs(study), record.scores) if rows else None,
+        "worst": worst_image(pictures, maps, TITLES.get(study.task, "")),
+    }
+    reasons = [f"{one.case}: {one.reason}" for one in refused]
+    name = checked_cast(site.data.manifest, Manifest).folder.resolve().name
+    page = make_evaluation_page(record, name, doubts, images, reasons, _name_worst(pictures, cases))
+    write_with_files(path, page, ())
+
+
+def _name_worst(pictures: Sequence[CaseColumn], cases: Sequence[EvaluatedCase]) -> str:
+    """Return which case is worst, and where, as a sentence; empty without a wrong one."""
+    if not pictures:
+        return ""
+    worst = next(one for one in cases if one.case == pictures[0].case)
+    said = pictures[0].title if pictures[0].masks else pictures[0].title.replace(": ", ", answered ", 1)
+    where = "" if worst.worst_slice is None else f"; most wrong in slice {worst.worst_slice} of its file, from 0"
+    return f"Worst case: {worst.case}, {said}{where}"
+
+
+def _print_evaluation(
+    record: Evaluation, doubts: Sequence[str], refused: Sequence[RefusedCase], out: Path, console: Console
+) -> None:
+    refusals = [f"{one.case} refused: {one.reason}" for one in refused]
+    _print_warnings(doubts, console)
+    print_blocks(evaluation_blocks(record), console)
+    _print_warnings([*alarm_lines(record), *warning_lines(record), *refusals], console)
+    quality = [f"What these models can do: {record.quality}"] if record.quality else []
+    print_lines([*quality, RESEARCH, f"page: {out / PAGE}", STAYS], console)
+
+
+def _print_warnings(sentences: Sequence[str], console: Console) -> None:
+    for sentence in sentences:
+        console.print(f"  warning: {sentence}", style="yellow")

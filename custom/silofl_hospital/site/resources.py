@@ -1,0 +1,117 @@
+"""Checks of what a study takes of the site's machine: disk and GPU."""
+
+import os
+import shutil
+
+import torch
+
+from silofl.base.errors import ConfigError, SiloFLError
+from silofl.data.cache import describe_source, fingerprint_preparation, open_parts
+from silofl.data.manifest import read_manifest
+from silofl.data.preparation import build_preparation, prepare_case
+from silofl.federation.needs import GIB, site_disk_bytes
+from silofl.flare.policy import count_job_gpus
+from silofl.training.device import choose_device
+from silofl_hospital.site.candidate import Candidate
+from silofl_hospital.site.finding import Finding, expect, failed, ok
+from silofl_hospital.site.machine import ask_system, is_writable
+
+
+def check_disk(candidate: Candidate) -> Finding:
+    """Compare the free space for state and cache with what the study needs."""
+    needs = {
+        candidate.state_folder: site_disk_bytes(candidate.study, candidate.num_sites),
+        candidate.cache_folder: _cache_bytes(candidate) or 0,
+    }
+    wanted: dict[int, int] = {}
+    for folder, need in needs.items():
+        # The folder may not exist yet; the first existing one above it is on the same disk.
+        place = next(place for place in (folder, *folder.parents) if place.exists())
+        if not is_writable(place):
+            return failed(
+                f"{folder} must be a folder that this account can write; it cannot: grant it, or name another"
+            )
+        # State and cache may share a disk, which must then have room for both.
+        device = place.stat().st_dev
+        wanted[device] = wanted.get(device, 0) + need
+        free = shutil.disk_usage(place).free
+        if free < wanted[device]:
+            return failed(
+                f"the disk of {folder} must have {wanted[device] / GIB:.2f} GiB free, not {free / GIB:.2f}; make room, "
+                "or name another in site.yaml"
+            )
+    state, cache = needs.values()
+    return ok(
+        f"the disks have room for {state / GIB:.2f} GiB of state and {cache / GIB:.2f} GiB of cache",
+        state_bytes=state,
+        cache_bytes=cache,
+    )
+
+
+def check_gpu(candidate: Candidate) -> Finding:
+    """Name the device that the site will use, with its free memory; NVFlare must not promise jobs more than there is.
+
+    Raises:
+        ConfigError: The site has no resources.json, or it cannot be read.
+    """
+    wanted = candidate.settings.device or candidate.study.device
+    promised, here = count_job_gpus(candidate.kit), torch.cuda.device_count()
+    if promised > here:
+        return failed(
+            f"num_of_gpus in local/resources.json must be at most the {here} GPUs of this machine, not {promised}: "
+            "NVFlare would not start; correct it",
+            num_of_gpus=promised,
+        )
+    try:
+        device = choose_device(wanted)
+    except ConfigError as error:
+        return failed(str(error))
+    if device.type == "cpu":
+        return ok(f"device {wanted!r} is the CPU here, with {os.cpu_count()} cores", device="cpu")
+    try:
+        name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
+    except RuntimeError as error:
+        return failed(explain_gpu_fault(error))
+    room = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
+    others = list_gpu_users()
+    return expect(
+        not others,
+        f"{name} has {room}",
+        f"{name} must be this site's alone, not of process {others} too; it has {room}: end it",
+        is_serious=False,
+        device=name,
+        free_bytes=free,
+    )
+
+
+def explain_gpu_fault(error: RuntimeError) -> str:
+    """Return what is wrong with a GPU by torch's error, and what to do; raise the error where it is another's."""
+    others = list_gpu_users() or "unknown"
+    if isinstance(error, torch.OutOfMemoryError):
+        return f"the GPU must have room for a training step; it has not: end process {others}, or use smaller batches"
+    if "CUDA" not in str(error) and "cuDNN" not in str(error):
+        raise error
+    return (
+        f"the GPU must be free and whole; it is used by process {others}, gone, or its driver has failed: see "
+        "nvidia-smi and dmesg, end the process or restart the machine, or set device: cpu"
+    )
+
+
+def list_gpu_users() -> str:
+    """Return the numbers of the other processes that compute on a GPU here, as nvidia-smi says; none without it."""
+    found = ask_system("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader").split()
+    return ", ".join(sorted({one for one in found if one.isdecimal()} - {str(os.getpid())}))
+
+
+def _cache_bytes(candidate: Candidate) -> int | None:
+    """Return the size of the cache as if every case were as large as the first; None where that cannot be read."""
+    try:
+        manifest = read_manifest(candidate.data_folder, candidate.study)
+        entry = fingerprint_preparation(describe_source(manifest), candidate.study)
+        if open_parts(candidate.cache_folder / entry) is not None:
+            return 0
+        first = next(filter(None, manifest.parts.values()))[0]
+        case = prepare_case(first, manifest, build_preparation(candidate.study))
+    except SiloFLError:
+        return None
+    return (case.images.nbytes + case.targets.nbytes) * sum(len(records) for records in manifest.parts.values())
