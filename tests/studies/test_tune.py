@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from silofl.base.files import read_json
 from silofl.base.schema import dump_record
 from silofl.data.parts import Examples
 from silofl.federation.ledger import Round
@@ -195,8 +196,11 @@ def tuned(silofl, training, monkeypatch):
 
 def test_a_search_ends_with_the_options_to_train_with(tuned, phantoms):
     scores = {"group 0.003": 0.5, "group 0.001": 0.4, "group 0.01": 0.6, "group 0.03": 0.55}
-    code, said, carried_out = tuned("fedavg_masks", phantoms, "--rounds", "2", "--out", "found", scores=scores)
+    given = ("--rounds", "2", "--out", "found", "--cache", "pictures", "--skip-unreadable", "0.1")
+    code, said, carried_out = tuned("fedavg_masks", phantoms, *given, scores=scores)
     assert code == 0, said
+    runs = [read_json(path) for path in Path("found").rglob("run.json")]
+    assert {(run["cache"], run["skip_unreadable"]) for run in runs} == {(str(Path("pictures").resolve()), 0.1)}
     assert "0.001, 0.003, 0.01, with model.normalization group, instance, batch: 9 runs of 2 rounds, then" in said
     # the grid, one beyond its edge, two further seeds of the study's own values and the best ones
     assert len(carried_out) == 9 + 1 + 4 and carried_out[9] == "group-0.03-seed0"
