@@ -71,5 +71,5 @@ def test_a_job_asks_for_the_gpus_that_the_site_gives_to_studies(kits):
     resources = json.loads(path.read_text())
     next(one for one in resources["components"] if one["id"] == "resource_manager")["args"]["num_of_gpus"] = 2
     path.write_text(json.dumps(resources))
-    write_guide(read_kit(kits / "north"), {"wheel": "w", "checksum": "c", "lock_checksum": "l"})
+    write_guide(read_kit(kits / "north"), {"packages": [{"name": "w", "checksum": "c"}], "lock_checksum": "l"})
     assert "--gpus-per-node=2" in directives(kits / "north")

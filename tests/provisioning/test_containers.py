@@ -12,7 +12,7 @@ from provisioning.guide import write_guide
 from silofl.flare.job_loop import HEALTH
 from silofl.flare.kit import read_kit
 
-FACTS = {"wheel": "w", "checksum": "c", "lock_checksum": "l"}
+FACTS = {"packages": [{"name": "w", "checksum": "c"}], "lock_checksum": "l"}
 RESTRICTED = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from provisioning.__main__ import main
-from provisioning.build_wheel import build_wheel
+from provisioning.build_wheel import build_wheels
 from provisioning.fill_kits import Contents, fill_kit
 from provisioning.guide import write_guide
 from provisioning.make_kits import make_kits, make_project
@@ -144,7 +144,7 @@ def running(tmp_path_factory, spaces, free_port):
     """The kits of a network whose server runs; the lead gives hospitals the study."""
     folder = tmp_path_factory.mktemp("lead")
     project = make_kits(make_project(PROJECT, spaces.server_address, free_port()), folder / "workspace")
-    wheel = build_wheel(REPOSITORY / "custom", folder / "wheel")
+    wheel = build_wheels(folder / "wheel")[0]
     found = {kit.name: kit for kit in find_kits(kits_folder(project))}
     fill_kit(found["server"], Contents(wheel, data_root=folder))
     fill_kit(found["north"], Contents(wheel, study=STUDY))
@@ -286,7 +286,7 @@ def test_the_days_that_a_site_already_has_are_not_written_twice(fill_again, tmp_
 def test_the_firewall_lets_the_account_reach_the_servers_port_alone(kits, address, rule):
     kit = read_kit(kits / "north")
     there = replace(kit, address=replace(kit.address, host=address[0], port=address[1]))
-    write_guide(there, {"wheel": "w", "checksum": "c", "lock_checksum": "l"})
+    write_guide(there, {"packages": [{"name": "w", "checksum": "c"}], "lock_checksum": "l"})
     lines = [line.strip() for line in (kits / "north" / "system" / "silofl-firewall.nft").read_text().splitlines()]
     assert [line for line in lines if "daddr" in line] == [rule]
     assert lines[lines.index(rule) + 1] == "reject"
