@@ -30,7 +30,7 @@ from silofl.setup.site import Site
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.processes import ProcessTree
-from silofl_hospital.site import machine as machine_check
+from silofl_hospital.site import resources
 from silofl_hospital.site.candidate import Candidate
 
 JOBS = REPOSITORY / "jobs"
@@ -224,7 +224,7 @@ def test_a_study_comes_with_its_digest_and_the_disk_that_check_site_asks_for(fil
     assert (kit / "study.yaml").read_bytes() == STUDY.read_bytes()
     assert f"| digest of study `harmofl_phantoms` | `{study.digest}` |" in page
     candidate = Candidate(read_kit(kit), study, STUDY, load_settings(Site, kit / "local" / "site.yaml"))
-    assert f"keeps {machine_check.check_disk(candidate).facts['state_bytes'] / 2**30:.2f} GiB" in page
+    assert f"keeps {resources.check_disk(candidate).facts['state_bytes'] / 2**30:.2f} GiB" in page
     assert "cp -r IMAGES /var/lib/silofl/data/harmofl_phantoms" in page
     # A kit that is filled again keeps its study.
     assert page_of(fill_again()) == page
