@@ -270,7 +270,7 @@ def test_a_segmentation_is_no_image(whole):
 
 def resample(path, image, tmp_path, labels=LABELS):
     """Import a segmentation as a mask on the grid of an image, and return it."""
-    values = Values({number: name for number, name in labels.items()}, of_all=labels)
+    values = Values(dict(labels))
     name, write_mask = plan_mask(path, image, "p1", values, "p1/seg", is_resampled=True)
     (tmp_path / "masks").mkdir(exist_ok=True)
     write_mask(tmp_path / name)
