@@ -25,6 +25,7 @@ from silofl.training.site_score import SiteScore
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import CasePictures, RunRecords, SelectorFeatures, read_run
 from silofl_desk.report.unseen import UnseenTest
+from tests.conftest import mark_best
 
 RUN_ID = "small-1"
 RECIPE = find_recipe("harmofl", "recommended", {}).as_dict()
@@ -229,7 +230,7 @@ class RunFiles:
         return self
 
     def ledger(self, *records):
-        return self.json("ledger.json", records)
+        return self.json("ledger.json", mark_best(records))
 
     def study(self, **changes):
         values = {"name": "small", "task": "segmentation", "labels": {1: "organ"}, "rounds": 2}

@@ -27,7 +27,7 @@ def test_a_machine_says_what_is_installed_on_it():
     assert read_software().nvflare == "2.9.0" and read_software().torch.startswith("2.13.0")
 
 
-@pytest.mark.parametrize("name", ["setup/site.py", "report/templates/style.css.j2"])
+@pytest.mark.parametrize("name", ["setup/site.py", "inference/templates/notes.md.j2"])
 def test_one_changed_letter_a_new_file_or_a_missing_one_is_another_package(tmp_path, name):
     ignored = shutil.ignore_patterns("__pycache__")
     for copy in ("same", "changed", "more", "less"):
