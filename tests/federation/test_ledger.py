@@ -184,8 +184,3 @@ def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):
 def test_a_key_of_an_earlier_release_is_not_read(tmp_path):
     (tmp_path / "ledger.json").write_text(json.dumps([dump_record(Round(1)) | {"distance": 0.5}]))
     assert read_ledger(tmp_path) == [Round(1)]
-
-
-def test_a_ledger_of_an_older_version_is_read_with_its_best_rounds(tmp_path):
-    write(tmp_path, [validated(number, a=value) for number, value in ((1, 0.3), (2, 0.5), (3, 0.4))])
-    assert [record.is_best for record in read_ledger(tmp_path)] == [True, True, None]
