@@ -31,7 +31,7 @@ from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.base.errors import AggregationError
 from silofl.data.parts import Examples
 from silofl.federation.course import Answers, Course, separate_failures
-from silofl.federation.ledger import Round, find_best_round, mark_best, read_ledger
+from silofl.federation.ledger import Round, find_best_round, mark_round, read_ledger
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.models import build_model
@@ -266,7 +266,10 @@ def choose_by(average: Callable[[Any, Any], bool]) -> Callable[[Sequence[Round]]
 
 def choose_as_silofl(rounds: Sequence[Round]) -> int:
     """Return the place of the round that a run reports."""
-    return find_best_round(mark_best([replace(one, is_best=None) for one in rounds])) - 1
+    ledger = [replace(record, is_best=None) for record in rounds]
+    for number, record in enumerate(ledger):
+        mark_round(record, ledger[:number])
+    return find_best_round(ledger) - 1
 
 
 def choose_rule(rule: str) -> dict[str, Any]:
