@@ -199,7 +199,8 @@ STACKED = pytest.param(BY_TYPE | {"neighbours": 1}, marks=pytest.mark.slow)
 def test_monai_runs_the_bundle_to_the_label_map_that_predict_writes(
     monai_bundle, super_model, write_volume, tmp_path, capsys
 ):
-    scan = write_volume(shape=(40, 36, 5))
+    voxels = np.random.default_rng(0).integers(0, 256, (40, 36, 5), np.uint8)
+    scan = write_volume(array=voxels)
     monai_bundle(
         "run",
         config_file="configs/predict.json",
