@@ -227,8 +227,8 @@ def lower(found: dict[str, int], ceilings: Ceilings) -> Ceilings:
     """Return the ceilings of all figures, none above its figure; a new figure is its own ceiling."""
     lowered = {}
     for name, value in found.items():
-        old = ceilings.get(name, Ceiling(now=value, goal=value))
-        lowered[name] = Ceiling(now=min(old["now"], value), goal=old["goal"])
+        old = ceilings.get(name, {"now": value, "goal": value})
+        lowered[name] = {"now": min(old["now"], value), "goal": old["goal"]}
     return lowered
 
 

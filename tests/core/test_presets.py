@@ -71,7 +71,6 @@ def test_an_answer_is_borrowed_by_its_algorithms_name():
     [
         ("harmfl", "paper", {}, "did you mean 'harmofl'"),
         ("harmofl", "papr", {}, "did you mean 'paper'"),
-        ("monthly_answers", "recommended", {}, "Algorithm 'monthly_answers' is not in .* any more. Each hospital runs"),
         ("plan", "recommended", {}, "Algorithm 'plan' is not in this version any more. Run jobs/survey_"),
         ("fedavg", "recommended", {"parts": ["plan"]}, "Algorithm 'plan' is not in this version any more."),
         ("harmofl", "paper", {"amplitde": {}}, "did you mean 'amplitude'"),
@@ -92,7 +91,9 @@ def test_unknown_names_are_refused_with_the_nearest(algorithm, preset, changes, 
 
 def test_a_mean_of_the_last_rounds_is_refused_and_none_of_them_is_read():
     assert find_recipe("fedavg", "paper", {"average_last": 0.0}) == find_recipe("fedavg", "paper", {})
-    with pytest.raises(ConfigError, match="^algorithm.average_last is not in this version any more. Remove it"):
+    with pytest.raises(
+        ConfigError, match="^The key average_last of algorithm is not in this version .* Remove it"
+    ):
         find_recipe("fedavg", "paper", {"average_last": 0.25})
 
 

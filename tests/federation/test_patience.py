@@ -1,6 +1,5 @@
 """A run that ends early: after which round, with which result, and the same after every stop."""
 
-
 import pytest
 
 from silofl.base.errors import StateError

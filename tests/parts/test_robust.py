@@ -151,6 +151,6 @@ def test_every_part_that_says_so_names_its_arrays_or_asks_for_the_rule_itself():
     """A kind that is only said to be bounded would be mixed as it comes."""
     sources = {path: path.read_text(encoding="utf-8") for path in Path(silofl.__file__).parent.rglob("*.py")}
     saying = {path for path, text in sources.items() if "is_bounded=True" in text}
-    assert {path.stem for path in saying} == {"model", "amplitude", "selector", "scaffold", "exchange", "statistics"}
+    assert {path.stem for path in saying} == {"model", "amplitude", "selector", "scaffold", "statistics"}
     ways = ("averaged=", "find_bounding_rule(", "min_sites_for_ratio")
     assert [path for path in saying if not any(way in sources[path] for way in ways)] == []

@@ -6,7 +6,7 @@ from provisioning.namespaces import are_possible
 from tests.provisioning.eight import DRILL, EIGHT, NAMES, carry_out_seed
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_three_hospitals_end_their_run_with_a_stale_kit_a_line_that_fails_and_a_machine_that_dies(tmp_path, free_port):
     if not are_possible():

@@ -77,8 +77,8 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
     # Release 0.4 had this key, with 0 for no mean of rounds.
     if changes.pop("average_last", 0):
         raise ConfigError(
-            "algorithm.average_last is not in this version any more. Remove it: the best round by validation is "
-            "reported."
+            "The key average_last of algorithm is not in this version any more. Remove it: the best round by "
+            "validation is reported."
         )
     known = load_presets(algorithm)
     _require_known("algorithm.preset", preset, PRESET_NAMES)
