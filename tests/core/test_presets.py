@@ -91,9 +91,7 @@ def test_unknown_names_are_refused_with_the_nearest(algorithm, preset, changes, 
 
 def test_a_mean_of_the_last_rounds_is_refused_and_none_of_them_is_read():
     assert find_recipe("fedavg", "paper", {"average_last": 0.0}) == find_recipe("fedavg", "paper", {})
-    with pytest.raises(
-        ConfigError, match="^The key average_last of algorithm is not in this version .* Remove it"
-    ):
+    with pytest.raises(ConfigError, match="^The key average_last of algorithm is not in this version .* Remove it"):
         find_recipe("fedavg", "paper", {"average_last": 0.25})
 
 
