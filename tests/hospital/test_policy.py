@@ -115,7 +115,10 @@ def test_a_class_that_no_job_needs_is_worth_a_look_though_it_starts_no_program(c
 
 
 LAUNCHERS = """
-nvflare.app_common.executors.client_api_executor.ClientAPIExecutor subprocess.Popen
+nvflare.app_common.launchers.subprocess_launcher.SubprocessLauncher
+nvflare.app_common.executors.client_api_executor.ClientAPIExecutor
+nvflare.app_opt.pt.multi_process_executor.PTMultiProcessExecutor
+nvflare.app_opt.confidential_computing.tdx_authorizer.TDXAuthorizer subprocess.Popen os.system runpy.run_path
 """.split()
 WIDE = "silofl. silofl.flare silofl_desk.studies.processes nvflare.app_common. *".split()
 
@@ -125,7 +128,10 @@ WIDE = "silofl. silofl.flare silofl_desk.studies.processes nvflare.app_common. *
     [
         *(([entry], {}, f"not name {entry!r}, by which a job starts any program") for entry in LAUNCHERS),
         *(([entry], {}, f"not {entry!r}, which lets") for entry in WIDE),
-        *(([], {"class_list_enforcement_mode": mode}, f"must be 'enforce', not {mode!r}") for mode in ("warn",)),
+        *(
+            ([], {"class_list_enforcement_mode": mode}, f"must be 'enforce', not {mode!r}")
+            for mode in ("warn", "sometimes")
+        ),
         # Nor does one let anything in that is no list.
         (None, {"class_allow_list": SITE_CLASSES[0]}, ""),
     ],
