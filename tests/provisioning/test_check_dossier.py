@@ -131,6 +131,20 @@ def swap_certificate(folder):
 BREACHES = {
     # Of the record of what left.
     "a number in the record": (edit(RECORD, '"round": 2', '"round": 1'), "record 3 of .* it was altered"),
+    "a reason in the record": (edit(RECORD, "the site refuses", "the site accepts"), "it was altered"),
+    "a line twice": (lines(lambda found: [*found[:3], found[2], *found[3:]]), "record 4 of"),
+    "two lines in another order": (lines(lambda found: [found[1], found[0], *found[2:]]), "record 1 of"),
+    "more bytes, in a new chain": (
+        lines(lambda found: [changed(found[0], bytes=9999), *found[1:]], is_chained=True),
+        "must have the row .*'9999'",
+    ),
+    "the record is gone from the list too": (
+        lambda folder: ((folder / RECORD).unlink(), seal(folder)),
+        "section left has the row",
+    ),
+    "more sites asked": (both("left", "3", "30"), "section left has the row"),
+    "a stricter limit": (both("limits", r"8\.0", "1.0"), "max_epsilon 8"),
+    "a word on the page alone": (edit("dossier.html", "cannot be taken out", "can be taken out"), "section kept of"),
     "a line less": (lines(lambda found: found[:2] + found[3:]), "record 3 of"),
     "a cut end": (lines(lambda found: found[:-1]), "section records must say"),
     "an end that was cut in a new chain": (
