@@ -85,20 +85,6 @@ def test_models_of_one_network_are_moved_along_the_same_draw():
     torch.testing.assert_close(others["2.weight"], mine["2.weight"])
 
 
-def test_directions_differ_by_number_and_by_seed():
-    model = convolutions()
-    first, second = (one["0.weight"] for one in draw_filter_directions(model, 2, seed=0))
-    (other,) = draw_filter_directions(model, 1, seed=1)
-    assert not torch.allclose(first, second) and not torch.allclose(first, other["0.weight"])
-
-
-def test_a_filter_of_zeros_stays_where_it_is():
-    model = convolutions()
-    nn.init.zeros_(model[0].weight)
-    (direction,) = draw_filter_directions(model, 1, seed=0)
-    assert not direction["0.weight"].any()
-
-
 # --- the losses
 
 
@@ -167,18 +153,3 @@ def test_statistics_are_used_as_they_are_and_dropout_is_off():
     # (3 - 1) / 2 = 1 and (5 - 1) / 2 = 2, squares 1 and 4
     loss = mean_loss(model, [(inputs, torch.zeros(2, 2))], nn.functional.mse_loss)
     assert loss == pytest.approx(2.5) and model[0].running_mean.tolist() == [1.0, 1.0]
-
-
-def test_the_loss_is_measured_without_autocast(linear):
-    class Watched(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.network, self.is_autocast, self.seen = linear, True, []
-
-        def forward(self, inputs):
-            self.seen.append(self.is_autocast)
-            return self.network(inputs)
-
-    model = Watched()
-    mean_loss(model, UNITS, nn.functional.mse_loss)
-    assert model.seen == [False] and model.is_autocast
