@@ -85,13 +85,6 @@ def test_a_call_of_yesterday_is_found():
     assert (line, name) == (1, "read_finished_run") and "moved" in reason
 
 
-def test_the_breakdown_lists_functions_that_there_are():
-    breakdown = importlib.import_module("breakdown")
-    for end, function in [one for functions in breakdown.PARTS.values() for one in functions if one[0] != "-"]:
-        tree = ast.parse((BENCH.parent / "custom" / "silofl" / end).read_text(encoding="utf-8"))
-        assert function in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, end
-
-
 @pytest.mark.parametrize("margin", [0, 0.05])
 def test_a_difference_is_compared_by_a_paired_t_test_with_its_interval(margin):
     differences = np.array([0.02, -0.01, 0.04, 0.05, 0.01, 0.03])
@@ -170,26 +163,19 @@ def test_two_equal_methods_are_told_apart_in_at_most_one_table_of_twenty(deals):
         assert decided <= 0.066, len(some)
 
 
-def test_an_uneven_batch_has_nine_images_of_one_class_and_one_of_the_other():
-    targets = np.repeat([0, 1], 12)
-    batches = list(importlib.import_module("claim_harmofl")._draw_uneven(targets))
-    assert [sorted(np.bincount(targets[rows], minlength=2)) for rows in batches] == [[1, 9]] * 24
-    assert [targets[rows].sum() for rows in batches] == [9] * 12 + [1] * 12
-
-
-def test_answers_are_judged_by_class_and_in_the_batches_that_they_stand_in():
+def test_each_image_is_a_batch_of_its_own_where_one_is_asked_at_a_time(monkeypatch, tmp_path):
     class ByBatch(nn.Module):
-        """Answers 1 to the images that are brighter than the mean of their batch."""
+        """Answers 1 to the images that are brighter than the mean of their batch: to none that is alone."""
 
         def forward(self, images):
             return torch.stack([torch.zeros(len(images)), images.flatten(1)[:, 0] - images.mean()], dim=1)
 
-    judge = importlib.import_module("claim_harmofl")._judge
+    claims = importlib.import_module("claim_harmofl")
     test = SimpleNamespace(images=np.float32([1, 2, 3, 4]).reshape(4, 1, 1, 1), targets=np.array([0, 0, 1, 1]))
-    data = SimpleNamespace(test=test)
-    assert judge(ByBatch(), data, [np.arange(4)]) == 1
-    # Alone nothing is brighter than its batch: all are 0, and half of the classes are told.
-    assert judge(ByBatch(), data, np.arange(4)[:, None]) == 0.5
+    monkeypatch.setattr(claims, "_load_networks", lambda run: [(ByBatch(), SimpleNamespace(test=test))])
+    for normalization, expected in (("batch_stateless", 0.5), ("group", None)):
+        monkeypatch.setattr(claims, "read_results", lambda run, n=normalization: SimpleNamespace(normalization=n))
+        assert claims.one_at_a_time(tmp_path) == expected
 
 
 def test_a_claim_holds_where_all_its_parts_do_and_fails_where_one_does():
@@ -470,20 +456,6 @@ def test_a_method_lies_so_far_from_local_training_with_an_interval():
     assert methods._against(rows[1], rows[0]) == "+0.100 [0.100, 0.100]"
     assert methods._against(rows[0], rows[0]) == "-"
     assert methods._against(methods.Row("moon", 0.1, rows[1].results[:2], 1), rows[0]) == "-"
-
-
-def test_a_joining_table_compares_its_rows_on_the_seeds_that_all_of_them_have(tmp_path, monkeypatch):
-    joining = importlib.import_module("joining")
-    done = {"nuclei/fedavg-poly/seed0", "nuclei/fedavg-poly/seed1", "nuclei/fedbn-poly/seed1"}
-    monkeypatch.setattr(joining, "is_finished", lambda folder: str(folder.relative_to(tmp_path)) in done)
-    monkeypatch.setattr(joining, "read_results", lambda folder: str(folder.relative_to(tmp_path)))
-    methods = ("fedavg", "fedbn", "adafed")
-    rows = {one: [joining.build_run("nuclei", one, "poly", seed, {}) for seed in (0, 1, 2)] for one in methods}
-    # AdaFed, which has no run, is no row.
-    assert joining.find_rows(rows, tmp_path) == {
-        "fedavg": ["nuclei/fedavg-poly/seed1"],
-        "fedbn": ["nuclei/fedbn-poly/seed1"],
-    }
 
 
 def test_runs_are_carried_out_in_batches_of_fresh_processes(tmp_path, monkeypatch, capsys):
