@@ -51,11 +51,6 @@ def test_places_lie_evenly_around_the_model_and_reach_the_scale():
     assert points.min() == -0.3 and points.max() == 0.3
 
 
-def test_a_plane_holds_every_pair_of_places():
-    expected = [(a, b) for a in (-8, 0, 8) for b in (-8, 0, 8)]
-    np.testing.assert_array_equal(plane_points(8, 1), expected)
-
-
 # --- the directions
 
 
@@ -124,10 +119,6 @@ def test_the_model_ends_as_it_was_even_after_a_fault(linear, quadratic):
     with pytest.raises(RuntimeError, match="no memory"):
         measure_losses(linear, [ACROSS, ALONG], [[0.3, 0.1]], fail)
     assert linear.weight.tolist() == [[3.0, 4.0]]
-
-
-def test_of_equal_losses_the_nearest_is_the_lowest():
-    assert Landscape(plane_points(1, 1), np.full(9, 0.5)).distance == 0
 
 
 def test_a_loss_that_is_no_number_is_never_the_lowest():
