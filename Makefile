@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site gallery release bench bench-growth bench-nuclei claims claims-check clean
+.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site gallery release bench claims claims-check clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -97,15 +97,6 @@ release: .venv/installed
 # The promises of speed, each beside its rival; on two quiet cores. SHORT=--short fails on gross breaks only.
 bench: .venv/installed
 	$(RUN) bench/speed.py $(SHORT)
-
-# How a round grows with examples, sites, parameters and rounds: pictures in runs/growth.
-bench-growth: .venv/installed
-	$(RUN) bench/growth.py runs/growth
-
-# make bench-nuclei SOURCE=<the nuclei set> OUT=runs/nuclei
-OUT ?= runs/nuclei
-bench-nuclei: .venv/installed
-	$(RUN) bench/nuclei.py $(SOURCE) $(OUT)
 
 # What each paper claims: one table a paper, with the rates in bench/rates.json, in runs/claims.
 claims: .venv/installed

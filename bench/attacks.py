@@ -6,12 +6,6 @@ Phantoms of 32 x 32 and a small network, all sites in one process; finished runs
 is the Dice of the last round's model on the honest sites' test patients. In brackets is its fraction of the plain
 mean's in the same study without attack, and that of the honest site which keeps least; of the backdoor also the share
 of the organ found without the trigger that is no longer found with it.
-
-    python bench/attacks.py OUT --scores DATA [--seeds 0,1,2]
-
-Honest runs of bundled jobs, in which the sites' validation scores choose the reported round by several rules, as the
-scores are and with a score of 1.0 that one site invents in round 1. DATA holds ``nuclei`` and ``pneumonia`` as ``silofl
-import`` makes them, the latter with ``--sites 8``; phantoms and stains are made there.
 """
 
 import argparse
@@ -24,14 +18,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from runs import JOBS, TINY, Alone, Choices, carry_out
+from runs import JOBS, TINY
 
 from silofl.algorithms.adafed.statistics import ROLE as STATISTICS
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.base.errors import AggregationError
 from silofl.data.parts import Examples
 from silofl.federation.course import Answers, Course, separate_failures
-from silofl.federation.ledger import Round, find_best_round, mark_round, read_ledger
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.models import build_model
@@ -40,7 +33,6 @@ from silofl.parts.task import VALIDATE, Message
 from silofl.setup.site import Site
 from silofl.training.evaluation import predict
 from silofl_desk.phantoms.phantoms import SLICED, make_phantoms
-from silofl_desk.phantoms.stains import make_stains
 from silofl_desk.studies.simulation import changed_study
 
 SITES = ("coast", "east", "north", "south", "west")
@@ -94,11 +86,7 @@ def main() -> None:
     parser.add_argument("--attackers", type=int, default=1, choices=(1, 2))
     parser.add_argument("--sites", type=int, default=len(SITES), choices=(len(SITES), len(SITES + FURTHER)))
     parser.add_argument("--attacks", default=";".join(ATTACKS), help="some of them, between semicolons")
-    parser.add_argument("--scores", type=Path, metavar="DATA", help="compare rules of the choice by validation instead")
     options = parser.parse_args()
-    if options.scores:
-        print_choices(options.scores, options.out, options.seeds.split(","))
-        return
     rules = options.rules.split(";")
     print(f"| attack | {' | '.join(rules)} |\n|---{'|---' * len(rules)}|")
     for name in options.attacks.split(";"):
@@ -203,73 +191,6 @@ def attack_run(
         found[COPIED] = tests.scores[COPIED].value
     honest = [site for site in names if site not in attacks]
     return found | ({"trigger": trigger_success(server, sites, honest)} if attack.has_trigger else {})
-
-
-def print_choices(data: Path, out: Path, seeds: Sequence[str]) -> None:
-    """Carry out the honest runs that are missing, and print a row for each set."""
-    make_phantoms(data / FEDAVG, PHANTOMS)
-    make_stains(data / STAINS, PHANTOMS)
-    runs = {
-        name: [
-            Alone(name, f"{name}-{seed}", {"guard": False, "evaluate_every_round": True, "seed": int(seed)} | changes)
-            for seed in seeds
-        ]
-        for name, changes in HONEST.items()
-    }
-    carry_out([one for several in runs.values() for one in several], data, out, 1)
-    titles = [f"{rule}{lie}" for rule in CHOICES for lie in ("", ", 1.0 invented")]
-    print(f"| set | sites | {' | '.join(titles)} |\n|---{'|---' * (len(titles) + 1)}|")
-    for name, several in runs.items():
-        ledgers = [read_ledger(out / one.folder) for one in several]
-        sites = len(ledgers[0][0].validated)
-        cells = [
-            f"{np.mean(one):.3f}" for rule in CHOICES for one in np.transpose([score_choice(x, rule) for x in ledgers])
-        ]
-        print(f"| {name} | {sites} | {' | '.join(cells)} |")
-
-
-def score_choice(ledger: Sequence[Round], rule: str) -> tuple[float, float]:
-    """Return the mean test score of the round that a rule reports, without and with a score that one site invents.
-
-    The mean is over all lengths of the run from `SHORTEST` rounds on, and over whose score is invented.
-    """
-    sites, found = list(ledger[0].validated), {}
-    for liar in (None, *sites):
-        rounds = invent_score(ledger, liar)
-        for length in range(SHORTEST, len(rounds) + 1):
-            test = ledger[CHOICES[rule](rounds[:length])].test
-            values = [score.value for site, score in test.items() if site != liar]
-            found.setdefault(liar, []).append(np.mean(values))
-    return float(np.mean(found[None])), float(np.mean([found[site] for site in sites]))
-
-
-def invent_score(ledger: Sequence[Round], liar: str | None) -> list[Round]:
-    """Return the rounds' validation, with 1.0 of one site in the first; as they are without a site."""
-    first = dict(ledger[0].validation)
-    if liar:
-        first[liar] = replace(first[liar], value=1.0)
-    return [Round(1, validation=first), *(Round(one.round, validation=one.validation) for one in ledger[1:])]
-
-
-def choose_by(average: Callable[[Any, Any], bool]) -> Callable[[Sequence[Round]], int]:
-    """Return a rule that gives the place of the last round that is better than the best one before it."""
-
-    def choose(rounds: Sequence[Round]) -> int:
-        best = 0
-        for place, record in enumerate(rounds):
-            new, old = (np.array(list(one.validated.values())) for one in (record, rounds[best]))
-            best = place if average(new, old) else best
-        return best
-
-    return choose
-
-
-def choose_as_silofl(rounds: Sequence[Round]) -> int:
-    """Return the place of the round that a run reports."""
-    ledger = [replace(record, is_best=None) for record in rounds]
-    for number, record in enumerate(ledger):
-        mark_round(record, ledger[:number])
-    return find_best_round(ledger) - 1
 
 
 def choose_rule(rule: str) -> dict[str, Any]:
@@ -431,23 +352,6 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     f"the same as if it were like {COPIED}, AdaFed: own models": lambda: in_study(
         ADAFED, replace(scaled(-10, of=is_parameter), has_copy=True), **BATCH
     ),
-}
-
-STAINS = "harmofl_stains"
-# Real images at the size that keeps a run of 25 rounds within a minute of a core.
-SMALL_NUCLEI = {"data.transforms": [{"Resize": {"spatial_size": [48, 48]}}], "model": SMALL["model"], "rounds": 25}
-HONEST: dict[str, Choices] = {
-    FEDAVG: {key: value for key, value in SMALL.items() if not key.startswith("federation")} | {"rounds": 24},
-    STAINS: {},
-    "nuclei": {**SMALL_NUCLEI, "model.normalization": "batch"},
-    "pneumonia": {"algorithm": {"name": "fedavg"}, "rounds": 25},
-}
-# A rule is not asked after fewer rounds.
-SHORTEST = 3
-CHOICES: dict[str, Callable[[Sequence[Round]], int]] = {
-    "mean": choose_by(lambda new, old: np.mean(new) > np.mean(old)),
-    "median score": choose_by(lambda new, old: np.median(new) > np.median(old)),
-    "median change, where it is 0 by how many rise": choose_as_silofl,
 }
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ AAAI 2022, arXiv:2112.10775. The simulated hospitals lie as far apart as a dial 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -57,15 +57,10 @@ NORMS = {
 SEARCHED = (1, 2, 3)
 # Of Fig. 6: how far a model is moved, in lengths of its filters, and points from the model to the border.
 SCALES, STEPS = (0.125, 1.0), 2
-# Images of the commoner class to one of the other.
-UNEVEN = 9
 # Of two classes with as many images each, the accuracy below which nothing is learnt.
 CHANCE = 0.55
 NOTE = f"A run with a mean below {CHANCE} is at chance: it has collapsed, and has no spread."
-NOTE_ON_BATCHES = (
-    f"{NOTE} Of networks whose answer depends on the batch: accuracy where a site's whole test is one batch, and where "
-    "each image is one; balanced accuracy in batches of nine images of one class and one of the other."
-)
+NOTE_ON_BATCHES = f"{NOTE} One at a time: balanced accuracy where each image is a batch of its own."
 
 
 # Of Fig. 5(c), where the paper searches them; 0.05 is the preset's.
@@ -158,26 +153,19 @@ def spread_where_learnt(run: Path) -> float | None:
     return None if mean_over_sites(run) < CHANCE else spread_over_sites(run)
 
 
-def whole_batch(run: Path) -> float | None:
-    """Return the accuracy where each site's whole test set, with as many of each class, is one batch."""
-    return _mean_over_sites(run, lambda network, data: _judge(network, data, [np.arange(len(data.test))]))
-
-
 def one_at_a_time(run: Path) -> float | None:
-    """Return the accuracy where each image is a batch of its own, as a patient is."""
-    return _mean_over_sites(run, lambda network, data: _judge(network, data, np.arange(len(data.test))[:, None]))
+    """Return the balanced accuracy where each image is a batch of its own, as a patient is; mean over sites.
 
-
-def uneven_batches(run: Path) -> float | None:
-    """Return the balanced accuracy in batches of nine images of one class and one of the other, each class once."""
-    return _mean_over_sites(run, lambda network, data: _judge(network, data, _draw_uneven(data.test.targets)))
-
-
-def _mean_over_sites(run: Path, judge: Callable[[nn.Module, SiteData], float]) -> float | None:
-    """Return the mean over sites where the answer to an image depends on its batch; None where it does not."""
+    None where the answer to an image does not depend on its batch.
+    """
     if read_results(run).normalization != "batch_stateless":
         return None
-    return float(np.mean([judge(network, data) for network, data in _load_networks(run)]))
+    accuracies = []
+    for network, data in _load_networks(run):
+        targets = data.test.targets
+        is_right = compute_softmax(network, data.test.images, 1, torch.device("cpu")).argmax(axis=1) == targets
+        accuracies.append(np.mean([is_right[targets == label].mean() for label in np.unique(targets)]))
+    return float(np.mean(accuracies))
 
 
 @cache
@@ -189,25 +177,6 @@ def _load_networks(run: Path) -> tuple[tuple[nn.Module, SiteData], ...]:
         (network, load_site_data(folder / site, contents.study, folder / ".cache", has_progress=False))
         for site, network in load_site_networks(contents, torch_device)
     )
-
-
-def _draw_uneven(targets: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield for each image the rows of a batch of it and nine of the other class."""
-    random = np.random.default_rng(0)
-    for place, label in enumerate(targets):
-        others = np.flatnonzero(targets != label)
-        yield np.append(random.choice(others, min(UNEVEN, len(others)), replace=False), place)
-
-
-def _judge(network: nn.Module, data: SiteData, batches: Iterator[np.ndarray]) -> float:
-    """Return the mean over classes of the share of images that are told, each in the batches that it is in."""
-    found: dict[int, list[bool]] = {}
-    for rows in batches:
-        rows = np.asarray(rows)
-        told = compute_softmax(network, data.test.images[rows], len(rows), torch.device("cpu")).argmax(axis=1)
-        for label, answer in zip(data.test.targets[rows].tolist(), told.tolist(), strict=True):
-            found.setdefault(label, []).append(label == answer)
-    return float(np.mean([np.mean(hits) for hits in found.values()]))
 
 
 def _describe_data(folders: Sequence[Path]) -> str:
@@ -259,11 +228,7 @@ def rise(scale: float, run: Path) -> float:
 
 
 COLUMNS_WHERE_LEARNT = COLUMNS | {"spread": spread_where_learnt}
-COLUMNS_OF_BATCHES = COLUMNS_WHERE_LEARNT | {
-    "whole batch": whole_batch,
-    "one at a time": one_at_a_time,
-    "9 to 1": uneven_batches,
-}
+COLUMNS_OF_BATCHES = COLUMNS_WHERE_LEARNT | {"one at a time": one_at_a_time}
 
 
 def _stains(strength: float) -> Table:

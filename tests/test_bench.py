@@ -14,15 +14,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import yaml
 from scipy.stats import t as student
 from scipy.stats import ttest_1samp
 from torch import nn
 
 from silofl.base.errors import ConfigError
-from silofl.base.settings import parse
-from silofl.study import Study
-from silofl_desk.studies.simulation import apply_changes
 from tests.conftest import SHARED
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -77,19 +73,6 @@ def test_every_bench_says_how_it_is_called(name, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ending:
         bench.main()
     assert ending.value.code == 0 and capsys.readouterr().out.startswith(f"usage: {name}.py [-h]")
-
-
-def test_a_call_of_yesterday_is_found():
-    tree = ast.parse("read_finished_run(options.run)\nnp.mean()\nlosses(*found)")
-    ((line, name, reason),) = misfits(importlib.import_module("leakage"), tree)
-    assert (line, name) == (1, "read_finished_run") and "moved" in reason
-
-
-def test_the_breakdown_lists_functions_that_there_are():
-    breakdown = importlib.import_module("breakdown")
-    for end, function in [one for functions in breakdown.PARTS.values() for one in functions if one[0] != "-"]:
-        tree = ast.parse((BENCH.parent / "custom" / "silofl" / end).read_text(encoding="utf-8"))
-        assert function in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, end
 
 
 @pytest.mark.parametrize("margin", [0, 0.05])
@@ -153,15 +136,14 @@ def test_too_few_or_unknown_deals_tell_nothing_and_alike_ones_all(differences, m
     assert (found.p_above, found.p_below) == pytest.approx((p_above, p_below), abs=1e-9)
 
 
-@pytest.mark.parametrize("deals", [3, 10])
-def test_two_equal_methods_are_told_apart_in_at_most_one_table_of_twenty(deals):
+def test_two_equal_methods_are_told_apart_in_at_most_one_table_of_twenty():
     verdicts, rng = importlib.import_module("verdicts"), np.random.default_rng(0)
     claims = [
         verdicts.Claim("one", ((("a", "mean"), ("b", "mean")),)),
         verdicts.Claim("two", ((("c", "mean"), ("d", "mean")),)),
         verdicts.Claim("three", ((("a", "mean"), ("d", "mean")), (("b", "mean"), ("c", "mean")))),
     ]
-    tables = [{row: {"mean": rng.normal(size=deals)} for row in "abcd"} for _ in range(800)]
+    tables = [{row: {"mean": rng.normal(size=3)} for row in "abcd"} for _ in range(800)]
     for some in (claims[:1], claims):
         decided = np.mean(
             [any(verdict != verdicts.OPEN for verdict, *_ in verdicts.judge(some, one)) for one in tables]
@@ -170,26 +152,19 @@ def test_two_equal_methods_are_told_apart_in_at_most_one_table_of_twenty(deals):
         assert decided <= 0.066, len(some)
 
 
-def test_an_uneven_batch_has_nine_images_of_one_class_and_one_of_the_other():
-    targets = np.repeat([0, 1], 12)
-    batches = list(importlib.import_module("claim_harmofl")._draw_uneven(targets))
-    assert [sorted(np.bincount(targets[rows], minlength=2)) for rows in batches] == [[1, 9]] * 24
-    assert [targets[rows].sum() for rows in batches] == [9] * 12 + [1] * 12
-
-
-def test_answers_are_judged_by_class_and_in_the_batches_that_they_stand_in():
+def test_each_image_is_a_batch_of_its_own_where_one_is_asked_at_a_time(monkeypatch, tmp_path):
     class ByBatch(nn.Module):
-        """Answers 1 to the images that are brighter than the mean of their batch."""
+        """Answers 1 to the images that are brighter than the mean of their batch: to none that is alone."""
 
         def forward(self, images):
             return torch.stack([torch.zeros(len(images)), images.flatten(1)[:, 0] - images.mean()], dim=1)
 
-    judge = importlib.import_module("claim_harmofl")._judge
+    claims = importlib.import_module("claim_harmofl")
     test = SimpleNamespace(images=np.float32([1, 2, 3, 4]).reshape(4, 1, 1, 1), targets=np.array([0, 0, 1, 1]))
-    data = SimpleNamespace(test=test)
-    assert judge(ByBatch(), data, [np.arange(4)]) == 1
-    # Alone nothing is brighter than its batch: all are 0, and half of the classes are told.
-    assert judge(ByBatch(), data, np.arange(4)[:, None]) == 0.5
+    monkeypatch.setattr(claims, "_load_networks", lambda run: [(ByBatch(), SimpleNamespace(test=test))])
+    for normalization, expected in (("batch_stateless", 0.5), ("group", None)):
+        monkeypatch.setattr(claims, "read_results", lambda run, n=normalization: SimpleNamespace(normalization=n))
+        assert claims.one_at_a_time(tmp_path) == expected
 
 
 def test_a_claim_holds_where_all_its_parts_do_and_fails_where_one_does():
@@ -307,25 +282,6 @@ def test_a_check_repeats_stored_rates_and_fails_where_one_differs(monkeypatch, t
     assert not list((tmp_path / "out").glob("check-*"))
 
 
-def test_the_entries_of_the_check_are_stored():
-    claims = importlib.import_module("claims")
-    stored = claims._read_rates()
-    assert len(claims.CHECKED) == 5
-    assert all("rate" in stored[paper][table][row] for paper, table, row in claims.CHECKED)
-
-
-def test_a_constant_that_is_searched_is_one_of_its_row():
-    runs, verdicts, found = importlib.import_module("runs"), importlib.import_module("verdicts"), []
-    for table in (table for paper in list_papers().values() for table in paper.tables):
-        values = yaml.safe_load((runs.JOBS / table.job / "app" / "config" / "study.yaml").read_text())
-        for row in (row for row in table.rows if row.constant):
-            changes = verdicts.Wanted("", table, row, 0.1, 1, row.values[0]).alone().changes
-            recipe = parse(Study, apply_changes(values, changes), row.name).recipe
-            _, section, name = row.constant.split(".")
-            found.append(recipe.choices()["constants"][section][name] == row.values[0])
-    assert len(found) > 4 and all(found)
-
-
 def test_a_search_goes_on_beyond_an_edge_and_from_where_it_was_ended(monkeypatch):
     claims, verdicts = importlib.import_module("claims"), importlib.import_module("verdicts")
     row = verdicts.Row("FedAvg", {}, (0.01, 0.03), constant="algorithm.alpha", values=(0.5, 1.0))
@@ -357,55 +313,12 @@ def test_a_search_goes_on_beyond_an_edge_and_from_where_it_was_ended(monkeypatch
     assert claims.find_left(verdicts.Row("x", {}, (3.0,)), {"validation": {"1": 0.8, "3": 0.9}, "rate": 3.0}) == []
 
 
-def test_two_searches_in_one_folder_do_not_take_each_others_runs_for_refused_ones(monkeypatch, tmp_path):
-    claims = importlib.import_module("claims")
-    monkeypatch.setattr(sys, "argv", ["claims.py", "--search", "--papers", "fedsm", "--out", str(tmp_path)])
-    monkeypatch.setattr(claims, "_search", lambda *_: claims.main())
-    with pytest.raises(SystemExit, match="must not be in use; another run still writes it"):
-        claims.main()
-
-
-def test_a_run_of_fedsm_shows_its_models_at_home_and_how_often_its_selector_is_right(monkeypatch):
-    claim = importlib.import_module("claim_fedsm")
-    tests = {
-        "north": SimpleNamespace(
-            selector=SimpleNamespace(cases={"north": 3, "south": 1}),
-            models={"north": 0.5, "south": 0.0, "global": 0.25},
-        ),
-        "south": SimpleNamespace(
-            selector=SimpleNamespace(cases={"south": 4}), models={"north": 0.0, "south": 0.75, "global": 0.0}
-        ),
-    }
-    found = SimpleNamespace(super_model=SimpleNamespace(threshold=0.0), tests=tests)
-    monkeypatch.setattr(claim, "read_results", lambda run: found)
-    values = {name: claim.COLUMNS[name](Path()) for name in ("personalised", "global", "selector right", "gamma")}
-    # (0.5 + 0.75) / 2, (0.25 + 0) / 2, 7 of 8 cases
-    assert values == {"personalised": 0.625, "global": 0.125, "selector right": 0.875, "gamma": 0.0}
-    # A super model without a global model, as that of all hospitals' own ones.
-    del tests["south"].models["global"]
-    assert claim.COLUMNS["global"](Path()) is None
-    found.super_model = None
-    assert all(claim.COLUMNS[name](Path()) is None for name in values)
-
-
 def make_site(folder, validation):
     folder.mkdir(parents=True)
     image = {"image": "a.png", "label": 1}
     content = {"task": "classification", "labels": {"0": "no", "1": "yes"}, "training": [image]}
     content["validation"] = [image] * validation
     (folder / "dataset.json").write_text(json.dumps(content))
-
-
-def test_data_without_validation_are_refused_before_anything_is_trained(tmp_path):
-    runs = importlib.import_module("runs")
-    make_site(tmp_path / "mednist-0" / "site-1", 0)
-    wanted = runs.Alone("mednist", "fedavg/seed0", {}, "mednist-0")
-    with pytest.raises(SystemExit, match="mednist-0 must have validation.*--validation"):
-        runs.carry_out([wanted], tmp_path, tmp_path / "out", 0)
-    make_site(tmp_path / "mednist-0" / "site-2", 1)
-    # One site that can choose is enough: what comes next is a batch for no process.
-    with pytest.raises(ValueError, match="must not be zero"):
-        runs.carry_out([wanted], tmp_path, tmp_path / "out", 0)
 
 
 def test_a_run_of_pooled_data_needs_no_other_site(tmp_path, monkeypatch):
@@ -420,15 +333,6 @@ def test_a_run_of_pooled_data_needs_no_other_site(tmp_path, monkeypatch):
     runs.Alone("harmofl_stains", "pooled", {"algorithm": {"name": "fedavg"}}, "pool").run(tmp_path, tmp_path)
     ((sites, settings),) = asked
     assert sites == ["pooled"] and settings.min_partners == 0
-
-
-def test_the_search_of_all_methods_goes_on_beyond_an_edge(monkeypatch):
-    methods, asked = importlib.import_module("methods"), []
-    monkeypatch.setattr(methods, "_do", lambda options, wanted: asked.append([one.rate for one in wanted]))
-    scores = {0.01: 0.5, 0.03: 0.6, 0.1: 0.7, 0.3: 0.8, 1.0: -1.0}
-    monkeypatch.setattr(methods, "_validation", lambda out, wanted: scores[wanted.rate])
-    assert methods._search("mednist", "fedavg", SimpleNamespace(rounds=40, out=Path())) == [0.3, 0.1, 0.03, 0.01]
-    assert asked == [[0.01, 0.03, 0.1], [0.01, 0.03, 0.1, 0.3], [0.01, 0.03, 0.1, 0.3, 1.0]]
 
 
 @pytest.mark.parametrize(("failed", "rate", "trained"), [((), 0.3, 2), ((0.3,), 0.1, 4), ((0.3, 0.1), 0.1, 4)])
@@ -461,31 +365,6 @@ def test_a_run_in_which_a_site_failed_is_neither_chosen_nor_a_row(tmp_path, monk
     assert [runs.read_complete(tmp_path / one.folder) is not None for one in wanted.values()] == [True, *[False] * 3]
 
 
-def test_a_method_lies_so_far_from_local_training_with_an_interval():
-    methods = importlib.import_module("methods")
-    rows = [
-        methods.Row(name, 0.1, tuple(SimpleNamespace(mean=mean) for mean in means), 0)
-        for name, means in {"local": (0.5, 0.6, 0.7), "fedavg": (0.6, 0.7, 0.8)}.items()
-    ]
-    assert methods._against(rows[1], rows[0]) == "+0.100 [0.100, 0.100]"
-    assert methods._against(rows[0], rows[0]) == "-"
-    assert methods._against(methods.Row("moon", 0.1, rows[1].results[:2], 1), rows[0]) == "-"
-
-
-def test_a_joining_table_compares_its_rows_on_the_seeds_that_all_of_them_have(tmp_path, monkeypatch):
-    joining = importlib.import_module("joining")
-    done = {"nuclei/fedavg-poly/seed0", "nuclei/fedavg-poly/seed1", "nuclei/fedbn-poly/seed1"}
-    monkeypatch.setattr(joining, "is_finished", lambda folder: str(folder.relative_to(tmp_path)) in done)
-    monkeypatch.setattr(joining, "read_results", lambda folder: str(folder.relative_to(tmp_path)))
-    methods = ("fedavg", "fedbn", "adafed")
-    rows = {one: [joining.build_run("nuclei", one, "poly", seed, {}) for seed in (0, 1, 2)] for one in methods}
-    # AdaFed, which has no run, is no row.
-    assert joining.find_rows(rows, tmp_path) == {
-        "fedavg": ["nuclei/fedavg-poly/seed1"],
-        "fedbn": ["nuclei/fedbn-poly/seed1"],
-    }
-
-
 def test_runs_are_carried_out_in_batches_of_fresh_processes(tmp_path, monkeypatch, capsys):
     runs = importlib.import_module("runs")
     pools = []
@@ -514,18 +393,3 @@ def test_runs_are_carried_out_in_batches_of_fresh_processes(tmp_path, monkeypatc
 
 def raise_refusal(data, out):
     raise ConfigError("rate must be smaller")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--papers", "fedsm,nosuch"], "--papers must name some of harmofl, fedsm, adafed, not nosuch"),
-        (["--papers", "fedsm", "--tables", "stains-1"], "--tables must name some of phantoms, not stains-1"),
-    ],
-)
-def test_a_claim_that_nobody_knows_is_refused_in_one_sentence(options, message, monkeypatch, capsys):
-    claims = importlib.import_module("claims")
-    monkeypatch.setattr(sys, "argv", ["claims.py", *options])
-    with pytest.raises(SystemExit) as ending:
-        claims.main()
-    assert ending.value.code == 2 and message in capsys.readouterr().err

@@ -19,7 +19,7 @@ from silofl.base.settings import parse
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import algorithm_names
 from silofl.core.recipe import PRESET_NAMES
-from silofl.data.domain import Domain, Range, VoxelSizes
+from silofl.data.domain import Domain
 from silofl.federation.egress import Gate
 from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.load import list_kinds
@@ -28,7 +28,6 @@ from silofl.parts.work import SitePart
 from silofl.setup.site import Site
 from silofl.training.site_score import SiteScore
 from silofl_clinic.settings import Clinic
-from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE
 from silofl_desk.report.sentences import POOLED_SITE
 from silofl_desk.studies import compare, compared_runs, pooled
 from silofl_desk.studies.demo import NEXT
@@ -115,17 +114,6 @@ def linked(path):
     return found
 
 
-def test_commands_are_found_in_blocks_in_lists_and_in_sentences():
-    page = "Call `python -m\nsilofl report RUN`.\n\n```\n$ make demo  # now\npython -m silofl resume \\\n    RUN\n```\n"
-    page += "\n       python -m provisioning check-kits KIT\n\nNot `silofl: an error` and not `make`.\n"
-    assert list(commands(page)) == [
-        ("make", ["demo"]),
-        ("silofl", ["resume", "RUN"]),
-        ("provisioning", ["check-kits", "KIT"]),
-        ("silofl", ["report", "RUN"]),
-    ]
-
-
 def test_every_command_of_a_page_parses(monkeypatch, capsys):
     targets = re.findall(r"^([\w-]+):", text_of(ROOT / "Makefile"), flags=re.MULTILINE)
     names = {"silofl": cli.COMMANDS, "provisioning": provisioning.COMMANDS, "make": targets}
@@ -202,26 +190,6 @@ def test_every_row_of_a_comparison_can_begin(page, arguments, without_data, tmp_
         pytest.fail(f"{page}: silofl {shlex.join(arguments)}: {error}")
 
 
-def test_every_job_that_a_page_names_exists():
-    # A job that is gone was named after an algorithm and a data set that are still there.
-    sets = "|".join(sorted({job.parent.name.partition("_")[2] for job in JOBS.glob("*/meta.json")}))
-    algorithms = "|".join([*algorithm_names(), *VARIANTS])
-    for path in PAGES:
-        text = text_of(path)
-        given = [arguments for _, arguments in commands(text) if len(arguments) > 1]
-        own = {arguments[2] for arguments in given if arguments[0] == "new-study"}
-        named = {f"jobs/{name}" for name in re.findall(r"(?<![\w./])jobs/(\w+)(?!\.md)\b", text)} - own
-        assert sorted(name for name in named if not (ROOT / name).is_dir()) == [], page_id(path)
-        bare = {*re.findall(rf"\b(?:{algorithms})_(?:{sets})\b", text)}
-        assert sorted(name for name in bare if not (JOBS / name).is_dir()) == [], page_id(path)
-
-
-def test_the_jobs_page_has_each_job_in_one_row():
-    rows = [line for line in text_of(JOBS / "README.md").splitlines() if line.startswith("| `")]
-    named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-    assert sorted(named) == sorted(path.parent.name for path in JOBS.glob("*/meta.json"))
-
-
 def test_every_key_of_a_study_that_a_sentence_names_exists():
     keys = {name.removeprefix("algorithm.") for name in known_keys()}
     sections = {name.partition(".")[0] for name in keys if "." in name}
@@ -280,24 +248,6 @@ def test_the_site_has_every_page_and_its_questions_lead_to_pages():
     # mkdocs makes a folder's README its index.
     names = {re.sub(r"(^|/)README\.md$", r"\1index.html", name).replace(".md", ".html") for name in in_menu}
     assert len(pages) >= 25 and set(pages) <= names
-
-
-def test_the_readme_opens_with_a_sentence_a_picture_and_what_two_commands_print():
-    text = text_of(ROOT / "README.md")
-    parts = [
-        "![",
-        "\n```\n$ make demo",
-        "silofl import folders",
-        "| your situation |",
-        "(docs/papers.md)",
-        "| you are |",
-    ]
-    assert (places := sorted(map(text.index, parts))) == [text.index(part) for part in parts] and places[0] < 900
-    shown = next(block for block in fences(text) if block.startswith("$ make demo"))
-    assert len(shown.splitlines()) <= 15 and max(map(len, shown.splitlines())) <= 100
-    head = next(line for line in shown.splitlines() if line.startswith("dice at "))
-    own = [f"own: {name}" for name in (*sorted(SITES), "mean")]
-    assert re.split(r"\s{2,}", head) == [f"dice at {UNSEEN_SITE}", *own, "federated"]
 
 
 def test_the_readme_has_the_commands_that_the_demonstration_ends_with():
@@ -418,16 +368,6 @@ SAID = {
     "voxels": "voxel sides",
     "intensities": "of the mean, contrast and roughness",
 }
-# A domain of which something is known throughout.
-FORMED = {
-    "kinds": ("volumes",),
-    "colours": ("grey",),
-    "modalities": ("CT",),
-    "contrasts": {"T1": ("CT",)},
-    "axes": ("LPS",),
-    "intensities": (Range("mean", 0.0, 1.0),),
-    "voxels": VoxelSizes((1.0, 1.0, 1.0), (1.0, 1.0, 2.0)),
-}
 
 
 def test_the_privacy_page_names_every_number_of_an_answer():
@@ -436,14 +376,6 @@ def test_the_privacy_page_names_every_number_of_an_answer():
     names = {*Numbers.model_fields, *Metrics.model_fields, *get_type_hints(SiteScore), *get_type_hints(Domain)}
     assert names - {"metrics"} == SAID.keys()
     assert {words for words in SAID.values() if words not in numbers} == set()
-
-
-def test_the_privacy_page_says_which_numbers_few_patients_and_differential_privacy_keep_at_home():
-    text = " ".join(text_of(ROOT / "docs" / "privacy.md").split())
-    withheld = {name for name in FORMED if FORMED[name] != getattr(Domain(**FORMED).bare, name)}
-    assert withheld == {"intensities", "voxels"}
-    only = text.partition("Only if the site has at least `min_patients` patients")[2].partition(" With FedSM")[0]
-    assert {SAID[name] for name in FORMED if SAID[name] in only} == {SAID[name] for name in withheld}
 
 
 # --- The worked example of docs/new-algorithm.md
@@ -461,9 +393,3 @@ def test_the_example_names_every_question_of_the_protocol(protocol):
     questions = {name for name in {*vars(protocol), *protocol.__annotations__} if not name.startswith(("_", "model_"))}
     table = next(part for part in text_of(EXAMPLE).split("\n\n") if part.startswith(f"| `{protocol.__name__}`"))
     assert {name for name in questions if f"`{name}`" not in table} == set()
-
-
-def test_a_slip_in_the_examples_key_is_answered_as_the_page_says(silofl):
-    (arguments,) = [a for _, a in commands(text_of(EXAMPLE)) if "feddyn" in " ".join(a) and a[0] == "estimate"]
-    code, _, error = silofl(*(str(ROOT / one) if one.startswith("jobs/") else one for one in arguments))
-    assert code == 2 and error.strip() in " ".join(text_of(EXAMPLE).split())

@@ -35,11 +35,6 @@ def test_statements_sentences_and_refusals_are_counted_without_docstrings():
     assert house.count(SOURCE) == {"lines": 4, "statements": 3, "sentences": 1, "refusals": 1}
 
 
-def test_a_commit_that_is_none_is_one_sentence():
-    with pytest.raises(SystemExit, match="COMMIT must be one of this repository, not 'nosuch': git log lists them"):
-        house.of_commit("nosuch")
-
-
 def test_what_is_bounded_is_counted():
     sources = {
         "custom/silofl/cli.py": "a\nb\n",

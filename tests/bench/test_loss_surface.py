@@ -51,11 +51,6 @@ def test_places_lie_evenly_around_the_model_and_reach_the_scale():
     assert points.min() == -0.3 and points.max() == 0.3
 
 
-def test_a_plane_holds_every_pair_of_places():
-    expected = [(a, b) for a in (-8, 0, 8) for b in (-8, 0, 8)]
-    np.testing.assert_array_equal(plane_points(8, 1), expected)
-
-
 # --- the directions
 
 
@@ -83,20 +78,6 @@ def test_models_of_one_network_are_moved_along_the_same_draw():
     (mine,), (others,) = (draw_filter_directions(one, 1, seed=3) for one in (model, other))
     torch.testing.assert_close(others["0.weight"], 2 * mine["0.weight"])
     torch.testing.assert_close(others["2.weight"], mine["2.weight"])
-
-
-def test_directions_differ_by_number_and_by_seed():
-    model = convolutions()
-    first, second = (one["0.weight"] for one in draw_filter_directions(model, 2, seed=0))
-    (other,) = draw_filter_directions(model, 1, seed=1)
-    assert not torch.allclose(first, second) and not torch.allclose(first, other["0.weight"])
-
-
-def test_a_filter_of_zeros_stays_where_it_is():
-    model = convolutions()
-    nn.init.zeros_(model[0].weight)
-    (direction,) = draw_filter_directions(model, 1, seed=0)
-    assert not direction["0.weight"].any()
 
 
 # --- the losses
@@ -140,10 +121,6 @@ def test_the_model_ends_as_it_was_even_after_a_fault(linear, quadratic):
     assert linear.weight.tolist() == [[3.0, 4.0]]
 
 
-def test_of_equal_losses_the_nearest_is_the_lowest():
-    assert Landscape(plane_points(1, 1), np.full(9, 0.5)).distance == 0
-
-
 def test_a_loss_that_is_no_number_is_never_the_lowest():
     losses = np.array([np.nan, 3.0, 2.0, 1.0, np.inf])
     found = Landscape(line_points(1, 2, 1), losses)
@@ -167,18 +144,3 @@ def test_statistics_are_used_as_they_are_and_dropout_is_off():
     # (3 - 1) / 2 = 1 and (5 - 1) / 2 = 2, squares 1 and 4
     loss = mean_loss(model, [(inputs, torch.zeros(2, 2))], nn.functional.mse_loss)
     assert loss == pytest.approx(2.5) and model[0].running_mean.tolist() == [1.0, 1.0]
-
-
-def test_the_loss_is_measured_without_autocast(linear):
-    class Watched(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.network, self.is_autocast, self.seen = linear, True, []
-
-        def forward(self, inputs):
-            self.seen.append(self.is_autocast)
-            return self.network(inputs)
-
-    model = Watched()
-    mean_loss(model, UNITS, nn.functional.mse_loss)
-    assert model.seen == [False] and model.is_autocast

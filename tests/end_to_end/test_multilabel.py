@@ -8,16 +8,11 @@ import torch
 import yaml
 from PIL import Image
 
-from provisioning.fill_kits import Contents, fill_kit
-from provisioning.make_kits import make_kits, make_project
-from provisioning.network import Network
-from provisioning.workspace import PROJECT, find_kits, kits_folder
 from silofl.flare.components import name_components
 from silofl.inference import SuperModel
 from silofl_desk.studies.simulation import study_file
 from tests.conftest import count_cases
 
-from ..provisioning.conftest import set_floor, write_wheels
 from .conftest import carried_out
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
@@ -77,44 +72,6 @@ def test_a_run_tells_each_findings_area_at_each_site_and_what_joining_gave(folde
         assert results["joining"][site]["num_units"] == 10
     page = (folder / "run" / "report.html").read_text()
     assert "sensitivity" in page and "specificity" in page
-
-
-def test_the_page_speaks_of_findings(folder, tmp_path):
-    page = (folder / "run" / "report.html").read_text()
-    assert "mean over the findings. A finding counts if some" in page
-    assert "mean over all cases, class by class" in page
-    assert "on all sites&#39; test data (36 cases): AUROC" in page
-
-
-def test_a_comparison_defines_its_averages_for_findings(folder, tmp_path):
-    out = tmp_path / "compared"
-    asked = ["--methods", "local", "--seeds", "0", "--out", out, "--alone"]
-    printed = carried_out("compare", folder / "own", "--data", folder / "data", *asked)
-    assert "accuracy (site average): Share of a case's findings" in printed and "whose class" not in printed
-    assert "At 0.5" not in printed
-    rows = {row["name"]: row for row in json.loads((out / "table.json").read_text())["rows"]}
-    results = json.loads((folder / "run" / "results.json").read_text())
-    (own,) = rows.keys() - {"local"}
-    assert rows[own]["client_average"]["mean"] == results["mean"] and rows["local"]["client_average"]["mean"] > 0.8
-    page = (out / "comparison.html").read_text()
-    assert "mean over the findings. A finding counts if some" in page and "whose class" not in page
-
-
-@pytest.mark.slow
-def test_a_network_comes_to_the_same_findings(folder, tmp_path, free_port):
-    project = make_kits(make_project(PROJECT, "localhost", free_port()), tmp_path / "workspace")
-    wheel = write_wheels(tmp_path)
-    for kit in find_kits(kits_folder(project)):
-        fill_kit(kit, Contents(wheel, data_root=folder / "data"))
-        # By the floor that kits have no number of ten patients would leave that tells of fewer than five.
-        set_floor(kit, 0)
-    with Network(project, tmp_path / "logs") as network:
-        number, status = network.run_job(folder / "own", 300)
-        (path,) = network.download(number, tmp_path / "results", "lead").rglob("results.json")
-    assert status == "FINISHED:COMPLETED"
-    ours, theirs = json.loads(path.read_text()), json.loads((folder / "run" / "results.json").read_text())
-    told = ("sites", "joining")
-    assert {key: ours[key] for key in told} == {key: theirs[key] for key in told}
 
 
 def test_prediction_evaluation_and_exports_agree_on_the_findings_of_a_patient(folder, tmp_path):

@@ -11,7 +11,6 @@ from tests.conftest import count_cases
 
 from ..conftest import SMALL_UNET
 from ..importing.exams import write_exam
-from ..importing.test_arrangements import write_tree
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
@@ -49,17 +48,6 @@ def test_a_folder_of_dicom_exams_leads_to_a_report(silofl, walk, tmp_path):
     assert "left over of 24 series: 6 localizers, 6 of SR without an image, 6 that no pattern names" in printed
     # 6 patients: round(6 * 0.2) = 1 for the test
     assert (results["status"], count_cases(results)) == ("COMPLETE", dict.fromkeys(SITES, 1))
-
-
-def test_a_bids_tree_leads_to_a_report(walk, tmp_path):
-    source = tmp_path / "source"
-    for site in SITES:
-        write_tree(source / site)
-    pattern = ["--layout", "bids", "--image-pattern", "T1w", "--mask-pattern", "dseg", "--labels", "organ"]
-    printed, results = walk("folders", source, "fedavg_phantoms", *pattern, more=SMALL)
-    assert "images that fit no pattern or have no mask are left out: 10, as" in printed
-    # 5 subjects: 1 for the test, with two sessions
-    assert (results["status"], count_cases(results)) == ("COMPLETE", dict.fromkeys(SITES, 2))
 
 
 def test_a_table_of_labels_leads_to_a_report(walk, tmp_path):

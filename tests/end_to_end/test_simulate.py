@@ -67,13 +67,6 @@ def test_the_amplitude_travels_once_and_the_rest_every_round(finished):
     assert [value - back[1] for value in back] == [amplitude, 0, 0]
 
 
-def test_all_that_a_run_writes_is_for_its_owner(finished):
-    """Job, cache, TensorBoard's events, NVFlare's workspace and the report."""
-    run, _ = finished
-    assert (run / "tensorboard").is_dir() and any((run.parent / "cache").rglob("*.npy"))
-    assert readable_by_others(run) == readable_by_others(run.parent / "cache") == []
-
-
 def test_all_sites_in_one_process_give_the_same_weights_in_files_for_their_owner(
     finished, tmp_path, phantoms, small_job
 ):

@@ -43,8 +43,3 @@ def test_a_study_that_is_not_there_makes_no_kit_so_that_it_can_be_tried_again(wo
     assert main([*command, "--study", str(tmp_path / "study.yaml")]) == 2
     assert "study.yaml must exist" in capsys.readouterr().err and files_of(workspace) == before
     assert main(command) == 0
-
-
-def test_a_workspace_without_a_project_is_bad_input(tmp_path, capsys):
-    assert main(["add-hospital", str(tmp_path), "west", "west_hospital"]) == 2
-    assert "must hold one project, not 0" in capsys.readouterr().err

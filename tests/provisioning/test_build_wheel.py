@@ -4,14 +4,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from provisioning.build_wheel import build_sdist, build_wheel, describe_package
+from provisioning.build_wheel import build_wheel, describe_package
 from provisioning.supply import LOCK, find_own_wheels, read_lock
 from provisioning.workspace import REPOSITORY
 from silofl.base.errors import ConfigError
@@ -69,45 +68,12 @@ def test_a_wheel_is_the_same_bytes_from_any_folder_under_any_umask_and_at_any_ti
         assert wheel.namelist()[-1] == "tiny-1.dist-info/top_level.txt"
 
 
-@pytest.mark.slow
-def test_a_source_archive_is_the_same_bytes_everywhere_and_gives_the_same_wheel(source, tmp_path):
-    first = build_sdist(source, tmp_path / "first")
-    with set_umask(0o077):
-        second = build_sdist(copy_otherwise(source, tmp_path / "other place" / "clone"), tmp_path / "second")
-    assert first.name == second.name == "tiny-1.tar.gz" and first.read_bytes() == second.read_bytes()
-    with tarfile.open(first) as archive:
-        assert {(entry.mtime, entry.mode, entry.uid, entry.uname) for entry in archive} == {(0, 0o644, 0, "")}
-        names = {name.removeprefix("tiny-1/") for name in archive.getnames()}
-        assert {"PKG-INFO", "LICENSE", "README.md", "pyproject.toml", "tiny/__init__.py", "tiny/ä.py"} <= names
-        archive.extractall(tmp_path, filter="data")
-    wheels = build_wheel(source, tmp_path / "a"), build_wheel(tmp_path / "tiny-1", tmp_path / "b")
-    assert wheels[0].read_bytes() == wheels[1].read_bytes()
-
-
-@pytest.mark.slow
-def test_a_package_index_shows_the_readme_without_links_that_break(source, tmp_path):
-    with zipfile.ZipFile(build_wheel(source, tmp_path / "wheel")) as wheel:
-        described = wheel.read("tiny-1.dist-info/METADATA").decode()
-        assert wheel.read("tiny-1.dist-info/licenses/LICENSE") == b"Take it.\n"
-    assert described.endswith(
-        "# Tiny\n\nFiles in square brackets are in SiloFL's repository.\n\nThree dots [docs/dots.png]\n\n"
-        "How [docs/how.md].\n"
-    )
-    # The source keeps its links.
-    assert "](docs/how.md#now)" in (source / "README.md").read_text()
-
-
 def test_the_readme_of_the_package_has_no_relative_link():
     text = describe_package((REPOSITORY / "README.md").read_text())
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert links and all(link.startswith("https://") for link in links)
     assert "each of them [docs/figures/report.png]" in text
     assert "[docs/hospital-it.md], " in text and "docs/hospital-it.md [docs" not in text
-
-
-def test_a_readme_without_relative_links_stays_as_it_is():
-    text = "# Tiny\n\nSee [NVFlare](https://nvflare.readthedocs.io), and [1] (twice).\n"
-    assert describe_package(text) == text
 
 
 def read_files(folder):

@@ -13,18 +13,15 @@ from nvflare.lighter.utils import Identity, generate_cert, load_private_key, ser
 
 from provisioning.__main__ import main
 from provisioning.check_kits import check_folders
-from provisioning.checks import TRACKING
 from provisioning.supply import LOCK, read_lock
-from provisioning.workspace import CUDA_LOCKS, PROJECT, REPOSITORY, SCRIPT, SITE_LOCK, find_kits, write_yaml
+from provisioning.workspace import CUDA_LOCKS, PROJECT, REPOSITORY, SITE_LOCK, find_kits
 from silofl import __version__
 from silofl.base.files import read_json
-from silofl.base.settings import read_yaml
 from silofl.flare.kit import read_kit
 from silofl.flare.policy import REPLACED, SITE_CLASSES
 from tests.conftest import change_json
 
-from ..conftest import readable_by_others
-from .conftest import hospital_beside, make_small_network, replace_in
+from .conftest import make_small_network, replace_in
 
 JOBS, LEAD = REPOSITORY / "jobs", "lead@study.example.org"
 
@@ -126,13 +123,6 @@ def test_a_certificate_that_begins_later_is_not_right(kits, sign, capsys, name):
     assert printed.count("FAILED") == 1 and printed.endswith("not all is right\n")
 
 
-def test_the_servers_certificate_warns_as_those_of_sites_do(kits, sign, capsys):
-    now = datetime.now(UTC)
-    sign(read_kit(kits / "server"), now - timedelta(days=350), now + timedelta(days=10, hours=1))
-    printed = printed_by_check(kits / "server", 0, capsys)
-    assert "warning server: the certificate must be valid for 30 days, not 10; renew it" in printed
-
-
 def test_a_root_that_ends_first_is_not_renewed_kit_by_kit(kits, sign):
     kit = read_kit(kits / "north")
     end = kit.root.not_valid_after_utc
@@ -141,20 +131,6 @@ def test_a_root_that_ends_first_is_not_renewed_kit_by_kit(kits, sign):
         sign(kit, kit.valid_from, until)
         (found,) = check_folders([kit.folder], JOBS, end - timedelta(days=9))["findings"]
         assert found["text"].startswith("the root certificate must be valid for 30 days, not 9; make new kits for all")
-
-
-@pytest.mark.parametrize("odd", [" ", "'", "#"])
-def test_a_folder_in_which_nvflare_cannot_start_is_found(kits, tmp_path, capsys, odd):
-    printed = printed_by_check((kits / "north").rename(tmp_path / f"My{odd}Kit"), 1, capsys)
-    assert f"FAILED north: the path of the kit must have no {odd!r}, at which NVFlare's commands break" in printed
-
-
-def test_a_study_for_the_gpu_needs_such_a_lock_too_unless_the_site_says_otherwise(kits):
-    study = read_yaml(REPOSITORY / "jobs" / "fedavg_phantoms" / "app" / "config" / "study.yaml")
-    write_yaml(kits / "north" / "study.yaml", study | {"device": "cuda"})
-    assert failures(kits / "north") == []
-    replace_in(kits / "north" / "local" / "site.yaml", "device: cpu\n", "")
-    assert "as device: cuda of study.yaml asks" in the_only_failure(kits / "north")
 
 
 def test_a_lock_for_the_cpu_is_not_right_for_a_gpu_and_one_of_a_machine_with_it_is(kits, wheel, tmp_path):
@@ -212,22 +188,6 @@ def test_a_lock_that_is_missing_or_of_another_wheel_is_found(kits, wheel):
     assert "requirements.lock must be there" in the_only_failure(kits / "north")
 
 
-def test_a_wheelhouse_of_another_wheel_or_lock_is_found(kits, wheel):
-    folder = kits / "north" / "wheelhouse"
-    folder.mkdir()
-    packages = len(read_lock(kits / "north" / "requirements.lock"))
-    (folder / wheel.name).write_bytes(wheel.read_bytes())
-    found = the_only_failure(kits / "north")
-    assert f"must hold all packages of requirements.lock, and {packages - 1} are missing, silofl-hospital" in found
-    hospital = hospital_beside(wheel)
-    (folder / hospital.name).write_bytes(hospital.read_bytes())
-    lines = [package.line for package in read_lock(kits / "north" / LOCK)[:2]]
-    (kits / "north" / LOCK).write_text("\n".join(["# only ours", *lines, ""]))
-    assert failures(kits / "north") == []
-    (folder / wheel.name).write_bytes(b"of the release before")
-    assert f"1 are missing, silofl {__version__} among them; fill it again" in the_only_failure(kits / "north")
-
-
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
@@ -252,29 +212,6 @@ def test_what_every_account_may_write_is_found(kits, name):
     assert found.startswith(f"north: {name or 'the kit' + chr(39) + 's folder'} must not be writable for every account")
     carry_out(found)
     assert failures(kits / "north") == []
-
-
-def test_a_kit_of_an_older_version_whose_logs_and_jobs_others_may_read_is_a_warning(kits, capsys, wheel):
-    for kit in ("north", "server"):
-        replace_in(kits / kit / SCRIPT, "umask 077\n", "")
-        log = kits / kit / "log.txt"
-        log.touch()
-        log.chmod(0o644)
-        printed = printed_by_check(kits / kit, 0, capsys)
-        assert f"warning {kit}: {SCRIPT} is an older version's, which does not set umask 077: other acc" in printed
-        assert main(["fill-kits", str(kits / kit), "--wheel", str(wheel)]) == 0
-        (warning,) = [line for line in printed.splitlines() if line.startswith("warning")]
-        carry_out(warning)
-        assert readable_by_others(kits / kit) == [] and "warning" not in printed_by_check(kits / kit, 0, capsys)
-
-
-def test_a_name_in_the_checksums_that_is_no_wheels_is_one_sentence(kits):
-    sums = kits / "north" / "SHA256SUMS"
-    sums.write_text(f"{'0' * 64}  odd.whl\n{sums.read_text()}")
-    assert [text.split(";")[0] for _, text in failures(kits / "north")] == [
-        "odd.whl must have the checksum in SHA256SUMS",
-        "odd.whl in SHA256SUMS must be named as pip names it",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -373,11 +310,6 @@ def test_a_private_key_that_others_can_read_is_closed_by_the_command_that_is_nam
         key.chmod(0o644)
         carry_out(the_only_failure(workspace))
         assert failures(workspace) == []
-
-
-def test_where_results_are_recorded_may_be_allowed(kits):
-    change_json(kits / "north" / "local/resources.json", class_allow_list=[*SITE_CLASSES, *TRACKING])
-    assert failures(kits / "north") == []
 
 
 def test_a_certificate_that_names_another_issuer_is_found_although_the_roots_key_signed_it(workspace, kits):

@@ -130,13 +130,6 @@ def test_what_others_can_read_is_closed_by_the_command_that_is_named(server, cap
     checked(server[0], capsys, 0)
 
 
-def test_a_port_that_another_program_has_is_no_healthy_server(server, capsys):
-    kit, _ = server
-    with socket.create_server(("localhost", kit.address.port)):
-        status, said = checked(kit, capsys, 1)["port"]
-    assert status == "failed" and "end the other program" in said
-
-
 def test_a_server_that_runs_shows_the_certificate_of_its_kit(server, capsys):
     kit, _ = server
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -174,11 +167,6 @@ def test_a_firewall_that_failed_to_load_is_found(monkeypatch, said, status, word
     monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: type("Done", (), {"stdout": said}))
     found = machine.check_firewall(None)
     assert found.status == status and words in found.sentence
-
-
-def test_a_hospitals_kit_is_refused(kits, capsys):
-    assert main(["server", "check", "--kit", str(kits / "north")]) == 2
-    assert "server" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provisioning.__main__ import main
 from provisioning.build_wheel import build_wheels
@@ -23,7 +22,7 @@ from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import start_command
 from provisioning.wheelhouse import fill_wheelhouse
-from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder
+from provisioning.workspace import PROJECT, REPOSITORY, find_kits, kits_folder
 from silofl.base.settings import load_settings
 from silofl.flare.kit import read_kit
 from silofl.setup.site import Site
@@ -230,16 +229,6 @@ def test_a_study_comes_with_its_digest_and_the_disk_that_check_site_asks_for(fil
     assert page_of(fill_again()) == page
 
 
-def test_the_model_that_a_study_starts_from_comes_with_it_or_is_asked_for(fill_again, tmp_path, capsys):
-    study = yaml.safe_load(STUDY.read_text())
-    study["model"] |= {"weights": "start.pt", "weights_sha256": "0" * 64}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    assert fill_again("--study", tmp_path / "study.yaml") is None
-    assert "start.pt must be beside" in capsys.readouterr().err
-    (tmp_path / "start.pt").write_bytes(b"weights")
-    assert (fill_again("--study", tmp_path / "study.yaml") / "start.pt").read_bytes() == b"weights"
-
-
 def test_services_may_write_where_site_yaml_keeps_state_and_nowhere_else(fill_again, tmp_path):
     standard = (fill_again() / "system" / "silofl.service").read_text()
     assert "\nReadWritePaths=/var/lib/silofl\n" in standard
@@ -266,14 +255,6 @@ def test_a_site_that_crashes_again_and_again_is_a_service_that_failed(fill_again
     (command,) = commands_of((kit / "system" / "silofl.service").read_text(), "ExecStart")
     found = subprocess.run(shlex.split(command), cwd=kit, capture_output=True, text=True)
     assert found.returncode == code and found.stdout.startswith("started\n")
-
-
-def test_the_days_that_a_site_already_has_are_not_written_twice(fill_again, tmp_path):
-    configs = Path(shutil.copytree(SITE_CONFIGS, tmp_path / "configs"))
-    assert "keep_days: 365" in page_of(fill_again())
-    with (configs / "hospital" / "site.yaml").open("a") as stream:
-        stream.write("keep_days: 30\n")
-    assert "keep_days: 365" not in page_of(fill_again("--site-configs", configs, "--policies"))
 
 
 @pytest.mark.parametrize(

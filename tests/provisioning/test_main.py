@@ -15,9 +15,3 @@ def test_a_command_explains_itself_and_is_in_the_list_that_the_guide_names(name,
             main(words)
         assert end.value.code == 0 and re.search(said, capsys.readouterr().out)
     assert "python -m provisioning --help" in README
-
-
-def test_a_command_that_does_not_exist_is_bad_input(capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["make-kit"])
-    assert end.value.code == 2 and "make-kits" in capsys.readouterr().err

@@ -9,14 +9,13 @@ import yaml
 from cryptography import x509
 from nvflare.fuel.f3.cellnet import cell_cipher
 
-from provisioning import fill_kits, make_kits
+from provisioning import make_kits
 from provisioning.__main__ import main
 from provisioning.supply import LOCK, SBOM, digest_file, name_package, read_lock
-from provisioning.workspace import PROJECT, SITE_CONFIGS, SITE_LOCK
+from provisioning.workspace import PROJECT, SITE_LOCK
 from silofl.base.errors import ConfigError
 from silofl.flare.kit import read_kit
 from silofl.flare.line import make_settings
-from silofl.flare.stores import read_stores
 
 from ..conftest import readable_by_others, set_umask
 from .conftest import desk_beside, hospital_beside, make_small_network
@@ -45,11 +44,6 @@ def test_a_name_that_becomes_a_folder_and_a_word_of_commands_must_be_one(tmp_pat
         make_kits.make_project(changed_project(tmp_path / "project.yml", rename), None, None)
     with pytest.raises(ConfigError, match="a name must begin with a letter or a digit"):
         make_kits.check_participants([{"name": name, "type": "client", "org": "west"}])
-
-
-def test_a_kit_is_made_for_everybody_in_the_project(kits):
-    people = {f"it@{site}.example.org" for site in SITES} | {"admin@study.example.org", "lead@study.example.org"}
-    assert {path.name for path in kits.iterdir()} == {"server", *SITES, *people}
 
 
 @pytest.mark.parametrize("name", ["server", "north"])
@@ -98,19 +92,6 @@ def test_the_root_has_a_longer_key_than_nvflares_cipher_of_messages_lets_the_oth
         kit = read_kit(kits / name)
         assert (kit.root.public_key().key_size, kit.certificate.public_key().key_size) == (3072, 2048)
     assert kit.root.not_valid_after_utc - kit.root.not_valid_before_utc == timedelta(days=3650)
-
-
-@pytest.mark.parametrize("name", ["lead@study.example.org", "it@north.example.org", "further@study.example.org"])
-def test_a_persons_kit_says_how_it_is_used_in_place_of_nvflares_pages(workspace, kits, name):
-    if not (kits / name).exists():
-        assert main(["add-person", str(workspace), name, "study", "lead"]) == 0
-    files = {path.name for path in (kits / name).rglob("*") if path.is_file()}
-    assert "INSTALL.md" in files and not files & {"readme.txt", "system_info.ipynb"}
-    page, kit = (kits / name / "INSTALL.md").read_text(), read_kit(kits / name)
-    assert f"as `{name}`, with the role\n`{kit.role}` of {kit.org}." in page and "port **8002**" in page
-    assert ("silofl run JOB" in page) is (kit.role == "lead") and ("shutdown client" in page) is not (
-        kit.role == "lead"
-    )
 
 
 def test_a_lead_gets_three_wheels_with_a_lock_of_them_and_others_what_their_own_page_installs(kits, wheel):
@@ -175,12 +156,6 @@ def test_every_link_in_the_pages_of_a_kit_leads_to_a_file_of_the_kit(kits, name)
     assert "(../docs/privacy.md#" in (kits / name / "local" / "README.md").read_text()
 
 
-@pytest.mark.parametrize(("name", "kind", "settings"), [("north", "hospital", "site"), ("server", "server", "server")])
-def test_a_machine_gets_the_policies_of_its_kind_unchanged(kits, name, kind, settings):
-    for policy in (f"{settings}.yaml", "resources.json", "authorization.json", "privacy.json"):
-        assert (kits / name / "local" / policy).read_bytes() == (SITE_CONFIGS / kind / policy).read_bytes()
-
-
 def test_install_md_names_the_address_the_checksum_and_the_commands(kits):
     text = (kits / "north" / "INSTALL.md").read_text()
     checksum = (kits / "north" / "SHA256SUMS").read_text().split()[0]
@@ -188,12 +163,6 @@ def test_install_md_names_the_address_the_checksum_and_the_commands(kits):
     fingerprint = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().partition("=")[2]
     for part in ("**localhost**", "port **8002**", checksum, fingerprint, "./startup/start.sh", "client.crt"):
         assert part in text
-
-
-def test_the_root_lives_ten_years_and_kits_360_days(kits):
-    kit = read_kit(kits / "north")
-    assert kit.root.not_valid_after_utc - kit.root.not_valid_before_utc == timedelta(days=3650)
-    assert kit.certificate.not_valid_after_utc - kit.certificate.not_valid_before_utc == timedelta(days=360)
 
 
 def test_host_and_port_reach_certificate_and_kits_and_a_port_of_the_web_the_servers_account(tmp_path, wheel, kits):
@@ -220,18 +189,6 @@ def test_a_data_root_holds_data_state_runs_and_stores(tmp_path, workspace, wheel
     assert server["run_dir"] == f"{root}/.silofl/server/runs/{{study}}/{{run}}"
     resources = (kits / "server" / "local" / "resources.json").read_text()
     assert f'"{root}/.silofl/server/jobs"' in resources and f'"{root}/.silofl/server/snapshots"' in resources
-
-
-def test_stores_that_a_restart_would_empty_are_moved(tmp_path, kits, wheel):
-    configs = tmp_path / "configs" / "server"
-    configs.mkdir(parents=True)
-    for name in ("server.yaml", "authorization.json", "privacy.json"):
-        (configs / name).write_bytes((SITE_CONFIGS / "server" / name).read_bytes())
-    # NVFlare's own default keeps both in /tmp/nvflare.
-    (configs / "resources.json").write_bytes((kits / "server" / "local" / "resources.json.default").read_bytes())
-    fill_kits.fill_kit(read_kit(kits / "server"), fill_kits.Contents(wheel, configs.parent))
-    resources = json.loads((kits / "server" / "local" / "resources.json").read_text())
-    assert read_stores(resources) == ["/var/lib/silofl/server/snapshots", "/var/lib/silofl/server/jobs"]
 
 
 def test_what_a_site_decided_stays_unless_it_is_to_be_replaced(kits, wheel, capsys):
@@ -307,11 +264,6 @@ def test_a_project_that_cannot_be_provisioned_is_one_sentence_and_leaves_nothing
     with pytest.raises(ConfigError, match=sentence):
         make_kits.make_kits(make_kits.make_project(changed_project(tmp_path / "project.yml", change)), workspace)
     assert not workspace.exists() or list(workspace.iterdir()) == []
-
-
-def test_a_missing_project_is_bad_input(tmp_path, wheel, capsys):
-    assert make(tmp_path / "none.yml", tmp_path / "ws", wheel) == 2
-    assert capsys.readouterr().err == f"provisioning: {tmp_path}/none.yml must exist; it is not there\n"
 
 
 @pytest.mark.parametrize(

@@ -70,20 +70,6 @@ def metrics_in(expression):
     return re.findall(r"\bnvflare_\w+", expression)
 
 
-def test_the_panels_of_the_board_lie_side_by_side():
-    ids = [panel["id"] for panel in BOARD["panels"]]
-    assert len({*ids}) == len(ids)
-    cells = [
-        (place["x"] + column, place["y"] + row)
-        for place in (panel["gridPos"] for panel in BOARD["panels"])
-        for column in range(place["w"])
-        for row in range(place["h"])
-    ]
-    assert len({*cells}) == len(cells) and max(column for column, _ in cells) < 24
-    sources = {panel["datasource"]["uid"] for panel in BOARD["panels"]}
-    assert sources == {"${source}"} and [one["name"] for one in BOARD["templating"]["list"]] == ["source"]
-
-
 def test_prometheus_asks_the_exporter_where_it_listens():
     of_lead, job = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
     assert of_lead["static_configs"] == [{"targets": ["localhost:9100"]}]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import torch
 import yaml
 from cryptography import x509
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import ReservedKey, ServerCommandKey
+from nvflare.apis.fl_constant import ReservedKey
 from nvflare.apis.shareable import Shareable
 from nvflare.fuel.f3.cellnet.registry import Registry
 from nvflare.fuel.f3.communicator import Communicator
@@ -47,7 +47,6 @@ from silofl.cli import main
 from silofl.federation.egress_chain import check_chain
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
-from silofl.flare.in_flight import PROGRESS
 from silofl.flare.kit import read_kit
 from silofl.flare.one_machine import ask_machines
 from silofl.recipes import HarmoFLRecipe
@@ -270,22 +269,6 @@ def test_a_hospital_that_did_not_train_tests_the_model_of_the_others(network, ph
         read_json(tmp_path / "desk" / "evaluation.json")["scores"][""]["dice"]
         == found["sites"]["south"]["scores"][""]["dice"]
     )
-
-
-@pytest.mark.slow
-def test_each_hospital_writes_down_what_left_it(network, phantoms, tmp_path):
-    name = "fedavg_phantoms"
-    number, _ = network.run_job(small_job(tmp_path / name, name, rounds=1), LIMIT_S)
-    ledger = json.loads((result_of(network, number, tmp_path / "results") / "ledger.json").read_text())
-    for site in SITES:
-        (path,) = (phantoms / ".silofl" / name / site).glob("*/egress.jsonl")
-        records = [json.loads(line) for line in path.read_text().splitlines()]
-        arrays = [record for record in records if record["kind"] != "numbers"]
-        assert sum(record["bytes"] for record in arrays) == ledger[0]["bytes_from"][site]
-        assert {record["kind"] for record in records} == {"weights", "batchnorm", "numbers"}
-        assert not any(record["refused"] for record in records)
-        assert check_chain(path.read_bytes()).fault is None
-        assert "how the round's training changed" in path.with_suffix(".md").read_text()
 
 
 @pytest.fixture
@@ -735,23 +718,6 @@ def test_nobody_commands_a_hospital_past_the_server(network, phantoms, person):
     assert "a message was refused: channel 'admin', topic 'sys.shell'" in log_of(network, "server")
 
 
-@pytest.mark.slow
-def test_another_lead_cannot_ask_a_running_job_past_the_server(network, tmp_path):
-    answers = []
-
-    def ask():
-        with network.session(OTHER_LEAD) as session:
-            running = [job["job_id"] for job in session.list_jobs() if job["status"] == "RUNNING"]
-            question = Shareable()
-            question[ServerCommandKey.TOPIC] = PROGRESS
-            for number in running:
-                target = f"server.{number}"
-                answers.append(command(session, target, CellChannel.SERVER_COMMAND, "app_command", question))
-
-    assert network.run_job(small_job(tmp_path / "job", "fedavg_phantoms"), LIMIT_S, ask)[1] == "FINISHED:COMPLETED"
-    assert answers and all(answer is None for answer in answers)
-
-
 def change(path):
     path.write_text(path.read_text() + "\n")
 
@@ -827,32 +793,16 @@ def test_the_server_refuses_an_expired_certificate_and_the_checks_name_it(expire
 
 
 @pytest.mark.slow
-def test_nvflare_says_why_a_kit_of_another_root_does_not_connect(stranger, tmp_path):
-    said = attempt(stranger, tmp_path / "log.txt", lambda said: "failed with exception" in said)
-    assert "certificate verify failed: self-signed certificate in certificate chain" in said
-
-
-@pytest.mark.slow
 def test_nvflare_never_connects_with_an_expired_certificate(network, expired, tmp_path):
     connections = f"SSL {expired.name}] is created"
     before = log_of(network, "server").count(connections)
     # NVFlare says nothing at either side: only time shows that the site is not there.
-    said = attempt(expired, tmp_path / "log.txt", lambda said: "Successfully registered" in said, seconds=20)
+    tree = ProcessTree(start_command(expired), tmp_path / "log.txt")
+    time.sleep(20)
+    tree.end()
+    said = (tmp_path / "log.txt").read_text()
     assert "Start NVFlare" in said and "Successfully registered" not in said
     assert before > 0 and log_of(network, "server").count(connections) == before
-
-
-def attempt(kit, log, is_over, seconds=60):
-    """Start a hospital's kit and end it once what it says is over, or after so long; return what it said."""
-    tree = ProcessTree(start_command(kit), log)
-    try:
-        deadline = time.monotonic() + seconds
-        while not is_over(log.read_text()) and time.monotonic() < deadline:
-            tree.poll()
-            time.sleep(0.2)
-    finally:
-        tree.end()
-    return log.read_text()
 
 
 @pytest.mark.slow
@@ -948,24 +898,6 @@ def test_a_run_whose_job_process_is_killed_goes_on_by_itself_to_the_same_weights
 
 
 @pytest.mark.slow
-def test_a_hospital_whose_machine_is_killed_twice_works_on_in_the_running_job_to_the_same_weights(
-    network, uninterrupted, lead_command, tmp_path
-):
-    job, whole = uninterrupted
-    command, north = lead_command(job, tmp_path / "out"), hospital_of(network, "north")
-    for rounds, away_s in ((2, 20), (4, 0)):
-        command.wait_for_rounds(rounds)
-        network.kill("north")
-        time.sleep(away_s)
-        network.start(north)
-    code, said = command.finish()
-    assert code == 0 and "going on by itself" not in said, said
-    assert read_results(command.out).status == "COMPLETE"
-    assert [record.answered for record in read_ledger(command.out)] == [[*SITES]] * 6
-    assert_same_models(command.out, whole)
-
-
-@pytest.mark.slow
 def test_a_named_hospital_that_comes_while_the_job_runs_takes_part_from_the_next_round_on(
     network, named_job, lead_command, tmp_path
 ):
@@ -1006,55 +938,6 @@ def test_a_hospital_that_the_study_does_not_name_gets_no_running_job_when_it_is_
     assert {*read_results(command.out).sites} == {"east", "north"}
 
 
-@pytest.mark.slow
-def test_a_hospital_whose_job_process_hangs_costs_one_timeout_and_not_one_in_each_round(
-    network, lead_command, tmp_path
-):
-    job, timeout_s = small_job(tmp_path / "job", "fedavg_phantoms", rounds=6), 40
-    study = yaml.safe_load(study_file(job).read_text())
-    study["federation"] |= {"task_timeout_s": timeout_s, "min_sites": 2}
-    study_file(job).write_text(yaml.safe_dump(study))
-    command = lead_command(job, tmp_path / "out")
-    command.wait_for_rounds(1)
-    process = find_job_process(network, "north")
-    process.suspend()
-    try:
-        code, said = command.finish()
-    finally:
-        # It may have been ended meanwhile.
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    assert code == 3, said
-    records = read_json(command.out / "ledger.json", list)
-    assert [record["round"] for record in records] == list(range(1, 7)) and records[-1]["answered"] == ["east", "south"]
-    assert len([record for record in records if record["seconds"] >= timeout_s]) == 1
-    assert "site north missed rounds" in read_results(command.out).reasons[0]
-    # The lead saw it meanwhile.
-    in_flight = r"round \d has run for .* \(usually .*\); answered: east, south; waiting for north \(last heard"
-    assert re.search(in_flight, said), said
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_by_itself_after_the_server_was_killed_and_started_again(
-    network, uninterrupted, lead_command, tmp_path
-):
-    job, whole = uninterrupted
-    command = lead_command(job, tmp_path / "out")
-    command.wait_for_rounds(2)
-    network.kill(network.server.name)
-    network.start(network.server)
-    code, said = command.finish()
-    assert code == 0, said
-    assert "stopped: the server stopped after round" in said
-    assert_same_models(command.out, whole)
-    # What NVFlare leaves RUNNING for ever is a job that has ended, and can be deleted.
-    first = re.findall(r"submitted as job (\S+)", said)[0]
-    with network.session() as session:
-        assert session.get_job_meta(first)["status"] == ABANDONED
-        session.delete_job(first)
-        assert first not in {job["job_id"] for job in session.list_jobs()}
-
-
 def serial_shown(network):
     shown = fetch_certificate(network.hospitals[0])
     return x509.load_der_x509_certificate(shown).serial_number
@@ -1074,8 +957,13 @@ def test_a_run_goes_on_where_the_servers_certificate_is_renewed_and_the_server_s
     network.start(network.server)
     code, said = command.finish()
     assert code == 0, said
-    assert serial_shown(network) == new
+    assert serial_shown(network) == new and "stopped: the server stopped after round" in said
     assert_same_models(command.out, whole)
+    # What NVFlare leaves RUNNING for ever is a job that has ended, and can be deleted.
+    first = re.findall(r"submitted as job (\S+)", said)[0]
+    with network.session() as session:
+        assert session.get_job_meta(first)["status"] == ABANDONED
+        session.delete_job(first)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -73,20 +72,6 @@ def test_no_job_chooses_its_image_or_brings_other_files(prepared, name, side):
     assert found["app_validator"]["path"] == "silofl.flare.job_files.JobFiles"
 
 
-def test_the_server_keeps_everything_in_the_mounted_workspace(prepared):
-    components = {part["id"]: part for part in resources(prepared / "server")["components"]}
-    assert components["job_manager"]["args"]["uri_root"] == "/var/tmp/nvflare/workspace/jobs-storage"
-    server = yaml.safe_load((prepared / "server" / "local" / "server.yaml").read_text())
-    assert server["run_dir"].startswith("/var/tmp/nvflare/workspace/")
-
-
-def test_a_start_script_names_image_and_port(prepared):
-    script = prepared / "server" / "startup" / "start_docker.sh"
-    assert not (prepared / "server" / "startup" / "start.sh").exists()
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    assert IMAGE in script.read_text() and "-p 8002:8002" in script.read_text()
-
-
 @pytest.mark.parametrize("name", ["north", "server"])
 def test_no_process_gets_the_docker_socket_unasked(kits, tmp_path, capsys, name):
     assert prepare(kits / name, tmp_path / "out", *FOLDERS) == 2
@@ -100,11 +85,6 @@ def test_a_hospital_must_say_where_data_and_state_are(kits, tmp_path, capsys):
     assert prepare(kits / "north", tmp_path / "out", SOCKET) == 2
     assert "hospital 'north' must have data and state" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_an_admins_kit_is_refused(kits, tmp_path, capsys):
-    assert prepare(kits / "lead@study.example.org", tmp_path / "out", SOCKET) == 2
-    assert "not of a person; run it as it is" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["north", "server"])
@@ -146,15 +126,3 @@ def test_a_site_takes_part_in_the_same_studies_as_before_and_no_path_of_the_host
     for study in ("nuclei", "spleen"):
         assert after.studies[study].model_copy(update={"data": None}) == PinnedStudy(**pin)
     assert after.paused == before.paused == ("liver",)
-
-
-def test_a_site_yaml_that_is_wrong_is_refused_before_anything_is_written(kits, tmp_path, capsys):
-    (kits / "north" / "local" / "site.yaml").write_text("studies: [nuclei]\n")
-    assert prepare(kits / "north", tmp_path / "out", SOCKET, *FOLDERS) == 2
-    assert "site.yaml" in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
-def test_the_kit_itself_stays_as_it_is(kits, tmp_path, files_of):
-    before = files_of(kits)
-    assert prepare(kits / "server", tmp_path / "out", SOCKET) == 0
-    assert files_of(kits) == before

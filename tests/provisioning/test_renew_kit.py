@@ -39,17 +39,3 @@ def test_a_certificate_never_outlives_the_root(workspace, kits):
     assert new.not_valid_after_utc == end
     with pytest.raises(ConfigError, match="the root certificate must be valid, not expired on"):
         renew_kit.make_renewed_certificate(kit, record["root_pri_key"], end)
-
-
-def test_a_later_provisioning_keeps_the_renewed_certificate(workspace, kits):
-    assert main(["renew-kit", str(workspace), "north"]) == 0
-    renewed = (kits / "north" / "startup" / "client.crt").read_text()
-    assert main(["add-hospital", str(workspace), "west", "west_hospital"]) == 0
-    record = workspace / "silofl" / "state" / "cert.json"
-    assert read_json(record)["north"]["cert"] == renewed
-    assert record.stat().st_mode & 0o777 == 0o600
-
-
-def test_an_unknown_kit_is_bad_input(workspace, kits, capsys):
-    assert main(["renew-kit", str(workspace), "west"]) == 2
-    assert f"must exist in {kits / 'west' / 'startup'}; it is not there" in capsys.readouterr().err

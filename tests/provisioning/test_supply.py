@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -20,8 +19,6 @@ from provisioning.supply import Package, is_for_gpu, lock_text, read_lock, read_
 from provisioning.workspace import CLINIC_LOCK, CUDA_LOCKS, REPOSITORY, SITE_LOCK
 from silofl import __version__
 from silofl.base.errors import ConfigError
-
-from .test_install import WORD, steps
 
 EVERYTHING = REPOSITORY / "requirements.lock"
 # The fields that CycloneDX 1.6 requires of a document, of its components and of their checksums.
@@ -72,14 +69,6 @@ def test_the_lock_has_every_requirement_in_its_version_and_sites_get_a_part_of_i
     assert only_clinics <= versions(CLINIC_LOCK).keys() and not only_clinics & versions(SITE_LOCK).keys()
 
 
-def test_a_site_has_what_a_study_may_ask_of_every_site():
-    project = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["project"]
-    wanted = {one.name: one.specifier for one in map(Requirement, project["optional-dependencies"]["dp"])}
-    assert wanted.keys() == {"opacus"}
-    locked = {one.name: one.version for one in read_lock(SITE_LOCK)}
-    assert locked["opacus"] in wanted["opacus"]
-
-
 def test_the_lock_has_every_package_that_is_installed_here():
     done = subprocess.run([sys.executable, "-m", "pip", "list", "--format", "json"], capture_output=True, text=True)
     installed = {canonicalize_name(one["name"]) for one in json.loads(done.stdout)}
@@ -91,15 +80,6 @@ def test_the_lock_has_every_package_that_is_installed_here():
         "silofl-desk",
         "silofl-clinic",
     }
-
-
-def test_a_lock_of_sites_alone_is_written_where_it_is_asked_for(tmp_path, monkeypatch):
-    known = read_lock(SITE_LOCK)
-    monkeypatch.setattr(lock, "resolve_packages", lambda arguments: known)
-    before = [path.read_bytes() for path in (SITE_LOCK, EVERYTHING)]
-    assert main(["lock", "--out", str(tmp_path / "gpu.lock")]) == 0
-    assert read_lock(tmp_path / "gpu.lock") == known
-    assert [path.read_bytes() for path in (SITE_LOCK, EVERYTHING)] == before
 
 
 @pytest.mark.parametrize("python", CUDA_LOCKS)
@@ -166,12 +146,6 @@ def test_a_line_without_version_or_checksum_is_refused(tmp_path, line):
     (tmp_path / "a.lock").write_text(f"# a comment\n{line}\n")
     with pytest.raises(ConfigError, match="a.lock must hold NAME==VERSION --hash=sha256:DIGEST, not"):
         read_lock(tmp_path / "a.lock")
-
-
-def test_a_lock_is_read_as_it_was_written(tmp_path):
-    packages = [Package("a", "1", "0" * 64), Package("b-c", "2.0rc1", "f" * 64)]
-    (tmp_path / "a.lock").write_text(lock_text(packages, "for here"))
-    assert read_lock(tmp_path / "a.lock") == packages
 
 
 def test_a_kit_has_the_lock_and_the_list_of_all_that_it_installs(kits):
@@ -241,26 +215,3 @@ def test_a_wheelhouse_takes_no_other_file_of_a_version_and_is_of_a_filled_kit(ki
     assert "must be there with its checksum" in capsys.readouterr().err
     assert main(["wheelhouse", str(tmp_path)]) == 2
     assert "must be a filled kit, with requirements.lock" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_lead_installs_both_wheels_and_the_lock_by_the_page_of_the_kit_and_nothing_else(kits, tmp_path):
-    lead, wheels, small_lock = kits / "lead@study.example.org", tmp_path / "wheels", tmp_path / "some.lock"
-    for name in ("silofl", "silofl_hospital", "silofl_desk"):
-        write_wheel(wheels, name)
-    header = f"for Python {sys.version_info.major}.{sys.version_info.minor}"
-    small_lock.write_text(lock_text([write_wheel(tmp_path / "index", "otherpackage")], header))
-    given = ("--wheel", str(wheels / "silofl-1.0-py3-none-any.whl"), "--lock", str(small_lock))
-    assert main(["fill-kits", str(lead), *given]) == 0
-    page = steps((lead / "INSTALL.md").read_text())
-    words = {"FOLDER": str(lead), "SOFTWARE": str(tmp_path / "soft"), "CPU_INDEX": str(tmp_path)}
-    script = re.sub(WORD, lambda word: words.get(word[0], word[0]), "".join(page[1] + page[2]))
-    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index")}
-    environment = offline | {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-    command = ["bash", "-euc", script]
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
-    (place,) = tmp_path.glob("soft/lib/python*/site-packages")
-    assert {path.stem for path in place.glob("*.py")} >= {"silofl", "silofl_desk", "otherpackage"}
-    write_wheel(lead, "silofl_desk", "import os  # other bytes\n")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode != 0 and "silofl_desk-1.0-py3-none-any.whl: FAILED" in done.stdout
