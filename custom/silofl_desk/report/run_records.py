@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ from silofl_hospital.report.tables import TextTable
 
 # Of a simulation's copy of its job.
 CONFIG = Path("job", "app", "config")
-T = TypeVar("T", "CasePictures", "SelectorFeatures")
 ROUNDING = 1e-5
 COUNTED = {"cases": "cases", "patients": "patients", "examples": "images"}
 UNKNOWN = "unknown"
@@ -81,17 +80,6 @@ class CasePictures:
 
 
 @dataclass(frozen=True)
-class SelectorFeatures:
-    """The output of FedSM's selector for a site's validation and test images.
-
-    Attributes:
-        features: The inputs of its last layer, shape (n, F).
-    """
-
-    features: NDArray
-
-
-@dataclass(frozen=True)
 class SiteWeights:
     """AdaFed's weights and distances between sites, as computed before one round.
 
@@ -121,10 +109,6 @@ class SiteWeights:
             if sizes != [len(self.sites)] * len(self.sites):
                 raise ConfigError(f"{name} must have {len(self.sites)} rows and columns, not rows of {sizes}")
 
-    def weight(self, listener: str, heard: str) -> float:
-        """Return how much a site listens to another; 0 for one that had not joined yet."""
-        return self.weights[self.sites.index(listener)][self.sites.index(heard)] if heard in self.sites else 0.0
-
 
 @dataclass(frozen=True)
 class RunChanges:
@@ -144,9 +128,8 @@ class RunRecords:
     Attributes:
         results: The result; without one, the study's facts with status ``UNFINISHED``.
         ledger: The finished rounds.
-        labels: Number -> name; the pictures' numbers where the folder holds no study.
+        labels: Number -> name; none where the folder holds no study.
         pictures: Site -> its pictures; the sites of a real federation keep theirs.
-        features: Site -> the selector's output for its images; the sites of a real federation keep theirs.
         unseen: The super model at a site that took no part in the training; None where it was not tested.
         evaluations: What hospitals say of a model in a run that trains none; None of any other.
         site_weights: AdaFed's weights between sites, each time that they were computed.
@@ -160,7 +143,6 @@ class RunRecords:
     ledger: list[Round]
     labels: dict[int, str]
     pictures: dict[str, CasePictures]
-    features: dict[str, SelectorFeatures] = field(default_factory=dict)
     unseen: UnseenTest | None = None
     evaluations: Evaluations | None = None
     site_weights: list[SiteWeights] = field(default_factory=list)
@@ -206,16 +188,14 @@ def read_run(path: Path) -> RunRecords:
     study = next((load_study(file, STORED) for file in files if file.is_file()), None)
     data = read_file(DataCounts, path / DATA)
     results = found or unscored_results(study or path.name, UNFINISHED)
-    pictures = _read_site_files(path, results, "pictures.npz", CasePictures)
-    drawn = {int(number) for shown in pictures.values() for number in np.unique(shown.truths)} - {0}
+    pictures = _read_pictures(path, results)
     changes = {key: value for key, value in read_json(path / "run.json", absent={}).items() if key == "changes"}
     return RunRecords(
         path=path,
         results=results,
         ledger=ledger or [],
-        labels=study.labels if study else {number: f"label {number}" for number in sorted(drawn)},
+        labels=study.labels if study else {},
         pictures=pictures,
-        features=_read_site_files(path, results, "selector.npz", SelectorFeatures),
         unseen=read_unseen(path),
         evaluations=read_file(Evaluations, path / EVALUATIONS),
         site_weights=read_list(SiteWeights, path / "weights.json") or [],
@@ -225,24 +205,24 @@ def read_run(path: Path) -> RunRecords:
     )
 
 
-def _read_site_files(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:
-    """Read the files of one name that the sites of a simulation keep."""
-    run = results.run
-    files = {site: path / "sites" / site / run / name for site in sorted(results.sites)} if run else {}
-    return {site: _read_arrays(file, site, kind) for site, file in files.items() if file.is_file()}
-
-
-def _read_arrays(path: Path, site: str, kind: type[T]) -> T:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            # Those with a default are not in every file.
-            wanted = [part.name for part in fields(kind) if part.name in arrays or part.default is MISSING]
-            return kind(**{name: arrays[name] for name in wanted})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        raise ConfigError(
-            f"{path.stem} of site {site!r} must be a readable {path.name}, not {path}; "
-            "remove it for a report without it"
-        ) from None
+def _read_pictures(path: Path, results: Results) -> dict[str, CasePictures]:
+    """Read the pictures that the sites of a simulation keep."""
+    found = {}
+    for site in sorted(results.sites) if results.run else ():
+        file = path / "sites" / site / str(results.run) / "pictures.npz"
+        if not file.is_file():
+            continue
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                # Those with a default are not in every file.
+                wanted = [part.name for part in fields(CasePictures) if part.name in arrays or part.default is MISSING]
+                found[site] = CasePictures(**{name: arrays[name] for name in wanted})
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            raise ConfigError(
+                f"pictures of site {site!r} must be a readable pictures.npz, not {file}; "
+                "remove it for a report without it"
+            ) from None
+    return found
 
 
 # Name of a row -> its runs, one for each seed.

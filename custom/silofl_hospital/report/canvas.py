@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -31,8 +31,6 @@ PAGE, PHONE, MOST_ON_A_PHONE = 10.4, 4.2, 7.0
 LEAST_PANEL, LEGEND_ROW = 2.0, 0.22
 Values = Sequence[float | None]
 Layout = Literal["constrained", "compressed"]
-# Of a line that must not hide the mean.
-FAINT = {"alpha": 0.35, "linewidth": 1.0}
 
 
 @dataclass(frozen=True)
@@ -241,15 +239,11 @@ class Panel:
         title: Stands above it.
         lines: Name of a line -> its value in each of its rounds; None is a gap.
         marked_round: A round with a vertical line; None without.
-        faint: Names of lines that are drawn faint.
-        limits: Ends of the vertical axis; None where the values decide.
     """
 
     title: str
     lines: Mapping[str, Values]
     marked_round: int | None = None
-    faint: Collection[str] = ()
-    limits: tuple[float | None, float | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -291,15 +285,10 @@ class Curves:
         handles: dict[str, Line2D] = {}
         for axes, panel in zip(grid, self.panels, strict=True):
             for name, values in panel.lines.items():
-                faint = FAINT if name in panel.faint else {}
-                line = draw_line(axes, self.rounds[name], values, **{**self.styles[name], **faint})
-                # Of the first panel: a faint line would be no key to the others.
-                handles.setdefault(name, line)
+                handles[name] = draw_line(axes, self.rounds[name], values, **self.styles[name])
             style_rounds(axes, panel.title, [number for rounds in self.rounds.values() for number in rounds])
             if panel.marked_round is not None:
                 _mark_round(axes, panel.marked_round)
-            if panel.limits != (None, None):
-                axes.set_ylim(*panel.limits)
         named = [name for name in self.styles if name in handles]
         draw_legend(figure, [handles[name] for name in named], named)
         return figure
