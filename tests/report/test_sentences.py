@@ -149,16 +149,6 @@ def test_a_class_of_which_no_test_case_is_recognised_is_named_with_its_sites(cla
         (joined(kept=0.6998, local=0.7002, federated=0.7, verdict="no clear difference"), []),
         (joined(federated=0.6), [("warning", "the federated model scores 0.600, the hospital's own model 0.700")]),
         (joined(federated=0.696), []),
-        (
-            joined(local_since=2),
-            [
-                (
-                    "warning",
-                    "its own model began in round 2 of 2 only, and so learnt less than the federated one: what joining "
-                    "gave is not known there",
-                )
-            ],
-        ),
     ],
 )
 def test_of_a_site_that_stands_badly_the_worst_is_told(joining, one, stated):

@@ -1,27 +1,22 @@
 """What several hospitals say of one model, in tables and a sentence: each, over all, and how much they differ."""
 
 from collections.abc import Iterator
-from math import erfc, sqrt
 
-from silofl.core.gain import holm
 from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
-from silofl.core.roc import NORMAL_95
 from silofl.data.inventories import explain_withheld
 from silofl.inference.evaluations import (
     ALL,
     ECE,
     MISSING,
-    OF_OTHERS,
     SPECIFICITY,
-    THRESHOLD,
     UNIT_OF,
     Evaluations,
     HospitalEvaluation,
     has_unlike_classes,
 )
 from silofl_desk.report.facts import Fact, Words, list_sentences
-from silofl_hospital.report.evaluation_page import LEVEL, RESEARCH, format_score, name_score
+from silofl_hospital.report.evaluation_page import RESEARCH, format_score, name_score
 from silofl_hospital.report.page import Block, Heading, PageSection, Table, Text, make_section
 from silofl_hospital.report.tables import METRIC_NAMES, NOT_SAID, TextTable
 
@@ -55,20 +50,6 @@ def evaluations_section(found: Evaluations | None) -> PageSection | None:
     sentences: list[Block] = [Text(sentence) for sentence in list_sentences(EVALUATION_FACTS, found, "limit")]
     notes = [Text(note, "note") for note in list_sentences(EVALUATION_FACTS, found, "note")]
     return make_section("hospitals", "Hospitals", "What hospitals say", sentences, tables, notes, Text(RESEARCH))
-
-
-def compare_groups(found: Evaluations) -> dict[tuple[str, str], tuple[PooledEstimate, float]]:
-    """Return group of cases and score -> its difference from the other groups, and Holm's p-value of no difference."""
-    known = {
-        (group, name): one
-        for group in found.divided
-        for name, one in found.pooled[group].items()
-        if one is not None and name.endswith(OF_OTHERS)
-    }
-    # The interval is a normal distribution's.
-    scales = {key: (one.interval[1] - one.interval[0]) / (2 * NORMAL_95) for key, one in known.items()}
-    corrected = holm({key: erfc(abs(one.value) / scales[key] / sqrt(2)) for key, one in known.items()})
-    return {key: (one, corrected[key]) for key, one in known.items()}
 
 
 def list_chance(found: Evaluations) -> list[str]:
@@ -174,14 +155,6 @@ def _find_unlike(found: Evaluations) -> list[Words]:
     return [{"names": " and ".join(names)}] if names else []
 
 
-def _find_differences(found: Evaluations) -> Iterator[Words]:
-    """Yield each group of cases that differs from the others over the hospitals."""
-    for (group, score), (one, p_value) in compare_groups(found).items():
-        if p_value < LEVEL:
-            words = {"score": score.removesuffix(OF_OTHERS), "side": "lower" if one.value < 0 else "higher"}
-            yield words | {"group": group, "value": _format_pooled(one, score), "number": one.num_sites, "p": p_value}
-
-
 def _find_spread(found: Evaluations) -> list[Words]:
     """Return what hospitals have in common and how they differ, in the study's metric."""
     name, one = next(iter(found.pooled[ALL].items()))
@@ -238,18 +211,6 @@ EVALUATION_FACTS: tuple[Fact[Evaluations], ...] = (
     ),
     Fact(
         "limit",
-        "lead",
-        _find_differences,
-        "{score} is {side} for {group} than for the other groups, over {number} hospitals: {value}, p {p:.2g} (Holm).",
-    ),
-    Fact(
-        "limit",
-        "reader",
-        lambda found: bool(found.divided) and not [*_find_differences(found)],
-        "No group differs from the others beyond chance (Holm).",
-    ),
-    Fact(
-        "limit",
         "reader",
         _find_spread,
         "{metric} is {value} over {number} hospitals, and {low:.3f} to {high:.3f} at single ones. Chance does not "
@@ -267,13 +228,6 @@ EVALUATION_FACTS: tuple[Fact[Evaluations], ...] = (
         "lead",
         _find_guess,
         "the model may be no better than chance: its balanced accuracy may be {level:.3g}, as of a guess",
-    ),
-    Fact(
-        "note",
-        "reader",
-        lambda found: any(THRESHOLD in scores for scores in found.pooled.values()),
-        "Sensitivity at the wanted specificity, and its threshold: chosen at each hospital on these very cases; expect "
-        "a little less on others.",
     ),
     Fact("note", "reader", lambda found: ECE in found.pooled[ALL], CALIBRATED_NOTE),
     Fact("note", "reader", lambda found: True, NOTE),

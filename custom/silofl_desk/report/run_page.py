@@ -41,7 +41,6 @@ from silofl_hospital.report.page import (
     Banner,
     Block,
     Blocks,
-    Code,
     Fold,
     Group,
     Heading,
@@ -84,18 +83,13 @@ DATA_NOTE = (
     "none."
 )
 DISTANCES_NOTE = (
-    "Distances between the sites' {}; the darker, the closer, and the more weight. A site that shares no statistics "
-    "has no distance, and listens to all sites equally. Each site sent these statistics, and no image."
+    "Distances between the sites' statistics ({}; layers: {}); the darker, the closer, and the more weight. A site that "
+    "shares no statistics has no distance, and listens to all sites equally. Each site sent these statistics, and no "
+    "image."
 )
 NO_ROUND = Text("No round has finished.")
 NO_DATA = Text("No site has reported on its data.")
-SUPER_MODEL_FOLDER = Markup(
-    "In the run's folder, <code>supermodel/</code> holds all models and the selector, with a README.md of its own."
-)
-LOAD_SUPER_MODEL = """from silofl.inference import SuperModel
-
-prediction = SuperModel.load("supermodel").predict("scan.nii.gz")
-print(prediction.model, prediction.scores)"""
+LOADING = Markup("<code>{0}/</code> holds {1}; its <code>README.md</code> says how to load it. {2}")
 
 
 def write_report(run: Path) -> Path:
@@ -205,8 +199,8 @@ def _joining_section(run: RunRecords) -> PageSection | None:
     if table is None:
         return None
     image = make_picture(hospitals_image({_name_row(run): [run]}))
-    details, note = make_items(sentences.joining_details(results)), make_note(sentences.joining_note(results))
-    return make_section("joining", "Does joining pay?", "Does joining pay?", image, Table(table), details, note)
+    note = make_note(sentences.joining_note(results))
+    return make_section("joining", "Does joining pay?", "Does joining pay?", image, Table(table), note)
 
 
 def _results_section(run: RunRecords) -> PageSection:
@@ -253,14 +247,9 @@ def _pictures_section(run: RunRecords) -> PageSection | None:
     if not run.pictures:
         return None
     cases = [Picture(image, "titled shrink") for image in case_images(run)]
-    normalized = normalization_image(run)
-    return make_section(
-        "pictures",
-        "Pictures",
-        "Pictures",
-        [make_note(PICTURES_NOTE), Group(cases, "grid")],
-        [Heading("What the network sees"), Picture(normalized, "shrink")] if normalized else None,
-    )
+    normalized = make_picture(normalization_image(run), "shrink")
+    folded = Fold("What the network sees", [normalized]) if normalized else None
+    return make_section("pictures", "Pictures", "Pictures", make_note(PICTURES_NOTE), Group(cases, "grid"), folded)
 
 
 def _sites_section(run: RunRecords) -> PageSection:
@@ -290,7 +279,7 @@ def _weight_blocks(run: RunRecords) -> Blocks:
     blocks: list[Block | None] = [table, make_note(note)]
     if run.site_weights:
         last = run.site_weights[-1]
-        blocks += [distances_table(last), make_note(DISTANCES_NOTE.format(statistics_words(last)))]
+        blocks += [distances_table(last), make_note(DISTANCES_NOTE.format(last.source, last.layers))]
     return blocks
 
 
@@ -319,14 +308,6 @@ def distances_table(shown: SiteWeights) -> HeatTable:
     return HeatTable("site", shown.sites, rows)
 
 
-def statistics_words(shown: SiteWeights) -> str:
-    """Return the name of the statistics by which sites are compared."""
-    if shown.source == "running":
-        return "running statistics of the BatchNorm layers"
-    layers = "last layer" if shown.layers == "last" else "BatchNorm layers"
-    return f"mean and variance of the inputs of the {layers} in a pretrained model"
-
-
 def _data_section(run: RunRecords) -> PageSection:
     table = data_table(run)
     return make_section("data", "Data", "Data", data_blocks({"": table}, data_doubts([run])) if table else NO_DATA)
@@ -337,24 +318,11 @@ def _loading_section(run: RunRecords) -> PageSection:
     results, where = run.results, ""
     if results.run is not None and describe_missing_part(results.recipe) is not None:
         where = describe_complete_model(results.recipe, results.run, run.is_simulation)
-    return make_section("models", "Models", "How to load the model", _loading_blocks(run, where))
-
-
-def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
-    """Name the models in the run's folder, with the code that loads one from there."""
-    files, code = sorted(path.name for path in (run.path / "model").glob("*.pt")), _read_code(run.path / "model")
-    if not code and (run.path / "supermodel" / "model.json").is_file():
-        return [Text(SUPER_MODEL_FOLDER), Code(LOAD_SUPER_MODEL)]
-    loads = Markup("In the run's folder, <code>model/</code> holds {}. {}")
-    text = Text(loads.format(", ".join(files) or "no model", where.replace("`", "")))
-    return [text, Text("From model/:"), Code(code)] if code else [text]
-
-
-def _read_code(folder: Path) -> str:
-    """Return the code in a folder's README.md; nothing without any."""
-    readme = folder / "README.md"
-    _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
-    return rest.partition("```")[0]
+    files = ", ".join(sorted(path.name for path in (run.path / "model").glob("*.pt"))) or "no model"
+    found = [Text(LOADING.format("model", files, where.replace("`", "")))]
+    if (run.path / "supermodel" / "model.json").is_file():
+        found.append(Text(LOADING.format("supermodel", "all models and the rule that chooses between them", "")))
+    return make_section("models", "Models", "Where the models are", found)
 
 
 def _recipe_section(run: RunRecords) -> PageSection:
@@ -371,6 +339,6 @@ def _recipe_section(run: RunRecords) -> PageSection:
         "recipe",
         "Recipe and settings",
         "Recipe and settings",
-        Pairs(questions) if questions else None,
+        Fold("Recipe", [Pairs(questions)]) if questions else None,
         Fold(f"Settings ({len(settings)})", [Pairs(settings)]),
     )

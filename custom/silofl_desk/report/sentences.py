@@ -140,12 +140,6 @@ SITE_FACTS: tuple[Fact[SiteTest], ...] = (
 )
 
 
-def _find_late_models(results: Results) -> Iterator[Words]:
-    for site, one in (results.joining or {}).items():
-        if one.local_since > 1:
-            yield {"site": site, "start": one.local_since, "rounds": results.rounds}
-
-
 def _find_guesses(results: Results) -> list[Words]:
     return [{"said": sentence} for sentence in describe_guesses(_measure_tests(results), str(results.metric))]
 
@@ -281,13 +275,6 @@ RUN_FACTS: tuple[Fact[Results], ...] = (
     Fact("limit", "lead", _lacks_batchnorm, "the network has no BatchNorm to keep at home: all of it travels."),
     Fact("limit", "lead", lambda run: [{"said": caution} for caution in run.recipe.get("cautions") or ()], "{said}"),
     Fact("warning", "hospital", _find_guesses, "{said}"),
-    Fact(
-        "warning",
-        "hospital",
-        _find_late_models,
-        "{site}: its own model began in round {start} of {rounds} only, and so learnt less than the federated one: "
-        "what joining gave is not known there",
-    ),
     Fact("warning", "lead", _find_missed_labels, "the model cannot find {label}: Dice {best} at the best site"),
     Fact(
         "warning",
@@ -493,11 +480,6 @@ def _short_sentence(results: Results) -> str:
     return (
         f"More rounds may raise the models at {', '.join(short)}: run the study with more rounds, now {results.rounds}."
     )
-
-
-def joining_details(results: Results) -> list[str]:
-    """Say of each site what its own model gained by its decision threshold alone."""
-    return [f"{site}: {one.threshold}." for site, one in (results.joining or {}).items() if one.threshold]
 
 
 def is_guessing(results: Results) -> bool:

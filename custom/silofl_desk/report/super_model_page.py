@@ -107,8 +107,8 @@ def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> He
     for site in sites:
         counts = Counter(counted[site])
         cells = [HeatCell(str(counts[output]), counts[output] / max(1, counts.total())) for output in outputs]
-        rows.append(HeatRow(site, cells, describe_right(outputs, {site: counts})))
-    return HeatTable("from", outputs, rows, "right" if any(row.end for row in rows) else "", "dense")
+        rows.append(HeatRow(site, cells))
+    return HeatTable("from", outputs, rows, "dense")
 
 
 def describe_right(outputs: Sequence[str], counted: Mapping[str, Counts]) -> str:

@@ -93,7 +93,6 @@ def print_results(results: Results, console: Console) -> None:
     print_lines(lines, console)
     if table := sentences.joining_table(results):
         print_table(table, console)
-    print_lines(sentences.joining_details(results), console)
     if results.is_finished:
         problems = sentences.describe_problems(results)
         problems += [("warning", caveat) for caveat in sentences.caveats(results)]

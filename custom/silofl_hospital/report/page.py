@@ -75,14 +75,6 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Code:
-    """Lines of code."""
-
-    text: str
-    kind: ClassVar[str] = "code"
-
-
-@dataclass(frozen=True)
 class Tiles:
     """The main numbers of a page: (name, value)."""
 
@@ -149,12 +141,10 @@ class HeatRow:
     Attributes:
         name: Its head.
         cells: One for each column.
-        end: Words after the cells, below the table's ``end``.
     """
 
     name: str
     cells: Sequence[HeatCell]
-    end: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,14 +155,12 @@ class HeatTable:
         corner: Head of the rows' names.
         columns: Heads of the cells.
         rows: Its rows.
-        end: Head of the rows' last words; empty without.
         style: ``dense`` for many columns; empty for a plain one.
     """
 
     corner: str
     columns: Sequence[str]
     rows: Sequence[HeatRow]
-    end: str = ""
     style: str = ""
     kind: ClassVar[str] = "heat_table"
 
@@ -242,7 +230,7 @@ class Banner:
 
 
 # The templates have a macro for each, by its kind.
-Block = Heading | Text | Items | Code | Tiles | Pairs | Table | HeatTable | Picture | Group | Fold | Banner
+Block = Heading | Text | Items | Tiles | Pairs | Table | HeatTable | Picture | Group | Fold | Banner
 # Some of them may not be there.
 Blocks = Sequence[Block | None]
 
