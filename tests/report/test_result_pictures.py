@@ -57,13 +57,6 @@ def test_an_interval_ends_at_0_and_1_and_is_drawn_where_the_difference_is_that_o
     assert intervals_in(image) == [] and image.caption.endswith("points.")
 
 
-def test_the_open_circle_of_training_alone_lies_above_the_diamond_which_no_edge_cuts(chosen_run):
-    own = joined("local", local=0.5, federated=0.25, kept=0.5)
-    (axes,) = hospitals_image({"fedavg": [chosen_run(north=own)]}).plot.draw(5).axes
-    order = {one.get_marker(): (one.get_zorder(), one.get_markerfacecolor(), one.get_clip_on()) for one in axes.lines}
-    assert order["o"][0] > order["D"][0] and order["o"][1] == "none" and not order["D"][2]
-
-
 def test_no_interval_of_accuracies_is_drawn_on_another_metrics_scale(chosen_run):
     run = chosen_run(north=joined(local=0.5, federated=0.625, kept=0.75), changes={"metric": "auroc"})
     image = hospitals_image({"fedavg": [run]})
@@ -105,27 +98,6 @@ def test_a_mask_that_fills_the_image_is_outlined_at_its_edge_and_an_empty_one_no
         shown.truths[:] = truth
         png = case_image("east", shown, {1: "organ"}, "dice").png
         assert (num_pixels_of(png, LABEL_COLOURS[0]) > 500) == is_outlined
-
-
-def test_colour_images_keep_their_colours(pictures):
-    shown = pictures(channels=3, labels=())
-    shown.images[:] = np.array([1.0, 0.0, 0.0])[:, None, None]
-    assert num_pixels_of(case_image("east", shown, {1: "organ"}, "dice").png, "#ff0000") > 10_000
-
-
-def test_the_rounding_of_a_volumes_windows_is_no_amplitude_normalisation(pictures):
-    shown = pictures()
-    for difference, is_normalized in ((1e-7, False), (1e-3, True)):
-        changed = replace(shown, normalized=shown.images + np.float32(difference))
-        assert changed.is_normalized is is_normalized
-
-
-def test_a_case_that_stands_twice_is_drawn_once(pictures):
-    widths = [
-        case_image("east", pictures(cases), LABELS, "dice").plot.draw(PAGE).get_size_inches()[0]
-        for cases in (("a", "a", "a"), ("a", "b", "c"))
-    ]
-    assert widths[0] < widths[1] / 2
 
 
 @pytest.mark.parametrize(

@@ -203,26 +203,32 @@ def test_a_failed_run_of_which_the_name_alone_is_known_has_a_page_with_its_reaso
 
 
 @pytest.mark.parametrize(
-    ("weights", "rows"),
+    ("weights", "rows", "shares"),
     [
         # Equal weights are one row for every site.
-        ({site: {"east": 0.25, "west": 0.75} for site in ("east", "west")}, {"every site": [0.25, 0.75]}),
+        (
+            {site: {"east": 0.25, "west": 0.75} for site in ("east", "west")},
+            (("every site", "0.250", "0.750"),),
+            {(0, 1): 0.25, (0, 2): 0.75},
+        ),
         # A site that a listener did not hear is an empty cell.
-        ({"east": {"east": 0.5, "west": 0.5}, "west": {"west": 1.0}}, {"east": [0.5, 0.5], "west": [None, 1.0]}),
+        (
+            {"east": {"east": 0.5, "west": 0.5}, "west": {"west": 1.0}},
+            (("east", "0.500", "0.500"), ("west", "-", "1.000")),
+            {(0, 1): 0.5, (0, 2): 0.5, (1, 2): 1.0},
+        ),
     ],
 )
-def test_weights_are_a_row_for_each_listener(record, weights, rows):
+def test_weights_are_a_row_for_each_listener(record, weights, rows, shares):
     table = weights_table([record(1), record(2, weights=weights)])
-    assert table.columns == ["east", "west"] and weights_table([]) is None
-    assert {row.name: [cell.share for cell in row.cells] for row in table.rows} == rows
-    texts = [cell.text for row in table.rows for cell in row.cells]
-    assert texts == ["-" if share is None else f"{share:.3f}" for shares in rows.values() for share in shares]
+    assert table.content.columns == ("listener", "east", "west") and weights_table([]) is None
+    assert (table.content.rows, table.shares) == (rows, shares)
 
 
 def test_the_distances_of_adafed_stand_below_its_weights(finished):
-    shown = read_record(SiteWeights, WEIGHTS, "weights.json")
-    cells = [[(cell.text, cell.share) for cell in row.cells] for row in distances_table(shown).rows]
-    assert cells == [[("0", 1.0), ("4", 0.0)], [("4", 0.0), ("-", None)]]
+    table = distances_table(read_record(SiteWeights, WEIGHTS, "weights.json"))
+    assert table.content.rows == (("east", "0.000", "4.000"), ("west", "4.000", "-"))
+    assert table.shares == {(0, 1): 1.0, (0, 2): 0.0, (1, 1): 0.0}
     folder = finished()
     (folder / "weights.json").write_text(json.dumps([WEIGHTS]))
     text = report(folder).text

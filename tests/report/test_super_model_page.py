@@ -44,10 +44,9 @@ def test_each_site_has_its_own_personal_value_and_one_seed_marks_no_best(super_r
 def test_the_selectors_right_answers_are_counts_on_the_diagonal(finished_super):
     outputs, counted = ("east", "west"), {"west": {"west": 10}, "east": {"east": 3, "west": 1}}
     counts = selector_counts(outputs, counted)
-    assert [row.name for row in counts.rows] == ["east", "west"]
     # three of east's four, the other for west
-    shown = [[(cell.text, cell.share) for cell in row.cells] for row in counts.rows]
-    assert shown == [[("3", 0.75), ("1", 0.25)], [("0", 0), ("10", 1)]]
+    assert counts.content.rows == (("east", "3", "1"), ("west", "0", "10"))
+    assert counts.shares == {(0, 1): 0.75, (0, 2): 0.25, (1, 1): 0, (1, 2): 1}
     assert describe_right(outputs, counted) == "13 of 14"
     # A selector of best models has no right answers.
     assert describe_right(("global", "east", "west"), {"east": {"global": 2}}) == ""

@@ -1,6 +1,6 @@
 """The page of one run, ``report.html``: what its records say, section by section."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os.path import relpath
 from pathlib import Path
 from urllib.parse import quote
@@ -44,9 +44,6 @@ from silofl_hospital.report.page import (
     Fold,
     Group,
     Heading,
-    HeatCell,
-    HeatRow,
-    HeatTable,
     Items,
     Page,
     PageSection,
@@ -83,9 +80,8 @@ DATA_NOTE = (
     "none."
 )
 DISTANCES_NOTE = (
-    "Distances between the sites' statistics ({}; layers: {}); the darker, the closer, and the more weight. A site that "
-    "shares no statistics has no distance, and listens to all sites equally. Each site sent these statistics, and no "
-    "image."
+    "Distances between the sites' statistics ({}; layers: {}); the darker, the closer, and the more weight. A site "
+    "that shares no statistics has no distance, and listens to all sites equally."
 )
 NO_ROUND = Text("No round has finished.")
 NO_DATA = Text("No site has reported on its data.")
@@ -283,29 +279,46 @@ def _weight_blocks(run: RunRecords) -> Blocks:
     return blocks
 
 
-def weights_table(ledger: Sequence[Round]) -> HeatTable | None:
+def weights_table(ledger: Sequence[Round]) -> Table | None:
     """Return the weights of the last round; equal rows become one, ``every site``; None before the first round."""
     if not ledger or not ledger[-1].weights:
         return None
     weights = ledger[-1].weights
-    columns = list(next(iter(weights.values())))
-    rows = [
-        HeatRow(listener, [HeatCell(format_number(row.get(site)), row.get(site)) for site in columns])
-        for listener, row in weights.items()
-    ]
-    is_shared = all(row == next(iter(weights.values())) for row in weights.values())
-    return HeatTable("listener", columns, [HeatRow("every site", rows[0].cells)] if is_shared else rows)
+    first = next(iter(weights.values()))
+    if all(row == first for row in weights.values()):
+        weights = {"every site": first}
+    rows = {listener: [row.get(site) for site in first] for listener, row in weights.items()}
+    return heat_table("listener", list(first), rows)
 
 
-def distances_table(shown: SiteWeights) -> HeatTable:
+def distances_table(shown: SiteWeights) -> Table:
     """Return the distances between sites, the darker, the closer."""
     largest = max((value for row in shown.distances for value in row if value is not None), default=0.0) or 1.0
-    rows = []
-    for site, distances in zip(shown.sites, shown.distances, strict=True):
-        texts = [MISSING if value is None else f"{value:.3g}" for value in distances]
-        shares = [None if value is None else 1 - value / largest for value in distances]
-        rows.append(HeatRow(site, [HeatCell(*cell) for cell in zip(texts, shares, strict=True)]))
-    return HeatTable("site", shown.sites, rows)
+    rows = dict(zip(shown.sites, shown.distances, strict=True))
+    return heat_table("site", shown.sites, rows, lambda value: 1 - value / largest)
+
+
+def heat_table(
+    corner: str,
+    columns: Sequence[str],
+    rows: Mapping[str, Sequence[float | None]],
+    darken: Callable[[float], float] = lambda value: value,
+) -> Table:
+    """Return a table of numbers whose cells are the darker, the larger their share.
+
+    Args:
+        corner: Head of the rows' names.
+        columns: Heads of the numbers.
+        rows: Name -> its numbers; None is an empty cell.
+        darken: Number -> how dark its cell is, in [0, 1].
+    """
+    cells, shares = [], {}
+    for i, (name, values) in enumerate(rows.items()):
+        cells.append((name, *map(format_number, values)))
+        for j, value in enumerate(values, start=1):
+            if value is not None:
+                shares[i, j] = darken(value)
+    return Table(TextTable((corner, *columns), tuple(cells)), "", shares)
 
 
 def _data_section(run: RunRecords) -> PageSection:

@@ -9,9 +9,6 @@ from silofl_desk.report.result_tables import name_tested, tested_sites
 from silofl_desk.report.run_records import RunRecords
 from silofl_hospital.report.page import (
     Heading,
-    HeatCell,
-    HeatRow,
-    HeatTable,
     PageSection,
     Pairs,
     Table,
@@ -92,7 +89,7 @@ def model_table(results: Results) -> TextTable:
     return TextTable(("site", *values), rows, num_summary=1)
 
 
-def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> HeatTable | None:
+def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> Table | None:
     """Return the counts of the selector's choices for each site's test cases; None where nothing was counted.
 
     Args:
@@ -103,12 +100,13 @@ def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> He
         return None
     # In the order of the outputs, so that right choices lie on the diagonal; who is no output comes last.
     sites = sorted(counted, key=lambda site: (outputs.index(site) if site in outputs else len(outputs), site))
-    rows = []
-    for site in sites:
+    rows, shares = [], {}
+    for i, site in enumerate(sites):
         counts = Counter(counted[site])
-        cells = [HeatCell(str(counts[output]), counts[output] / max(1, counts.total())) for output in outputs]
-        rows.append(HeatRow(site, cells))
-    return HeatTable("from", outputs, rows, "dense")
+        rows.append((site, *(str(counts[output]) for output in outputs)))
+        for j, output in enumerate(outputs, start=1):
+            shares[i, j] = counts[output] / max(1, counts.total())
+    return Table(TextTable(("from", *outputs), tuple(rows)), "dense", shares)
 
 
 def describe_right(outputs: Sequence[str], counted: Mapping[str, Counts]) -> str:

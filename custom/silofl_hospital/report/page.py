@@ -6,8 +6,8 @@ Whoever prepares a page decides what stands on it; the templates hold no sentenc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cache
 from itertools import chain, count
 from pathlib import Path
@@ -97,10 +97,12 @@ class Table:
     Attributes:
         content: Its cells.
         style: ``dense`` for many columns; empty for a plain one.
+        shares: (row, column) of a cell -> how dark it is, in [0, 1].
     """
 
     content: TextTable
     style: str = "dense"
+    shares: Mapping[tuple[int, int], float] = field(default_factory=dict)
     kind: ClassVar[str] = "table"
 
     def head_style(self, column: int) -> str:
@@ -119,50 +121,6 @@ class Table:
         if (row, column) in self.content.best_cells:
             return "number strong"
         return "number level" if (row, column) in self.content.level_cells else "number"
-
-
-@dataclass(frozen=True)
-class HeatCell:
-    """A cell of a heat table.
-
-    Attributes:
-        text: What it says.
-        share: How dark it is, in [0, 1]; None of an empty cell.
-    """
-
-    text: str
-    share: float | None
-
-
-@dataclass(frozen=True)
-class HeatRow:
-    """A row of a heat table.
-
-    Attributes:
-        name: Its head.
-        cells: One for each column.
-    """
-
-    name: str
-    cells: Sequence[HeatCell]
-
-
-@dataclass(frozen=True)
-class HeatTable:
-    """A table whose cells are the darker, the larger their share.
-
-    Attributes:
-        corner: Head of the rows' names.
-        columns: Heads of the cells.
-        rows: Its rows.
-        style: ``dense`` for many columns; empty for a plain one.
-    """
-
-    corner: str
-    columns: Sequence[str]
-    rows: Sequence[HeatRow]
-    style: str = ""
-    kind: ClassVar[str] = "heat_table"
 
 
 @dataclass(frozen=True)
@@ -185,7 +143,7 @@ class Group:
 
     Attributes:
         blocks: The blocks.
-        style: ``grid`` or ``pair``, two in a row; empty for blocks that are one among others.
+        style: ``grid``, two in a row; empty for blocks that are one among others.
     """
 
     blocks: Sequence[Block]
@@ -230,7 +188,7 @@ class Banner:
 
 
 # The templates have a macro for each, by its kind.
-Block = Heading | Text | Items | Tiles | Pairs | Table | HeatTable | Picture | Group | Fold | Banner
+Block = Heading | Text | Items | Tiles | Pairs | Table | Picture | Group | Fold | Banner
 # Some of them may not be there.
 Blocks = Sequence[Block | None]
 
@@ -315,7 +273,7 @@ def make_items(items: Sequence[str | Markup], style: str = "") -> Items | None:
 
 
 def print_blocks(blocks: Iterable[Block], console: Console) -> None:
-    """Print what of a page's blocks a terminal can show: all but pictures, heat tables and tiles."""
+    """Print what of a page's blocks a terminal can show: all but pictures and tiles."""
     for block in blocks:
         match block:
             case Heading():
