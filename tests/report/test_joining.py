@@ -29,7 +29,6 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
     # A number that rounds to nothing is not less than nothing.
     none = joined(lead=-0.0002, difference=-0.0001, low=-0.0003, high=-0.0001)
     table = joining_table(joining(sites={"east": 0.8, "west": 0.4, "south": 0.8}, east=joined(), west=own, south=none))
-    # The two that a phone shows beside the name.
     assert table.columns[:3] == ("site", "kept", "verdict")
     assert table.rows[0] == (
         "east",

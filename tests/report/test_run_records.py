@@ -86,18 +86,9 @@ def test_a_choice_has_the_own_and_the_kept_model_and_what_joining_adds(rows):
         ("east", "kept", "dice", "", 0.75),
         ("east", "federated_calibrated", "gain", "", 0.25),
     ]
-    # A model leaves out the empty cases that it leaves empty too; only the tested one says how many that are.
     assert [row.cases for row in test] == [1, None, None, None, None]
     # the interval is that of joined()
     assert (test[-1].low, test[-1].high, test[-1].verdict) == (0.01, 0.2, BETTER)
-
-
-@pytest.mark.parametrize(("unit", "paired"), [("case", 7), ("patient", None)])
-def test_each_model_of_classes_counts_all_cases_and_a_gain_those_that_it_pairs(rows, classes, unit, paired):
-    choice = {"east": dump_record(joined(num_test_units=7, unit=unit))}
-    found = rows(classes, joining=choice, cases={"east": 8, "west": 4})
-    cases = {(row.model, row.metric): row.cases for row in found if (row.site, row.part) == ("east", "test")}
-    assert (cases["alone", "accuracy"], cases["federated_calibrated", "gain"]) == (8, paired)
 
 
 def test_models_metrics_classes_surfaces_and_a_left_out_site_have_rows(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 # Hospital -> seed -> its choice.
 BySeed = Mapping[str, Mapping[int | None, Joined]]
-# As many as can be read on a phone.
+# As many as a reader compares at a glance.
 SITES_IN_A_ROW = 3
 HOSPITALS_CAPTION = (
     "If the square is left of the circle, the federated model is worse than training alone. The line is the 95 % "

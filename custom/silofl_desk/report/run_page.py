@@ -17,7 +17,6 @@ from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_image
 from silofl_desk.report.result_tables import (
     calling_table,
-    describe_round,
     label_table,
     name_models,
     site_table,
@@ -58,7 +57,7 @@ from silofl_hospital.report.page import (
     make_section,
     write_with_files,
 )
-from silofl_hospital.report.tables import MISSING, TextTable, format_duration, format_number
+from silofl_hospital.report.tables import MISSING, TextTable, format_number
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 SEVERITY = ("good", "warning", "bad")
@@ -224,18 +223,7 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     means = results.joining_means
     facts = [(f"{name}, {of_sites}", means[model]) for model, name in name_models(joining.values()).items() if joining]
     facts = facts or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", results.mean)]
-    tiles = [(name, format_number(value)) for name, value in facts if value is not None]
-    if run.ledger:
-        is_finished = results.status != UNFINISHED
-        tiles.append(("reported round", describe_round(results)) if is_finished else _best_so_far(run))
-        planned = f" of {results.rounds}" if results.rounds else ""
-        tiles.append(("rounds finished", f"{len(run.ledger)}{planned}"))
-        tiles.append(("time of all rounds", format_duration(sum(record.seconds for record in run.ledger))))
-    return tiles
-
-
-def _best_so_far(run: RunRecords) -> tuple[str, str]:
-    return "best round so far", str(run.best_round or MISSING)
+    return [(name, format_number(value)) for name, value in facts if value is not None]
 
 
 def _pictures_section(run: RunRecords) -> PageSection | None:

@@ -27,7 +27,7 @@ from silofl.inference.choice import ENSEMBLE
 from silofl.inference.evaluations import FILE as EVALUATIONS
 from silofl.inference.evaluations import Evaluations
 from silofl.study import STORED, Study, load_study, plain_study
-from silofl.study.sections import RANKED, SEGMENTATION_ONLY
+from silofl.study.sections import RANKED
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.unseen import UnseenTest, read_unseen
@@ -322,7 +322,7 @@ class ResultRow:
         value: The number; empty where the site has none.
         low: Lower end of a gain's 95 % interval.
         high: Its upper end.
-        cases: Cases that count in the number, where they are known.
+        cases: Cases that count in the number, where they are known: of the model that the run tests.
         verdict: What the gain says.
     """
 
@@ -350,14 +350,22 @@ def list_result_rows(rows: RowRuns) -> list[ResultRow]:
 def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
     results = run.results
     row = partial(ResultRow, method=method, run=results.run, algorithm=results.algorithm, seed=results.seed)
+    # Of a class it is the recall, whatever the metric.
+    of_label = "recall" if results.has_classes else str(results.metric)
+    of_area = results.metric if results.metric in RANKED else "auroc"
     for site, test in results.sites.items():
         one = test or UNTESTED
         cases = None if test is None or test.is_withheld else test.num_cases
         of_site = partial(row, site=site, metric=str(results.metric))
-        yield from _tested_rows(results, one, partial(of_site, cases=cases))
+        yield of_site(value=one.value, cases=cases)
+        yield from (of_site(metric=of_label, label=name, value=value) for name, value in (one.labels or {}).items())
+        yield from (of_site(metric=of_area, label=name, value=value) for name, value in (one.areas or {}).items())
+        for name, value in (one.also or {}).items():
+            if name != results.metric:
+                yield of_site(metric=name, value=value, cases=cases)
+        yield from (of_site(model=model, value=value) for model, value in (one.models or {}).items())
         if site in (results.joining or {}):
-            of_models = partial(of_site, cases=_count_of_models(results.metric, cases))
-            yield from _joined_rows(results.joining[site], of_models)
+            yield from _joined_rows(results.joining[site], of_site)
         if surface := one.surface:
             yield of_site(metric=f"hd95_{surface.unit}", value=surface.hd95, cases=surface.num_cases)
             yield of_site(metric="surface_dice", value=surface.surface_dice, cases=surface.num_cases)
@@ -370,39 +378,16 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
         yield from _unseen_rows(run.unseen, row)
 
 
-def _tested_rows(results: Results, one: SiteScore, row: partial[ResultRow]) -> Iterable[ResultRow]:
-    """Yield the test of the run's models at one site: of all labels, of each, and by other metrics."""
-    yield row(value=one.value)
-    # Of a class it is the recall, whatever the metric.
-    of_label = partial(row, cases=None, **({"metric": "recall"} if results.has_classes else {}))
-    yield from (of_label(label=label, value=value) for label, value in (one.labels or {}).items())
-    of_area = partial(row, cases=None, metric=results.metric if results.metric in RANKED else "auroc")
-    yield from (of_area(label=label, value=value) for label, value in (one.areas or {}).items())
-    also = {name: value for name, value in (one.also or {}).items() if name != results.metric}
-    yield from (row(metric=name, value=value) for name, value in also.items())
-    of_model = partial(row, cases=_count_of_models(results.metric, row.keywords["cases"]))
-    yield from (of_model(model=model, value=value) for model, value in (one.models or {}).items())
-
-
-def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:
-    names = {LOCAL: "alone", SHIFTED: SHIFTED, CHOSEN: "kept"}
-    for model, name in names.items():
+def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterator[ResultRow]:
+    for model, name in {LOCAL: "alone", SHIFTED: SHIFTED, CHOSEN: "kept"}.items():
         yield row(model=name, value=one.tested(model))
-    cases = one.num_test_units if one.unit == "case" else None
-    gain = partial(row, model=names[SHIFTED], metric="gain", value=one.difference, cases=cases)
+    gain = partial(row, model=SHIFTED, metric="gain", value=one.difference)
     yield gain(low=one.low, high=one.high, verdict=one.verdict)
 
 
-def _count_of_models(metric: str | None, cases: int | None) -> int | None:
-    """Return how many cases count for models beside the tested one; unknown where each leaves out other empty ones."""
-    return None if metric in SEGMENTATION_ONLY["metric"] else cases
-
-
-def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterable[ResultRow]:
-    at_site = partial(row, site=unseen.site, part="unseen", metric=unseen.metric, cases=unseen.num_counted)
-    yield at_site(value=unseen.value)
-    cases = _count_of_models(unseen.metric, unseen.num_counted)
-    yield from (at_site(model=model, value=value, cases=cases) for model, value in unseen.models.items())
+def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterator[ResultRow]:
+    at_site = partial(row, site=unseen.site, part="unseen", metric=unseen.metric)
+    yield at_site(value=unseen.value, cases=unseen.num_counted)
+    yield from (at_site(model=model, value=value) for model, value in unseen.models.items())
     for site, value in (unseen.own or {}).items():
-        model = "own models' mean" if site == ENSEMBLE else f"own model of {site}"
-        yield at_site(model=model, value=value, cases=cases)
+        yield at_site(model="own models' mean" if site == ENSEMBLE else f"own model of {site}", value=value)

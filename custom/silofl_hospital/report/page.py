@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cache
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -39,7 +39,6 @@ class Heading:
     """A heading within a section."""
 
     text: str
-    kind: ClassVar[str] = "heading"
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,6 @@ class Text:
     text: str | Markup
     style: str = ""
     name: str = ""
-    kind: ClassVar[str] = "text"
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,6 @@ class Items:
     items: Sequence[str | Markup]
     style: str = ""
     is_numbered: bool = False
-    kind: ClassVar[str] = "items"
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,6 @@ class Tiles:
     """The main numbers of a page: (name, value)."""
 
     facts: Sequence[tuple[str, str]]
-    kind: ClassVar[str] = "tiles"
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,6 @@ class Pairs:
     """Names with their values, one pair a line."""
 
     rows: Sequence[tuple[str, str]]
-    kind: ClassVar[str] = "pairs"
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,6 @@ class Table:
     content: TextTable
     style: str = "dense"
     shares: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    kind: ClassVar[str] = "table"
 
     def head_style(self, column: int) -> str:
         """Return how a column's head is shown."""
@@ -134,7 +128,6 @@ class Picture:
 
     image: PageImage
     style: str = ""
-    kind: ClassVar[str] = "picture"
 
 
 @dataclass(frozen=True)
@@ -148,7 +141,6 @@ class Group:
 
     blocks: Sequence[Block]
     style: str = ""
-    kind: ClassVar[str] = "group"
 
 
 @dataclass(frozen=True)
@@ -162,7 +154,6 @@ class Fold:
 
     summary: str
     blocks: Sequence[Block]
-    kind: ClassVar[str] = "fold"
 
 
 @dataclass(frozen=True)
@@ -184,10 +175,9 @@ class Banner:
     reasons: Sequence[str] = ()
     remedy: str = ""
     lead: str = ""
-    kind: ClassVar[str] = "banner"
 
 
-# The templates have a macro for each, by its kind.
+# The templates have a macro for each, by its name.
 Block = Heading | Text | Items | Tiles | Pairs | Table | Picture | Group | Fold | Banner
 # Some of them may not be there.
 Blocks = Sequence[Block | None]
@@ -310,7 +300,7 @@ def _open_templates() -> Environment:
 
 
 def _place(block: Block) -> str:
-    return getattr(_open_templates().get_template("blocks.html.j2").module, block.kind)(block)
+    return getattr(_open_templates().get_template("blocks.html.j2").module, type(block).__name__.lower())(block)
 
 
 def write_page(path: Path, page: Page) -> Path:
