@@ -47,7 +47,6 @@ def test_a_report_is_one_file_that_loads_nothing_and_has_its_figures_beside_it(f
     before = (folder / "report.html").read_bytes()
     assert write_report(folder).read_bytes() == before
     assert [path.name for path in folder.glob("*report*")] == ["report.html"]
-    _check_contrast(page.source)
 
 
 @pytest.mark.parametrize(
@@ -99,31 +98,6 @@ def test_a_caution_of_the_training_stands_beside_its_curves(run, results, record
     page = report(run().json("results.json", results()).json("run.json", {}).study().ledger(*rounds).path)
     caution = page.text.index("CAUTION round 3: the validation fell by more than 0.2 and came back")
     assert page.text.index("Reported: best validation") < caution < page.text.index("training examples")
-
-
-def _rgb(colour):
-    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
-    return list(bytes.fromhex(digits))
-
-
-def _luminance(rgb):
-    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (part / 255 for part in rgb)]
-    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def _check_contrast(style):
-    """Check that the words of a heated cell can be read in light and in dark."""
-    schemes = re.findall(r":root \{.*?\}", style, re.S)
-    assert schemes
-    for block in schemes:
-        named = dict(re.findall(r"--(\w+): ([^;]+);", block))
-        ink, page = (_rgb(named[name]) for name in ("ink", "page"))
-        heat = [int(part) for part in named["heat"].split(",")]
-        most = float(named["most"])
-        cell = [most * a + (1 - most) * b for a, b in zip(heat, page, strict=True)]
-        bright, dark = sorted((_luminance(ink), _luminance(cell)), reverse=True)
-        # WCAG's contrast of words, AA
-        assert (bright + 0.05) / (dark + 0.05) >= 4.5
 
 
 def test_names_and_reasons_are_escaped(run, results, record):

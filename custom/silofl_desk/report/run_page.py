@@ -84,7 +84,11 @@ DISTANCES_NOTE = (
 )
 NO_ROUND = Text("No round has finished.")
 NO_DATA = Text("No site has reported on its data.")
-LOADING = Markup("<code>{0}/</code> holds {1}; its <code>README.md</code> says how to load it. {2}")
+NO_MODEL = Text("The run's folder holds no model.")
+MODEL = Markup("<code>model/</code> holds {}; its <code>README.md</code> says how to load it. {}")
+SUPER_MODEL = Text(
+    Markup("<code>supermodel/</code> holds all models and the rule that chooses between them, for silofl predict.")
+)
 
 
 def write_report(run: Path) -> Path:
@@ -316,14 +320,14 @@ def _data_section(run: RunRecords) -> PageSection:
 
 def _loading_section(run: RunRecords) -> PageSection:
     """Say where the run's models are, and how to load one."""
-    results, where = run.results, ""
+    results, where, found = run.results, "", []
     if results.run is not None and describe_missing_part(results.recipe) is not None:
         where = describe_complete_model(results.recipe, results.run, run.is_simulation)
-    files = ", ".join(sorted(path.name for path in (run.path / "model").glob("*.pt"))) or "no model"
-    found = [Text(LOADING.format("model", files, where.replace("`", "")))]
+    if files := ", ".join(sorted(path.name for path in (run.path / "model").glob("*.pt"))):
+        found.append(Text(MODEL.format(files, where.replace("`", ""))))
     if (run.path / "supermodel" / "model.json").is_file():
-        found.append(Text(LOADING.format("supermodel", "all models and the rule that chooses between them", "")))
-    return make_section("models", "Models", "Where the models are", found)
+        found.append(SUPER_MODEL)
+    return make_section("models", "Models", "Where the models are", found or NO_MODEL)
 
 
 def _recipe_section(run: RunRecords) -> PageSection:
