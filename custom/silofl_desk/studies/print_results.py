@@ -85,8 +85,6 @@ def print_results(results: Results, console: Console) -> None:
     if results.model:
         lines.append(f"model: {sentences.describe_model(results)}")
     lines.append(f"metric: {results.metric or MISSING}")
-    if results.regions:
-        lines.append(f"scored regions: {sentences.regions_text(results)}")
     lead = sentences.lead_sentence(results)
     if lead:
         lines.append(f"{WORDS['warning']}  {lead}" if sentences.is_guessing(results) else lead)
