@@ -180,7 +180,6 @@ def record():
             "validation": {
                 s: SiteScore(value=v, num_cases=int(v is not None), num_excluded=0) for s, v in scores.items()
             },
-            "drift": 0.1,
             "bytes_to": dict.fromkeys(scores, 1_000_000),
             "bytes_from": dict.fromkeys(scores, 500_000),
             "seconds": 2.0,
