@@ -84,7 +84,7 @@ def test_the_page_and_the_terminal_open_with_the_answer_of_all_hospitals(joining
     short = joined(verdict="not trained to the end", unfinished=("own",))
     found = joining(sites={"east": 0.8, "west": 0.8}, east=joined(), west=short)
     # Twice 0.15 with an error of 0.05: 2.011 * 0.05 / sqrt(2) = 0.071 of 48 degrees of freedom.
-    sentence = "Over all 2 hospitals (50 test patients; not trained to the end at west) the mean difference, federated"
+    sentence = "Over all 2 hospitals (50 test patients) the mean difference, federated"
     end = "More rounds may raise the models at west: run the study with more rounds, now 2."
     lead = lead_sentence(found)
     assert lead.startswith(sentence) and "is +0.150 (0.079 to 0.221) in this start" in lead and lead.endswith(end)
