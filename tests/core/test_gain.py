@@ -269,14 +269,12 @@ def test_the_networks_sentence_says_mean_interval_and_whether_it_is_clear(differ
     assert network_sentence(joining) == f"{begin} {answer}."
 
 
-def test_the_networks_sentence_names_whom_it_leaves_out_and_who_is_unfinished():
+def test_the_networks_sentence_names_whom_it_leaves_out():
     one = joined(difference=0.4, standard_error=None, num_test_units=1)
     none = joined(difference=None, standard_error=None, num_test_units=0)
-    short = joined(unfinished=("own",), unit="case")
-    text = network_sentence({"a": joined(), "lyon": one, "nice": none, "b": joined(), "c": short})
-    assert text.startswith(
-        "Over 3 of 5 hospitals (75 test units; fewer than 2 at lyon and nice; not trained to the end at c) the mean"
-    )
+    cases = joined(unit="case")
+    text = network_sentence({"a": joined(), "lyon": one, "nice": none, "b": joined(), "c": cases})
+    assert text.startswith("Over 3 of 5 hospitals (75 test units; fewer than 2 at lyon and nice) the mean")
     assert network_sentence({"a": joined(), "lyon": one}) == "" and network_sentence({}) == ""
 
 

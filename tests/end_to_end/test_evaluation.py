@@ -133,6 +133,5 @@ def test_a_fifth_hospital_tests_a_classification_over_tls_at_the_threshold_that_
         f"calls large from a probability of {called_from:.3g} on",
         f"temperature, {calling['temperature']:.2f}",
         "chosen at each hospital on these very cases",
-        "Nothing was trained. The settings are those of the study.",
     ):
         assert text in page, text

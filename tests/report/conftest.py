@@ -23,7 +23,7 @@ from silofl.inference.super_results import ThresholdTest
 from silofl.training.joined import Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.run_page import write_report
-from silofl_desk.report.run_records import CasePictures, RunRecords, SelectorFeatures, read_run
+from silofl_desk.report.run_records import CasePictures, RunRecords, read_run
 from silofl_desk.report.unseen import UnseenTest
 from tests.conftest import mark_best
 
@@ -165,18 +165,6 @@ def super_results(results):
 
 
 @pytest.fixture
-def features():
-    """Build the selector's features of a site's images; two sites lie far apart."""
-
-    def build(site, count=7):
-        rng = np.random.default_rng(len(site) + ord(site[0]))
-        centre = 20.0 * ("east", "west").index(site)
-        return SelectorFeatures(rng.normal(centre, 1, (count, 8)).astype(np.float32))
-
-    return build
-
-
-@pytest.fixture
 def record():
     """Build one record of the ledger in which two sites answered."""
 
@@ -192,7 +180,6 @@ def record():
             "validation": {
                 s: SiteScore(value=v, num_cases=int(v is not None), num_excluded=0) for s, v in scores.items()
             },
-            "drift": 0.1,
             "bytes_to": dict.fromkeys(scores, 1_000_000),
             "bytes_from": dict.fromkeys(scores, 500_000),
             "seconds": 2.0,
@@ -246,12 +233,6 @@ class RunFiles:
         np.savez_compressed(path, **{name: array for name, array in vars(shown).items() if array is not None})
         return self
 
-    def features(self, site, kept):
-        path = self.path / "sites" / site / RUN_ID / "selector.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(path, **vars(kept))
-        return self
-
 
 @pytest.fixture
 def run(tmp_path):
@@ -287,15 +268,12 @@ def super_record(record):
 
 
 @pytest.fixture
-def finished_super(run, super_results, super_record, features):
-    """Make the folder of a finished simulation of FedSM, with the selector's features of seven images a site."""
+def finished_super(run, super_results, super_record):
+    """Make the folder of a finished simulation of FedSM."""
 
     def make(name="run", **changes):
         files = run(name).json("results.json", super_results(**changes)).json("run.json", {})
-        files.ledger(super_record(1), super_record(2))
-        for site in ("east", "west"):
-            files.features(site, features(site))
-        return files.path
+        return files.ledger(super_record(1), super_record(2)).path
 
     return make
 

@@ -8,7 +8,6 @@ from PIL import Image
 
 from silofl_hospital.report.canvas import (
     LINE_COLOURS,
-    MUTED,
     PAGE,
     Curves,
     PageImage,
@@ -19,7 +18,6 @@ from silofl_hospital.report.canvas import (
     line_style,
     make_panels,
     point_style,
-    style_axes,
 )
 from tests.report.conftest import shown_colours
 
@@ -32,13 +30,6 @@ def test_a_figure_becomes_a_png_of_its_size_and_leaves_the_global_state_of_matpl
     assert Image.open(io.BytesIO(png)).size == (200, 100) and dict(matplotlib.rcParams) == before
     scheme, data = PageImage(png, "alt", "caption").uri.split(",")
     assert scheme == "data:image/png;base64" and base64.b64decode(data) == png
-
-
-def test_a_trimmed_figure_loses_its_empty_margin():
-    figure, ((axes,),) = make_panels(1, 1, (4, 2))
-    axes.set_visible(False)
-    figure.text(0.5, 0.5, "small")
-    assert Image.open(io.BytesIO(encode_png(figure, dpi=50, is_trimmed=True))).size[0] < 100
 
 
 def test_lines_differ_by_dash_and_marker_without_their_colour_and_points_by_their_shape():
@@ -58,17 +49,6 @@ def test_dollar_signs_and_underscores_in_names_are_drawn_and_not_read():
     assert encode_png(figure).startswith(b"\x89PNG")
 
 
-def test_all_numbers_at_an_axis_are_of_one_size_and_colour():
-    figure, ((axes,),) = make_panels(1, 1, (3, 3))
-    axes.plot([0.74, 0.86], [0.74, 0.86])
-    style_axes(axes, "variances", "of the inputs")
-    # Within a decade the numbers stand at minor ticks alone.
-    axes.set_yscale("log")
-    encode_png(figure)
-    labels = axes.get_yticklabels(which="both")
-    assert {(label.get_fontsize(), label.get_color()) for label in labels if label.get_text()} == {(8.5, MUTED)}
-
-
 def draw(*panels):
     """Draw panels of a run with two rounds and one with a single round."""
     rounds = {"1: fedavg": [1, 2], "2: harmofl": [1]}
@@ -82,7 +62,3 @@ def test_runs_share_one_picture_however_many_panels_there_are(num_panels):
     assert len(figure.axes) == num_panels
     if num_panels == 3:
         assert shown_colours(encode_png(figure), LINE_COLOURS[:3]) == [True, True, False]
-
-
-def test_a_run_looks_the_same_in_a_panel_that_others_are_not_in():
-    assert shown_colours(encode_png(draw(Panel("all", {"2: harmofl": [0.5]}))), LINE_COLOURS[:2]) == [False, True]

@@ -1,26 +1,21 @@
 """A page as typed parts, how the templates place them, and the files beside it."""
 
 import re
-import shutil
 import stat
-import subprocess
 from dataclasses import make_dataclass
 from typing import get_args
 
 import pytest
 from markupsafe import Markup
 
+from silofl.base.errors import ConfigError
 from silofl_hospital.report.canvas import PageImage, Plot, make_image, make_panels
 from silofl_hospital.report.page import (
     Banner,
     Block,
-    Code,
     Fold,
     Group,
     Heading,
-    HeatCell,
-    HeatRow,
-    HeatTable,
     Items,
     Page,
     PageSection,
@@ -29,7 +24,6 @@ from silofl_hospital.report.page import (
     Table,
     Text,
     Tiles,
-    file_stem,
     make_items,
     make_note,
     make_section,
@@ -66,22 +60,12 @@ def test_a_figure_is_written_as_png_svg_and_the_table_of_its_values_for_its_owne
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(("name", "stem"), [("cases_east-1", "cases_east-1"), ("cases_../a b", "cases_.._a_b")])
-def test_a_name_that_others_chose_leaves_no_folder(name, stem):
-    assert file_stem(name) == stem
-
-
 def test_no_figure_takes_the_files_of_another_not_even_on_a_disk_that_does_not_tell_letter_case(tmp_path):
-    names = ("cases_a.b", "cases_a_b", "cases_a b", "cases_North", "cases_north", "cases_north_2")
+    names = ("cases_a.b", "cases_../a_b", "cases_../a b", "cases_North", "cases_north", "cases_north_2")
     write_figures(tmp_path, [make_image(dots(name), "alt", "caption") for name in names])
-    stems = ["cases_a.b", "cases_a_b", "cases_a_b_2", "cases_North", "cases_north_2", "cases_north_2_2"]
+    stems = ["cases_a.b", "cases_.._a_b", "cases_.._a_b_2", "cases_North", "cases_north_2", "cases_north_2_2"]
     assert sorted(path.stem for path in tmp_path.glob("*.csv")) == sorted(stems)
     assert len(list(tmp_path.iterdir())) == 3 * len(names)
-
-
-@pytest.mark.parametrize(("page", "figures"), [("report.html", "figures"), ("comparison.html", "comparison_figures")])
-def test_two_pages_in_one_folder_have_files_of_their_own(tmp_path, page, figures):
-    assert name_beside(tmp_path / page, "figures") == tmp_path / figures
 
 
 def test_images_are_found_wherever_a_page_has_them():
@@ -99,11 +83,9 @@ EACH_KIND = [
     Heading("a"),
     Text("b", "note", "name"),
     Items(["c"]),
-    Code("d"),
     Tiles([("e", "1")]),
     Pairs([("f", "2")]),
-    Table(TextTable(("g",), (("3",),))),
-    HeatTable("h", ["i"], [HeatRow("j", [HeatCell("4", 0.5)], "k")], "l"),
+    Table(TextTable(("g", "h"), (("3", "4"),)), shares={(0, 1): 0.5}),
     Fold("m", [Text("n")]),
     Group([Text("o")], "grid"),
     Banner("good", "p", "q", ["r"], "s", "t"),
@@ -115,19 +97,21 @@ def test_every_kind_of_block_has_its_place():
     assert {type(block) for block in blocks} == {*get_args(Block)}
     source = render(Page("title", "kicker", [PageSection("a", "", "A", blocks)], "footer"))
     words = re.findall(r">([a-t1-4])<", source)
-    assert sorted(words) == sorted("acdefghijklmnopqrst1234") and "<strong>name:</strong> b</p>" in source
+    assert sorted(words) == sorted("acefghmnopqrst1234") and "<strong>name:</strong> b</p>" in source
+    assert '<td class="number heated" style="--share: 0.500">4</td>' in source
 
 
 def test_names_of_others_are_text_wherever_they_stand():
     evil, table = "<script>", TextTable(("<script>",), (("<script>", "<script>"),))
     blocks = [Heading(evil), Text(evil), Items([evil]), Pairs([(evil, evil)]), Table(table), Tiles([(evil, evil)])]
-    blocks += [HeatTable(evil, [evil], [HeatRow(evil, [HeatCell(evil, None)])]), Banner("bad", evil, evil, [evil])]
-    assert "<script" not in render(Page(evil, evil, [PageSection("a", evil, evil, blocks)], evil, [evil]))
-
-
-def test_words_of_our_own_may_be_marked_and_names_in_them_are_still_text():
-    text = Markup("<code>{}</code>").format("<b>")
-    assert "<code>&lt;b&gt;</code>" in render(Page("a", "b", [PageSection("c", "", "d", [Text(text)])], "e"))
+    blocks.append(Banner("bad", evil, evil, [evil]))
+    sections = [PageSection("a", evil, evil, blocks), PageSection("b", "", evil, [])]
+    # Words of our own may be marked, and names in them are still text.
+    sections[1].blocks.append(Text(Markup("<code>{}</code>").format("<script>")))
+    source = render(Page(evil, evil, sections, evil, [evil]))
+    assert "<script" not in source and "<code>&lt;script&gt;</code>" in source
+    # Links lead to the sections with a name.
+    assert source.count('<a href="#') == 1
 
 
 def test_a_section_holds_the_blocks_that_are_there():
@@ -135,19 +119,13 @@ def test_a_section_holds_the_blocks_that_are_there():
     assert section.blocks == [Text("here")]
 
 
-def test_links_lead_to_the_sections_with_a_name():
-    sections = [PageSection("a", "first", "A", []), PageSection("b", "", "B", [])]
-    page = Page("title", "kicker", sections, "footer")
-    assert page.navigation == sections[:1] and render(page).count('<a href="#') == 1
-
-
 def test_numbers_stand_to_the_right_the_best_are_marked_and_short_words_stay_on_a_line():
     rows = (("a", "word", "1", "2", "3"), ("b", "x" * 21, "4", "5", "6"), ("all", "", "7", "8", "9"))
-    content = TextTable(("site", "what", "p", "q", "r"), rows, 2, 1, frozenset({(0, 3)}), frozenset({(1, 4)}))
+    content = TextTable(("site", "what", "p", "q", "r"), rows, 2, 1, frozenset({(0, 3)}))
     table = Table(content)
     assert [table.head_style(column) for column in range(5)] == ["", "", "number", "number", "number"]
     assert [table.cell_style(0, column) for column in range(1, 5)] == ["short", "number", "number strong", "number"]
-    assert [table.cell_style(1, column) for column in range(1, 5)] == ["", "number", "number", "number level"]
+    assert [table.cell_style(1, column) for column in range(1, 5)] == ["", "number", "number", "number"]
     assert [table.row_style(row) for row in range(3)] == ["", "", "summary first"]
 
 
@@ -166,37 +144,14 @@ def test_a_terminal_shows_the_words_and_tables_of_blocks_without_their_markup_an
     assert "east 0.500" in lines and lines[-2:] == ["BAD It fails.", "BAD Here."]
 
 
-# Measures a page in a frame: a window of the browser is at least 500 pixels wide.
-FRAME = """<iframe id="frame" src="page.html" width="400" height="800"></iframe><script>
-window.addEventListener("load", () => {
-  const page = document.getElementById("frame").contentDocument.documentElement
-  document.title = page.scrollWidth <= page.clientWidth ? "fits" : "too wide"
-})</script>"""
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
-def test_no_long_name_makes_a_page_wider_than_a_phone(tmp_path):
-    name = 80 * "n"
-    table, cells = Table(TextTable((name, name), ((name, name),))), [HeatCell("1", 1.0)]
-    heat, banner = HeatTable(name, [name], [HeatRow(name, cells)]), Banner("bad", name, name, [name], name, name)
-    group, picture = Group([Text(name), heat], "pair"), Picture(make_image(dots(), "alt", name))
-    blocks = [Heading(name), Text(name, name=name), Items([name]), Code(name), Tiles([(name, name)]), table, picture]
-    blocks += [Pairs([(name, name)]), group, Fold(name, [Text(name)]), banner]
-    page = Page(name, name, [PageSection("a", "a", name, blocks)], name, [name], blocks)
-    # What unfolds is open.
-    (tmp_path / "page.html").write_text(render(page).replace("<details>", "<details open>"))
-    (tmp_path / "frame.html").write_text(FRAME)
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-web-security", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path / 'browser'}", (tmp_path / "frame.html").as_uri()]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert "<title>fits</title>" in found.stdout
-
-
-def test_a_page_names_the_files_beside_it_that_there_are(tmp_path):
-    page = Page("title", "kicker", [PageSection("a", "", "A", [Text("nothing to draw")])], "footer")
+def test_a_page_names_the_files_beside_it_that_there_are_by_its_own_name(tmp_path):
     rows = [make_dataclass("Row", [("value", float)])(0.5)]
-    for name, numbers in (("bare", ()), ("full", rows)):
-        path = write_with_files(tmp_path / name / "report.html", page, numbers)
-        said = path.read_text()
-        assert "figures/" not in said and ("results.csv" in said) is bool(numbers)
-        assert sorted(one.name for one in path.parent.iterdir()) == ["report.html", *["results.csv"] * bool(numbers)]
+    for name, blocks, numbers in (("bare", [Text("a")], ()), ("full", [Picture(make_image(dots(), "alt", "a"))], rows)):
+        page = Page("title", "kicker", [PageSection("a", "", "A", blocks)], "footer")
+        said = write_with_files(tmp_path / name / "comparison.html", page, numbers).read_text()
+        assert ("<code>comparison_figures/</code>" in said) is ("comparison_results.csv" in said) is bool(numbers)
+        beside = ["comparison_figures", "comparison_results.csv"] if numbers else []
+        assert sorted(one.name for one in (tmp_path / name).iterdir()) == ["comparison.html", *beside]
+    assert name_beside(tmp_path / "report.html", "figures") == tmp_path / "figures"
+    with pytest.raises(ConfigError, match="must be a file to write, not a folder"):
+        write_with_files(tmp_path, page, ())

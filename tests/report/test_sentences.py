@@ -1,39 +1,174 @@
+"""The list of facts: each is stated where it holds, and the terminal and the page print the same ones."""
+
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from silofl.base.schema import dump_record
-from silofl.study.data_settings import SplitUnit
+from silofl.core.gain import WORSE
+from silofl_desk.report.facts import list_sentences
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import (
-    caveats,
+    RUN_FACTS,
     describe_problems,
     lead_sentence,
     list_incidents,
     list_result_notes,
     normalization_label,
-    privacy_sentence,
     regions_text,
     remedy_sentence,
     split_sentence,
     unfinished_sentence,
+    withheld_sentences,
 )
 from silofl_desk.studies.print_results import print_results
 from silofl_hospital.report.metrics import metric_sentence
 from tests.report.conftest import joined
 
+SPENT = {"epsilon": {"west": 2.5, "east": 1.25}, "delta": 0.001, "unit": "patient", "noise": 1.0, "clip": 0.5}
+SURFACE = {"hd95": 12.25, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 3}
+FAILED = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
+BY_LABEL = {"east": {"organ": 0.8}, "west": {"organ": 0.7, "lesion": 0.2}}
+EMPTY = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
+
+
+@pytest.mark.parametrize(
+    ("level", "changes", "stated"),
+    [
+        *((level, {}, []) for level in ("bad", "warning", "limit", "note")),
+        ("limit", {"sites": {"pooled": 0.5, "east": 0.5}}, []),
+        ("limit", {"sites": {"pooled": 0.5}}, ["the data of all sites were pooled in one place"]),
+        (
+            "limit",
+            {"own_models": {"east": {"rounds": 9, "best_round": 8, "is_finished": False}}},
+            ["the site's own model is not known to be trained to its end at east: take more rounds."],
+        ),
+        ("limit", {"split_unit": "unknown"}, ["patients unknown: one person may be in training and test"]),
+        (
+            "limit",
+            {"split_unit": "slices", "normalization": "batch_stateless"},
+            [
+                "same person in training and test: the data are split by slices;",
+                "a prediction depends on the other",
+                "the network has no BatchNorm to keep at home",
+            ],
+        ),
+        ("limit", {"recipe": {"cautions": ["Poor."]}}, ["Poor."]),
+        (
+            "warning",
+            {"by_label": {"east": {"organ": 0.9, "lesion": 0.02}}},
+            ["the model cannot find lesion: Dice 0.020"],
+        ),
+        ("warning", {"by_label": {"east": {"organ": 0.9, "lesion": 0.02}, "west": {"lesion": 0.3}}}, []),
+        ("note", {"withheld": {"east": {"least": 3}}}, ["site east withholds its test score: "]),
+        (
+            "note",
+            {"by_label": BY_LABEL},
+            ["Values are means over different labels and compare sites badly: east without lesion. Compare"],
+        ),
+        # A class that a site lacks is no label of its images.
+        ("note", {"by_label": BY_LABEL, "metric": "accuracy"}, []),
+        (
+            "note",
+            EMPTY,
+            ["False positives in cases without any label, each of which counts as 0 in a Dice: west 1 of 3 ("],
+        ),
+        ("note", {"surface": {"east": SURFACE, "west": SURFACE | {"num_undefined": 0}}}, ["HD95 and surface Dice"]),
+        ("note", {"extra_metrics": {"west": FAILED}}, ["overlap is a metric of the package a==1, mean over"]),
+        ("note", {"privacy": SPENT}, ["Differential privacy of each patient in training"]),
+    ],
+)
+def test_a_fact_is_stated_only_where_it_holds(results, level, changes, stated):
+    found = list_sentences(RUN_FACTS, results(**changes), level)
+    assert len(found) == len(stated) and all(map(str.startswith, found, stated))
+
+
+def test_notes_name_sites_counts_and_numbers(results):
+    changes = {"surface": {"east": SURFACE}, "extra_metrics": {"west": FAILED}, "privacy": SPENT} | EMPTY
+    notes = list_result_notes(results(**changes))
+    assert notes["Empty cases"].endswith("west 1 of 3 (0.900 over others).")
+    assert notes["Surfaces"].endswith(" Cases without a distance, which do not count: east 3.")
+    assert notes["Metrics of packages"].endswith(" It failed at west; the site's own log says how.")
+    assert "epsilon 1.25 at east, 2.5 at west, with delta 0.001 (DP-SGD with noise 1 and clip 0.5)" in notes["Privacy"]
+
+
+def test_a_site_that_withholds_classes_is_not_said_to_lack_them(classes):
+    """As of a selector's run with a floor: two sites have all classes, and the third does not say which it has."""
+    counts = dict.fromkeys(("east", "north"), {"healthy": 6, "sick": 6}) | {"west": {"healthy": 6}}
+    also = dict.fromkeys(counts, {"accuracy": 0.5, "balanced_accuracy": 0.5}) | {"west": {"accuracy": 0.5}}
+    recalls = dict.fromkeys(("east", "north"), {"healthy": 0.5, "sick": 0.5}) | {"west": {"healthy": 0.5}}
+    given = {"also": also, "label_cases": counts, "by_label": recalls, "sites": dict.fromkeys(counts, 0.5)}
+    found = classes(**given, withheld={"west": {"least": 3, "names": ["ring", "sick"]}})
+    assert [*list_result_notes(found)] == ["Withheld"]
+    assert withheld_sentences(found)[0].startswith("site west withholds its test score of ring, sick: ")
+    assert found.mean_of_sites([0.25, 0.75, None], "balanced_accuracy") == 0.5
+    # One that says so lacks them, and joins no mean.
+    assert [*list_result_notes(classes(**given))] == ["Classes"]
+    assert "west without sick" in list_result_notes(classes(**given, metric="balanced_accuracy", mean=None))["Labels"]
+
+
+def test_a_mean_over_some_findings_alone_is_said_to_be_one(findings):
+    assert "west without nodule" in list_result_notes(findings())["Labels"]
+    areas = {site: {"effusion": 0.5, "nodule": 0.5} for site in ("east", "west")}
+    assert "Labels" not in list_result_notes(findings(areas=areas))
+
+
+def test_a_class_of_which_no_test_case_is_recognised_is_named_with_its_sites(classes):
+    recalls = dict.fromkeys(("east", "west"), {"healthy": 1.0, "sick": 0.0})
+    given = {"by_label": recalls, "also": dict.fromkeys(recalls, {"accuracy": 0.95})}
+    given |= {"label_cases": {"east": {"healthy": 19, "sick": 9}, "west": {"healthy": 19, "sick": 0}}}
+    sentence = "east: the model recognises no test case of sick (9): recall 0.000; see training.class_weights"
+    ((tone, text),) = describe_problems(classes(**given))
+    assert tone == "warning" and text.startswith(sentence)
+    # One that is recognised at the site's threshold is not missed.
+    read = {"temperature": 1.0, "thresholds": {"sick": 0.1}, "num_units": 9, "error": 0.1, "error_after": 0.1}
+    read |= {"sensitivity": {"sick": 0.889}, "specificity": {"sick": 0.9}}
+    assert describe_problems(classes(**given, callings={"east": read})) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "stated"),
+    [
+        (joined(), []),
+        (joined(local=0.0, federated=0.0, kept=0.0, verdict=WORSE), [("bad", "its model is near 0, 0.000")]),
+        (
+            joined(local=0.7, federated=0.8, kept=0.6, verdict=WORSE),
+            [
+                (
+                    "bad",
+                    "the model that it keeps scores 0.600, its own model 0.700 (25 patients: worse for its patients)",
+                )
+            ],
+        ),
+        (
+            joined(local=0.38, kept=0.332, verdict="too few to say", num_test_units=6),
+            [("warning", "the model that it keeps scores 0.332, its own model 0.380 (6 patients: too few to say)")],
+        ),
+        # below by less than the decimals that are shown
+        (joined(kept=0.6998, local=0.7002, federated=0.7, verdict="no clear difference"), []),
+        (joined(federated=0.6), [("warning", "the federated model scores 0.600, the hospital's own model 0.700")]),
+        (joined(federated=0.696), []),
+    ],
+)
+def test_of_a_site_that_stands_badly_the_worst_is_told(joining, one, stated):
+    found = describe_problems(joining(sites={"east": one.test["federated"]}, east=one))
+    assert found == [(tone, f"east: {sentence}") for tone, sentence in stated]
+
+
+def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(results):
+    # Poor is not near 0.
+    assert describe_problems(results(sites={"east": 0.049, "west": 0.051})) == [
+        ("bad", "east: its model is near 0, 0.049")
+    ]
+
 
 def test_the_same_incident_is_told_once_with_its_rounds(record):
     failed = {"failed": {"west": "disk full"}}
     unlike = {"unlike": {"west": {"cosine": -0.1, "amplitude": 10.0}}}
-    names = {"withheld": {"east": ["a.weight", "b.weight", "c.weight", "d.weight"]}}
-    ledger = [record(1, **failed, **unlike), record(2, **failed, **names), record(3, **failed)]
-    ledger += [record(5, **failed, **unlike, notes=["a b"]), record(6, late=["east"], notes=["a b"])]
+    ledger = [record(1, **failed, **unlike), record(2, **failed), record(3, **failed)]
+    ledger += [record(5, **failed, **unlike, notes=["a b"]), record(6, notes=["a b"])]
     assert sorted(list_incidents(ledger)) == [
-        "east: late in round 6: no answer in time",
-        "east: withheld by its policy in round 2: 4 arrays (a.weight, b.weight, c.weight, ...)",
         "noted in rounds 5-6: a b",
         "west: failed in rounds 1-3, 5: disk full",
         "west: unlike the others in rounds 1, 5: its amplitude",
@@ -42,136 +177,31 @@ def test_the_same_incident_is_told_once_with_its_rounds(record):
     assert list_incidents([record(1), record(2)]) == []
 
 
-def test_an_unfinished_run_names_what_goes_on():
-    simulated = unfinished_sentence(Path("runs/a"), True, 3, 10)
+def test_an_unfinished_and_a_failed_run_name_what_goes_on(tmp_path):
+    simulated = unfinished_sentence(Path("my runs/a"), True, 3, 10)
     assert simulated.startswith("3 of 10 rounds are finished")
-    assert "running or interrupted; go on with: python -m silofl resume runs/a" in simulated
+    assert simulated.endswith("interrupted; go on with: python -m silofl resume 'my runs/a'")
     served = unfinished_sentence(Path("runs/small-1"), False, 3, None)
     assert "The id is the name of the run's folder at the server (small-1, if" in served
-
-
-def test_a_run_that_its_lead_has_followed_names_the_command_that_goes_on(tmp_path):
+    assert remedy_sentence(Path("a"), "COMPLETE", True) == remedy_sentence(Path("a"), "FAILED", False) == ""
+    # One that its lead has followed.
     (tmp_path / "job").mkdir()
     command = f"python -m silofl continue {tmp_path} --kit KIT"
     assert unfinished_sentence(tmp_path, False, 3, None).endswith(f"go on with: {command}")
-    assert remedy_sentence(tmp_path, "FAILED", False).endswith(f"continue: {command}")
+    assert remedy_sentence(tmp_path, "FAILED", False) == f"Remove the cause, then continue: {command}"
 
 
-@pytest.mark.parametrize(("status", "is_simulation"), [("COMPLETE", True), ("FAILED", False)])
-def test_only_a_failed_simulation_has_a_remedy(status, is_simulation):
-    assert remedy_sentence(Path("a"), status, is_simulation) == ""
-    assert "resume a" in remedy_sentence(Path("a"), "FAILED", True)
-    assert remedy_sentence(Path("my runs/a"), "FAILED", True).endswith("silofl resume 'my runs/a'")
-
-
-def test_each_metric_is_defined_and_an_unknown_one_named():
-    assert "excluded" in metric_sentence("dice")
-    assert "background" in metric_sentence("dice_with_background")
-    assert "right" in metric_sentence("accuracy")
+def test_metrics_regions_splits_and_normalisation_are_explained(results):
+    assert "excluded" in metric_sentence("dice") and metric_sentence("hausdorff") == "The study's metric is hausdorff."
     assert "class" in metric_sentence("auroc") and "class" not in metric_sentence("auroc", has_findings=True)
-    assert metric_sentence("hausdorff") == "The study's metric is hausdorff."
-
-
-def test_what_differential_privacy_has_spent_is_said_by_site(results):
-    assert privacy_sentence(results()) == ""
-    spent = {"epsilon": {"west": 2.5, "east": 1.25}, "delta": 0.001, "unit": "patient", "noise": 1.0, "clip": 0.5}
-    sentence = privacy_sentence(results(privacy=spent))
-    assert sentence.startswith("Differential privacy of each patient in training")
-    assert "epsilon 1.25 at east; 2.5 at west, at delta 0.001 (DP-SGD with noise 1 and clip 0.5)" in sentence
-
-
-def test_regions_are_named_with_the_labels_of_their_unions(results):
     eye = {"labels": {"1": "rim", "2": "cup"}}
     assert regions_text(results(**eye)) == ""
     assert regions_text(results(**eye, regions={"disc": [1, 2], "cup": [2]})) == "disc (rim and cup), cup (cup)"
-
-
-def test_stateless_batchnorm_carries_its_catch():
     assert normalization_label("batch_stateless").endswith("(a prediction depends on the other images of its batch)")
-    assert normalization_label("group") == "group"
-    assert normalization_label(None) == "-"
-
-
-@pytest.mark.parametrize(
-    ("changes", "beginnings"),
-    [
-        ({}, []),
-        ({"sites": {"pooled": 0.5, "east": 0.5}}, []),
-        ({"sites": {"pooled": 0.5}}, ["the data of all sites were pooled in one place, which only a simulation"]),
-        (
-            {"split_unit": "slices", "normalization": "batch_stateless"},
-            ["same person in training", "a prediction depends on the other", "the network has no BatchNorm to keep"],
-        ),
-        ({"split_unit": "unknown"}, ["patients unknown: one person may be in training and test"]),
-        ({"batchnorm": "BatchNorm excluded at east"}, ["BatchNorm excluded at east."]),
-    ],
-)
-def test_caveats_are_said_only_where_they_hold(results, changes, beginnings):
-    found = caveats(results(**changes))
-    assert len(found) == len(beginnings) and all(map(str.startswith, found, beginnings))
-
-
-@pytest.mark.parametrize(
-    ("unit", "words"),
-    [
-        ("slices", "the data are split by slice;"),
-        ("recordings", "by recording: no recording is in both, but a person may be;"),
-        ("examples", "by single examples: examples of one recording may be in both;"),
-        ("beats", "the data are split by beats;"),
-    ],
-)
-def test_every_split_that_is_not_by_patient_says_who_is_in_both(results, unit, words):
-    sentence, caveat = split_sentence(unit), caveats(results(split_unit=unit))[0]
-    assert sentence.startswith(f"by {unit}, same person in training and test")
-    assert ("no recording is in both" in sentence) == (unit == "recordings")
-    assert caveat.startswith("same person in training and test") and words in caveat
+    assert (normalization_label("group"), normalization_label(None)) == ("group", "-")
     assert split_sentence("patient") == split_sentence(None) == "by patient"
-
-
-def test_every_split_that_a_study_knows_has_a_sentence_of_its_own(results):
-    for unit in {*get_args(SplitUnit)} - {"patient"}:
-        assert f"split by {unit};" not in caveats(results(split_unit=unit))[0]
-    assert split_sentence("unknown") == "by examples, patients unknown: one person may be in training and test"
-
-
-@pytest.mark.parametrize(
-    ("found", "not_found", "sentence"),
-    [
-        (0.0, 1.0, "east: the model recognises no test case of nodule (4)"),
-        (1.0, 0.0, "east: the model finds nodule (2) in every test case without it"),
-    ],
-)
-def test_a_finding_that_is_never_or_always_found_is_named(findings, found, not_found, sentence):
-    recalls = {"east": {"nodule": found, "no nodule": not_found}, "west": {}}
-    *_, (tone, text) = describe_problems(findings(by_label=recalls))
-    assert tone == "warning" and text.startswith(sentence)
-
-
-def test_a_class_of_which_no_test_case_is_recognised_is_named(classes):
-    recalls = {"east": {"healthy": 1.0, "sick": 0.0}, "west": {"healthy": 0.9, "sick": 0.5}}
-    cases = {site: {"healthy": 19, "sick": 1} for site in recalls}
-    also = {site: {"accuracy": 0.95, "balanced_accuracy": 0.5} for site in recalls}
-    sentence = (
-        "east: the model recognises no test case of sick (1): recall 0.000; see training.class_weights and metric: "
-        "balanced_accuracy"
-    )
-    assert describe_problems(classes(by_label=recalls, label_cases=cases, also=also))[-1] == ("warning", sentence)
-    # Sites that miss the same classes share a sentence, with all their cases.
-    both = classes(by_label=dict.fromkeys(recalls, recalls["east"]), label_cases=cases, also=also)
-    found = [text for _, text in describe_problems(both) if "recognises" in text]
-    ends = "recognises no test case of sick (2): recall 0.000; see training.class_weights"
-    assert len(found) == 1 and found[0].startswith(f"east, west: the model {ends}")
-
-
-def test_a_class_that_is_recognised_at_the_sites_threshold_is_not_missed(classes):
-    recalls = {"east": {"healthy": 1.0, "sick": 0.0}, "west": {"healthy": 0.9, "sick": 0.5}}
-    cases, also = ({site: one for site in recalls} for one in ({"healthy": 19, "sick": 9}, {"accuracy": 0.95}))
-    for sensitivity, is_missed in ((0.889, False), (0.0, True)):
-        read = {"temperature": 1.0, "thresholds": {"sick": 0.1}, "num_units": 9, "error": 0.1, "error_after": 0.1}
-        read |= {"sensitivity": {"sick": sensitivity}, "specificity": {"sick": 0.9}}
-        more = {"labels": {"0": "healthy", "1": "sick"}, "callings": {"east": read}}
-        found = describe_problems(classes(by_label=recalls, label_cases=cases, also=also, **more))
-        assert any("the model recognises no test case of sick (9)" in text for _, text in found) == is_missed
+    assert split_sentence("slices") == "by slices, same person in training and test"
+    assert split_sentence("unknown") == "by examples, patients unknown"
 
 
 def score_classes(classes, accuracy, auroc=0.5, cases=25, **changes):
@@ -202,22 +232,6 @@ def test_an_own_model_that_is_better_than_guessing_is_one(classes):
     assert "guessing" not in lead_sentence(score_classes(classes, 0.48, metric="auprc", joining=poor))
 
 
-def test_a_site_that_withholds_classes_is_not_said_to_lack_them(classes):
-    """As of a selector's run with a floor: two sites have all classes, and the third does not say which it has."""
-    counts = dict.fromkeys(("east", "north"), {"healthy": 6, "sick": 6}) | {"west": {"healthy": 6}}
-    also = dict.fromkeys(counts, {"accuracy": 0.5, "balanced_accuracy": 0.5}) | {"west": {"accuracy": 0.5}}
-    withheld = {"west": {"least": 3, "names": ["ring", "sick"]}}
-    recalls = dict.fromkeys(("east", "north"), {"healthy": 0.5, "sick": 0.5}) | {"west": {"healthy": 0.5}}
-    given = {"also": also, "label_cases": counts, "withheld": withheld, "by_label": recalls}
-    found = classes(sites=dict.fromkeys(counts, 0.5), **given)
-    assert "Labels" not in list_result_notes(found)
-    assert found.mean_of_sites([0.25, 0.75, None], "balanced_accuracy") == 0.5
-    # Of the metric by which the study chooses its value is over fewer classes, and joins no mean.
-    balanced = classes(sites=dict.fromkeys(counts, 0.5), metric="balanced_accuracy", mean=None, spread=None, **given)
-    note = list_result_notes(balanced)["Labels"]
-    assert "west without sick (withheld, in none of a site's test cases, or in all); they have no mean" in note
-
-
 def test_findings_are_judged_by_their_order(findings):
     counts = {"effusion": 20, "no effusion": 20, "nodule": 20, "no nodule": 20}
     cases = dict.fromkeys(("east", "west"), counts)
@@ -230,12 +244,17 @@ def test_findings_are_judged_by_their_order(findings):
 def test_the_head_of_the_report_and_the_terminal_say_that_the_models_guess(classes, printed):
     # Also where each of two sites has a verdict on joining: nothing else counts.
     poor = {site: dump_record(joined(local=0.5, federated=0.48, kept=0.5)) for site in ("east", "west")}
-    for guessing in (score_classes(classes, 0.48), score_classes(classes, 0.48, joining=poor)):
-        lead = "No model of this run is better than guessing: "
-        text = printed(print_results, guessing, width=300)
-        assert "class. Try more rounds, or find a learning rate by silofl tune.\n" in text
-        assert text.count(f"CAUTION  {lead}") == text.count("than guessing") == 1 and "Of 2 hospitals" not in text
-        page = make_run_page(RunRecords(Path("run"), guessing, [], {}, {}))
-        (banner, *_), places = page.opening, [section.place for section in page.sections]
-        assert banner.tone == "warning" and banner.lead.startswith(lead) and "hospitals" not in banner.lead
-        assert not any("guessing" in one for one in banner.reasons) and ("joining" in places) == bool(guessing.joining)
+    guessing, lead = score_classes(classes, 0.48, joining=poor), "No model of this run is better than guessing: "
+    text = printed(print_results, guessing, width=300)
+    assert "class. Try more rounds, or find a learning rate by silofl tune.\n" in text
+    assert text.count(f"CAUTION  {lead}") == text.count("than guessing") == 1 and "Of 2 hospitals" not in text
+    (banner, *_) = make_run_page(RunRecords(Path("run"), guessing, [], {}, {})).opening
+    assert banner.tone == "warning" and banner.lead.startswith(lead) and "hospitals" not in banner.lead
+
+
+def test_the_terminal_states_the_facts_with_their_levels(joining, results, printed):
+    text = printed(print_results, joining(east=joined(verdict=WORSE, kept=0.6)), 300)
+    assert text.index("east would do better with") < text.index("mean over sites")
+    assert "BAD  east: the model that it keeps scores 0.600, its own model 0.700" in text
+    text = printed(print_results, results(split_unit="slices", **EMPTY), 300)
+    assert "CAUTION  same person in training and test: " in text and "\nFalse positives in cases" in text

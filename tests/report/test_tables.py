@@ -1,20 +1,10 @@
 import io
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from silofl_desk.report.result_tables import calling_table, label_table, mean_and_deviation, metric_columns, site_table
-from silofl_desk.report.sentences import (
-    calling_sentence,
-    everyone_sentence,
-    extra_metrics_sentence,
-    label_sentence,
-    missing_labels_sentence,
-    surface_sentence,
-)
-from silofl_desk.studies.comparison import list_limits
-from silofl_desk.studies.method_rows import compute_further_averages
+from silofl_desk.report.sentences import label_sentence
 from silofl_desk.studies.print_results import print_results
 from silofl_hospital.report.tables import (
     TextTable,
@@ -25,10 +15,9 @@ from silofl_hospital.report.tables import (
     print_table,
 )
 
+EXTRA = {"a==1/overlap": {"value": 0.25, "num_cases": 1}}
 SURFACE = {"hd95": 12.25, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
 NO_SURFACE = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 3}
-EXTRA = {"a==1/overlap": {"value": 0.25, "num_cases": 1}}
-FAILED = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
 
 
 def test_each_site_has_a_row_and_three_rows_sum_up(results):
@@ -53,53 +42,6 @@ def test_what_is_not_known_is_a_dash_and_the_mean_says_how_many_it_is_over(resul
     # An older result counted no patients.
     assert [row[3] for row in site_table(results()).rows] == ["-", "-", "", "", "-"]
     assert [row[5] for row in site_table(results(validation={})).rows[:3]] == ["-", "-", "-"]
-
-
-def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(results, printed):
-    text = printed(print_results, results())
-    assert "COMPLETE  small: harmofl, preset recommended, seed 0, 2 rounds" in text
-    assert "model: best validation, round 2" in text and "metric: dice" in text and "normalization: batch\n" in text
-    assert "0.625" in text and "same person" not in text
-    assert "seed 0, 1 round\n" in printed(print_results, results(rounds=1))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words", "absent"),
-    [
-        ({"ended_early": "the run ended"}, ["The run ended.\n"], []),
-        ({"status": "INCOMPLETE", "reasons": ["no\nCOMPLETE\x1b[2J"]}, ["INCOMPLETE", "  - no COMPLETE [2J\n"], []),
-        ({"status": "FAILED", "reasons": ["no site joined"]}, ["FAILED", "no site joined"], ["mean"]),
-        ({"split_unit": "recordings"}, ["split by recordings, same person in training and test; no recording"], []),
-        ({"normalization": "batch_stateless"}, ["batch_stateless (a prediction depends on the other"], []),
-        (
-            {"everyone": {"accuracy": 0.5, "balanced_accuracy": 0.25, "num_cases": 40}},
-            ["on all sites' test data (40 cases)"],
-            [],
-        ),
-        ({"reasons": ["[bold]site[/bold]"], "sites": {"[red]east": 0.5}}, ["[bold]site[/bold]", "[red]east"], []),
-    ],
-)
-def test_what_is_special_of_a_result_is_printed(results, printed, changes, words, absent):
-    text, plain = printed(print_results, results(**changes)), printed(print_results, results())
-    assert [word for word in words if word not in text or word in plain] == []
-    assert [word for word in absent if word in text] == []
-
-
-def test_false_positives_in_empty_cases_are_printed_beside_the_values(results, printed):
-    counts = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
-    text = " ".join(printed(print_results, results(**counts)).split())
-    assert "false positives in cases without any label: west 1 of 3 (0.900 over the others); each counts as 0" in text
-    assert "false positives" not in printed(print_results, results())
-
-
-def test_sites_that_count_different_labels_are_named(results, printed):
-    labels = {"east": {"organ": 0.8}, "west": {"organ": 0.7, "lesion": 0.2}}
-    text = " ".join(printed(print_results, results(by_label=labels)).split())
-    assert "means over different labels and compare sites badly: east without lesion (in none of" in text
-    both = {"east": {"organ": 0.8, "lesion": 0.1}, "west": {"organ": 0.7, "lesion": 0.2}}
-    assert missing_labels_sentence(results(by_label=both)) == ""
-    # A class that a site lacks is no label of its images.
-    assert missing_labels_sentence(results(by_label=labels, metric="accuracy")) == ""
 
 
 def test_several_labels_have_a_column_each_with_the_mean_over_sites(results):
@@ -143,20 +85,33 @@ def test_a_class_has_its_recall_with_the_number_of_its_test_cases(results):
     counts = {"east": dict.fromkeys(names, 3) | {"class 4": 0}}
     many = results(**values, by_label={"east": dict.fromkeys(names, 0.5)}, label_cases=counts)
     assert label_table(many).rows[0] == ("east", *["0.500 of 3"] * 4, "0.500")
-    assert label_table(many).rows[-1][1] == "0.500" and "recall" in label_sentence(many)
+    assert label_table(many).rows[-1][1] == "0.500" and "Recall" in label_sentence(many)
     few = results(**values, by_label={"east": {"ill": 0.5, "well": 1.0}})
     assert site_table(few).columns[-2:] == ("recall of ill", "recall of well")
 
 
-def test_surface_distances_stand_beside_the_dice_with_their_means_and_the_cases_that_have_none(results, printed):
+def test_surface_distances_stand_beside_the_dice_with_their_means_and_the_cases_that_have_none(results):
     run = results(surface={"east": SURFACE, "west": SURFACE | {"hd95": 2.25, "surface_dice": 0.75, "num_undefined": 3}})
     table = site_table(run)
     assert table.columns[-2:] == ("HD95", "surface Dice")
     # (12.25 + 2.25) / 2 and (0.5 + 0.75) / 2
     assert [row[-2:] for row in table.rows[:3]] == [("12.2 px", "0.500"), ("2.2 px", "0.750"), ("7.2 px", "0.625")]
-    text = printed(print_results, run)
-    assert "are in pixels (px) of the prepared images" in text
-    assert "Cases without a distance, which do not count: west 3." in text
+
+
+def test_metrics_of_packages_stand_behind_the_surface_distances(results):
+    run = results(surface={"east": SURFACE, "west": NO_SURFACE}, extra_metrics={"east": EXTRA})
+    table = site_table(run)
+    assert table.columns[-3:] == ("HD95", "surface Dice", "overlap")
+    assert [row[-1] for row in table.rows] == ["0.250", "-", "0.250", "", ""]
+
+
+def test_a_printed_result_says_status_reasons_model_metric_and_numbers(results, printed):
+    text = printed(print_results, results(ended_early="the run ended", reasons=["no\n[bold]\x1b[2J"]), 200)
+    assert "COMPLETE  small: harmofl, preset recommended, seed 0, at most 2 rounds\n  - no [bold] [2J\n" in text
+    assert "\nThe run ended.\nmodel: best validation, round 2" in text and "metric: dice" in text and "0.625" in text
+    assert "seed 0, 1 round\n" in printed(print_results, results(rounds=1))
+    failed = printed(print_results, results(status="FAILED", reasons=["no site joined"]))
+    assert "FAILED" in failed and "no site joined" in failed and "mean" not in failed
 
 
 def test_distances_have_one_unit_and_dashes_and_a_run_without_any_has_no_columns(results):
@@ -164,26 +119,14 @@ def test_distances_have_one_unit_and_dashes_and_a_run_without_any_has_no_columns
     assert [row[-2:] for row in table.rows[:3]] == [("12.2 mm", "0.500"), ("12.2 px", "0.500"), ("-", "-")]
     table = site_table(results(surface={"east": SURFACE, "west": NO_SURFACE}))
     assert table.rows[1][-2:] == ("-", "-") and table.rows[2][-2:] == ("12.2 px", "0.500")
-    assert site_table(results()).columns[-1] == "validation" and surface_sentence(results()) == ""
-
-
-def test_metrics_of_packages_stand_behind_the_surface_distances_with_their_cases_and_failures(results, printed):
-    run = results(surface={"east": SURFACE, "west": NO_SURFACE}, extra_metrics={"east": EXTRA, "west": FAILED})
-    table = site_table(run)
-    assert table.columns[-3:] == ("HD95", "surface Dice", "overlap")
-    assert [row[-1] for row in table.rows] == ["0.250", "-", "0.250", "", ""]
-    text = printed(print_results, run)
-    assert "overlap is a metric of the package a==1, mean over the cases in which it is defined; it chose not" in text
-    assert "Cases: east 1. It failed at west; the site's own log says how." in text
-    assert site_table(results(extra_metrics={"east": EXTRA})).rows[1][-1] == "-"
-    assert site_table(results()).columns[-1] == "validation" and extra_metrics_sentence(results()) == ""
+    assert site_table(results()).columns[-1] == "validation"
 
 
 def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):
     rows = (("a", "0.3"), ("b", "0.2"), ("c", "0.1"))
-    table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}), level_cells=frozenset({(1, 1)}))
+    table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}))
     lines = printed(print_table, table).splitlines()
-    assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2", "="], ["c", "0.1"]]
+    assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2"], ["c", "0.1"]]
 
 
 def test_a_terminal_breaks_words_and_headings_of_a_wide_table_but_no_number():
@@ -239,8 +182,6 @@ def test_areas_of_sites_with_different_classes_stand_class_by_class_and_have_no_
         ("normal", "west", "0.600 of 5", "1.000 of 5"),
         ("normal", "all sites", "0.600 of 5", "1.000 of 5"),
     )
-    sentence = missing_labels_sentence(found)
-    assert "east without normal (in none" in sentence and "they have no mean over sites, and are pooled" in sentence
     assert (
         not found.has_findings
         and found.mean_of_sites([0.5, 0.7]) is None
@@ -250,50 +191,14 @@ def test_areas_of_sites_with_different_classes_stand_class_by_class_and_have_no_
     assert same.mean_of_sites([0.5, 0.75]) == 0.625
 
 
-def test_beside_the_accuracy_means_over_different_classes_have_no_mean_over_sites(classes):
-    cases = {"east": {"a": 2, "b": 2}, "west": {"a": 2, "b": 2, "c": 1}}
-    alike = cases | {"west": cases["east"]}
-    for found, is_refused in ((classes(label_cases=cases), True), (classes(label_cases=alike), False)):
-        table = site_table(found)
-        means = dict(zip(table.columns, table.rows[len(found.sites)], strict=True))
-        assert (means["balanced accuracy"] == "-") == is_refused
-        assert ("different classes: balanced accuracy and areas" in missing_labels_sentence(found)) == is_refused
-    assert any("different classes" in note for note in list_limits({"run": [replace(found, mean=None)]}))
-
-
-def test_a_mean_over_some_findings_alone_is_said_to_be_one(findings, classes):
-    sentence = missing_labels_sentence(findings())
-    assert "values are means over some findings alone" in sentence and "west without nodule (in none" in sentence
-    areas = {site: {"effusion": 0.5, "nodule": 0.5} for site in ("east", "west")}
-    assert missing_labels_sentence(findings(areas=areas)) == ""
-    # West's mean has no sensitivity to nodules.
-    assert "west without nodule" in missing_labels_sentence(findings(metric="balanced_accuracy"))
-
-
-def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes, findings):
-    everyone = {"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40}
-    run, lacking = classes(everyone=everyone), classes(everyone=everyone | {"by_site": {"east": {}}})
-    averages = [compute_further_averages(one, ["east", "west"]) for one in (run, lacking)]
-    assert [one.get("everyone_balanced_accuracy") for one in averages] == [0.125, None]
-    assert everyone_sentence(run) == (
-        "on all sites' test data (40 cases): accuracy 0.500, balanced accuracy 0.125, mean over the sites' models"
-    )
-    assert everyone_sentence(lacking).endswith("mean over the sites' models (without west)")
-    assert everyone_sentence(classes()) == ""
-    # of the metric (0.5 + 0.75) / 2
-    by_site = {"east": {"auroc": 0.5}, "west": {"auroc": 0.75}}
-    text = everyone_sentence(findings(everyone=everyone | {"by_site": by_site}))
-    assert "(40 cases): AUROC 0.625, accuracy 0.500" in text
-
-
-def test_markdown_has_the_best_in_bold_the_level_ones_underlined_and_the_notes_below():
+def test_markdown_has_the_best_in_bold_and_the_notes_below():
     rows = (("a", "0.500"), ("b|c", "0.250"), ("d", "0.125"))
-    table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}), level_cells=frozenset({(1, 1)}))
+    table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}))
     assert markdown_table(table, ["One.", "Two."]).splitlines() == [
         "| method | east |",
         "| --- | --- |",
         "| a | **0.500** |",
-        "| b/c | <ins>0.250</ins> |",
+        "| b/c | 0.250 |",
         "| d | 0.125 |",
         "",
         "- One.",
@@ -328,7 +233,7 @@ READ = {"temperature": 1.5, "thresholds": {"tumour": 0.4}, "num_units": 9, "erro
 READ |= {"sensitivity": {"tumour": 0.8}, "specificity": {"tumour": 0.9}, "calibrated": 0.15, "calibrated_after": 0.125}
 
 
-def test_each_site_has_its_temperature_and_where_it_does_not_help_is_said(results):
+def test_each_site_has_its_temperature_its_errors_and_its_thresholds(results):
     older = {key: value for key, value in READ.items() if not key.startswith("calibrated")}
     callings = {"east": READ, "west": older | {"error_after": 0.25, "thresholds": {}}}
     classes = {"metric": "accuracy", "also": {}, "label_cases": {}}
@@ -337,9 +242,4 @@ def test_each_site_has_its_temperature_and_where_it_does_not_help_is_said(result
     assert table.columns[4:] == ("threshold of tumour", "sensitivity tumour", "specificity tumour")
     assert table.rows[0] == ("east", "1.50", "0.200 (0.150)", "0.100 (0.125)", "0.400", "0.800", "0.900")
     assert table.rows[1][:5] == ("west", "1.50", "0.200", "0.250", "-")
-    sentence = calling_sentence(found)
-    assert "It does not help in the test of west." in sentence and "threshold" in sentence
-    assert calling_table(results()) is None and calling_sentence(results()) == ""
-    idle = READ | {"temperature": 1.0, "error_after": 0.2, "thresholds": {}}
-    sentence = calling_sentence(results(**classes, callings={"east": idle}))
-    assert "does not help" not in sentence and "threshold" not in sentence.lower()
+    assert calling_table(results()) is None

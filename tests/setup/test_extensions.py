@@ -416,7 +416,7 @@ def test_the_example_trains_in_a_simulation(install, silofl, undrawn, monkeypatc
         assert 0 < own.value / 2 <= score.value <= own.value and score.num_cases == own.num_cases
         assert f">{score.value:.3f}</td>" in page
     for text in (out, page):
-        assert "overlap is a metric of the package acme-parts==1.2.0" in text and "Cases: north 3, south 3." in text
+        assert "overlap is a metric of the package acme-parts==1.2.0" in text
 
 
 def _page():

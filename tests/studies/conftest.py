@@ -1,7 +1,6 @@
 """Comparisons whose runs are made up: nothing trains, every run writes the result that a test gives it."""
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -27,12 +26,6 @@ def phantoms(tmp_path_factory):
     """Phantoms of two sites that train and of the one that never does."""
     folder = tmp_path_factory.mktemp("phantoms") / "data"
     return make_phantoms(folder, seed=7, patients={"north": 6, "south": 6, UNSEEN_SITE: 6})
-
-
-@pytest.fixture
-def undrawn(undrawn, monkeypatch):
-    """Encode no figure, and draw each once, not for a phone too."""
-    monkeypatch.setattr("silofl_hospital.report.canvas.MOST_ON_A_PHONE", math.inf)
 
 
 def write_result(run, study, **changes):

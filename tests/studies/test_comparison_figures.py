@@ -11,14 +11,14 @@ from silofl_desk.studies.comparison_figures import (
     find_shared_case,
     run_curves,
 )
-from silofl_hospital.report.canvas import PAGE, PHONE
+from silofl_hospital.report.canvas import PAGE
 from tests.report.conftest import LABELS
 
 
 @pytest.mark.parametrize(
     ("number", "width", "grid"),
-    # Six in a row; two in a row on a phone.
-    [(3, PAGE, (1, 3)), (4, PAGE, (1, 4)), (8, PAGE, (2, 6)), (4, PHONE, (2, 2))],
+    # Six in a row on a page.
+    [(3, PAGE, (1, 3)), (4, PAGE, (1, 4)), (8, PAGE, (2, 6)), (4, 4.2, (2, 2))],
 )
 def test_panes_lie_in_as_many_rows_as_the_width_asks_for(pictures, number, width, grid):
     shown = pictures(("b", "a"), labels=(1, 2))

@@ -160,7 +160,7 @@ def test_an_import_of_classes_counts_them_and_draws_who_has_which(silofl, tmp_pa
     # of 5 of each class: 1 test, round(4 * 0.2) = 1 validation, 3 training
     ward = {part: {"ill": count, "well": count} for part, count in (("training", 3), ("validation", 1), ("test", 1))}
     assert (code, json.loads(out)["classes"], error) == (0, {"ward": ward}, "")
-    assert {path.name for path in (tmp_path / "first").iterdir()} == {"ward", "partition.png", "partition.md"}
+    assert {path.name for path in (tmp_path / "first").iterdir()} == {"ward", "partition.md"}
     code, out, _ = silofl(*command, tmp_path / "second")
     assert code == 0 and "well" in out
 

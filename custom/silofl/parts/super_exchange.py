@@ -6,11 +6,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from silofl.base import schema
-from silofl.base.files import write_atomically
 from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.inference import SuperModel
@@ -18,17 +16,15 @@ from silofl.inference.case_results import CaseResult, choose_models, predict_cas
 from silofl.inference.choice import ENSEMBLE
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
-from silofl.models import HarmonizedModel
 from silofl.models.roles import GLOBAL, SELECTOR, read_role, select_role
-from silofl.models.selector import SelectorNetwork, build_selector
-from silofl.parts.checked_cast import checked_cast
+from silofl.models.selector import build_selector
 from silofl.parts.model import complete_state, fill_state
 from silofl.parts.operating_points import choose_site_calling, find_own_temperatures
 from silofl.parts.part import Run
 from silofl.parts.work import Work
 from silofl.study import Study
 from silofl.training.case_pictures import write_test_files
-from silofl.training.evaluation import compute_outputs, join_pieces, summarise_test, yield_pieces
+from silofl.training.evaluation import join_pieces, summarise_test
 from silofl.training.metrics import Score, group_positions, value_or_none
 
 
@@ -71,7 +67,7 @@ def read_domain(facts: Mapping[str, Any]) -> Domain:
 
 
 def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[float] = ()) -> dict[str, Any]:
-    """Test a super model and each of its models; keep scores, pictures and its selector's features.
+    """Test a super model and each of its models; keep scores and pictures.
 
     Args:
         thresholds: Candidates of the paper's gamma whose values are wanted too.
@@ -89,7 +85,6 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     )
     # All models have the same input normalisation, and the pictures need no more of one.
     write_test_files(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
-    _keep_features(work, checked_cast(model.selector, HarmonizedModel))
     is_read = work.study.task != "segmentation" and len(work.data.validation)
     validated = predict_cases(model, work.data.validation, work.study) if is_read else {}
     calling, read = choose_site_calling(work, lambda _: _score_answers(model, validated), result)
@@ -125,20 +120,6 @@ def _score_answers(model: SuperModel, results: Mapping[str, CaseResult]) -> Scor
 def _name_answers(model: SuperModel, chosen: Mapping[str, str]) -> Mapping[str, str]:
     """Return what answers each case: the chosen model, or all where none is chosen."""
     return chosen if model.contents.is_choice else dict.fromkeys(chosen, ENSEMBLE)
-
-
-def _keep_features(work: Work, selector: HarmonizedModel) -> None:
-    """Keep the selector's features of the validation and test images, for the report's map."""
-    size, features = work.study.training.batch_size, []
-    network = checked_cast(selector.network, SelectorNetwork)
-    for images in (
-        piece for part in (work.data.validation, work.data.test) if len(part) for piece in yield_pieces(part)
-    ):
-        features.append(compute_outputs(network.features, images, size, work.device))
-    if not features:
-        return
-    found = np.concatenate(features)
-    write_atomically(work.folder / "selector.npz", lambda stream: np.savez_compressed(stream, features=found))
 
 
 def _count_selector_outputs(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:

@@ -15,7 +15,7 @@ from silofl.data.volumes import Array, pad_to_size
 from silofl.models import HarmonizedModel
 from silofl.training.metrics import Score
 
-# In a site's folder of a run; the last one is written with a selector alone.
+# In a site's folder of a run; only release 0.4 wrote the last one, with a selector.
 SCORES, PICTURES, FEATURES = "scores.csv", "pictures.npz", "selector.npz"
 
 

@@ -1,26 +1,22 @@
 """What several hospitals say of one model, in tables and a sentence: each, over all, and how much they differ."""
 
 from collections.abc import Iterator
-from math import erfc, sqrt
 
-from silofl.core.gain import holm
 from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
-from silofl.core.roc import NORMAL_95
 from silofl.data.inventories import explain_withheld
 from silofl.inference.evaluations import (
     ALL,
     ECE,
     MISSING,
-    OF_OTHERS,
     SPECIFICITY,
-    THRESHOLD,
     UNIT_OF,
     Evaluations,
     HospitalEvaluation,
     has_unlike_classes,
 )
-from silofl_hospital.report.evaluation_page import LEVEL, RESEARCH, format_score, name_score
+from silofl_desk.report.facts import Fact, Words, list_sentences
+from silofl_hospital.report.evaluation_page import RESEARCH, format_score, name_score
 from silofl_hospital.report.page import Block, Heading, PageSection, Table, Text, make_section
 from silofl_hospital.report.tables import METRIC_NAMES, NOT_SAID, TextTable
 
@@ -32,10 +28,6 @@ NAMES = METRIC_NAMES | {
 }
 # The area under the ROC curve of a guess.
 CHANCE = 0.5
-CHOSEN_NOTE = (
-    "Sensitivity at {specificity:g} specificity, and its threshold: chosen at each hospital on these very cases; "
-    "expect a little less on others."
-)
 CALIBRATED_NOTE = (
     "ECE: calibration error, 0 = perfect. ECE if calibrated: the ECE of a perfectly calibrated model with the same "
     "probabilities in as many cases. Both depend on the number of cases, so there is no mean over hospitals."
@@ -55,38 +47,14 @@ def evaluations_section(found: Evaluations | None) -> PageSection | None:
     tables: list[Block] = []
     for heading, table in hospital_tables(found).items():
         tables += [Heading(heading), Table(table)] if heading else [Table(table)]
-    sentences: list[Block] = [Text(sentence) for sentence in _list_sentences(found)]
-    closing = [*(Text(note, "note") for note in _list_notes(found)), Text(RESEARCH)]
-    return make_section("hospitals", "Hospitals", "What hospitals say", sentences, tables, closing)
-
-
-def compare_groups(found: Evaluations) -> dict[tuple[str, str], tuple[PooledEstimate, float]]:
-    """Return group of cases and score -> its difference from the other groups, and Holm's p-value of no difference."""
-    known = {
-        (group, name): one
-        for group in found.divided
-        for name, one in found.pooled[group].items()
-        if one is not None and name.endswith(OF_OTHERS)
-    }
-    # The interval is a normal distribution's.
-    scales = {key: (one.interval[1] - one.interval[0]) / (2 * NORMAL_95) for key, one in known.items()}
-    corrected = holm({key: erfc(abs(one.value) / scales[key] / sqrt(2)) for key, one in known.items()})
-    return {key: (one, corrected[key]) for key, one in known.items()}
+    sentences: list[Block] = [Text(sentence) for sentence in list_sentences(EVALUATION_FACTS, found, "limit")]
+    notes = [Text(note, "note") for note in list_sentences(EVALUATION_FACTS, found, "note")]
+    return make_section("hospitals", "Hospitals", "What hospitals say", sentences, tables, notes, Text(RESEARCH))
 
 
 def list_chance(found: Evaluations) -> list[str]:
     """Return a sentence for each class, or finding, that the model tells no better than a guess, and for all."""
-    groups = found.labels
-    has_two = len(groups) == 1 or any(SPECIFICITY in found.pooled[group] for group in groups)
-    level = CHANCE if has_two else 1 / max(len(groups), 1)
-    said = [
-        f"the model may recognise {group} no better than chance: its AUROC over all hospitals may be {CHANCE:g}"
-        for group in groups
-        if _is_guess(found, group, "auroc", CHANCE)
-    ]
-    if _is_guess(found, ALL, "balanced_accuracy", level):
-        said.append(f"the model may be no better than chance: its balanced accuracy may be {level:.3g}, as of a guess")
-    return said
+    return list_sentences(EVALUATION_FACTS, found, "warning")
 
 
 def _is_guess(found: Evaluations, group: str, name: str, level: float) -> bool:
@@ -132,14 +100,6 @@ def _make_title(name: str, found: Evaluations, group: str) -> str:
     return NAMES.get(name) or name_score(name, found.pooled[group], found.specificity)
 
 
-def _list_notes(found: Evaluations) -> list[str]:
-    """Return how to read the numbers."""
-    is_chosen = any(THRESHOLD in scores for scores in found.pooled.values())
-    chosen = [CHOSEN_NOTE.format(specificity=found.specificity)] if is_chosen else []
-    chosen += [CALIBRATED_NOTE] if ECE in found.pooled[ALL] else []
-    return [*chosen, NOTE]
-
-
 def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
     estimate = one.scores.get(group, {}).get(name, MISSING)
     if name in (one.not_said or {}).get(group, ()):
@@ -152,67 +112,123 @@ def _format_pooled(one: PooledEstimate | None, name: str) -> str:
     return format_score(Estimate(one.value, one.interval, one.num_sites) if one else MISSING, name)
 
 
-def _list_sentences(found: Evaluations) -> Iterator[str]:
-    """Say which model was tested, and of the study's metric what hospitals have in common and how they differ."""
-    yield (
-        f"Model {found.fingerprint[:16]} of study {found.model}, tested on the own test cases of {len(found.sites)} "
-        f"hospital{'s' * (len(found.sites) != 1)}; nothing was trained."
-    )
-    if unchecked := [site for site, one in found.sites.items() if not one.is_checked]:
-        yield (
-            f"No record of the images that the model learnt from is at {', '.join(unchecked)}: right for a hospital "
-            "that took no part in the training; of another nobody has checked that its test images are not among them."
-        )
-    if found.quality:
-        yield f"What these models can do: {found.quality}."
-    for group, threshold in (found.called_from or {}).items():
-        yield (
-            f"The model calls {group} from a probability of {threshold:.3g} on, chosen on validation data where it was "
-            "trained: the sensitivity and specificity of its answers are at that."
-        )
-    if found.temperature != 1:
-        yield f"Probabilities and ECE are after the model's temperature, {found.temperature:.2f}."
-    for group in found.pooled:
-        some = {site: one.scores[group] for site, one in found.sites.items() if group not in (one.not_said or {})}
-        silent = [site for site, scores in some.items() if all(one.value is None for one in scores.values())]
-        if silent and group in found.labels:
-            yield (
-                f"No score of {group} at {', '.join(silent)}: it is in none of the test cases there, or nobody drew "
-                "it; the numbers over all cases are of the other labels."
-            )
-    for site, one in found.sites.items():
-        if one.not_said:
-            yield f"{site} withholds the numbers marked so: {explain_withheld(one.least)}."
-    unlike = [NAMES.get(name, name) for name in found.pooled[ALL] if has_unlike_classes(found.sites, name)]
-    if unlike:
-        yield (
-            f"{' and '.join(unlike)}: a mean over the classes of a hospital's test cases; hospitals have different "
-            "classes, so that these values must not be compared or averaged; compare class by class."
-        )
-    differences = compare_groups(found)
-    for (group, score), (one, p_value) in differences.items():
-        if p_value < LEVEL:
-            side = "lower" if one.value < 0 else "higher"
-            yield (
-                f"{score.removesuffix(OF_OTHERS)} is {side} for {group} than for the other groups, over "
-                f"{one.num_sites} hospitals: {_format_pooled(one, score)}, p {p_value:.2g} (Holm)."
-            )
-    if found.divided and not any(p_value < LEVEL for _, p_value in differences.values()):
-        yield f"No group differs from the others beyond chance, in {len(differences)} comparisons (Holm)."
+def _find_guessed_groups(found: Evaluations) -> list[Words]:
+    return [{"group": group} for group in found.labels if _is_guess(found, group, "auroc", CHANCE)]
+
+
+def _find_guess(found: Evaluations) -> list[Words]:
+    groups = found.labels
+    has_two = len(groups) == 1 or any(SPECIFICITY in found.pooled[group] for group in groups)
+    level = CHANCE if has_two else 1 / max(len(groups), 1)
+    return [{"level": level}] if _is_guess(found, ALL, "balanced_accuracy", level) else []
+
+
+def _find_model(found: Evaluations) -> list[Words]:
+    hospitals = f"{len(found.sites)} hospital{'s' * (len(found.sites) != 1)}"
+    quality = f" What these models can do: {found.quality}." if found.quality else ""
+    return [{"fingerprint": found.fingerprint[:16], "model": found.model, "hospitals": hospitals, "quality": quality}]
+
+
+def _find_unchecked(found: Evaluations) -> list[Words]:
+    sites = [site for site, one in found.sites.items() if not one.is_checked]
+    return [{"sites": ", ".join(sites)}] if sites else []
+
+
+def _find_thresholds(found: Evaluations) -> list[Words]:
+    return [{"group": group, "threshold": threshold} for group, threshold in (found.called_from or {}).items()]
+
+
+def _find_absent_labels(found: Evaluations) -> Iterator[Words]:
+    for group in found.labels:
+        said = {site: one.scores[group] for site, one in found.sites.items() if group not in (one.not_said or {})}
+        sites = [site for site, scores in said.items() if all(one.value is None for one in scores.values())]
+        if sites:
+            yield {"group": group, "sites": ", ".join(sites)}
+
+
+def _find_withheld(found: Evaluations) -> list[Words]:
+    return [{"site": site, "why": explain_withheld(one.least)} for site, one in found.sites.items() if one.not_said]
+
+
+def _find_unlike(found: Evaluations) -> list[Words]:
+    names = [NAMES.get(name, name) for name in found.pooled[ALL] if has_unlike_classes(found.sites, name)]
+    return [{"names": " and ".join(names)}] if names else []
+
+
+def _find_spread(found: Evaluations) -> list[Words]:
+    """Return what hospitals have in common and how they differ, in the study's metric."""
     name, one = next(iter(found.pooled[ALL].items()))
-    metric = NAMES.get(name, name)
-    if one is None and metric in unlike:
-        return
     if one is None:
-        yield f"Whether hospitals differ in {metric} is not known: fewer than 2 have an interval."
-        return
+        return []
     values = [scores.value for site in found.sites.values() if (scores := site.scores[ALL][name]).value is not None]
-    share = f"{one.i_squared:.0%}"
-    spread = (
-        "alone may explain that difference" if share == "0%" else f"does not explain {share} of that difference (I^2)"
-    )
-    yield (
-        f"{metric} is {_format_pooled(one, name)} over {one.num_sites} hospitals, and {min(values):.3f} to "
-        f"{max(values):.3f} at single ones. Chance {spread}; Cochran's Q is {one.q:.2f}, p {one.p_value:.2g} (small = "
-        f"the hospitals differ). The standard deviation between hospitals is about {one.tau:.3f}."
-    )
+    words = {"metric": NAMES.get(name, name), "value": _format_pooled(one, name), "number": one.num_sites}
+    words |= {"low": min(values), "high": max(values), "share": f"{one.i_squared:.0%}", "p": one.p_value}
+    return [words | {"tau": one.tau}]
+
+
+EVALUATION_FACTS: tuple[Fact[Evaluations], ...] = (
+    Fact(
+        "limit",
+        "reader",
+        _find_model,
+        "Model {fingerprint} of study {model}, tested on the own test cases of {hospitals}; nothing was "
+        "trained.{quality}",
+    ),
+    Fact(
+        "limit",
+        "hospital",
+        _find_unchecked,
+        "No record of the images that the model learnt from is at {sites}: right for a hospital that took no part in "
+        "the training; of another nobody has checked that its test images are not among them.",
+    ),
+    Fact(
+        "limit",
+        "reader",
+        _find_thresholds,
+        "The model calls {group} from a probability of {threshold:.3g} on, chosen on validation data where it was "
+        "trained: the sensitivity and specificity of its answers are at that.",
+    ),
+    Fact(
+        "limit",
+        "reader",
+        lambda found: [{"temperature": found.temperature}] if found.temperature != 1 else [],
+        "Probabilities and ECE are after the model's temperature, {temperature:.2f}.",
+    ),
+    Fact(
+        "limit",
+        "hospital",
+        _find_absent_labels,
+        "No score of {group} at {sites}: it is in none of the test cases there, or nobody drew it; the numbers over "
+        "all cases are of the other labels.",
+    ),
+    Fact("limit", "hospital", _find_withheld, "{site} withholds the numbers marked so: {why}."),
+    Fact(
+        "limit",
+        "reader",
+        _find_unlike,
+        "{names}: a mean over the classes of a hospital's test cases; hospitals have different classes, so that these "
+        "values must not be compared or averaged; compare class by class.",
+    ),
+    Fact(
+        "limit",
+        "reader",
+        _find_spread,
+        "{metric} is {value} over {number} hospitals, and {low:.3f} to {high:.3f} at single ones. Chance does not "
+        "explain {share} of that difference (I^2; 0 % = chance alone may explain it); p of Cochran's Q is {p:.2g} "
+        "(small = the hospitals differ). The standard deviation between hospitals is about {tau:.3f}.",
+    ),
+    Fact(
+        "warning",
+        "lead",
+        _find_guessed_groups,
+        f"the model may recognise {{group}} no better than chance: its AUROC over all hospitals may be {CHANCE:g}",
+    ),
+    Fact(
+        "warning",
+        "lead",
+        _find_guess,
+        "the model may be no better than chance: its balanced accuracy may be {level:.3g}, as of a guess",
+    ),
+    Fact("note", "reader", lambda found: ECE in found.pooled[ALL], CALIBRATED_NOTE),
+    Fact("note", "reader", lambda found: True, NOTE),
+)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from math import ceil
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from silofl.federation.results import Results
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import MODEL_NAMES, case_metric
@@ -31,7 +29,6 @@ from silofl_hospital.report.canvas import (
 )
 from silofl_hospital.report.outlines import (
     CaseColumn,
-    Window,
     draw_cases,
     grey_window,
     make_trimmed_image,
@@ -47,18 +44,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-T = TypeVar("T")
-# Hospital -> seed -> what it has.
-BySeed = Mapping[str, Mapping[int | None, T]]
-# As many as can be read on a phone.
+# Hospital -> seed -> its choice.
+BySeed = Mapping[str, Mapping[int | None, Joined]]
+# As many as a reader compares at a glance.
 SITES_IN_A_ROW = 3
 HOSPITALS_CAPTION = (
-    "Test {} at each hospital. {}If the square is left of the circle, the federated model is worse than training alone."
-)
-INTERVAL_CAPTION = (
-    "The line is the 95 % interval of the federated model over the hospital's test patients, in one start. It is "
-    "missing with fewer than 6 test patients, and if the mean difference per patient is not the difference of the two "
-    "points. "
+    "If the square is left of the circle, the federated model is worse than training alone. The line is the 95 % "
+    "interval of the federated model over the hospital's test patients, in one start. It is missing with fewer than 6 "
+    "test patients, and if the mean difference per patient is not the difference of the two points."
 )
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {
@@ -80,30 +73,11 @@ def case_images(run: RunRecords) -> list[PageImage]:
     return [case_image(site, shown, run.labels, run.metric) for site, shown in run.pictures.items()]
 
 
-def normalization_images(run: RunRecords) -> list[PageImage]:
-    """Draw the sites' images before and after amplitude normalisation; none where it changed nothing."""
-    if not any(shown.is_normalized for shown in run.pictures.values()):
-        return []
-    window = shared_window(run.pictures)
-    sites = list(run.pictures)
-    per_row = ceil(len(sites) / ceil(len(sites) / SITES_IN_A_ROW))
-    rows = [sites[i : i + per_row] for i in range(0, len(sites), per_row)]
-    return [
-        normalization_image(number, {site: run.pictures[site] for site in row}, window)
-        for number, row in enumerate(rows, 1)
-    ]
-
-
 def case_ranks(pictures: CasePictures) -> dict[int, str]:
     """Return place -> worst, median or best of the pictures of different cases."""
     places = pictures.ranked_places
     ranks = ["worst", *["median"] * (len(places) - 2), "best"] if len(places) > 1 else ["only case"]
     return dict(zip(places, ranks, strict=True))
-
-
-def shared_window(pictures: Mapping[str, CasePictures]) -> Window:
-    """Return the grey scale that all sites' images share, before and after."""
-    return grey_window([images for shown in pictures.values() for images in (shown.images, shown.normalized)])
 
 
 def case_image(site: str, shown: CasePictures, labels: Mapping[int, str], metric: str) -> PageImage:
@@ -131,30 +105,33 @@ def case_image(site: str, shown: CasePictures, labels: Mapping[int, str], metric
     return make_trimmed_image(plot, alt, site)
 
 
-def normalization_image(number: int, pictures: Mapping[str, CasePictures], window: Window) -> PageImage:
-    """Draw one case of each site before and after amplitude normalisation, all with the same grey scale."""
+def normalization_image(run: RunRecords) -> PageImage | None:
+    """Draw one case of the first sites before and after amplitude normalisation; None where it changed nothing."""
+    pictures = dict([*run.pictures.items()][:SITES_IN_A_ROW])
+    if not any(shown.is_normalized for shown in pictures.values()):
+        return None
+    # All images share one grey scale.
+    window = grey_window([images for shown in pictures.values() for images in (shown.images, shown.normalized)])
     places = {site: shown.ranked_places[len(shown.ranked_places) // 2] for site, shown in pictures.items()}
-
-    def draw(width: float) -> Figure:
-        # Few enough for any width.
-        figure, grid = make_panels(2, len(pictures), panel_inches(2, len(pictures)), "compressed")
-        for column, (site, shown) in enumerate(pictures.items()):
-            show_image(grid[0, column], shown.images[places[site]], window)
-            show_image(grid[1, column], shown.normalized[places[site]], window)
-            write_title(grid[0, column], site, str(shown.cases[places[site]]))
-        name_rows(grid[:, 0], ("before", "after"))
-        return figure
-
     rows = [
         (site, str(one.cases[place]), float(one.images[place].mean()), float(one.normalized[place].mean()))
         for place, (site, one) in zip(places.values(), pictures.items(), strict=True)
     ]
+
+    def draw(width: float) -> Figure:
+        # Few enough for any width.
+        figure, grid = make_panels(2, len(pictures), panel_inches(2, len(pictures)), "compressed")
+        for column, (site, shown) in zip(grid.T, pictures.items(), strict=True):
+            show_image(column[0], shown.images[places[site]], window)
+            show_image(column[1], shown.normalized[places[site]], window)
+            write_title(column[0], site, str(shown.cases[places[site]]))
+        name_rows(grid[:, 0], ("before", "after"))
+        return figure
+
     means = ", ".join(f"{site} {before:.2f} before and {after:.2f} after" for site, _, before, after in rows)
-    caption = f"Before and after amplitude normalisation: black is {window[0]:.2f}, white {window[1]:.2f} everywhere."
-    plot = Plot(f"normalization_{number}", ("site", "case", "mean_before", "mean_after"), rows, draw)
-    return make_trimmed_image(
-        plot, f"One test image per site, before and after amplitude normalisation; its mean: {means}.", caption
-    )
+    plot = Plot("normalization", ("site", "case", "mean_before", "mean_after"), rows, draw)
+    alt = f"One test image per site, before and after amplitude normalisation; its mean: {means}."
+    return make_trimmed_image(plot, alt, "Before and after amplitude normalisation, with one grey scale.")
 
 
 def own_value(shown: CasePictures, place: int) -> float | None:
@@ -174,34 +151,25 @@ def hospitals_image(rows: RowRuns) -> PageImage | None:
         return None
     metric = next(iter(chosen.values()))[0].metric
     has_intervals = metric == case_metric(metric)
-    methods = {name: _group_by_hospital(runs, lambda one: one.joining) for name, runs in chosen.items()}
-    local = {name: _group_by_hospital(runs, _known_values) for name, runs in rows.items() if _are_local(runs)}
-    found = [
+    methods = {name: _group_by_hospital(runs) for name, runs in chosen.items()}
+    values = [
         (name, site, seed, *map(one.shown, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
         for name, sites in methods.items()
         for site, seeds in sites.items()
         for seed, one in seeds.items()
     ]
-    found += [
-        (name, site, seed, *(value if model == LOCAL else None for model in MODEL_NAMES), None, None, None, None)
-        for name, sites in local.items()
-        for site, seeds in sites.items()
-        for seed, value in seeds.items()
-    ]
     gain = "gain" if has_intervals else f"{case_metric(metric)}_gain"
     columns = ("method", "hospital", "seed", *MODEL_NAMES.values(), gain, f"{gain}_low", f"{gain}_high", "verdict")
-    plot = Plot("hospitals", columns, found, partial(_draw_hospitals, methods | local, metric, has_intervals))
+    plot = Plot("hospitals", columns, values, partial(_draw_hospitals, methods, metric, has_intervals))
     described = "; ".join(_describe_method(name, runs) for name, runs in chosen.items())
-    caption = HOSPITALS_CAPTION.format(metric, INTERVAL_CAPTION * has_intervals)
+    caption = f"Test {metric} at each hospital. {HOSPITALS_CAPTION}"
     return make_image(plot, f"Test {metric}, mean over the hospitals: {described}.", caption)
 
 
-def _draw_hospitals(
-    shown: Mapping[str, BySeed[Joined | float]], metric: str, has_intervals: bool, width: float
-) -> Figure:
+def _draw_hospitals(shown: Mapping[str, BySeed], metric: str, has_intervals: bool, width: float) -> Figure:
     """Draw a panel per method with a line per hospital, all with one scale, or a small loss would look large."""
     hospitals = list(dict.fromkeys(site for sites in shown.values() for site in sites))
-    lines = sum(max(len(sites.get(one, ())) for sites in shown.values()) for one in hospitals)
+    lines = sum(max(len(sites.get(site, ())) for sites in shown.values()) for site in hospitals)
     height = 0.75 + LEAST_LINE * max(lines, 1.6 * len(hospitals))
     figure, panels = lay_out_panels(len(shown), width, height, shares_y=True)
     panels[0].set_yticks(range(len(hospitals)), [escape_math(site) for site in hospitals])
@@ -214,36 +182,29 @@ def _draw_hospitals(
             for number, one in enumerate(seeds.values()):
                 # Seeds of one hospital lie below one another.
                 place = hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5
-                if has_intervals and isinstance(one, Joined):
+                if has_intervals:
                     _draw_interval(axes, place, one)
                 for model, style in MODEL_POINTS.items():
-                    value = one.shown(model) if isinstance(one, Joined) else one if model == LOCAL else None
+                    value = one.shown(model)
                     if value is not None:
                         axes.plot(value, place, linestyle="", clip_on=False, **style)
         axes.sharex(panels[0])
     panels[0].autoscale(axis="x")
     handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
-    names = [*map(MODEL_NAMES.__getitem__, MODEL_POINTS)]
-    found = (one for sites in shown.values() for seeds in sites.values() for one in seeds.values())
-    if has_intervals and any(isinstance(one, Joined) and _has_interval(one) for one in found):
-        handles, names = [*handles, make_legend_handle(**INTERVAL)], [*names, "95 % interval"]
+    names = [MODEL_NAMES[model] for model in MODEL_POINTS]
+    if has_intervals:
+        handles.append(make_legend_handle(**INTERVAL))
+        names.append("95 % interval")
     draw_legend(figure, handles, names)
     return figure
 
 
-def _group_by_hospital(runs: Sequence[RunRecords], read: Callable[[Results], Mapping[str, T]]) -> BySeed[T]:
-    found = {run.results.seed: read(run.results) for run in runs}
-    sites = dict.fromkeys(site for of_seed in found.values() for site in of_seed)
-    return {site: {seed: of_seed[site] for seed, of_seed in found.items() if site in of_seed} for site in sites}
-
-
-def _are_local(runs: Sequence[RunRecords]) -> bool:
-    """Return whether each hospital trains alone in a row's runs, without a choice."""
-    return all(run.results.recipe.get("stays_home") == "everything" and not run.results.joining for run in runs)
-
-
-def _known_values(results: Results) -> dict[str, float]:
-    return {site: value for site, value in results.values.items() if value is not None}
+def _group_by_hospital(runs: Sequence[RunRecords]) -> BySeed:
+    found: dict[str, dict[int | None, Joined]] = {}
+    for run in runs:
+        for site, one in (run.results.joining or {}).items():
+            found.setdefault(site, {})[run.results.seed] = one
+    return found
 
 
 def _describe_method(name: str, runs: Sequence[RunRecords]) -> str:
@@ -268,15 +229,11 @@ def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
     return {model: mean_of_known(run.results.joining_means[model] for run in runs) for model in MODEL_NAMES}
 
 
-def _has_interval(one: Joined) -> bool:
-    """Return whether a site's interval is known, and of the difference of its two points."""
-    local, federated = one.shown(LOCAL), one.shown(SHIFTED)
-    is_known = None not in (local, federated, one.low, one.high, one.difference)
-    # Of a metric that no single patient has it is another.
-    return is_known and abs(federated - local - one.difference) < SAME
-
-
 def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
-    if _has_interval(one):
-        local = one.shown(LOCAL)
+    """Draw a site's interval, where it is known and of the difference of its two points."""
+    local, federated = one.shown(LOCAL), one.shown(SHIFTED)
+    if local is None or federated is None or one.low is None or one.high is None or one.difference is None:
+        return
+    # Of a metric that no single patient has it is another.
+    if abs(federated - local - one.difference) < SAME:
         axes.plot(np.clip([local + one.low, local + one.high], 0, 1), [place, place], **INTERVAL)

@@ -1,6 +1,6 @@
 """The page of one run, ``report.html``: what its records say, section by section."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os.path import relpath
 from pathlib import Path
 from urllib.parse import quote
@@ -11,26 +11,28 @@ from silofl.federation.cautions import list_cautions
 from silofl.federation.ledger import Round
 from silofl.federation.missing_parts import describe_complete_model, describe_missing_part
 from silofl.federation.results import UNFINISHED
-from silofl.training.joined import FEDERATED
 from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.left_out_site import unseen_section
-from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
+from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_image
 from silofl_desk.report.result_tables import (
     calling_table,
-    describe_round,
     label_table,
     name_models,
     site_table,
     tested_sites,
 )
-from silofl_desk.report.round_tables import participation_table, software_table, traffic_table
-from silofl_desk.report.rounds import (
-    curve_images,
-    is_validated_with_selector,
-    weights_image,
+from silofl_desk.report.round_tables import participation_table
+from silofl_desk.report.rounds import curve_images
+from silofl_desk.report.run_records import (
+    RunRecords,
+    SiteWeights,
+    all_settings,
+    data_doubts,
+    data_table,
+    list_result_rows,
+    read_run,
 )
-from silofl_desk.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
 from silofl_desk.report.super_model_page import super_model_sections
 from silofl_hospital.report.metrics import metric_sentence
 from silofl_hospital.report.page import (
@@ -38,13 +40,9 @@ from silofl_hospital.report.page import (
     Banner,
     Block,
     Blocks,
-    Code,
     Fold,
     Group,
     Heading,
-    HeatCell,
-    HeatRow,
-    HeatTable,
     Items,
     Page,
     PageSection,
@@ -59,7 +57,7 @@ from silofl_hospital.report.page import (
     make_section,
     write_with_files,
 )
-from silofl_hospital.report.tables import MISSING, TextTable, format_count, format_duration, format_number
+from silofl_hospital.report.tables import MISSING, TextTable, format_number
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 SEVERITY = ("good", "warning", "bad")
@@ -67,20 +65,11 @@ MEANS_NOTE = (
     "The mean gives each site the same weight, the pooled value each test case; the spread is the standard deviation "
     "over sites. Each column's mean is over the sites that have a value in it."
 )
-SUPER_NOTE = Markup(
-    "The values are those of the super model; its single models are under "
-    '<a href="#models-of-sites">Models of the sites</a>.'
-)
-SELECTOR_NOTE = (
-    " The validation that chooses the round has no threshold gamma: a case counts with the site's personalised model "
-    "if the selector chooses this site, else with the global model."
-)
 PICTURES_NOTE = (
     "Each site's worst, median and best test case. The slice with the largest truth is shown, in the site's own grey "
-    "scale; the value is of the whole case. "
+    "scale; the value is of the whole case. Prediction, or federated: the model that the run tests. Own: the site's "
+    "own model, at its decision threshold."
 )
-PREDICTION_NOTE = "Prediction: the model that the run tests."
-OWN_NOTE = "Own: the site's own model, at its decision threshold. Federated: the model that the run tests, at 0.5."
 PARTICIPATION_NOTE = (
     "Rounds in which the server asked the site, in which its update was mixed, and in which it was not."
 )
@@ -89,15 +78,17 @@ DATA_NOTE = (
     "a real federation only the sites know all of these numbers. Patients are unknown if a site's dataset.json names "
     "none."
 )
+DISTANCES_NOTE = (
+    "Distances between the sites' statistics ({}; layers: {}); the darker, the closer, and the more weight. A site "
+    "that shares no statistics has no distance, and listens to all sites equally."
+)
 NO_ROUND = Text("No round has finished.")
 NO_DATA = Text("No site has reported on its data.")
-SUPER_MODEL_FOLDER = Markup(
-    "In the run's folder, <code>supermodel/</code> holds all models and the selector, with a README.md of its own."
+NO_MODEL = Text("The run's folder holds no model.")
+MODEL = Markup("<code>model/</code> holds {}; its <code>README.md</code> says how to load it. {}")
+SUPER_MODEL = Text(
+    Markup("<code>supermodel/</code> holds all models and the rule that chooses between them, for silofl predict.")
 )
-LOAD_SUPER_MODEL = """from silofl.inference import SuperModel
-
-prediction = SuperModel.load("supermodel").predict("scan.nii.gz")
-print(prediction.model, prediction.scores)"""
 
 
 def write_report(run: Path) -> Path:
@@ -116,42 +107,33 @@ def write_report(run: Path) -> Path:
 
 def make_run_page(run: RunRecords) -> Page:
     """Prepare the page of a run."""
-    sections = (
-        unseen_section(run.unseen, _name_row(run)),
-        _joining_section(run),
-        evaluations_section(run.evaluations),
-        _results_section(run) if run.results.tests or not run.results.is_evaluation else None,
-        *(() if run.results.is_evaluation else _training_sections(run)),
-        # Of a network's evaluation no more is known than the hospitals' table has.
-        _data_section(run) if run.data or not run.results.is_evaluation else None,
-        _recipe_section(run),
-        _software_section(run),
-    )
+    is_evaluation = run.results.is_evaluation
+    sections: list[PageSection | None] = [unseen_section(run.unseen, _name_row(run)), _joining_section(run)]
+    sections.append(evaluations_section(run.evaluations))
+    if run.results.tests or not is_evaluation:
+        sections.append(_results_section(run))
+    if not is_evaluation:
+        sections += [_training_section(run), _pictures_section(run), *super_model_sections(run)]
+        sections += [_sites_section(run), _weights_section(run), _loading_section(run)]
+    # Of a network's evaluation no more is known than the hospitals' table has.
+    if run.data or not is_evaluation:
+        sections.append(_data_section(run))
+    sections.append(_recipe_section(run))
+    caveats = [Banner("warning", "CAUTION", caveat) for caveat in sentences.caveats(run.results)]
     return Page(
         title=run.results.study,
-        kicker=f"Report of a federated {'evaluation' if run.results.is_evaluation else 'training'}",
+        kicker=f"Report of a federated {'evaluation' if is_evaluation else 'training'}",
         subtitle=_subtitle(run),
-        opening=[
-            _status_banner(run),
-            *(Banner("warning", "CAUTION", caveat) for caveat in sentences.caveats(run.results)),
-        ],
+        opening=[_status_banner(run), *caveats],
         sections=[section for section in sections if section],
         footer=f"Made from the run's folder {run.path}. The page holds all it shows and loads nothing.",
     )
 
 
-def _training_sections(run: RunRecords) -> list[PageSection | None]:
-    """Return what a run without a round has not."""
+def _training_section(run: RunRecords) -> PageSection:
+    curves = [Picture(image) for image in curve_images(run)] or [NO_ROUND]
     cautions = [Banner("warning", "CAUTION", caution) for caution in list_cautions(run.ledger)]
-    return [
-        make_section("training", "Training", "Training", list(map(Picture, curve_images(run))) or NO_ROUND, cautions),
-        _pictures_section(run),
-        *super_model_sections(run),
-        _traffic_section(run),
-        _sites_section(run),
-        make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run)),
-        _loading_section(run),
-    ]
+    return make_section("training", "Training", "Training", curves, cautions)
 
 
 def page_address(page: Path, folder: Path) -> str | None:
@@ -182,9 +164,7 @@ def _name_row(run: RunRecords) -> str:
 
 def _subtitle(run: RunRecords) -> list[str]:
     results = run.results
-    parts = []
-    if results.algorithm:
-        parts.append(f"{results.algorithm}, preset {results.preset}")
+    parts = [f"{results.algorithm}, preset {results.preset}"] if results.algorithm else []
     parts.append(results.run or run.path.name)
     if run.ledger and run.ledger[0].started_at:
         parts.append(f"started {run.ledger[0].started_at[:16].replace('T', ' ')} UTC")
@@ -197,14 +177,11 @@ def _status_banner(run: RunRecords) -> Banner:
     chance = list_chance(run.evaluations) if run.evaluations else []
     found += [("warning", sentence) for sentence in chance]
     # The worst of all: a run that is complete may have no good model.
-    tones = [TONES[results.status], *(tone for tone, _ in found), *["warning"] * sentences.is_guessing(results)]
+    tones = [TONES[results.status], *(tone for tone, _ in found)]
+    if sentences.is_guessing(results):
+        tones.append("warning")
     tone = max(tones, key=SEVERITY.index)
-    reasons = [
-        *results.reasons,
-        *sentences.left_sentences(results),
-        *sentences.withheld_sentences(results),
-        *(sentence for _, sentence in found),
-    ]
+    reasons = [*results.reasons, *(sentence for _, sentence in found)]
     lead = sentences.lead_sentence(results)
     if results.status == UNFINISHED:
         sentence = sentences.unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
@@ -212,20 +189,17 @@ def _status_banner(run: RunRecords) -> Banner:
     remedy = sentences.remedy_sentence(run.path, results.status, run.is_simulation)
     remedy = remedy or sentences.more_rounds_sentence(run.path, results, run.ledger)
     sentence = " ".join(filter(None, (sentences.status_sentence(results), sentences.early_sentence(results))))
-    title = f"{results.status}, AND NO BETTER THAN CHANCE" if chance else results.status
-    return Banner(tone, title, sentence, reasons, remedy, lead)
+    return Banner(tone, results.status, sentence, reasons, remedy, lead)
 
 
 def _joining_section(run: RunRecords) -> PageSection | None:
-    """Say what joining gave each site; None without a choice, and without a reason why there is none."""
+    """Say what joining gave each site; None without a choice."""
     results, table = run.results, sentences.joining_table(run.results)
-    if not (table or results.unchosen):
+    if table is None:
         return None
-    sentence = sentences.lead_sentence(results)
-    details = make_items(sentences.joining_details(results))
-    explained = [Table(table), details, make_note(sentences.joining_note(results))] if table else [Text(sentence)]
     image = make_picture(hospitals_image({_name_row(run): [run]}))
-    return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
+    note = make_note(sentences.joining_note(results))
+    return make_section("joining", "Does joining pay?", "Does joining pay?", image, Table(table), note)
 
 
 def _results_section(run: RunRecords) -> PageSection:
@@ -237,53 +211,23 @@ def _results_section(run: RunRecords) -> PageSection:
         "Results",
         "Results by site",
         Tiles(_headline(run)),
-        _site_blocks(run) if results.sites else Text("No site has tested a model."),
-        make_note(f"{metric_sentence(results.metric, results.has_findings)}{regions}", results.metric or MISSING),
-        [Heading("By label"), Table(by_label), make_note(sentences.label_sentence(results))] if by_label else None,
-        [Heading("Calibration"), Table(calling), make_note(sentences.calling_sentence(results))] if calling else None,
-    )
-
-
-def _site_blocks(run: RunRecords) -> Blocks:
-    """Return the values by site, with the notes on them that the run needs."""
-    results, found = run.results, run.results.super_model
-    super_note = SUPER_NOTE + (SELECTOR_NOTE if is_validated_with_selector(run) else "")
-    return [
-        Table(site_table(results)),
+        Table(site_table(results)) if results.sites else Text("No site has tested a model."),
         make_note(f"{results.model or MISSING}. {MEANS_NOTE}", "Model"),
-        *(make_note(text, name) for name, text in sentences.list_result_notes(results).items()),
-        make_note(super_note if found and results.tests else ""),
-    ]
+        make_note(f"{metric_sentence(results.metric, results.has_findings)}{regions}", results.metric or MISSING),
+        [make_note(text, name) for name, text in sentences.list_result_notes(results).items()],
+        [Heading("By label"), Table(by_label), make_note(sentences.label_sentence(results))] if by_label else None,
+        [Heading("Calibration"), Table(calling), make_note(sentences.CALLINGS)] if calling else None,
+    )
 
 
 def _headline(run: RunRecords) -> list[tuple[str, str]]:
-    """Return the numbers at the top of the report, without those that are missing."""
-    results = run.results
-    planned = f" of {results.rounds}" if results.rounds else ""
-    num_sites = len(results.joining or ())
-    of_sites = f"mean over {num_sites} site{'s' * (num_sites != 1)}"
-    models = name_models((results.joining or {}).values())
-    # Beside no column "federated".
-    models |= {FEDERATED: f"federated {models[FEDERATED]}"} if FEDERATED in models else {}
+    """Return the numbers at the top of the report."""
+    results, joining = run.results, run.results.joining or {}
+    of_sites = f"mean over {len(joining)} site{'s' * (len(joining) != 1)}"
     means = results.joining_means
-    joined = [(f"{name}, {of_sites}", format_number(means[one])) for one, name in models.items() if one in means]
-    rounds = (
-        ("reported round", describe_round(results))
-        if results.status != UNFINISHED
-        else ("best round so far", format_count(run.best_round)),
-        ("rounds finished", f"{len(run.ledger)}{planned}"),
-    )
-    facts = [
-        *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
-        *(() if results.is_evaluation else rounds),
-        ("sites", format_count(len(run.sites) or None)),
-        ("test cases", format_count(sum(one.num_cases for one in results.tests.values()) or None)),
-        (
-            "time of all rounds",
-            format_duration(sum(record.seconds for record in run.ledger)) if run.ledger else MISSING,
-        ),
-    ]
-    return [(name, value) for name, value in facts if value != MISSING]
+    facts = [(f"{name}, {of_sites}", means[model]) for model, name in name_models(joining.values()).items() if joining]
+    facts = facts or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", results.mean)]
+    return [(name, format_number(value)) for name, value in facts if value is not None]
 
 
 def _pictures_section(run: RunRecords) -> PageSection | None:
@@ -291,26 +235,9 @@ def _pictures_section(run: RunRecords) -> PageSection | None:
     if not run.pictures:
         return None
     cases = [Picture(image, "titled shrink") for image in case_images(run)]
-    normalized = [Picture(image, "shrink") for image in normalization_images(run)]
-    return make_section(
-        "pictures",
-        "Pictures",
-        "Pictures",
-        [make_note(PICTURES_NOTE + _explain_rows(run)), Group(cases, "grid")] if cases else None,
-        [Heading("What the network sees"), *normalized] if normalized else None,
-    )
-
-
-def _explain_rows(run: RunRecords) -> str:
-    """Say whose outlines the rows of the pictures have."""
-    rows = dict.fromkeys(PREDICTION_NOTE if shown.own is None else OWN_NOTE for shown in run.pictures.values())
-    return " ".join(rows)
-
-
-def _traffic_section(run: RunRecords) -> PageSection:
-    if not run.ledger:
-        return make_section("traffic", "Traffic", "Traffic", NO_ROUND)
-    return make_section("traffic", "Traffic", "Traffic", Table(traffic_table(run.ledger, run.sites), ""))
+    normalized = make_picture(normalization_image(run), "shrink")
+    folded = Fold("What the network sees", [normalized]) if normalized else None
+    return make_section("pictures", "Pictures", "Pictures", make_note(PICTURES_NOTE), Group(cases, "grid"), folded)
 
 
 def _sites_section(run: RunRecords) -> PageSection:
@@ -325,38 +252,65 @@ def _sites_section(run: RunRecords) -> PageSection:
     )
 
 
+def _weights_section(run: RunRecords) -> PageSection:
+    return make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run))
+
+
 def _weight_blocks(run: RunRecords) -> Blocks:
-    """Show the weights that statistics gave, otherwise those of the last round."""
-    if run.site_weights:
-        last = run.site_weights[-1]
-        note = (
-            f"Computed after {last.round} rounds. In a round without some sites, the others share their weight. For "
-            "this each site sent these statistics, and no image."
-        )
-        return [Picture(weights_image(last)), make_note(note)]
+    """Show the weights of the last round, and the distances that gave them where statistics did."""
     if run.results.recipe.get("stays_home") == "everything":
         return [Text("No model is mixed: each site trains alone.")]
     table = weights_table(run.ledger)
     if table is None:
         return [NO_ROUND]
     note = f"How much each site's update counts in round {run.ledger[-1].round}, the last: a row sums to 1."
-    found = run.results.super_model
-    of_models = " These are the weights of the personalised models." if found and run.results.tests else ""
-    return [table, make_note(note + of_models)]
+    blocks: list[Block | None] = [table, make_note(note)]
+    if run.site_weights:
+        last = run.site_weights[-1]
+        blocks += [distances_table(last), make_note(DISTANCES_NOTE.format(last.source, last.layers))]
+    return blocks
 
 
-def weights_table(ledger: Sequence[Round]) -> HeatTable | None:
+def weights_table(ledger: Sequence[Round]) -> Table | None:
     """Return the weights of the last round; equal rows become one, ``every site``; None before the first round."""
     if not ledger or not ledger[-1].weights:
         return None
     weights = ledger[-1].weights
-    columns = list(next(iter(weights.values())))
-    rows = [
-        HeatRow(listener, [HeatCell(format_number(row.get(site)), row.get(site)) for site in columns])
-        for listener, row in weights.items()
-    ]
-    is_shared = all(row == next(iter(weights.values())) for row in weights.values())
-    return HeatTable("listener", columns, [HeatRow("every site", rows[0].cells)] if is_shared else rows)
+    first = next(iter(weights.values()))
+    if all(row == first for row in weights.values()):
+        weights = {"every site": first}
+    rows = {listener: [row.get(site) for site in first] for listener, row in weights.items()}
+    return heat_table("listener", list(first), rows)
+
+
+def distances_table(shown: SiteWeights) -> Table:
+    """Return the distances between sites, the darker, the closer."""
+    largest = max((value for row in shown.distances for value in row if value is not None), default=0.0) or 1.0
+    rows = dict(zip(shown.sites, shown.distances, strict=True))
+    return heat_table("site", shown.sites, rows, lambda value: 1 - value / largest)
+
+
+def heat_table(
+    corner: str,
+    columns: Sequence[str],
+    rows: Mapping[str, Sequence[float | None]],
+    darken: Callable[[float], float] = lambda value: value,
+) -> Table:
+    """Return a table of numbers whose cells are the darker, the larger their share.
+
+    Args:
+        corner: Head of the rows' names.
+        columns: Heads of the numbers.
+        rows: Name -> its numbers; None is an empty cell.
+        darken: Number -> how dark its cell is, in [0, 1].
+    """
+    cells, shares = [], {}
+    for i, (name, values) in enumerate(rows.items()):
+        cells.append((name, *map(format_number, values)))
+        for j, value in enumerate(values, start=1):
+            if value is not None:
+                shares[i, j] = darken(value)
+    return Table(TextTable((corner, *columns), tuple(cells)), "", shares)
 
 
 def _data_section(run: RunRecords) -> PageSection:
@@ -366,64 +320,30 @@ def _data_section(run: RunRecords) -> PageSection:
 
 def _loading_section(run: RunRecords) -> PageSection:
     """Say where the run's models are, and how to load one."""
-    results, where = run.results, ""
+    results, where, found = run.results, "", []
     if results.run is not None and describe_missing_part(results.recipe) is not None:
         where = describe_complete_model(results.recipe, results.run, run.is_simulation)
-    return make_section("models", "Models", "How to load the model", _loading_blocks(run, where))
-
-
-def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
-    """Name the models in the run's folder, with the code that loads one from there."""
-    files, code = sorted(path.name for path in (run.path / "model").glob("*.pt")), _read_code(run.path / "model")
-    holds = Markup("In the run's folder, <code>model/</code> holds {}.")
-    if code:
-        loads = holds + Markup(" {} From <code>model/</code>:")
-        return [Text(loads.format(", ".join(files) or "no model", where.replace("`", ""))), Code(code)]
+    if files := ", ".join(sorted(path.name for path in (run.path / "model").glob("*.pt"))):
+        found.append(Text(MODEL.format(files, where.replace("`", ""))))
     if (run.path / "supermodel" / "model.json").is_file():
-        return [Text(SUPER_MODEL_FOLDER), Code(LOAD_SUPER_MODEL)]
-    if files:
-        return [Text(holds.format(", ".join(files)))]
-    return [Text("The run's folder holds no model.")]
-
-
-def _read_code(folder: Path) -> str:
-    """Return the code in a folder's README.md; nothing without any."""
-    readme = folder / "README.md"
-    _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
-    return rest.partition("```")[0]
+        found.append(SUPER_MODEL)
+    return make_section("models", "Models", "Where the models are", found or NO_MODEL)
 
 
 def _recipe_section(run: RunRecords) -> PageSection:
-    questions, settings = list(run.results.recipe.get("questions", {}).items()), _list_settings(run)
-    unknown = "The recipe is in the job's study.yaml; a run's folder holds it once there is a result."
+    questions = list(run.results.recipe.get("questions", {}).items())
     if run.results.is_evaluation:
         # The answers are about a training, which there was none of here.
-        questions, unknown = [], "Nothing was trained. The settings are those of the study."
+        questions = []
+    settings = [
+        ("Version of silofl", run.results.version or MISSING),
+        ("Changed in the job's study", sentences.changes_sentence(run.changes)),
+        *all_settings(run).items(),
+    ]
     return make_section(
         "recipe",
         "Recipe and settings",
         "Recipe and settings",
-        Pairs(questions) if questions else Text(unknown),
+        Fold("Recipe", [Pairs(questions)]) if questions else None,
         Fold(f"Settings ({len(settings)})", [Pairs(settings)]),
-    )
-
-
-def _list_settings(run: RunRecords) -> list[tuple[str, str]]:
-    results = run.results
-    facts = [
-        ("Version of silofl", results.version or MISSING),
-        ("Numbers come from", results.model or MISSING),
-        ("Normalisation layers", sentences.normalization_label(results.normalization)),
-        ("Changed in the job's study", sentences.changes_sentence(run.changes)),
-    ]
-    return facts + list(all_settings(run).items())
-
-
-def _software_section(run: RunRecords) -> PageSection | None:
-    table = software_table(run.ledger)
-    if table is None:
-        return None
-    note = "Reported by each site itself. A simulated hospital has no filter that could record its answers."
-    return make_section(
-        "versions", "Software", "Software", Fold("Versions at each site", [Table(table), Text(note, "note")])
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from silofl.inference.choice import ENSEMBLE
 from silofl.inference.evaluations import FILE as EVALUATIONS
 from silofl.inference.evaluations import Evaluations
 from silofl.study import STORED, Study, load_study, plain_study
-from silofl.study.sections import RANKED, SEGMENTATION_ONLY
+from silofl.study.sections import RANKED
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.unseen import UnseenTest, read_unseen
@@ -35,7 +35,6 @@ from silofl_hospital.report.tables import TextTable
 
 # Of a simulation's copy of its job.
 CONFIG = Path("job", "app", "config")
-T = TypeVar("T", "CasePictures", "SelectorFeatures")
 ROUNDING = 1e-5
 COUNTED = {"cases": "cases", "patients": "patients", "examples": "images"}
 UNKNOWN = "unknown"
@@ -81,17 +80,6 @@ class CasePictures:
 
 
 @dataclass(frozen=True)
-class SelectorFeatures:
-    """The output of FedSM's selector for a site's validation and test images.
-
-    Attributes:
-        features: The inputs of its last layer, shape (n, F).
-    """
-
-    features: NDArray
-
-
-@dataclass(frozen=True)
 class SiteWeights:
     """AdaFed's weights and distances between sites, as computed before one round.
 
@@ -121,10 +109,6 @@ class SiteWeights:
             if sizes != [len(self.sites)] * len(self.sites):
                 raise ConfigError(f"{name} must have {len(self.sites)} rows and columns, not rows of {sizes}")
 
-    def weight(self, listener: str, heard: str) -> float:
-        """Return how much a site listens to another; 0 for one that had not joined yet."""
-        return self.weights[self.sites.index(listener)][self.sites.index(heard)] if heard in self.sites else 0.0
-
 
 @dataclass(frozen=True)
 class RunChanges:
@@ -144,9 +128,8 @@ class RunRecords:
     Attributes:
         results: The result; without one, the study's facts with status ``UNFINISHED``.
         ledger: The finished rounds.
-        labels: Number -> name; the pictures' numbers where the folder holds no study.
+        labels: Number -> name; none where the folder holds no study.
         pictures: Site -> its pictures; the sites of a real federation keep theirs.
-        features: Site -> the selector's output for its images; the sites of a real federation keep theirs.
         unseen: The super model at a site that took no part in the training; None where it was not tested.
         evaluations: What hospitals say of a model in a run that trains none; None of any other.
         site_weights: AdaFed's weights between sites, each time that they were computed.
@@ -160,7 +143,6 @@ class RunRecords:
     ledger: list[Round]
     labels: dict[int, str]
     pictures: dict[str, CasePictures]
-    features: dict[str, SelectorFeatures] = field(default_factory=dict)
     unseen: UnseenTest | None = None
     evaluations: Evaluations | None = None
     site_weights: list[SiteWeights] = field(default_factory=list)
@@ -206,16 +188,14 @@ def read_run(path: Path) -> RunRecords:
     study = next((load_study(file, STORED) for file in files if file.is_file()), None)
     data = read_file(DataCounts, path / DATA)
     results = found or unscored_results(study or path.name, UNFINISHED)
-    pictures = _read_site_files(path, results, "pictures.npz", CasePictures)
-    drawn = {int(number) for shown in pictures.values() for number in np.unique(shown.truths)} - {0}
+    pictures = _read_pictures(path, results)
     changes = {key: value for key, value in read_json(path / "run.json", absent={}).items() if key == "changes"}
     return RunRecords(
         path=path,
         results=results,
         ledger=ledger or [],
-        labels=study.labels if study else {number: f"label {number}" for number in sorted(drawn)},
+        labels=study.labels if study else {},
         pictures=pictures,
-        features=_read_site_files(path, results, "selector.npz", SelectorFeatures),
         unseen=read_unseen(path),
         evaluations=read_file(Evaluations, path / EVALUATIONS),
         site_weights=read_list(SiteWeights, path / "weights.json") or [],
@@ -225,24 +205,24 @@ def read_run(path: Path) -> RunRecords:
     )
 
 
-def _read_site_files(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:
-    """Read the files of one name that the sites of a simulation keep."""
-    run = results.run
-    files = {site: path / "sites" / site / run / name for site in sorted(results.sites)} if run else {}
-    return {site: _read_arrays(file, site, kind) for site, file in files.items() if file.is_file()}
-
-
-def _read_arrays(path: Path, site: str, kind: type[T]) -> T:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            # Those with a default are not in every file.
-            wanted = [part.name for part in fields(kind) if part.name in arrays or part.default is MISSING]
-            return kind(**{name: arrays[name] for name in wanted})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        raise ConfigError(
-            f"{path.stem} of site {site!r} must be a readable {path.name}, not {path}; "
-            "remove it for a report without it"
-        ) from None
+def _read_pictures(path: Path, results: Results) -> dict[str, CasePictures]:
+    """Read the pictures that the sites of a simulation keep."""
+    found = {}
+    for site in sorted(results.sites) if results.run else ():
+        file = path / "sites" / site / str(results.run) / "pictures.npz"
+        if not file.is_file():
+            continue
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                # Those with a default are not in every file.
+                wanted = [part.name for part in fields(CasePictures) if part.name in arrays or part.default is MISSING]
+                found[site] = CasePictures(**{name: arrays[name] for name in wanted})
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            raise ConfigError(
+                f"pictures of site {site!r} must be a readable pictures.npz, not {file}; "
+                "remove it for a report without it"
+            ) from None
+    return found
 
 
 # Name of a row -> its runs, one for each seed.
@@ -342,7 +322,7 @@ class ResultRow:
         value: The number; empty where the site has none.
         low: Lower end of a gain's 95 % interval.
         high: Its upper end.
-        cases: Cases that count in the number, where they are known.
+        cases: Cases that count in the number, where they are known: of the model that the run tests.
         verdict: What the gain says.
     """
 
@@ -370,14 +350,22 @@ def list_result_rows(rows: RowRuns) -> list[ResultRow]:
 def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
     results = run.results
     row = partial(ResultRow, method=method, run=results.run, algorithm=results.algorithm, seed=results.seed)
+    # Of a class it is the recall, whatever the metric.
+    of_label = "recall" if results.has_classes else str(results.metric)
+    of_area = results.metric if results.metric in RANKED else "auroc"
     for site, test in results.sites.items():
         one = test or UNTESTED
         cases = None if test is None or test.is_withheld else test.num_cases
         of_site = partial(row, site=site, metric=str(results.metric))
-        yield from _tested_rows(results, one, partial(of_site, cases=cases))
+        yield of_site(value=one.value, cases=cases)
+        yield from (of_site(metric=of_label, label=name, value=value) for name, value in (one.labels or {}).items())
+        yield from (of_site(metric=of_area, label=name, value=value) for name, value in (one.areas or {}).items())
+        for name, value in (one.also or {}).items():
+            if name != results.metric:
+                yield of_site(metric=name, value=value, cases=cases)
+        yield from (of_site(model=model, value=value) for model, value in (one.models or {}).items())
         if site in (results.joining or {}):
-            of_models = partial(of_site, cases=_count_of_models(results.metric, cases))
-            yield from _joined_rows(results.joining[site], of_models)
+            yield from _joined_rows(results.joining[site], of_site)
         if surface := one.surface:
             yield of_site(metric=f"hd95_{surface.unit}", value=surface.hd95, cases=surface.num_cases)
             yield of_site(metric="surface_dice", value=surface.surface_dice, cases=surface.num_cases)
@@ -390,39 +378,16 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
         yield from _unseen_rows(run.unseen, row)
 
 
-def _tested_rows(results: Results, one: SiteScore, row: partial[ResultRow]) -> Iterable[ResultRow]:
-    """Yield the test of the run's models at one site: of all labels, of each, and by other metrics."""
-    yield row(value=one.value)
-    # Of a class it is the recall, whatever the metric.
-    of_label = partial(row, cases=None, **({"metric": "recall"} if results.has_classes else {}))
-    yield from (of_label(label=label, value=value) for label, value in (one.labels or {}).items())
-    of_area = partial(row, cases=None, metric=results.metric if results.metric in RANKED else "auroc")
-    yield from (of_area(label=label, value=value) for label, value in (one.areas or {}).items())
-    also = {name: value for name, value in (one.also or {}).items() if name != results.metric}
-    yield from (row(metric=name, value=value) for name, value in also.items())
-    of_model = partial(row, cases=_count_of_models(results.metric, row.keywords["cases"]))
-    yield from (of_model(model=model, value=value) for model, value in (one.models or {}).items())
-
-
-def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:
-    names = {LOCAL: "alone", SHIFTED: SHIFTED, CHOSEN: "kept"}
-    for model, name in names.items():
+def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterator[ResultRow]:
+    for model, name in {LOCAL: "alone", SHIFTED: SHIFTED, CHOSEN: "kept"}.items():
         yield row(model=name, value=one.tested(model))
-    cases = one.num_test_units if one.unit == "case" else None
-    gain = partial(row, model=names[SHIFTED], metric="gain", value=one.difference, cases=cases)
+    gain = partial(row, model=SHIFTED, metric="gain", value=one.difference)
     yield gain(low=one.low, high=one.high, verdict=one.verdict)
 
 
-def _count_of_models(metric: str | None, cases: int | None) -> int | None:
-    """Return how many cases count for models beside the tested one; unknown where each leaves out other empty ones."""
-    return None if metric in SEGMENTATION_ONLY["metric"] else cases
-
-
-def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterable[ResultRow]:
-    at_site = partial(row, site=unseen.site, part="unseen", metric=unseen.metric, cases=unseen.num_counted)
-    yield at_site(value=unseen.value)
-    cases = _count_of_models(unseen.metric, unseen.num_counted)
-    yield from (at_site(model=model, value=value, cases=cases) for model, value in unseen.models.items())
+def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterator[ResultRow]:
+    at_site = partial(row, site=unseen.site, part="unseen", metric=unseen.metric)
+    yield at_site(value=unseen.value, cases=unseen.num_counted)
+    yield from (at_site(model=model, value=value) for model, value in unseen.models.items())
     for site, value in (unseen.own or {}).items():
-        model = "own models' mean" if site == ENSEMBLE else f"own model of {site}"
-        yield at_site(model=model, value=value, cases=cases)
+        yield at_site(model="own models' mean" if site == ENSEMBLE else f"own model of {site}", value=value)

@@ -1,8 +1,8 @@
-"""Sentences about a run, the same in the terminal and on the pages: status, metric, caveats, and what joining gave."""
+"""The facts that a run may state, the same in the terminal and on the pages, and what joining gave each site."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -11,7 +11,6 @@ from silofl.core.findings import name_absence
 from silofl.core.gain import LEAST_UNITS, WORSE
 from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
-from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.more_rounds import find_obstacle
@@ -21,12 +20,12 @@ from silofl.inference.own_tests import LEARNT
 from silofl.study import STORED, load_study
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore
-from silofl_desk.report.result_tables import case_metric, label_columns, list_extra_metrics, name_models, read_table
+from silofl_desk.report.facts import Fact, Words, list_facts, list_sentences
+from silofl_desk.report.result_tables import label_columns, list_extra_metrics, name_models, read_table
 from silofl_desk.report.run_records import CONFIG
 from silofl_desk.report.verdict_words import federation_sentence, network_sentence
-from silofl_hospital.report.tables import METRIC_NAMES, TextTable, format_number
+from silofl_hospital.report.tables import TextTable, format_number
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
@@ -41,46 +40,26 @@ SHARED_BATCHNORM = (
     "BatchNorm is shared, and its averaged statistics fail where sites differ strongly. Part of the difference from "
     "methods that keep BatchNorm local comes from BatchNorm, not from the algorithm"
 )
-_TESTED = "{tested} tested the model."
-_STATUS = {
-    "COMPLETE": f"No site missed more rounds than the study allows, and {_TESTED}",
+STATUS = {
+    "COMPLETE": "No site missed more rounds than the study allows, and every site tested the model.",
     "INCOMPLETE": "The run has less than the study asked for:",
     "FAILED": "The run ended without a result:",
 }
-_SPLITS = {
-    "slices": "the data are split by slice",
-    "recordings": "the data are split by recording: no recording is in both, but a person may be",
-    "examples": "the data are split by single examples: examples of one recording may be in both",
-}
 JOINING_NOTE = (
     "Alone: the hospital's own model, taken after its best round. Federated: the model that the run tests. Kept: the "
-    "one of the two that the hospital chose on its validation data. Validation: the mean over its patients there; the "
-    "federated model is kept if it leads by more than 0.005{lead}. All other values are of the same test data, first "
-    "averaged per patient (per case where patients are unknown). Difference: federated minus alone. "
-    "The verdict and the 95 % interval come from two paired tests (2.5 % on each side), which must agree. Fewer than "
-    f"{LEAST_UNITS} patients are too few to say: a model that is slightly better for 9 of 10 patients and fails on "
-    "one, so that nothing is gained, would be called better at 55 % of the hospitals with 6 test patients, 32 % with "
-    "10 and still 15 % with 20. Both hold for these patients and this start; compare --seeds measures several starts."
+    "one of the two that the hospital chose on its validation data, the federated one if it leads by more than 0.005. "
+    "All other values are of the same test data, first averaged per patient (per case where patients are unknown). "
+    "Difference: federated minus alone. The verdict and the 95 % interval come from two paired tests (2.5 % on each "
+    f"side), which must agree; fewer than {LEAST_UNITS} patients are too few to say. Both hold for these patients and "
+    "this start; compare --seeds measures several starts."
 )
-JOINING_ONE_MODEL = " The hospital's own model has the study's normalisation."
-JOINING_TWO_MODELS = (
-    " Each hospital trained two own models, with the study's normalisation and with BatchNorm, and took the one that "
-    "validated better; its normalisation stands in brackets."
-)
-# What a class is chosen by: few cases have an accuracy that hardly differs.
-LEAD_OF_CLASSES = " in the probability of the true answer"
-JOINING_THRESHOLDS = (
+JOINING_MASKS = (
     " Each model has the decision threshold that the site's validation data favour; at 0.5: the federated model with "
-    "the usual one. Better also requires that the federated model is better than the hospital's own model with the "
-    "usual threshold of 0.5."
+    "the usual one. A case without any label in truth counts 1 if the model finds nothing in it, else 0."
 )
-JOINING_EMPTY = (
-    " A case without any label in truth counts 1 if the model finds nothing in it, and 0 if it finds something. "
-    "On validation data such a case does not count."
-)
-JOINING_BALANCED = (
-    " A single case has no {}: the models' values are means over all cases, difference and interval are measured in "
-    "accuracy."
+JOINING_CLASSES = (
+    " The lead is one in the probability of the true answer. A single case has an accuracy alone: difference and "
+    "interval are measured in it."
 )
 LATE_REASON = "no answer in time"
 # The one site of a run on data that were pooled in one place.
@@ -90,22 +69,283 @@ POOLED_MEAN = "mean over all cases; of means over classes class by class, weight
 SURFACE = (
     "HD95 and surface Dice compare the surfaces of truth and prediction: the 95th percentile of their distances, "
     "where low is good; and the share of both surfaces that lies within 2 mm, where high is good. If a file does not "
-    "state the size of its voxels, the site's distances are in pixels (px) of the prepared images, with slices one "
-    "pixel apart. Both are undefined if a label is only in truth or only in prediction."
+    "state the size of its voxels, the site's distances are in pixels (px) of the prepared images. Both are undefined "
+    "if a label is only in truth or only in prediction.{undefined}"
 )
 CALLINGS = (
-    "Each site chose a temperature for its model's probabilities on its validation cases; it changes no answer. ECE "
-    "(expected calibration error): how far the probability of the answer is from the share of right answers in the "
-    "test; 0 is perfect. In brackets: what a perfectly calibrated model with the same probabilities would show by "
-    "chance in as many cases."
-)
-THRESHOLDS = (
-    "The threshold of the probability (before the temperature) was chosen on validation cases too; sensitivity and "
-    "specificity are of the test. The other numbers of the run do not use it. The super model uses the median of the "
-    "sites' thresholds: its sensitivity and specificity differ at a site whose own threshold is far from it."
+    "Each site chose temperature and threshold for its model's probabilities on its validation cases; the other "
+    "numbers of the run do not use them. ECE (expected calibration error): how far the probability of the answer is "
+    "from the share of right answers in the test; 0 is perfect. In brackets: what a perfectly calibrated model would "
+    "show by chance in as many cases. The super model uses the median of the sites' thresholds."
 )
 AREAS = "All sites: mean weighted by the number of cases, as only a site knows its cases' scores."
 UNLIKE_CLASSES = "the sites' tests show different classes: balanced accuracy and areas have no mean over sites"
+KEEPS_LOWER = "{site}: the model that it keeps scores {kept}, its own model {own} ({units}: {said})"
+
+
+@dataclass(frozen=True)
+class SiteTest:
+    """What the test of one site shows of its models.
+
+    Attributes:
+        site: Name of the site.
+        value: Of the model that it keeps; None without a test.
+        joined: Its choice; None without one.
+    """
+
+    site: str
+    value: float | None
+    joined: Joined | None
+
+    @property
+    def words(self) -> dict[str, str]:
+        """The words of a sentence on the site."""
+        words = {"site": self.site, "kept": format_number(self.value)}
+        if one := self.joined:
+            words |= {"own": format_number(one.tested(LOCAL)), "federated": format_number(one.tested(SHIFTED))}
+            words |= {"units": one.test_units, "said": one.said}
+        return words
+
+    @property
+    def keeps_lower(self) -> bool:
+        """Whether the kept model's value is below the own one's, by the decimals that are shown."""
+        own = self.joined and self.joined.tested(LOCAL)
+        return own is not None and self.value is not None and round(self.value, 3) < round(own, 3)
+
+    @property
+    def federated_lead(self) -> float | None:
+        """The federated model's value minus the own one's; None where one of them is not known."""
+        models = [None, None] if self.joined is None else [self.joined.tested(name) for name in (SHIFTED, LOCAL)]
+        federated, own = models
+        return None if federated is None or own is None else federated - own
+
+
+# Of each site the first one that holds is stated.
+SITE_FACTS: tuple[Fact[SiteTest], ...] = (
+    Fact(
+        "bad",
+        "hospital",
+        lambda one: one.value is not None and one.value < NEAR_ZERO,
+        "{site}: its model is near 0, {kept}",
+    ),
+    Fact("bad", "hospital", lambda one: one.joined is not None and one.joined.verdict == WORSE, KEEPS_LOWER),
+    Fact("warning", "hospital", lambda one: one.keeps_lower, KEEPS_LOWER),
+    Fact(
+        "warning",
+        "lead",
+        # Less than by that much no site would keep its own model.
+        lambda one: (one.federated_lead or 0) < -LEAST_LEAD,
+        "{site}: the federated model scores {federated}, the hospital's own model {own}",
+    ),
+)
+
+
+def _find_guesses(results: Results) -> list[Words]:
+    return [{"said": sentence} for sentence in describe_guesses(_measure_tests(results), str(results.metric))]
+
+
+def _find_missed_labels(results: Results) -> Iterator[Words]:
+    """Yield each of several labels that the model hardly finds at any site."""
+    if results.metric in SEGMENTATION_ONLY["metric"]:
+        for name, values in label_columns(results).items():
+            best = max((value for value in values if value is not None), default=None)
+            if best is not None and best < LEARNT:
+                yield {"label": name, "best": format_number(best)}
+
+
+def _find_missed_classes(results: Results) -> Iterator[Words]:
+    """Yield each class, or finding, of which a site's model recognises no test case, at its threshold if it has one."""
+    missed: dict[str, dict[str, int]] = {}
+    for site, one in results.tests.items() if results.has_classes else ():
+        recalls = {**read_table(one, "labels"), **(one.calling.sensitivity if one.calling else {})}
+        for name, count in read_table(one, "label_cases").items():
+            if count and recalls.get(name) == 0:
+                missed.setdefault(name, {})[site] = int(count)
+    for name, sites in missed.items():
+        yield {"sites": ", ".join(sites), "label": name, "count": sum(sites.values())}
+
+
+def _find_unfinished(results: Results) -> list[Words]:
+    sites = [site for site, own in (results.own_models or {}).items() if not own.is_finished]
+    return [{"sites": ", ".join(sites)}] if sites else []
+
+
+def _lacks_batchnorm(results: Results) -> bool:
+    return results.recipe.get("stays_home") == "batchnorm" and results.normalization not in ("batch", "batch_home")
+
+
+def _find_withheld(results: Results) -> Iterator[Words]:
+    """Yield the scores that sites withhold, and why."""
+    for what, scores in (("test", results.tests), ("validation", results.validation)):
+        for site, score in scores.items():
+            if score.withheld:
+                names = ", ".join(results.labels.get(name, name) for name in score.withheld.names)
+                of = f" of {names}" if names else ""
+                yield {"site": site, "score": f"{what} score{of}", "why": explain_withheld(score.withheld.least)}
+
+
+def _find_missing_labels(results: Results) -> list[Words]:
+    """Return the sites whose value is a mean over fewer labels than the others'."""
+    is_area = results.metric in RANKED
+    if results.metric not in (*CLASS_MEANS, *SEGMENTATION_ONLY["metric"]):
+        return []
+    known = {site: read_table(one, "areas" if is_area else "labels") for site, one in results.sites.items()}
+    names = dict.fromkeys(name for table in known.values() for name in table)
+    if results.has_findings and is_area:
+        names = dict.fromkeys(results.labels.values())
+    of_sites = []
+    for site, table in known.items():
+        missing = [name for name in names if table.get(name) is None]
+        if missing and len(names) > 1 and results.values[site] is not None:
+            of_sites.append(f"{site} without {' and '.join(missing)}")
+    return [{"sites": ", ".join(of_sites)}] if of_sites else []
+
+
+def _has_unlike_classes(results: Results) -> bool:
+    return results.mean_of_sites([0.0], "balanced_accuracy") is None
+
+
+def _find_empty_cases(results: Results) -> list[Words]:
+    """Return what is predicted in test cases that hold no label."""
+    of_sites = [
+        f"{site} {one.num_false_positive or 0} of {one.num_empty} ({format_number(one.value_with_truth)} over others)"
+        for site, one in results.tests.items()
+        if one.num_empty
+    ]
+    return [{"sites": ", ".join(of_sites)}] if of_sites else []
+
+
+def _find_surfaces(results: Results) -> list[Words]:
+    surface = {site: one.surface for site, one in results.tests.items() if one.surface}
+    without = ", ".join(f"{site} {one.num_undefined}" for site, one in surface.items() if one.num_undefined)
+    return [{"undefined": without and f" Cases without a distance, which do not count: {without}."}] if surface else []
+
+
+def _find_extra_metrics(results: Results) -> Iterator[Words]:
+    """Yield the metrics of packages, and where they failed."""
+    for name in list_extra_metrics([results]):
+        scores = {site: (one.extra_metrics or {}).get(name) for site, one in results.tests.items()}
+        failed = ", ".join(site for site, score in scores.items() if score and score.has_failed)
+        package, _, part = name.rpartition("/")
+        end = f" It failed at {failed}; the site's own log says how." if failed else ""
+        yield {"part": part, "package": package, "failed": end}
+
+
+def _find_privacy(results: Results) -> list[Words]:
+    """Return what differential privacy has spent at each site."""
+    spent = results.privacy
+    if spent is None:
+        return []
+    listed = ", ".join(f"{epsilon:.3g} at {site}" for site, epsilon in sorted(spent.epsilon.items()))
+    return [vars(spent) | {"epsilon": listed}]
+
+
+RUN_FACTS: tuple[Fact[Results], ...] = (
+    Fact(
+        "limit",
+        "reader",
+        lambda run: [*run.sites] == [POOLED_SITE],
+        "the data of all sites were pooled in one place, which only a simulation can do: this is no federation, and "
+        "the data did travel, whatever the recipe below says.",
+    ),
+    Fact(
+        "limit",
+        "lead",
+        _find_unfinished,
+        "the site's own model is not known to be trained to its end at {sites}: take more rounds.",
+    ),
+    Fact(
+        "limit",
+        "reader",
+        lambda run: run.split_unit == "unknown",
+        f"{UNKNOWN_PATIENTS}: one person may be in training and test, and the values higher than for new patients.",
+    ),
+    Fact(
+        "limit",
+        "reader",
+        lambda run: [] if run.split_unit in (None, "patient", "unknown") else [{"unit": run.split_unit}],
+        f"{SHARED_PATIENTS}: the data are split by {{unit}}; the values are higher than for new patients.",
+    ),
+    Fact(
+        "limit",
+        "lead",
+        lambda run: run.normalization == "batch_stateless",
+        f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.",
+    ),
+    Fact("limit", "lead", _lacks_batchnorm, "the network has no BatchNorm to keep at home: all of it travels."),
+    Fact("limit", "lead", lambda run: [{"said": caution} for caution in run.recipe.get("cautions") or ()], "{said}"),
+    Fact("warning", "hospital", _find_guesses, "{said}"),
+    Fact("warning", "lead", _find_missed_labels, "the model cannot find {label}: Dice {best} at the best site"),
+    Fact(
+        "warning",
+        "lead",
+        _find_missed_classes,
+        "{sites}: the model recognises no test case of {label} ({count}): recall 0.000; see training.class_weights and "
+        "metric: balanced_accuracy",
+    ),
+    Fact("note", "hospital", _find_withheld, "site {site} withholds its {score}: {why}.", "Withheld"),
+    Fact(
+        "note",
+        "reader",
+        _find_missing_labels,
+        "Values are means over different labels and compare sites badly: {sites}. Compare label by label.",
+        "Labels",
+    ),
+    Fact("note", "reader", _has_unlike_classes, f"{UNLIKE_CLASSES[:1].upper()}{UNLIKE_CLASSES[1:]}.", "Classes"),
+    Fact(
+        "note",
+        "reader",
+        _find_empty_cases,
+        "False positives in cases without any label, each of which counts as 0 in a Dice: {sites}.",
+        "Empty cases",
+    ),
+    Fact("note", "reader", _find_surfaces, SURFACE, "Surfaces"),
+    Fact(
+        "note",
+        "hospital",
+        _find_extra_metrics,
+        "{part} is a metric of the package {package}, mean over the cases in which it is defined; it chose "
+        "nothing.{failed}",
+        "Metrics of packages",
+    ),
+    Fact(
+        "note",
+        "reader",
+        _find_privacy,
+        "Differential privacy of each {unit} in training, for all models that have left: epsilon {epsilon}, with delta "
+        "{delta:g} (DP-SGD with noise {noise:g} and clip {clip:g}). Validation and test scores are sent as they are, "
+        "and other studies on the same people add to it.",
+        "Privacy",
+    ),
+)
+
+
+def describe_problems(results: Results) -> list[tuple[str, str]]:
+    """Return what is bad in a finished run, whatever its status: (``bad`` or ``warning``, sentence).
+
+    Of each site the worst is told. That no model is better than guessing anywhere is what `lead_sentence` begins with.
+    """
+    found = []
+    for site, value in results.values.items():
+        joined = (results.joining or {}).get(site)
+        test = SiteTest(site, joined.tested(CHOSEN) if joined else value, joined)
+        stated = list_facts(SITE_FACTS, test, "bad", "warning", **test.words)
+        found += [(fact.level, sentence) for fact, sentence in stated[:1]]
+    stated_of_run = list_facts(RUN_FACTS, results, "bad", "warning")
+    return found + [(fact.level, sentence) for fact, sentence in stated_of_run]
+
+
+def caveats(results: Results) -> list[str]:
+    """Return what limits the meaning of all numbers."""
+    return list_sentences(RUN_FACTS, results, "limit")
+
+
+def list_result_notes(results: Results) -> dict[str, str]:
+    """Return what the values of the sites need to be read right: what it is about -> its sentences."""
+    notes: dict[str, str] = {}
+    for fact, sentence in list_facts(RUN_FACTS, results, "note"):
+        notes[fact.name] = f"{notes[fact.name]} {sentence}" if fact.name in notes else sentence
+    return notes
 
 
 def describe_model(results: Results) -> str:
@@ -116,52 +356,20 @@ def describe_model(results: Results) -> str:
 
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
-    tested = "every site that has not left" if results.left else "every site"
-    if results.is_evaluation and results.status == "COMPLETE" and not results.tests:
-        return f"{tested.capitalize()} was asked; nothing was trained or tested."
     if results.is_evaluation and results.status == "COMPLETE":
-        return _TESTED.format(tested=tested.capitalize())
-    return _STATUS[results.status].format(tested=tested)
-
-
-def left_sentences(results: Results) -> list[str]:
-    """Name each site that has left the study, with the last round that its update went into."""
-    return [
-        f"site {site} has left the study, {f'after round {last}' if last else 'before any round'}"
-        for site, last in (results.left or {}).items()
-    ]
+        return "Every site was asked; nothing was trained."
+    return STATUS[results.status]
 
 
 def withheld_sentences(results: Results) -> list[str]:
     """Say which scores sites withhold, and why."""
-    found = []
-    for what, scores in (("test", results.tests), ("validation", results.validation)):
-        for site, withheld in ((site, one.withheld) for site, one in scores.items() if one.withheld):
-            names = ", ".join(results.labels.get(name, name) for name in withheld.names)
-            score = f"{what} score of {names}" if names else f"{what} score"
-            found.append(f"site {site} withholds its {score}: {explain_withheld(withheld.least)}")
-    return found
+    return [f"site {one['site']} withholds its {one['score']}: {one['why']}" for one in _find_withheld(results)]
 
 
 def early_sentence(results: Results) -> str:
     """Say why a run ended before its last round; nothing where it did not."""
     text = results.ended_early
     return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def privacy_sentence(results: Results) -> str:
-    """Say what differential privacy has spent at each site; nothing where the study has none."""
-    if results.privacy is None:
-        return ""
-    spent, by_site = results.privacy, {}
-    for site, epsilon in sorted(results.privacy.epsilon.items()):
-        by_site.setdefault(f"{epsilon:.3g}", []).append(site)
-    listed = "; ".join(f"{epsilon} at {', '.join(sites)}" for epsilon, sites in by_site.items())
-    return (
-        f"Differential privacy of each {spent.unit} in training, for all models that have left: epsilon {listed}, at "
-        f"delta {spent.delta:g} (DP-SGD with noise {spent.noise:g} and clip {spent.clip:g}). Validation and test "
-        "scores are sent as they are, and other studies on the same people add to it."
-    )
 
 
 def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds: int | None) -> str:
@@ -227,54 +435,17 @@ def normalization_label(normalization: str | None) -> str:
     return normalization or "-"
 
 
-def shares_patients(split_unit: str | None) -> bool:
-    """Return whether one person may be in several parts of the data, or whether nobody knows."""
-    return split_unit not in (None, "patient")
-
-
 def split_sentence(split_unit: str | None) -> str:
     """Say by what the data are split, with its catch."""
-    if not shares_patients(split_unit):
+    if split_unit in (None, "patient"):
         return "by patient"
-    if split_unit == "unknown":
-        return f"by examples, {UNKNOWN_PATIENTS}: one person may be in training and test"
-    apart = "; no recording is in both" if split_unit == "recordings" else ""
-    return f"by {split_unit}, {SHARED_PATIENTS}{apart}"
+    return f"by examples, {UNKNOWN_PATIENTS}" if split_unit == "unknown" else f"by {split_unit}, {SHARED_PATIENTS}"
 
 
 def shares_batchnorm(results: Results) -> bool:
     """Return whether the BatchNorm of the tested models is one of several sites."""
     # A personal model has BatchNorm of its own, whatever the shared one beside it sends.
     return results.recipe.get("stays_home") in ("nothing", "head") and not results.recipe.get("keeps_personal")
-
-
-def caveats(results: Results) -> list[str]:
-    """Return the caveats that limit what the numbers mean."""
-    found = []
-    if list(results.sites) == [POOLED_SITE]:
-        found.append(
-            "the data of all sites were pooled in one place, which only a simulation can do: this is no federation, "
-            "and the data did travel, whatever the recipe below says."
-        )
-    rising = [site for site, own in (results.own_models or {}).items() if not own.is_finished]
-    if rising:
-        where = ", ".join(rising)
-        found.append(f"the site's own model is not known to be trained to its end at {where}: take more rounds.")
-    unit = results.split_unit
-    if unit == "unknown":
-        found.append(
-            f"{UNKNOWN_PATIENTS}: one person may be in training and test, and the values higher than for new patients."
-        )
-    elif shares_patients(unit):
-        how = _SPLITS.get(str(unit), f"the data are split by {unit}")
-        found.append(f"{SHARED_PATIENTS}: {how}; the values are higher than for new patients.")
-    if results.normalization == "batch_stateless":
-        found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
-    if results.recipe.get("stays_home") == "batchnorm" and results.normalization not in ("batch", "batch_home"):
-        found.append("the network has no BatchNorm to keep at home: all of it travels.")
-    if results.batchnorm:
-        found.append(f"{results.batchnorm}.")
-    return [*found, *(results.recipe.get("cautions") or [])]
 
 
 def changes_sentence(changes: Mapping[str, Any]) -> str:
@@ -284,142 +455,31 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def lead_sentence(results: Results) -> str:
-    """Return what counts most: that models may only guess, or else what joining gave all and each; who did not choose.
+    """Return what counts most: that models may only guess, or else what joining gave all and each.
 
     Nothing without the guard where some model is better than guessing.
     """
     joining = results.joining or {}
-    without, guess = _unchosen_sentence(results), _describe_guess(results)
-    if guess or not joining:
+    if guess := _describe_guess(results):
         remedy = _short_sentence(results) or "Try more rounds, or find a learning rate by silofl tune."
-        return " ".join(filter(None, (guess and f"No model of this run is {guess}. {remedy}", without)))
+        return f"No model of this run is {guess}. {remedy}"
+    if not joining:
+        return ""
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
-    given = (network_sentence(joining), federation_sentence(verdicts, tests))
-    return " ".join(filter(None, (*given, _short_sentence(results), without)))
+    said = (network_sentence(joining), federation_sentence(verdicts, tests), _short_sentence(results))
+    return " ".join(filter(None, said))
 
 
 def _short_sentence(results: Results) -> str:
-    """Say which models more rounds may still raise, and what to do; nothing where none."""
-    joining = results.joining or {}
-    short = []
-    if any("federated" in one.unfinished for one in joining.values()):
-        short.append("the federated model")
-    sites = [site for site, one in joining.items() if "own" in one.unfinished]
-    if sites:
-        short.append(f"the hospital's own model at {', '.join(sites)}")
+    """Say at which sites more rounds may still raise a model, and what to do; nothing where none."""
+    short = [site for site, one in (results.joining or {}).items() if one.unfinished]
     if not short:
         return ""
-    return f"More rounds may raise {' and '.join(short)}: run the study with more rounds, now {results.rounds}."
-
-
-def joining_details(results: Results) -> list[str]:
-    """Say of each site what its own model gained by its decision threshold alone."""
-    return [f"{site}: {one.threshold}." for site, one in (results.joining or {}).items() if one.threshold]
-
-
-def _unchosen_sentence(results: Results) -> str:
-    """Say which sites made no choice, those with one reason at once."""
-    sites: dict[str, list[str]] = {}
-    for site, reason in (results.unchosen or {}).items():
-        sites.setdefault(reason, []).append(site)
-    listed = "; ".join(f"at {', '.join(names)}: {reason}" for reason, names in sites.items())
-    return f"No choice could be made {listed}." if listed else ""
-
-
-def describe_problems(results: Results) -> list[tuple[str, str]]:
-    """Return what is bad in a finished run, whatever its status: (``bad`` or ``warning``, sentence).
-
-    Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model
-    that a site keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated
-    model near 0 or below the site's own where the site keeps another one, a label that no site's test finds, and sites
-    where no model is better than guessing. That none is anywhere is what `lead_sentence` begins with.
-    """
-    joining = results.joining or {}
-    kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.values.items()}
-    which = "the model" if results.is_evaluation else "the model that it keeps"
-    found = [
-        ("bad", f"{where}: {which} is near 0, {format_number(value)}")
-        for where, value in kept.items()
-        if value is not None and value < NEAR_ZERO
-    ]
-    found += [
-        (
-            "bad" if one.verdict == WORSE else "warning",
-            f"{site}: the model that it keeps scores {format_number(one.tested(CHOSEN))}, its own model "
-            f"{format_number(one.tested(LOCAL))} ({one.test_units}: {one.said})",
-        )
-        for site, one in joining.items()
-        if one.verdict == WORSE or _keeps_lower(one)
-    ]
-    late = (
-        "its own model began in round {} of {} only, and so learnt less than the federated one: what joining gave is "
-        "not known there"
+    return (
+        f"More rounds may raise the models at {', '.join(short)}: run the study with more rounds, now {results.rounds}."
     )
-    starts = {site: one.local_since for site, one in joining.items() if one.local_since > 1}
-    found += [("warning", f"{site}: {late.format(start, results.rounds)}") for site, start in starts.items()]
-    for site, one in joining.items():
-        if (kept[site] or 0) >= NEAR_ZERO and one.verdict != WORSE:
-            found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]
-    guesses = describe_guesses(_measure_tests(results), str(results.metric))
-    return [("warning", sentence) for sentence in guesses] + found + _list_unlearnt_labels(results)
-
-
-def _doubt_federated(one: Joined) -> list[str]:
-    """Return what is wrong with the federated model at a site, unless it has been said of the one that it keeps."""
-    federated, local = one.tested(SHIFTED), one.tested(LOCAL)
-    if federated is None or local is None:
-        return []
-    if federated < NEAR_ZERO:
-        return [f"the federated model is near 0 there, {format_number(federated)}"]
-    if (one.tested(FEDERATED) or 0.0) < NEAR_ZERO:
-        at_half, with_own = format_number(one.tested(FEDERATED)), f"with the site's own {format_number(federated)}"
-        return [f"the federated model is near 0 there with the usual decision threshold, {at_half}; {with_own}"]
-    # Less than by that much no site would keep its own model.
-    if _keeps_lower(one) or local - federated <= LEAST_LEAD:
-        return []
-    return [f"the federated model scores {format_number(federated)}, the hospital's own model {format_number(local)}"]
-
-
-def _keeps_lower(one: Joined) -> bool:
-    """Return whether what a site keeps has a lower test value than its own model, by the decimals that are shown."""
-    value, own = one.tested(CHOSEN), one.tested(LOCAL)
-    return value is not None and own is not None and round(value, 3) < round(own, 3)
-
-
-def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:
-    """Return a warning for each of several labels that the model hardly finds at any site."""
-    if results.metric not in SEGMENTATION_ONLY["metric"]:
-        return [("warning", sentence) for sentence in _describe_missed_classes(results)]
-    columns = {name: [v for v in values if v is not None] for name, values in label_columns(results).items()}
-    return [
-        ("warning", f"the model cannot find {name}: Dice {format_number(max(values))} at the best site")
-        for name, values in columns.items()
-        if values and max(values) < LEARNT
-    ]
-
-
-def _describe_missed_classes(results: Results) -> list[str]:
-    """Return a sentence for each set of classes of which the model recognises no test case, with the sites."""
-    absences = {name_absence(name): name for name in results.labels.values()} if results.has_findings else {}
-    # A hospital that only tests can train nothing otherwise.
-    advice = "" if results.is_evaluation else "; see training.class_weights and metric: balanced_accuracy"
-    groups: dict[tuple[bool, tuple[str, ...]], dict[str, dict[str, int]]] = {}
-    for site, one in results.tests.items() if results.has_classes else ():
-        recalls, cases, also = _read_recalls(results, one), one.label_cases or {}, one.also or {}
-        none = {name: cases[name] for name, recall in recalls.items() if recall == 0 and cases.get(name)}
-        everywhere = {name: none.pop(absence) for absence, name in absences.items() if absence in none}
-        for is_everywhere, found in ((True, everywhere), (False, none if "accuracy" in also else {})):
-            if found:
-                groups.setdefault((is_everywhere, tuple(found)), {})[site] = found
-    sentences = []
-    for (is_everywhere, names), counts in groups.items():
-        listed = ", ".join(f"{name} ({sum(one[name] for one in counts.values())})" for name in names)
-        missed = f"recognises no test case of {listed}: recall 0.000{advice}"
-        said = f"finds {listed} in every test case without it" if is_everywhere else missed
-        sentences.append(f"{', '.join(counts)}: the model {said}")
-    return sentences
 
 
 def is_guessing(results: Results) -> bool:
@@ -462,15 +522,6 @@ def measure_score(results: Results, model: str, values: Mapping[str, float], one
     return measure_findings(model, values, [(cases.get(key, 0), cases.get(none, 0)) for key, none in named.items()])
 
 
-def _read_recalls(results: Results, one: SiteScore) -> dict[str, float]:
-    """Return the recall of each class at a site, or finding and its absence, at the thresholds that it chose."""
-    recalls, read, names = one.labels or {}, one.calling, [*results.labels.values()]
-    if read is None:
-        return dict(recalls)
-    others = {name: name_absence(name) if results.has_findings else names[name == names[0]] for name in read.thresholds}
-    return read_at_thresholds(recalls, others, read.sensitivity, read.specificity)
-
-
 def joining_table(results: Results) -> TextTable | None:
     """Return one row a site; None without any choice."""
     if not results.joining:
@@ -478,50 +529,31 @@ def joining_table(results: Results) -> TextTable | None:
     models = {model: name for model, name in name_models(results.joining.values()).items() if model != CHOSEN}
     # What a phone shows first comes first.
     columns = ("site", "kept", "verdict", "validation", "test", *models.values(), "difference", "95 % interval")
-    lead = describe_lead(results)
-    rows = (_joining_row(site, one, models, lead) for site, one in results.joining.items())
+    rows = (_joining_row(site, one, models) for site, one in results.joining.items())
     return TextTable(columns, tuple(rows), num_text=5)
 
 
 def joining_note(results: Results) -> str:
     """Explain the columns of `joining_table`."""
-    empty = JOINING_EMPTY if any(one.num_empty for one in results.tests.values()) else ""
-    is_map = results.metric in SEGMENTATION_ONLY["metric"]
-    has_two = any(one.own_normalization for one in (results.joining or {}).values())
-    return (
-        JOINING_NOTE.format(lead=describe_lead(results) or " in the mean score")
-        + (JOINING_TWO_MODELS if has_two else JOINING_ONE_MODEL)
-        + JOINING_THRESHOLDS * is_map
-        + empty
-        + (
-            JOINING_BALANCED.format(METRIC_NAMES[str(results.metric)])
-            if results.metric != case_metric(results.metric)
-            else ""
-        )
-    )
+    return JOINING_NOTE + (JOINING_MASKS if results.metric in SEGMENTATION_ONLY["metric"] else JOINING_CLASSES)
 
 
-def describe_lead(results: Results) -> str:
-    """Say in what a model leads another on validation data, where that is not the metric."""
-    return "" if results.metric in SEGMENTATION_ONLY["metric"] else LEAD_OF_CLASSES
-
-
-def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tuple[str, ...]:
+def _joining_row(site: str, one: Joined, models: Iterable[str]) -> tuple[str, ...]:
     interval = "-" if one.low is None or one.high is None else f"{one.low:+z.3f} to {one.high:+z.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+z.3f}"
     values = (format_number(one.shown(name)) for name in models)
     kept = f"{format_number(one.shown(CHOSEN))} {one.kept_briefly}"
     # What the choice rests on.
     federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
-    units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
     if one.own_normalization:
         own = f"{own} ({one.own_normalization})"
-    validation = f"{federated}, own {own}; lead {one.lead:+z.3f}{lead} on {units}"
+    units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
+    validation = f"{federated}, own {own}; lead {one.lead:+z.3f} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:
-    """Return a sentence for each note and each reason why a site was late, failed or refused, with its rounds."""
+    """Return a sentence for each note and each reason why a site's update is not in a model, with its rounds."""
     rounds: dict[tuple[str, str], list[int]] = {}
     for record in ledger:
         for incident in _incidents(record):
@@ -534,15 +566,7 @@ def list_incidents(ledger: Sequence[Round]) -> list[str]:
 
 def _incidents(record: Round) -> Iterator[tuple[str, str]]:
     """Yield each incident of a round with its reason."""
-    yield from ((f"{site}: late", LATE_REASON) for site in record.late)
     yield from ((f"{site}: failed", reason) for site, reason in record.failed.items())
-    yield from ((f"{site}: refused", reason) for site, reason in record.refused.items())
-    for site, names in record.withheld.items():
-        shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
-        yield f"{site}: withheld by its policy", f"{len(names)} arrays ({shown})"
-    for site, reasons in (record.unreadable or {}).items():
-        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-        yield f"{site}: cases left out", f"they cannot be read ({counts})"
     for site, found in (record.unlike or {}).items():
         yield from ((f"{site}: unlike the others", SHORT.get(what, f"its {what}")) for what in found)
     yield from (("noted", note) for note in record.notes)
@@ -553,120 +577,8 @@ def label_sentence(results: Results) -> str:
     if results.has_findings:
         return (
             "Sensitivity: share of the test cases with a finding in which it is found. Specificity: share of the "
-            "cases without it in which it is not found. Both at a probability of 0.5. "
-        ) + AREAS
-    if results.has_areas:
-        return "Recall is the share of a class's test cases that is right. " + AREAS
+            f"cases without it in which it is not found. Both at a probability of 0.5. {AREAS}"
+        )
     if results.has_classes:
-        return "Share of a class's test cases that is right, its recall, and their number; a site without one has none."
+        return f"Recall is the share of a class's test cases that is right. {AREAS}"
     return "Values over the test cases of each label alone; a site without a label has none."
-
-
-def calling_sentence(results: Results) -> str:
-    """Explain `calling_table`, and say where a temperature does not help; nothing without any."""
-    callings = results.callings
-    if not callings:
-        return ""
-    vain = [site for site, one in callings.items() if one.temperature != 1 and not one.helps]
-    sentences = [CALLINGS]
-    sentences += [f"It does not help in the test of {', '.join(vain)}."] if vain else []
-    if any(one.thresholds for one in callings.values()):
-        sentences.append(THRESHOLDS)
-    return " ".join(sentences)
-
-
-def everyone_sentence(results: Results) -> str:
-    """State the sites' models' result on the test data of all sites; nothing where it was not measured."""
-    everyone = results.everyone
-    if everyone is None:
-        return ""
-    values = f"accuracy {everyone.accuracy:.3f}, balanced accuracy {everyone.balanced_accuracy:.3f}"
-    areas = [own.get(results.metric or "") for own in everyone.by_site.values()]
-    if results.metric in RANKED and None not in areas:
-        values = f"{METRIC_NAMES[results.metric]} {format_number(mean_of_known(areas))}, {values}"
-    missing = [site for site in results.sites if site not in everyone.by_site]
-    without = f" (without {', '.join(missing)})" if missing else ""
-    return f"on all sites' test data ({everyone.num_cases} cases): {values}, mean over the sites' models{without}"
-
-
-def empty_cases_sentence(results: Results) -> str:
-    """State what is predicted in test cases that hold no label; nothing where each has one."""
-    of_sites = [
-        f"{site} {one.num_false_positive or 0} of {one.num_empty} "
-        f"({format_number(one.value_with_truth)} over the others)"
-        for site, one in results.tests.items()
-        if one.num_empty
-    ]
-    if not of_sites:
-        return ""
-    counted = "; each counts as 0 in its site's value" if results.metric == "dice" else ""
-    return f"false positives in cases without any label: {', '.join(of_sites)}{counted}"
-
-
-def missing_labels_sentence(results: Results) -> str:
-    """Say whose value is a mean over fewer labels than the others', or not over all classes; else nothing."""
-    is_area, is_over_classes = results.metric in RANKED, results.metric in CLASS_MEANS
-    if not is_over_classes and results.metric not in SEGMENTATION_ONLY["metric"]:
-        is_refused = results.mean_of_sites([0.0], "balanced_accuracy") is None
-        return UNLIKE_CLASSES if is_refused else ""
-    known = {site: read_table(one, "areas" if is_area else "labels") for site, one in results.sites.items()}
-    names = results.labels.values() if results.has_findings and is_area else dict.fromkeys(chain(*known.values()))
-    missing = {
-        site: [name for name in names if known[site].get(name) is None]
-        for site, value in results.values.items()
-        if value is not None
-    }
-    of_sites = [f"{site} without {' and '.join(names)}" for site, names in missing.items() if names]
-    if not of_sites or (not is_over_classes and len(names) < 2):
-        return ""
-    kind = "findings" if results.has_findings else "classes"
-    what, other = (f"some {kind} alone", "all") if is_over_classes else ("different labels", "not annotated there")
-    is_withheld = any(one and one.withheld for one in results.sites.values())
-    why = f"{'withheld, ' * is_withheld}in none of a site's test cases, or {'in ' * is_over_classes}{other}"
-    is_refused = is_over_classes and results.mean is None
-    end = "; they have no mean over sites, and are pooled class by class" if is_refused else ""
-    return f"values are means over {what} and compare sites badly: {', '.join(of_sites)} ({why}){end}"
-
-
-def surface_sentence(results: Results) -> str:
-    """Say what the surface distances are, and of how many cases there are none; nothing where none were measured."""
-    surface = {site: one.surface for site, one in results.tests.items() if one.surface}
-    if not surface:
-        return ""
-    without = [f"{site} {one.num_undefined}" for site, one in surface.items() if one.num_undefined]
-    counted = f" Cases without a distance, which do not count: {', '.join(without)}." if without else ""
-    return f"{SURFACE}{counted}"
-
-
-def describe_extra_metric(name: str) -> str:
-    """Say what the column of a package's metric is."""
-    package, _, part = name.rpartition("/")
-    return f"{part} is a metric of the package {package}, mean over the cases in which it is defined; it chose nothing."
-
-
-def extra_metrics_sentence(results: Results) -> str:
-    """Say what the metrics of packages are, of how many cases, and where they failed; nothing without any."""
-    sentences = []
-    for name in list_extra_metrics([results]):
-        scores = {
-            site: one.extra_metrics[name] for site, one in results.tests.items() if name in (one.extra_metrics or ())
-        }
-        counted = [f"{site} {score.num_cases}" for site, score in scores.items() if not score.has_failed]
-        failed = [site for site, score in scores.items() if score.has_failed]
-        sentences.append(describe_extra_metric(name))
-        sentences += [f"Cases: {', '.join(counted)}."] if counted else []
-        sentences += [f"It failed at {', '.join(failed)}; the site's own log says how."] if failed else []
-    return " ".join(sentences)
-
-
-def list_result_notes(results: Results) -> dict[str, str]:
-    """Return what the values of the sites need to be read right: what it is about -> its sentences."""
-    notes = {
-        "Labels": missing_labels_sentence(results),
-        "Empty cases": empty_cases_sentence(results),
-        "Surfaces": surface_sentence(results),
-        "Metrics of packages": extra_metrics_sentence(results),
-        "Privacy": privacy_sentence(results),
-        "Beyond the own site": everyone_sentence(results),
-    }
-    return {name: text if text.endswith(".") else f"{text}." for name, text in notes.items() if text}

@@ -64,8 +64,6 @@ def network_sentence(joining: Mapping[str, Joined]) -> str:
     if left_out := [site for site in joining if site not in effects]:
         number = f"{len(effects)} of {len(joining)}"
         details += f"; fewer than 2 at {_join_with_and(left_out)}"
-    if unfinished := [site for site in effects if joining[site].unfinished]:
-        details += f"; not trained to the end at {_join_with_and(unfinished)}"
     answer = "not clear"
     if mean.p_value <= 2 * LEVEL:
         answer = "a clear gain" if mean.difference > 0 else "a clear loss"

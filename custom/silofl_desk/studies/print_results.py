@@ -70,7 +70,7 @@ def show_rounds(study: Study, folder: Path, console: Console) -> Iterator[None]:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print a run's status with its reasons, its model and its numbers."""
+    """Print a run's status with its reasons, its model, its numbers, and what the list of facts states of it."""
     title, num_rounds = f"{results.status}  {results.study}", results.rounds
     if results.algorithm:
         most = "at most " if results.ended_early else ""
@@ -82,34 +82,25 @@ def print_results(results: Results, console: Console) -> None:
         return print_lines(lines, console)
     if results.ended_early:
         lines.append(sentences.early_sentence(results))
-    lines += [
-        f"  - {sentence}" for sentence in (*sentences.left_sentences(results), *sentences.withheld_sentences(results))
-    ]
     if results.model:
         lines.append(f"model: {sentences.describe_model(results)}")
     lines.append(f"metric: {results.metric or MISSING}")
-    if results.regions:
-        lines.append(f"scored regions: {sentences.regions_text(results)}")
-    lines.append(f"normalization: {sentences.normalization_label(results.normalization)}")
-    if results.batchnorm:
-        lines.append(results.batchnorm)
-    if sentences.shares_patients(results.split_unit):
-        lines.append(f"split {sentences.split_sentence(results.split_unit)}")
+    lead = sentences.lead_sentence(results)
+    if lead:
+        lines.append(f"{WORDS['warning']}  {lead}" if sentences.is_guessing(results) else lead)
     print_lines(lines, console)
-    lead, is_guessing = sentences.lead_sentence(results), sentences.is_guessing(results)
-    print_lines([f"{WORDS['warning']}  {lead}" if is_guessing else lead] if lead else [], console)
     if table := sentences.joining_table(results):
         print_table(table, console)
-    print_lines(sentences.joining_details(results), console)
     if results.is_finished:
         problems = sentences.describe_problems(results)
+        problems += [("warning", caveat) for caveat in sentences.caveats(results)]
         print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in problems], console)
     if results.sites:
         print_table(site_table(results), console)
     # A temperature changes no answer: the page has it.
     if any(one.thresholds for one in results.callings.values()) and (table := calling_table(results)):
         print_table(table, console)
-        print_lines([sentences.calling_sentence(results)], console)
+        print_lines([sentences.CALLINGS], console)
     print_lines([*sentences.list_result_notes(results).values()], console)
 
 

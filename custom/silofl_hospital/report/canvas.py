@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -26,13 +26,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e8ee"
 DPI = 144
 MOST_MARKERS = 30
-# Inches: a figure on a page and on a phone, and the most that can be read on a phone.
-PAGE, PHONE, MOST_ON_A_PHONE = 10.4, 4.2, 7.0
+# Inches: a figure on a page.
+PAGE = 10.4
 LEAST_PANEL, LEGEND_ROW = 2.0, 0.22
 Values = Sequence[float | None]
 Layout = Literal["constrained", "compressed"]
-# Of a line that must not hide the mean.
-FAINT = {"alpha": 0.35, "linewidth": 1.0}
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,6 @@ class PageImage:
         png: The file's bytes.
         alt: A description for readers who do not see it, with its main numbers.
         caption: How to read it.
-        narrow: The same for the width of a phone, as PNG; empty where the first can be read there too.
         plot: What it shows; None of a picture that has no files of its own.
         svg: The first as SVG; empty without a plot.
     """
@@ -68,23 +65,17 @@ class PageImage:
     png: bytes
     alt: str
     caption: str
-    narrow: bytes = b""
     plot: Plot | Curves | None = None
     svg: bytes = b""
 
     @property
     def uri(self) -> str:
         """The picture as a data URI."""
-        return _data_uri(self.png)
-
-    @property
-    def narrow_uri(self) -> str:
-        """The picture for a phone as a data URI; empty without one."""
-        return _data_uri(self.narrow) if self.narrow else ""
+        return "data:image/png;base64," + base64.b64encode(self.png).decode()
 
 
 def make_image(plot: Plot | Curves, alt: str, caption: str, dpi: int = DPI, is_trimmed: bool = False) -> PageImage:
-    """Draw a figure for a page, for a phone where it would be too small there, and as SVG.
+    """Draw a figure for a page, and as SVG.
 
     Args:
         alt: A description for readers who do not see it.
@@ -95,9 +86,7 @@ def make_image(plot: Plot | Curves, alt: str, caption: str, dpi: int = DPI, is_t
     png = encode_png(figure, dpi, is_trimmed)
     # It is laid out by now, which takes as long as drawing it.
     figure.set_layout_engine("none")
-    is_small = figure.get_figwidth() <= MOST_ON_A_PHONE
-    narrow = b"" if is_small else encode_png(plot.draw(PHONE), dpi, is_trimmed)
-    return PageImage(png, alt, caption, narrow, plot, encode_svg(figure, is_trimmed))
+    return PageImage(png, alt, caption, plot, encode_svg(figure, is_trimmed))
 
 
 def lay_out_panels(
@@ -229,10 +218,6 @@ def as_values(values: Sequence[float | None]) -> NDArray:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _data_uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
-
-
 @dataclass(frozen=True)
 class Panel:
     """One panel of a figure.
@@ -241,15 +226,11 @@ class Panel:
         title: Stands above it.
         lines: Name of a line -> its value in each of its rounds; None is a gap.
         marked_round: A round with a vertical line; None without.
-        faint: Names of lines that are drawn faint.
-        limits: Ends of the vertical axis; None where the values decide.
     """
 
     title: str
     lines: Mapping[str, Values]
     marked_round: int | None = None
-    faint: Collection[str] = ()
-    limits: tuple[float | None, float | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -291,15 +272,10 @@ class Curves:
         handles: dict[str, Line2D] = {}
         for axes, panel in zip(grid, self.panels, strict=True):
             for name, values in panel.lines.items():
-                faint = FAINT if name in panel.faint else {}
-                line = draw_line(axes, self.rounds[name], values, **{**self.styles[name], **faint})
-                # Of the first panel: a faint line would be no key to the others.
-                handles.setdefault(name, line)
+                handles[name] = draw_line(axes, self.rounds[name], values, **self.styles[name])
             style_rounds(axes, panel.title, [number for rounds in self.rounds.values() for number in rounds])
             if panel.marked_round is not None:
                 _mark_round(axes, panel.marked_round)
-            if panel.limits != (None, None):
-                axes.set_ylim(*panel.limits)
         named = [name for name in self.styles if name in handles]
         draw_legend(figure, [handles[name] for name in named], named)
         return figure

@@ -6,12 +6,12 @@ Whoever prepares a page decides what stands on it; the templates hold no sentenc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cache
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -39,7 +39,6 @@ class Heading:
     """A heading within a section."""
 
     text: str
-    kind: ClassVar[str] = "heading"
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,6 @@ class Text:
     text: str | Markup
     style: str = ""
     name: str = ""
-    kind: ClassVar[str] = "text"
 
 
 @dataclass(frozen=True)
@@ -71,15 +69,6 @@ class Items:
     items: Sequence[str | Markup]
     style: str = ""
     is_numbered: bool = False
-    kind: ClassVar[str] = "items"
-
-
-@dataclass(frozen=True)
-class Code:
-    """Lines of code."""
-
-    text: str
-    kind: ClassVar[str] = "code"
 
 
 @dataclass(frozen=True)
@@ -87,7 +76,6 @@ class Tiles:
     """The main numbers of a page: (name, value)."""
 
     facts: Sequence[tuple[str, str]]
-    kind: ClassVar[str] = "tiles"
 
 
 @dataclass(frozen=True)
@@ -95,7 +83,6 @@ class Pairs:
     """Names with their values, one pair a line."""
 
     rows: Sequence[tuple[str, str]]
-    kind: ClassVar[str] = "pairs"
 
 
 @dataclass(frozen=True)
@@ -105,11 +92,12 @@ class Table:
     Attributes:
         content: Its cells.
         style: ``dense`` for many columns; empty for a plain one.
+        shares: (row, column) of a cell -> how dark it is, in [0, 1].
     """
 
     content: TextTable
     style: str = "dense"
-    kind: ClassVar[str] = "table"
+    shares: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     def head_style(self, column: int) -> str:
         """Return how a column's head is shown."""
@@ -130,54 +118,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class HeatCell:
-    """A cell of a heat table.
-
-    Attributes:
-        text: What it says.
-        share: How dark it is, in [0, 1]; None of an empty cell.
-    """
-
-    text: str
-    share: float | None
-
-
-@dataclass(frozen=True)
-class HeatRow:
-    """A row of a heat table.
-
-    Attributes:
-        name: Its head.
-        cells: One for each column.
-        end: Words after the cells, below the table's ``end``.
-    """
-
-    name: str
-    cells: Sequence[HeatCell]
-    end: str = ""
-
-
-@dataclass(frozen=True)
-class HeatTable:
-    """A table whose cells are the darker, the larger their share.
-
-    Attributes:
-        corner: Head of the rows' names.
-        columns: Heads of the cells.
-        rows: Its rows.
-        end: Head of the rows' last words; empty without.
-        style: ``dense`` for many columns; empty for a plain one.
-    """
-
-    corner: str
-    columns: Sequence[str]
-    rows: Sequence[HeatRow]
-    end: str = ""
-    style: str = ""
-    kind: ClassVar[str] = "heat_table"
-
-
-@dataclass(frozen=True)
 class Picture:
     """A picture with its caption.
 
@@ -188,7 +128,6 @@ class Picture:
 
     image: PageImage
     style: str = ""
-    kind: ClassVar[str] = "picture"
 
 
 @dataclass(frozen=True)
@@ -197,12 +136,11 @@ class Group:
 
     Attributes:
         blocks: The blocks.
-        style: ``grid`` or ``pair``, two in a row; empty for blocks that are one among others.
+        style: ``grid``, two in a row; empty for blocks that are one among others.
     """
 
     blocks: Sequence[Block]
     style: str = ""
-    kind: ClassVar[str] = "group"
 
 
 @dataclass(frozen=True)
@@ -216,7 +154,6 @@ class Fold:
 
     summary: str
     blocks: Sequence[Block]
-    kind: ClassVar[str] = "fold"
 
 
 @dataclass(frozen=True)
@@ -238,11 +175,10 @@ class Banner:
     reasons: Sequence[str] = ()
     remedy: str = ""
     lead: str = ""
-    kind: ClassVar[str] = "banner"
 
 
-# The templates have a macro for each, by its kind.
-Block = Heading | Text | Items | Code | Tiles | Pairs | Table | HeatTable | Picture | Group | Fold | Banner
+# The templates have a macro for each, by its name.
+Block = Heading | Text | Items | Tiles | Pairs | Table | Picture | Group | Fold | Banner
 # Some of them may not be there.
 Blocks = Sequence[Block | None]
 
@@ -327,7 +263,7 @@ def make_items(items: Sequence[str | Markup], style: str = "") -> Items | None:
 
 
 def print_blocks(blocks: Iterable[Block], console: Console) -> None:
-    """Print what of a page's blocks a terminal can show: all but pictures, heat tables and tiles."""
+    """Print what of a page's blocks a terminal can show: all but pictures and tiles."""
     for block in blocks:
         match block:
             case Heading():
@@ -364,7 +300,7 @@ def _open_templates() -> Environment:
 
 
 def _place(block: Block) -> str:
-    return getattr(_open_templates().get_template("blocks.html.j2").module, block.kind)(block)
+    return getattr(_open_templates().get_template("blocks.html.j2").module, type(block).__name__.lower())(block)
 
 
 def write_page(path: Path, page: Page) -> Path:

@@ -8,6 +8,7 @@ from silofl.base.errors import ExitCode, make_printable
 from silofl.base.options import make_console
 from silofl.core.gain import describe_few_units
 from silofl_hospital.importing.importers import ImportOptions, ImportSummary, import_layout, list_content
+from silofl_hospital.report.partition import print_partition, write_partition
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,16 +32,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def report_import(summary: ImportSummary, options: argparse.Namespace) -> None:
-    """Print the counts of what an import wrote; those of classes are drawn in the target too.
+    """Print the counts of what an import wrote; those of classes are written to the target too.
 
     Args:
         options: The command's, with the target, and whether JSON is printed.
     """
     summary = replace(summary, notes=(*summary.notes, *describe_few_units(summary.tested)))
     if summary.classes:
-        # Imported here, because matplotlib takes seconds and segmentation sets need no plot.
-        from silofl_hospital.report.partition import write_partition
-
         write_partition(options.target, summary.classes, summary.examples)
     if options.json:
         print(json.dumps({key: value for key, value in asdict(summary).items() if value}))
@@ -71,6 +69,4 @@ def _print_summary(summary: ImportSummary, options: argparse.Namespace) -> None:
     for note in summary.notes:
         print(make_printable(note))
     if summary.classes:
-        from silofl_hospital.report.partition import print_partition
-
         print_partition(summary.classes, summary.examples, make_console(options))
