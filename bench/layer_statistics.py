@@ -3,7 +3,8 @@
     python bench/layer_statistics.py RUN [--json]
 
 AdaFed's Fig. 4 (Chen et al., arXiv:2112.00734): what f-AdaFed compares sites by, the running mean and variance of each
-BatchNorm layer, beside what AdaFed collects, mean and variance of the layer's inputs over the site's training data.
+BatchNorm layer, beside what AdaFed collects, mean and variance of the layer's inputs over the site's training data. The
+table has their correlation (Pearson) over channels, of all layers the median and the lowest.
 """
 
 import argparse
@@ -11,11 +12,14 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
 
 from silofl.algorithms.adafed import collect_statistics, running_statistics
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.base.files import write_atomically, write_json
+from silofl.base.files import write_json
 from silofl.base.options import add_json, make_console
 from silofl.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
@@ -26,13 +30,7 @@ from silofl_desk.options import RUN, add_moved
 from silofl_desk.studies.finished import read_finished_run
 from silofl_desk.studies.leave_out import load_site_networks
 from silofl_desk.studies.simulation import Moved
-from silofl_hospital.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
-from silofl_hospital.report.tables import TextTable, format_number, print_lines, print_table
 
-NOTE = (
-    "Correlation (Pearson) over channels between a BatchNorm layer's running statistics and those of its inputs over "
-    "the site's training data; median: over the layers."
-)
 # Running, and of the inputs, each of shape (channels,).
 Pair = tuple[NDArray, NDArray]
 Pairs = Mapping[str, Mapping[str, Sequence[Pair]]]
@@ -52,14 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """Measure, print the correlations, and write them and the figure into the run's folder."""
     pairs = layer_pairs(*read_finished_run(options.run, Moved(options.data, options.cache)))
-    console, image = make_console(options), statistics_image(pairs)
     numbers = options.run / "layer_statistics.json"
-    picture = numbers.with_suffix(".png")
     write_json(numbers, correlations(pairs))
-    write_atomically(picture, lambda stream: stream.write(image.png))
-    print_table(statistics_table(pairs), console)
-    print_lines([image.caption], console)
-    console.print(f"{numbers}, {picture}")
+    draw_statistics(pairs).savefig(numbers.with_suffix(".png"), dpi=110, metadata={"Software": None})
+    console = make_console(options)
+    print_correlations(correlations(pairs), console)
+    console.print(f"{numbers}, {numbers.with_suffix('.png')}")
     if options.json:
         print(numbers.read_text(), end="")
     return ExitCode.COMPLETE
@@ -97,40 +93,38 @@ def correlations(pairs: Pairs) -> dict[str, dict[str, list[float | None]]]:
     }
 
 
-def statistics_table(pairs: Pairs) -> TextTable:
-    """Return one row a site: the layers, and of means and variances the median and the lowest correlation."""
-    rows = []
-    for site, kinds in correlations(pairs).items():
-        cells: list[float | None] = []
+def print_correlations(found: Mapping[str, Mapping[str, Sequence[float | None]]], console: Console) -> None:
+    """Print one row a site: the layers, and of means and variances the median and the lowest correlation."""
+    table = Table("site", "layers", "means: median", "lowest", "variances: median", "lowest")
+    for site, kinds in found.items():
+        cells = []
         for values in kinds.values():
             known = [value for value in values if value is not None]
-            cells += [float(np.median(known)), min(known)] if known else [None, None]
-        rows.append((site, str(len(kinds["mean"])), *map(format_number, cells)))
-    columns = ("site", "layers", "means: median", "lowest", "variances: median", "lowest")
-    return TextTable(columns, tuple(rows))
+            cells += [f"{np.median(known):.3f}", f"{min(known):.3f}"] if known else ["-", "-"]
+        table.add_row(site, str(len(kinds["mean"])), *cells)
+    console.print(table)
 
 
-def statistics_image(pairs: Pairs) -> PageImage:
-    """Draw each channel of each layer as a point, means on the left and variances on the right, one colour a site."""
-    figure, (axes,) = make_panels(1, 2, (10.4, 4.6))
-    handles = []
-    for panel, kind in zip(axes, ("mean", "variance"), strict=True):
-        for place, kinds in enumerate(pairs.values()):
-            running, of_inputs = (np.concatenate([pair[i] for pair in kinds[kind]]) for i in (0, 1))
-            style = point_style(place)
-            drawn = panel.plot(
-                of_inputs, running, linestyle="", markersize=3, alpha=0.5, color=style["color"], marker=style["marker"]
-            )
-            handles += drawn if panel is axes[0] else []
-        style_axes(panel, f"Running {kind}", f"{kind} of the layer's inputs over the site's training data")
+def draw_statistics(pairs: Pairs) -> Figure:
+    """Draw each channel of each layer as a point, means on the left and variances on the right, one colour a site.
+
+    On the dotted line both are equal.
+    """
+    figure = Figure(figsize=(10.4, 4.6), layout="constrained")
+    for panel, kind in zip(figure.subplots(1, 2), ("mean", "variance"), strict=True):
+        for site, kinds in pairs.items():
+            running = np.concatenate([pair[0] for pair in kinds[kind]])
+            of_inputs = np.concatenate([pair[1] for pair in kinds[kind]])
+            panel.plot(of_inputs, running, "o", markersize=3, alpha=0.5, label=site)
         panel.axline((0, 0), slope=1, color="black", linewidth=0.8, linestyle=":")
+        panel.set_xlabel(f"{kind} of the layer's inputs over the site's training data")
+        panel.set_ylabel(f"running {kind}")
         if kind == "variance":
             # Layers' variances differ by orders of magnitude.
             panel.set_xscale("log")
             panel.set_yscale("log")
-    draw_legend(figure, handles, list(pairs))
-    alt = f"Running statistics against those of the inputs, each channel a point, of {len(pairs)} sites."
-    return PageImage(encode_png(figure), alt, f"{NOTE} On the dotted line both are equal.")
+    figure.axes[0].legend(fontsize=8)
+    return figure
 
 
 def _correlation(one: NDArray, other: NDArray) -> float | None:

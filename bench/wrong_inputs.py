@@ -1,12 +1,11 @@
 """Which wrong inputs `silofl predict` warns of, and how often it warns of right ones.
 
-python bench/wrong_inputs.py OUT [RUN ...] [--rounds N] [--seed S] [--hospitals north,coast]
+python bench/wrong_inputs.py OUT [RUN ...] [--rounds N] [--seed S]
 
 Trains jobs of `RUNS` on simulated abdomens, all of them or those named, at their own rounds without N; the hospital
 ``coast`` trains in none. Finished runs in OUT are reused. A wrong input is a new patient of each hospital that
 `WRONG` changes; right ones are all test cases of the hospitals that trained, and all cases of ``coast``. For each
-wrong input the table has how many hospitals' patient is warned of: by all that `predict` says, and by the
-comparison with what is usual alone. Right cases of a hospital are compared with its own numbers alone, too.
+wrong input the table has how many hospitals' patient is warned of.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ RUNS = {
     "fedsm": ("fedsm_phantoms", SLICED, None),
     "volumes": ("fedsm_volumes", VOLUMES, dict.fromkeys((*SITES, UNSEEN), 30)),
 }
-# What begins the sentences of the comparison with what is usual.
-USUAL = ("the size of", "the selector's score", "the look of", "the file states another")
 
 
 @dataclass(frozen=True)
@@ -328,7 +325,6 @@ def main() -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seed", type=int, default=0, help="of the phantoms and the training")
-    parser.add_argument("--hospitals", default=",".join((*SITES, UNSEEN)), help="whose patients the wrong inputs are")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.runs or RUNS:
@@ -338,7 +334,7 @@ def main() -> int:
 
 def report(name: str, options: argparse.Namespace) -> None:
     """Train a run where that is not done, and print its table and its false alarms."""
-    (job, kind, patients), hospitals = RUNS[name], options.hospitals.split(",")
+    job, kind, patients = RUNS[name]
     data = make_phantoms(options.out / f"{Path(kind.marker).stem}-{options.seed}", options.seed, patients, kind)
     run = options.out / f"{name}-{options.seed}"
     if not is_finished(run):
@@ -348,54 +344,43 @@ def report(name: str, options: argparse.Namespace) -> None:
     model = SuperModel.load(run / "supermodel", "cpu")
     print(f"{name}: {job}, {model.contents.facts['rounds']} rounds")
     right = [*right_cases(data, model.contents.study)]
-    print_alarms("right cases", [warn(model, files) for _, files in right])
-    alone = {site: replace(model.contents, usual={site: one}) for site, one in model.contents.usual.items()}
-    models = {site: SuperModel(contents, torch.device("cpu")) for site, contents in alone.items()}
-    own = [warn(models[site], files) for site, files in right if site in models]
-    print_alarms("right cases beside their own hospital's numbers", own)
+    found = [warn(model, files) for files in right]
+    print(f"right cases: {sum(map(bool, found))} of {len(found)}; {reasons(found)}")
     for what, change in WRONG.items():
         if what == "contrasts exchanged" and not kind.has_contrasts:
             continue
-        found = [warn_of(model, change(Patient.draw(kind, site, i)).scan()) for i, site in enumerate(hospitals)]
-        usual, all_warned = (sum(bool(one[key]) for one in found) for key in ("usual", "all"))
-        print(f"{what}: {all_warned} of {len(found)}, unusual {usual}; {reasons(found)}", flush=True)
+        found = [warn_of(model, change(Patient.draw(kind, site, i)).scan()) for i, site in enumerate((*SITES, UNSEEN))]
+        print(f"{what}: {sum(map(bool, found))} of {len(found)}; {reasons(found)}", flush=True)
 
 
-def print_alarms(what: str, found: list[dict[str, list[str]]]) -> None:
-    """Print how many right cases are warned of, and why."""
-    usual, all_warned = (sum(bool(one[key]) for one in found) for key in ("usual", "all"))
-    print(f"{what}: {usual} of {len(found)} unusual, {all_warned} with any warning, {reasons(found)}", flush=True)
-
-
-def reasons(found: list[dict[str, list[str]]]) -> str:
+def reasons(found: list[list[str]]) -> str:
     """Count what the sentences begin with."""
-    counts = Counter(sentence.partition(":")[0] for one in found for sentence in one["all"])
+    counts = Counter(sentence.partition(":")[0] for sentences in found for sentence in sentences)
     return ", ".join(f"{count} {what}" for what, count in counts.most_common())
 
 
-def right_cases(data: Path, study: Study) -> Iterator[tuple[str, Path | dict[str, Path]]]:
-    """Yield hospital and files of the test cases, and of all cases of the hospital that did not train."""
+def right_cases(data: Path, study: Study) -> Iterator[Path | dict[str, Path]]:
+    """Yield the files of the test cases, and of all cases of the hospital that did not train."""
     for site in (*SITES, UNSEEN):
         manifest = read_manifest(data / site, study)
         parts = manifest.parts if site == UNSEEN else {"test": manifest.test}
         for record in (record for records in parts.values() for record in records):
             source = manifest.source(record)
             files = [path for path, _ in source.files]
-            yield site, dict(zip(source.channels, files, strict=True)) if source.channels else files[0]
+            yield dict(zip(source.channels, files, strict=True)) if source.channels else files[0]
 
 
-def warn(model: SuperModel, files: Path | dict[str, Path]) -> dict[str, list[str]]:
+def warn(model: SuperModel, files: Path | dict[str, Path]) -> list[str]:
     """Return what is said of a case; a refusal is a warning."""
     try:
         said = [*model.predict(files).warnings]
     except DataError as error:
         said = [f"refused: {error}"]
     # A label that was not learnt says nothing of the case.
-    said = [sentence for sentence in said if "was not learnt" not in sentence]
-    return {"all": said, "usual": [sentence for sentence in said if sentence.startswith(USUAL)]}
+    return [sentence for sentence in said if "was not learnt" not in sentence]
 
 
-def warn_of(model: SuperModel, patient: Patient) -> dict[str, list[str]]:
+def warn_of(model: SuperModel, patient: Patient) -> list[str]:
     """Return what is said of a patient's images."""
     with tempfile.TemporaryDirectory() as folder:
         files = {}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import landscape
 import numpy as np
 import pytest
-from layer_statistics import correlations, layer_pairs, main, statistics_image, statistics_table
+from layer_statistics import correlations, layer_pairs, main
 
 from silofl.base.errors import ConfigError
 
@@ -24,10 +24,6 @@ def test_a_correlation_is_one_up_minus_one_down_and_none_of_one_value():
     layers = [pair([1, 2, 3], [2, 4, 6]), pair([1, 2], [2, 1]), pair([0, 0], [1, 2])]
     found = correlations({"north": {"mean": layers, "variance": layers[:1]}})
     assert found["north"]["mean"] == [pytest.approx(1), pytest.approx(-1), None]
-    table = statistics_table({"north": {"mean": layers, "variance": layers[:1]}})
-    # the median of 1 and -1, and the lowest
-    assert table.rows == (("north", "3", "0.000", "-1.000", "1.000", "1.000"),)
-    assert statistics_image({"north": {"mean": layers, "variance": layers[:1]}}).png.startswith(b"\x89PNG")
 
 
 @pytest.mark.timeout(120)

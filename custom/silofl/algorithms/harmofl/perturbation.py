@@ -63,7 +63,7 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
     With g the gradient at theta and ``delta = alpha * g / ||g||_2`` over all parameters together, the base optimiser
     steps from theta with the gradient at ``theta + delta``. Running statistics move in the first pass only, and both
     passes draw the same dropout. A zero gradient means no perturbation. The first pass is in full precision:
-    in bfloat16 it would find another direction (`bench/precision.py`).
+    in bfloat16 it would find another direction.
 
     Args:
         alpha: Length of the perturbation, above 0.
