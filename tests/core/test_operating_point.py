@@ -3,13 +3,11 @@ import pytest
 import torch
 
 from silofl.core.operating_point import (
-    MOST_PROBABLE,
     MOST_TEMPERATURE,
     OperatingPoint,
     choose_operating_point,
     find_temperature,
     find_threshold,
-    find_unlike_thresholds,
     is_at_most,
     temper,
 )
@@ -144,19 +142,6 @@ def test_a_reading_is_chosen_of_the_classes_that_are_called():
     called = found.decide(chances) == 1
     assert called[~is_true[:, 1]].mean() <= 0.1
     assert choose_operating_point(chances, is_true, units(100), [1]).thresholds == {}
-
-
-def test_a_threshold_is_unlike_a_sites_own_beyond_three_times_its_odds():
-    # odds of 1, which are four times those of the lowest
-    pooled = OperatingPoint(1.0, {1: 0.5})
-    assert find_unlike_thresholds(pooled, [OperatingPoint(1.0, {1: 0.2}), OperatingPoint(1.0, {1: 1 / 3}), pooled]) == {
-        1: (0.2, 0.5)
-    }
-    assert find_unlike_thresholds(pooled, [OperatingPoint(1.0, {1: 0.26}), OperatingPoint(1.0, {1: 0.74})]) == {}
-    # one of 1 has odds without end, and a site without a threshold says nothing
-    assert find_unlike_thresholds(pooled, [OperatingPoint(1.0, {1: 1.0}), MOST_PROBABLE]) == {1: (1.0, 1.0)}
-    # a temperature of 2 takes the roots of the odds: 1/2
-    assert find_unlike_thresholds(OperatingPoint(2.0, {1: 0.5}), [OperatingPoint(1.0, {1: 0.2})]) == {}
 
 
 @pytest.mark.parametrize("is_multilabel", [False, True])

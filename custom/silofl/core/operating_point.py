@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from silofl.core.findings import pack_rows
 from silofl.core.intervals import LEAST_UNITS, ROUNDING
-from silofl.core.outliers import BEYOND
 from silofl.core.roc import find_operating_point
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
@@ -71,33 +70,6 @@ class OperatingPoint:
 
 # The most probable class, and findings above one half.
 MOST_PROBABLE = OperatingPoint()
-
-
-def find_unlike_thresholds(
-    calling: OperatingPoint, own: Sequence[OperatingPoint], is_multilabel: bool = False
-) -> dict[int, Bounds]:
-    """Return each class, or finding, whose threshold lies far from one that a site chose: beyond 3 times its odds.
-
-    Args:
-        calling: How probabilities are read.
-        own: How the sites would read them by their own validation cases.
-        is_multilabel: Whether a case has a set of findings.
-
-    Returns:
-        Number -> the lowest and the highest of the sites' thresholds, as the probabilities that are shown at them.
-    """
-    found = {}
-    for number, threshold in calling.shown_thresholds(is_multilabel).items():
-        chosen = [one.thresholds[number] for one in own if number in one.thresholds]
-        shown = [
-            OperatingPoint(calling.temperature, {number: one}).shown_thresholds(is_multilabel)[number] for one in chosen
-        ]
-        low, high = min(shown, default=threshold), max(shown, default=threshold)
-        # Multiplied, for odds of a probability of 1 have no value.
-        is_below = BEYOND * low * (1 - threshold) < threshold * (1 - low)
-        if is_below or high * (1 - threshold) > BEYOND * threshold * (1 - high):
-            found[number] = (low, high)
-    return found
 
 
 def read_at_thresholds(

@@ -19,7 +19,6 @@ from silofl.data.preparation import Preparation, build_preparation, measure_spac
 from silofl.data.prepared_image import prepare_with_way_back
 from silofl.data.records import Record
 from silofl.data.site_data import SiteData
-from silofl.data.targets import IGNORED
 from silofl.data.units import Units, find_recordings, find_units
 from silofl.inference.geometry import check_is_not_blank, decide_answers, decide_on_input
 from silofl.inference.prediction import MM3_IN_ML, CaseAnswer, measure_case_ml
@@ -39,22 +38,11 @@ class FileMaps:
         said: The answer, uint8 (rows, columns), or (X, Y, Z).
         truth: What was drawn, of the same shape.
         affine: Voxel indices to millimetres, (4, 4); None of a picture.
-        numbers: Of its slices in the file, where they are not all.
     """
 
     said: NDArray
     truth: NDArray
     affine: NDArray[np.float64] | None
-    numbers: range | None = None
-
-    @property
-    def worst_slice(self) -> int | None:
-        """The number in the file, from 0, of the slice with most wrong voxels; None of a picture, and without one."""
-        wrong = (self.said != self.truth) & (self.truth != IGNORED)
-        if wrong.ndim == 2 or not wrong.any():
-            return None
-        place = int(wrong.sum(axis=(0, 1)).argmax())
-        return place if self.numbers is None else self.numbers[place]
 
 
 @dataclass(frozen=True)
@@ -87,7 +75,6 @@ class EvaluatedCase:
         labels: Segmentation: label, or region -> its measures.
         do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
         calling: Classification: how the probabilities are read.
-        worst_slice: Segmentation of a volume: number of the slice with most wrong voxels, from 0.
     """
 
     case: str
@@ -98,7 +85,6 @@ class EvaluatedCase:
     labels: Mapping[Label, LabelMeasures]
     do_not_use: tuple[str, ...] | None = None
     calling: OperatingPoint = MOST_PROBABLE
-    worst_slice: int | None = None
 
 
 @dataclass(frozen=True)
@@ -230,7 +216,7 @@ def lay_on_file(answer: CaseAnswer, record: Record, manifest: Manifest, image: I
     truth = read_label_map(record, manifest, image, steps.study)[0]
     said = decide_on_input(answer.probabilities, prepared, steps)
     truth = truth if record.numbers is None else truth[..., record.numbers]
-    return FileMaps(said, truth, prepared.affine, record.numbers)
+    return FileMaps(said, truth, prepared.affine)
 
 
 def _evaluate_case(
@@ -260,7 +246,7 @@ def _evaluate_case(
         name: _measure_label(said, drawn, labels, maps, spacing) for name, labels in select_regions(case, study).items()
     }
     score = score_predictions(said, drawn, study)
-    return replace(found, score=score, labels=measured, worst_slice=maps.worst_slice)
+    return replace(found, score=score, labels=measured)
 
 
 def _measure_label(

@@ -1,4 +1,4 @@
-"""The README.md of a super model's folder and of an exported bundle."""
+"""The pages of a super model and of an exported bundle, from templates."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from silofl.base.errors import quote_markdown
 from silofl.core.operating_point import AT_MOST, is_at_most
+from silofl.data.domain import Domain
 from silofl.inference.contents import Contents
 from silofl.study import Study
 
@@ -24,22 +25,10 @@ def open_template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def super_model_readme(contents: Contents, rule: str) -> str:
-    """Return the text, with this super model's models, labels, image size and training images filled in.
-
-    Args:
-        rule: Its rule, as a sentence.
-    """
-    kinds = contents.domain.kinds or INPUTS
-    return _render(
-        "readme.md.j2",
-        contents,
-        is_folder=True,
-        labels=describe_labels(contents.study),
-        form=describe_images(contents.study, contents.image_shape),
-        rule=rule,
-        inputs=" ".join(file for kind, file in INPUTS.items() if kind in kinds),
-    )
+def list_inputs(domain: Domain) -> str:
+    """Return an example of each kind of input that a super model takes."""
+    kinds = domain.kinds or INPUTS
+    return " ".join(file for kind, file in INPUTS.items() if kind in kinds)
 
 
 def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | None = None) -> str:
@@ -51,10 +40,9 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
     """
     study, image_shape, scale = contents.study, contents.image_shape, f"{contents.calling.temperature:.6g}"
     names = study.data.channel_names
-    return _render(
+    return render_page(
         "bundle_readme.md.j2",
         contents,
-        is_folder=False,
         members=members,
         obstacle=obstacle,
         torch=version("torch").split("+")[0],
@@ -65,10 +53,11 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
     )
 
 
-def _render(template: str, contents: Contents, **values: object) -> str:
+def render_page(template: str, contents: Contents, **values: object) -> str:
+    """Fill in a template of this room with a super model's contents and further values."""
     example = quote(",".join(f"{name}=FILE" for name in contents.study.data.channel_names))
     values |= {"contents": contents, "study": contents.study, "example": example}
-    return open_template(template).render(values) + "\n"
+    return open_template(template).render(values).rstrip() + "\n"
 
 
 def loading_code(study_file: str, weights: str, image_shape: Sequence[int]) -> str:

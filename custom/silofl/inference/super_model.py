@@ -31,7 +31,7 @@ from silofl.inference.geometry import (
     decide_labels,
     decide_on_input,
 )
-from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt, list_unlike_thresholds
+from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt
 from silofl.inference.prediction import CaseAnswer, Prediction, call_case, measure_volumes_ml
 from silofl.inference.probabilities import add_share, case_scores, shift_foreground, to_probabilities
 from silofl.inference.usual import Comparison, compare_answer
@@ -72,6 +72,7 @@ class SuperModel:
             name: load_weights(build_fitting_network(self._studies[name], shape, state), state, name).to(device).eval()
             for name, state in contents.models.items()
         }
+        self._own_tests = self._read_own_tests()
         self.selector: HarmonizedModel | None = None
         if contents.rule == "selector":
             selector = build_selector(study, len(contents.outputs), study.seed)
@@ -287,9 +288,8 @@ class SuperModel:
             doubts: How its image differs from the training images.
             site: Whose model answered, instead of a choice.
         """
-        is_chosen = self._answers_as_chosen(site)
-        unlike = self._unlike_thresholds if is_chosen else []
-        return (*self._list_fallback(answer, threshold), *self._own_tests[is_chosen][0], *unlike, *doubts)
+        not_learnt = self._own_tests[self._answers_as_chosen(site)][0]
+        return (*self._list_fallback(answer, threshold), *not_learnt, *doubts)
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
         """Refuse options before any work.
@@ -334,15 +334,15 @@ class SuperModel:
             return calling.of_model(model, self.contents.study.is_multilabel)
         return OperatingPoint(calling.temperatures.get(model, 1.0))
 
-    @cached_property
-    def _own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:
+    def _read_own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:
         """Whether answers have thresholds -> sentences on labels that were not learnt, and on low ones."""
         read = {True: self.contents, False: replace(self.contents, calling=MOST_PROBABLE)}
-        return {has_thresholds: (list_not_learnt(one), list_low_labels(one)) for has_thresholds, one in read.items()}
-
-    @cached_property
-    def _unlike_thresholds(self) -> list[str]:
-        return list_unlike_thresholds(self.contents)
+        try:
+            return {is_called: (list_not_learnt(one), list_low_labels(one)) for is_called, one in read.items()}
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"the facts of a super model must hold its tests as they were written; {error}: copy the folder again"
+            ) from None
 
     def _list_fallback(self, answer: CaseAnswer, threshold: float | None) -> list[str]:
         gamma = self.contents.threshold if threshold is None else threshold

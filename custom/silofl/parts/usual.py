@@ -75,10 +75,10 @@ class UsualPart(Part):
         """Return the arrays of the test's answer, all of which a site may keep back."""
         if exchange.task != find_test_task(self.study):
             return Wanted()
-        num_labels, width = len(self.study.labels), self.width
+        width = self.width
         shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),)}
         if self.study.task == "segmentation":
-            shapes |= {"roots_ml": (num_labels, SPREAD), "roots": (num_labels, SPREAD)}
+            shapes["roots_ml"] = (len(self.study.labels), SPREAD)
         roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
         for name in roles if width else ():
             shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (SPREAD,)}
@@ -152,9 +152,8 @@ PART, SITE = UsualPart, SiteUsual
 def pack_arrays(usual: Usual, study: Study) -> Arrays:
     """Return what is usual as arrays by their names within the role, but for the score, which stays at home."""
     arrays: dict[str, object] = {}
-    for name, table in (("roots_ml", usual.roots_ml), ("roots", usual.roots)):
-        if table:
-            arrays[name] = [_pack(table[label]) for _, label in sorted(study.labels.items())]
+    if usual.roots_ml:
+        arrays["roots_ml"] = [_pack(usual.roots_ml[label]) for _, label in sorted(study.labels.items())]
     for name, one in (usual.features or {}).items():
         arrays |= {f"{name}.mean": one.mean, f"{name}.variance": one.variance, f"{name}.distance": _pack(one.distance)}
     if usual.codes:
@@ -170,11 +169,10 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
         KeyError: Features lack their distance.
     """
     labels = [label for _, label in sorted(study.labels.items())]
-    sizes = {
-        name: {label: _unpack(row) for label, row in zip(labels, arrays[name].tolist(), strict=True)}
-        for name in ("roots_ml", "roots")
-        if name in arrays
-    }
+    roots_ml = None
+    if "roots_ml" in arrays:
+        rows = arrays["roots_ml"].tolist()
+        roots_ml = {label: _unpack(row) for label, row in zip(labels, rows, strict=True)}
     features = {
         name: FeatureSpread(
             tuple(arrays[f"{name}.mean"].tolist()),
@@ -186,7 +184,7 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
     }
     stated = [pair for pair, is_there in zip(CODES, arrays.get("codes", ()), strict=False) if is_there]
     codes = {what: tuple(code for one, code in stated if one == what) for what, _ in stated}
-    return Usual(sizes.get("roots_ml"), sizes.get("roots"), features=features or None, codes=codes or None)
+    return Usual(roots_ml, features=features or None, codes=codes or None)
 
 
 def _name_own(usual: Usual, name: str) -> Usual:

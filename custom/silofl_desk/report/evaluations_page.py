@@ -1,26 +1,21 @@
 """What several hospitals say of one model, in tables and a sentence: each, over all, and how much they differ."""
 
 from collections.abc import Iterator
-from math import erfc, sqrt
 
-from silofl.core.gain import holm
 from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
-from silofl.core.roc import NORMAL_95
 from silofl.data.inventories import explain_withheld
 from silofl.inference.evaluations import (
     ALL,
     ECE,
     MISSING,
-    OF_OTHERS,
     SPECIFICITY,
-    THRESHOLD,
     UNIT_OF,
     Evaluations,
     HospitalEvaluation,
     has_unlike_classes,
 )
-from silofl_hospital.report.evaluation_page import LEVEL, RESEARCH, format_score, name_score
+from silofl_hospital.report.evaluation_page import RESEARCH, format_score, name_score
 from silofl_hospital.report.page import Block, Heading, PageSection, Table, Text, make_section
 from silofl_hospital.report.tables import METRIC_NAMES, NOT_SAID, TextTable
 
@@ -32,10 +27,6 @@ NAMES = METRIC_NAMES | {
 }
 # The area under the ROC curve of a guess.
 CHANCE = 0.5
-CHOSEN_NOTE = (
-    "Sensitivity at {specificity:g} specificity, and its threshold: chosen at each hospital on these very cases; "
-    "expect a little less on others."
-)
 CALIBRATED_NOTE = (
     "ECE: calibration error, 0 = perfect. ECE if calibrated: the ECE of a perfectly calibrated model with the same "
     "probabilities in as many cases. Both depend on the number of cases, so there is no mean over hospitals."
@@ -58,20 +49,6 @@ def evaluations_section(found: Evaluations | None) -> PageSection | None:
     sentences: list[Block] = [Text(sentence) for sentence in _list_sentences(found)]
     closing = [*(Text(note, "note") for note in _list_notes(found)), Text(RESEARCH)]
     return make_section("hospitals", "Hospitals", "What hospitals say", sentences, tables, closing)
-
-
-def compare_groups(found: Evaluations) -> dict[tuple[str, str], tuple[PooledEstimate, float]]:
-    """Return group of cases and score -> its difference from the other groups, and Holm's p-value of no difference."""
-    known = {
-        (group, name): one
-        for group in found.divided
-        for name, one in found.pooled[group].items()
-        if one is not None and name.endswith(OF_OTHERS)
-    }
-    # The interval is a normal distribution's.
-    scales = {key: (one.interval[1] - one.interval[0]) / (2 * NORMAL_95) for key, one in known.items()}
-    corrected = holm({key: erfc(abs(one.value) / scales[key] / sqrt(2)) for key, one in known.items()})
-    return {key: (one, corrected[key]) for key, one in known.items()}
 
 
 def list_chance(found: Evaluations) -> list[str]:
@@ -129,15 +106,12 @@ def _make_table(found: Evaluations, group: str) -> TextTable:
 
 
 def _make_title(name: str, found: Evaluations, group: str) -> str:
-    return NAMES.get(name) or name_score(name, found.pooled[group], found.specificity)
+    return NAMES.get(name) or name_score(name, found.pooled[group])
 
 
 def _list_notes(found: Evaluations) -> list[str]:
     """Return how to read the numbers."""
-    is_chosen = any(THRESHOLD in scores for scores in found.pooled.values())
-    chosen = [CHOSEN_NOTE.format(specificity=found.specificity)] if is_chosen else []
-    chosen += [CALIBRATED_NOTE] if ECE in found.pooled[ALL] else []
-    return [*chosen, NOTE]
+    return [CALIBRATED_NOTE, NOTE] if ECE in found.pooled[ALL] else [NOTE]
 
 
 def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
@@ -189,16 +163,6 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
             f"{' and '.join(unlike)}: a mean over the classes of a hospital's test cases; hospitals have different "
             "classes, so that these values must not be compared or averaged; compare class by class."
         )
-    differences = compare_groups(found)
-    for (group, score), (one, p_value) in differences.items():
-        if p_value < LEVEL:
-            side = "lower" if one.value < 0 else "higher"
-            yield (
-                f"{score.removesuffix(OF_OTHERS)} is {side} for {group} than for the other groups, over "
-                f"{one.num_sites} hospitals: {_format_pooled(one, score)}, p {p_value:.2g} (Holm)."
-            )
-    if found.divided and not any(p_value < LEVEL for _, p_value in differences.values()):
-        yield f"No group differs from the others beyond chance, in {len(differences)} comparisons (Holm)."
     name, one = next(iter(found.pooled[ALL].items()))
     metric = NAMES.get(name, name)
     if one is None and metric in unlike:

@@ -25,11 +25,8 @@ from silofl.study import Study
 from silofl.training.joined import LOCAL, describe_bias
 
 FORBIDDEN = "DO NOT USE"
-# The files of an input end with these after its stem. Only earlier versions wrote maps of disagreement.
-SUFFIXES = (
-    *("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm"),
-    *("_disagreement.png", "_disagreement.nii.gz"),
-)
+# The files of an input end with these after its stem.
+SUFFIXES = ("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm")
 # What places a NIfTI file's voxels: its two grids, with their codes, and its unit.
 NIFTI_GRID = (
     *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
@@ -131,8 +128,6 @@ def _choice_sentence(prediction: Prediction, threshold: float | None) -> str:
     if not scores:
         return name
     best = max(scores, key=lambda output: scores[output])
-    if prediction.is_fallback and threshold == 1:
-        return f"{name}, which always answers at a threshold of 1 (nearest {best}, {scores[best]:.2f})"
     if prediction.is_fallback:
         return f"{name}, as no hospital is above {threshold:g} (nearest {best}, {scores[best]:.2f})"
     return f"{name} ({scores[model]:.2f})" if model in scores else f"{name} (nearest {best}, {scores[best]:.2f})"
