@@ -176,14 +176,6 @@ def test_a_card_names_the_patients_of_each_site_and_withholds_small_groups(make_
     assert "sex, age, scanners, years and annotators: not known" in card_of(make_contents("only"))
 
 
-def test_a_card_shows_distances_calibration_and_thresholds_where_they_were_recorded(make_contents):
-    one = FACTS["test"]["north"] | {"surface": {"hd95": 3.25, "unit": "mm"}}
-    one |= {"calling": {"error_after": 0.031, "thresholds": {"1": 0.4}}}
-    text = card_of(replace(make_contents("only"), facts=FACTS | {"test": {"north": one}}))
-    assert "| 3.2 mm | 0.031 | 0.40 " in text
-    assert "HD95" not in card_of(replace(make_contents("only"), facts=FACTS))
-
-
 @pytest.mark.parametrize(
     ("pixdim", "lacking", "sentences"),
     [

@@ -295,12 +295,12 @@ def state_rule(folder, labels=None, **rule):
     change_contents(folder, study=study, facts={"test": scores_by_label(labels or {})})
 
 
-def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_over_the_picture(
-    super_model, predict, picture, titles
+def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_has_no_files(
+    super_model, predict, picture, tmp_path
 ):
     labels = {"north": {"1": 0.9, "2": 0.5}, "south": {"1": 0.8, "2": 0.6}}
     state_rule(super_model, labels, on_fallback=True, on_unlike_image=True, label_below=0.7)
-    code, (record,), text = predict(picture, threshold=0.9, has_picture=True, writes_forbidden=True)
+    code, (record,), text = predict(picture, threshold=0.9, has_picture=True)
     assert code == ExitCode.DO_NOT_USE and "1 answered; 1 of them must not be used, 0 failed" in text
     fallback, unknown = record["warnings"]
     # (0.5 + 0.6) / 2, and of organ (0.9 + 0.8) / 2
@@ -309,27 +309,8 @@ def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_ov
     line = f"DO NOT USE this answer: {fallback}; {unknown}; {low}"
     # The console breaks a line of 200 characters.
     assert f" {line} warning: {fallback} " in " ".join(text.split())
-    assert titles[0][1:3] == ["for research, no medical device", line]
-
-
-def test_files_of_a_forbidden_answer_are_written_on_request_alone_and_say_so(
-    super_model, predict, picture, write_volume, tmp_path
-):
-    state_rule(super_model, label_below=0.7)
-    inputs = picture, write_volume()
-    predict(*inputs, has_picture=True, writes_forbidden=True)
-    assert len(list((tmp_path / "out").glob("*_*.*"))) == 4
-    assert Image.open(tmp_path / "out" / "pic_labels.png").text == {"Description": "DO NOT USE"}
-    assert nibabel.load(tmp_path / "out" / "scan_labels.nii.gz").header["descrip"].item() == b"DO NOT USE"
-    code, records, text = predict_into(tmp_path / "none", super_model, *inputs, has_picture=True)
-    assert code == ExitCode.DO_NOT_USE and not list((tmp_path / "none").glob("*_*.*"))
-    assert all(one["do_not_use"] and not {"label_map", "picture"} & one.keys() for one in records)
-    assert text.count("it must not be used, and none of its files is written") == 2
-    # an answer that may be used says nothing of it
-    state_rule(super_model, {"north": {"1": 0.9, "2": 0.7}}, label_below=0.7)
-    assert predict_into(tmp_path / "used", super_model, *inputs)[0] == ExitCode.COMPLETE
-    assert Image.open(tmp_path / "used" / "pic_labels.png").text == {}
-    assert nibabel.load(tmp_path / "used" / "scan_labels.nii.gz").header["descrip"].item() == b""
+    assert "it must not be used, and none of its files is written" in text and "label_map" not in record
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"prediction.json", "prediction.lock"}
 
 
 def test_the_worst_code_of_a_batch_is_its_own(super_model, picture, bad, tmp_path, capsys):
@@ -341,7 +322,6 @@ def test_the_worst_code_of_a_batch_is_its_own(super_model, picture, bad, tmp_pat
 
     assert command("a", picture, bad) == command("b", picture) == 4
     assert command("c", bad) == 1
-    assert command("d", picture, "--write-forbidden") == 4 and (tmp_path / "d" / "pic_labels.png").is_file()
     with pytest.raises(SystemExit):
         main(["predict", "--help"])
     assert "exit codes, the worst first" in capsys.readouterr().out

@@ -209,18 +209,6 @@ def test_the_package_is_asked_for_before_any_work_and_a_segments_label_is_one_va
         check_can_write(make_study())
 
 
-def test_a_list_of_series_begins_with_what_forbids_to_use_a_segmentation(series, tmp_path, make_study):
-    folder, study = series(), make_study(labels=LABELS).model_copy(update={"name": "n" * 80})
-    target, affine, headers = tmp_path / "seg.dcm", read_image(folder).affine, [*dicom_headers(folder)]
-    for is_forbidden in (True, False):
-        write_dicom_seg(target, headers, random_labels(), affine, study, "abc", "global model", is_forbidden)
-        found = pydicom.dcmread(target)
-        texts = found.SeriesDescription, found.ContentLabel, found.ContentDescription
-        assert [text.startswith("DO NOT USE") for text in texts] == [is_forbidden] * 3
-        assert len(found.SeriesDescription) == 64 and len(found.ContentDescription) <= 64
-        assert "Research only" in found.SeriesDescription
-
-
 @pytest.mark.parametrize("label", ["x" * 65, "left\\right", "lesion "])
 def test_a_label_that_no_segment_can_be_called_by_is_refused_before_any_work(make_study, label):
     check_can_write(make_study(labels={1: "x" * 64}))

@@ -23,7 +23,6 @@ from silofl.training.joined import WORDS, describe_bias
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
 UNKNOWN = "not known"
 VALIDATION = "Validation data, which chose the round"
-MEASURES = ("HD95", "ECE", "thresholds")
 RULES = {"only": "One model answers.", "mean": "The mean of all sites' models answers."}
 
 
@@ -204,29 +203,14 @@ def _results_tables(contents: Contents) -> dict[str, str]:
         counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
         if title == VALIDATION:
             del counts["num_patients"]
-        # Beside the values, as the columns of counts: cells by the columns' names.
-        shown = {site: score | _list_measures(score) for site, score in scores.items()}
-        columns = {name: name for name in MEASURES if any(name in score for score in shown.values())} | counts
-        head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *columns.values())
+        head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *counts.values())
         rows = []
-        for site, score in shown.items():
+        for site, score in scores.items():
             values = [score["value"], *map(read_label_scores(contents, score).get, labels)]
             numbers = (None if value is None else f"{value:.3f}" for value in values)
-            rows.append((site, *numbers, *map(score.get, columns)))
+            rows.append((site, *numbers, *map(score.get, counts)))
         tables[title] = format_markdown_table(head, rows)
     return tables
-
-
-def _list_measures(score: Mapping[str, Any]) -> dict[str, str]:
-    """Return what else a site's test holds: name -> text."""
-    surface, calling, found = score.get("surface") or {}, score.get("calling") or {}, {}
-    if surface.get("hd95") is not None:
-        found["HD95"] = f"{surface['hd95']:.1f} {surface.get('unit', 'pixels')}"
-    if calling.get("error_after") is not None:
-        found["ECE"] = f"{calling['error_after']:.3f}"
-    if thresholds := calling.get("thresholds"):
-        found["thresholds"] = ", ".join(f"{one:.2f}" for one in thresholds.values())
-    return found
 
 
 def _refusal_sentence(contents: Contents) -> str:

@@ -22,9 +22,6 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--picture", action="store_true", help="also draw the labels over each input, as PNG")
     parser.add_argument("--dicom-seg", action="store_true", help="also write a DICOM segmentation of each DICOM input")
     parser.add_argument(
-        "--write-forbidden", action="store_true", help="also write files of answers that the study forbids to use"
-    )
-    parser.add_argument(
         "--by-folder", action="store_true", help="name the results after each input's folder instead of its file"
     )
     parser.add_argument("--site", help="use this site's model, or global, instead of the selector's choice")

@@ -51,7 +51,6 @@ class Options:
     Attributes:
         has_picture: Whether an overlay is drawn of each input.
         has_dicom_seg: Whether a DICOM segmentation is written of each DICOM input.
-        writes_forbidden: Whether files are written of answers too that the study's rule forbids to use.
         is_named_by_folder: Whether results are called by the folder that an input's first file lies in.
         site: The site whose model answers, instead of a choice.
         threshold: Replaces the super model's gamma.
@@ -61,7 +60,6 @@ class Options:
 
     has_picture: bool = False
     has_dicom_seg: bool = False
-    writes_forbidden: bool = False
     is_named_by_folder: bool = False
     site: str | None = None
     threshold: float | None = None
@@ -105,7 +103,6 @@ def run(options: argparse.Namespace) -> int:
     how = Options(
         has_picture=options.picture,
         has_dicom_seg=options.dicom_seg,
-        writes_forbidden=options.write_forbidden,
         is_named_by_folder=options.by_folder,
         site=options.site,
         threshold=options.threshold,
@@ -271,11 +268,10 @@ class Runner:
         if options.site is not None:
             record["asked_for"] = options.site
         line = prediction_sentence(prediction, study, self.threshold)
-        if prediction.do_not_use and not options.writes_forbidden:
+        if prediction.do_not_use:
             return record, f"{line}; it must not be used, and none of its files is written"
         if prediction.label_map is not None:
-            map_and_grid = prediction.label_map, prediction.affine
-            record["label_map"] = write_map(self.out, one.stem, one.first, *map_and_grid, bool(prediction.do_not_use))
+            record["label_map"] = write_map(self.out, one.stem, one.first, prediction.label_map, prediction.affine)
         if options.has_dicom_seg:
             record |= self._write_segmentation(one, prediction, record["warnings"])
         if options.has_picture:
@@ -297,8 +293,7 @@ class Runner:
                 prediction.affine,
                 self.model.contents.study,
                 self.fingerprint,
-                "; ".join([*forbid_use(prediction.do_not_use), model_sentence(prediction, self.threshold), *warnings]),
-                is_forbidden=bool(prediction.do_not_use),
+                "; ".join([model_sentence(prediction, self.threshold), *warnings]),
                 options=self.described,
             )
         except DataError as error:
@@ -314,7 +309,7 @@ class Runner:
         study = self.model.contents.study
         said = model_sentence if prediction.label_map is not None else partial(prediction_sentence, study=study)
         title = f"{one.name}: {said(prediction, threshold=self.threshold)}"
-        warnings = [*forbid_use(prediction.do_not_use), *(f"warning: {warning}" for warning in prediction.warnings)]
+        warnings = [f"warning: {warning}" for warning in prediction.warnings]
         title = "\n".join([title, "for research, no medical device", *warnings])
         image = read_image(one.first, background=study.data.background)
         shown = image.array[:1] if image.has_contrasts else image.array
