@@ -1,4 +1,3 @@
-import weakref
 from collections import Counter
 
 import numpy as np
@@ -107,19 +106,3 @@ def test_a_choice_is_scored_by_the_models_that_it_names():
     assert (found.value, found.num_cases, found.num_excluded) == (0.25, 2, 1)
     assert values_by_model(results) == {"x": 0.75, "y": 0.125}
     assert values_by_model({}) == {} and value_or_none(Score.of({})) is None
-
-
-def test_models_answer_a_case_one_after_the_other(make_model, part, monkeypatch):
-    probabilities, held, most = SuperModel.probabilities, [], []
-
-    def counted(self, *arguments):
-        most.append(sum(one() is not None for one in held))
-        found = probabilities(self, *arguments)
-        held.append(weakref.ref(found))
-        return found
-
-    monkeypatch.setattr(SuperModel, "probabilities", counted)
-    model = make_model()
-    results = predict_cases(model, part.select_rows([3]), model.contents.study)
-    # Of the two sites' models the ensemble is held, of the global one nothing.
-    assert most == [0, 1, 1] and [*results["b"].measured] == ["global", "north", "south", "ensemble"]

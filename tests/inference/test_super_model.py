@@ -1,9 +1,7 @@
 from dataclasses import replace
 
-import nibabel
 import numpy as np
 import pytest
-import SimpleITK
 import torch
 from PIL import Image
 
@@ -181,17 +179,6 @@ def test_counters_of_batches_may_be_missing_and_nothing_else_and_weights_of_anot
 # --- files
 
 
-def test_a_volume_is_answered_on_its_own_grid(make, write_volume, make_study):
-    affine = np.array([[0, -1.2, 0.1, 3], [0.9, 0, 0, 4], [0, 0.1, 3, 5], [0, 0, 0, 1]])
-    data = RESIZE | {"volume_transforms": [{"Orientation": {"axcodes": "LPS"}}]}
-    prediction = make(study=make_study(data=data)).predict(write_volume(shape=(40, 36, 5), affine=affine))
-    assert prediction.label_map.shape == (40, 36, 5) and prediction.label_map.dtype == np.uint8
-    np.testing.assert_allclose(prediction.affine, affine, rtol=1e-6)
-    voxel_ml = abs(np.linalg.det(affine[:3, :3])) / 1000
-    wanted = {name: np.sum(prediction.label_map == n) * voxel_ml for n, name in ((1, "organ"), (2, "lesion"))}
-    assert prediction.volumes_ml == pytest.approx(wanted) and sum(wanted.values()) > 0
-
-
 @pytest.fixture
 def picture(tmp_path):
     Image.fromarray((images(1)[0, 0, :20] * 255).astype(np.uint8)).save(tmp_path / "a.png")
@@ -239,32 +226,6 @@ def test_an_image_that_comes_out_in_another_size_and_a_blank_one_are_refused(mak
     path = write_volume("blank.nii.gz", array=np.zeros((32, 32, 3), np.float32))
     with pytest.raises(DataError, match=r"blank.nii.gz must show something, not one intensity alone"):
         make().predict(path)
-
-
-def test_one_case_as_nifti_mha_and_dicom_has_one_label_map(tmp_path, make, make_study, write_dicom):
-    tilt = np.deg2rad(20)
-    direction = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
-    spacing, origin = np.array([0.5, 0.75, 2.0]), np.array([10.0, 20.0, 30.0])
-    volume = np.random.default_rng(0).integers(-900, 900, (40, 36, 5), dtype=np.int16)
-    # DICOM and ITK count to the left and to the back, NIfTI to the right and to the front.
-    affine = np.eye(4)
-    affine[:3, :3], affine[:3, 3] = np.diag([-1, -1, 1]) @ direction * spacing, np.diag([-1, -1, 1]) @ origin
-    nibabel.save(nibabel.Nifti1Image(volume, affine), tmp_path / "v.nii.gz")
-    image = SimpleITK.GetImageFromArray(volume.transpose(2, 1, 0))
-    image.SetSpacing(spacing.tolist())
-    image.SetOrigin(origin.tolist())
-    image.SetDirection(direction.ravel().tolist())
-    SimpleITK.WriteImage(image, tmp_path / "v.mha")
-    write_dicom(tmp_path / "series", volume, direction, spacing, origin)
-    steps = [{"Orientation": {"axcodes": "RAS"}}, {"Spacing": {"pixdim": [0.6, 0.71, 2]}}]
-    model = make(scores=None, study=make_study(data=RESIZE | {"volume_transforms": steps}))
-    first, *others = (model.predict(tmp_path / name) for name in ("v.nii.gz", "v.mha", "series"))
-    assert first.label_map.shape == volume.shape and len(np.unique(first.label_map)) > 1
-    for other in others:
-        assert other.model == first.model
-        np.testing.assert_allclose(other.affine, affine, atol=1e-4)
-        # The affines differ in their last bits, and interpolation with them.
-        assert np.mean(other.label_map != first.label_map) < 1e-3
 
 
 def read(model, *values):

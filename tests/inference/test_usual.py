@@ -171,16 +171,6 @@ def test_a_hospitals_deviations_count_up_to_three_times_the_others_median():
     assert bound_usual(two, 3) == (two, {})
 
 
-def test_features_without_bounds_count_as_nearer_ones():
-    wide = FeatureSpread((0.0, 1e6), (1.0, 1e12), Spread(0.0, 1e6))
-    usual = {"east": NORTH, "north": NORTH, "west": replace(NORTH, features={"global": wide})}
-    bounded, ratios = bound_usual(usual, 3)
-    found = bounded["west"].features["global"]
-    # The others' features reach sqrt(1 + 1), and their distances 0.25.
-    assert math.hypot(*found.mean, *np.sqrt(found.variance)) == pytest.approx(3 * math.sqrt(2))
-    assert found.distance.deviation == pytest.approx(0.75) and ratios.keys() == {"west"}
-
-
 def test_one_hospitals_reference_values_do_not_switch_the_warnings_off(compared):
     wide = {"organ": Spread(7.4, 1e6), "lesion": Spread(2.7, 1e6)}
     liar = Usual(roots_ml=wide, features={"global": FeatureSpread((0.0, 0.0), (1e12, 1e12), Spread(0.0, 1e6))})
