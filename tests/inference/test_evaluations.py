@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 
-from silofl.base.errors import AggregationError, ConfigError
+from silofl.base.errors import AggregationError
 from silofl.core.intervals import Estimate, Sample
 from silofl.inference.evaluations import (
     ALL,
-    Evaluations,
     HospitalEvaluation,
     has_unlike_classes,
     list_scores,
@@ -54,18 +53,6 @@ def test_a_hospital_that_finds_all_or_none_counts_in_the_mean(make_study):
     sites = {"east": east, "west": hospital(study, dict.fromkeys(LABELS.values(), 5))}
     pooled = pool_hospitals(sites, study)["malignant"]["recall"]
     assert pooled.num_sites == 2 and 0.8 < pooled.value < 1
-
-
-def test_a_record_in_which_a_score_is_missing_that_tables_show_is_refused(make_study):
-    study = make_study("classification", LABELS)
-    sites = {site: hospital(study, dict.fromkeys(LABELS.values(), 5)) for site in ("east", "west")}
-    pooled = pool_hospitals(sites, study)
-    assert Evaluations("f", "m", sites, pooled).sites is sites
-    with pytest.raises(ConfigError, match="pooled must have a score of all cases"):
-        Evaluations("f", "m", sites, {"normal": pooled["normal"]})
-    del sites["west"].scores["normal"]["auroc"]
-    with pytest.raises(ConfigError, match="scores of 'west' must have auroc, as pooled has"):
-        Evaluations("f", "m", sites, pooled)
 
 
 def test_a_groups_share_may_not_lie_below_0_and_a_size_may(make_study):

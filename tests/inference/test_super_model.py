@@ -172,7 +172,7 @@ def test_counters_of_batches_may_be_missing_and_nothing_else_and_weights_of_anot
         SuperModel(replace(contents, models={"global": state}), CPU)
     other = make_study(model={"arguments": {"channels": [8, 4], "strides": [2]}})
     models = {"global": build_model(other, (1, 32, 32), 0).state_dict()}
-    with pytest.raises(ConfigError, match="weights of 'global' must have the shapes"):
+    with pytest.raises(ConfigError, match="weights of 'global' must be those of the study's network; .*size mismatch"):
         SuperModel(replace(contents, models=models), CPU)
 
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-
 from silofl.base.errors import quote_markdown
 from silofl.core.findings import sort_labels
 from silofl.data.manifest import PARTS
@@ -52,8 +50,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         rule=rule_sentence(contents),
         form=describe_images(study, contents.image_shape),
         data=_data_table(facts.get("data", {})),
-        spacing="; ".join(filter(None, [voxels and f"in the files {voxels}", _spacing_sentence(study, facts)])),
-        lacking=_list_lacking_contrasts(facts),
+        spacing="; ".join(filter(None, [voxels and f"in the files {voxels}", _list_spacings(facts)])),
         not_annotated=_list_unannotated_labels(study, facts),
         measured=_describe_values(contents),
         results=_results_tables(contents),
@@ -142,28 +139,11 @@ def _population_table(data: Mapping[str, Any]) -> str:
     return format_markdown_table(("site", "by", "group", "training patients"), rows)
 
 
-def _spacing_sentence(study: Study, facts: Mapping[str, Any]) -> str:
-    """Return what the study brings volumes to, and the sites' medians; empty where nothing is known."""
-    steps = [step.options["pixdim"] for step in study.data.volume_transforms if step.name == "Spacing"]
-    known = []
-    if steps:
-        # A side below 0 keeps its own spacing.
-        sides = ["its own" if side <= 0 else f"{side:g}" for side in np.broadcast_to(steps[-1], 3).tolist()]
-        known.append(f"brought to {' x '.join(sides)} mm")
+def _list_spacings(facts: Mapping[str, Any]) -> str:
+    """Return the sites' median spacings; empty where nothing is known."""
     found = {site: one.get("spacing_mm") for site, one in facts.get("data", {}).items()}
     medians = [f"{site} {' x '.join(f'{side:g}' for side in sides)}" for site, sides in found.items() if sides]
-    if medians:
-        known.append(f"medians in mm, as prepared: {', '.join(medians)}")
-    return "; ".join(known)
-
-
-def _list_lacking_contrasts(facts: Mapping[str, Any]) -> str:
-    """Return the contrasts that some case of a site lacks, by site; empty where nothing is known of it."""
-    lacking = {site: one.get("contrasts_lacking") for site, one in facts.get("data", {}).items()}
-    if not lacking or None in lacking.values():
-        return ""
-    named = [f"{site}: {', '.join(map(quote_markdown, names))}" for site, names in lacking.items() if names]
-    return "; ".join(named) or "none at any site"
+    return f"medians in mm, as prepared: {', '.join(medians)}" if medians else ""
 
 
 def _list_unannotated_labels(study: Study, facts: Mapping[str, Any]) -> str:
@@ -199,10 +179,7 @@ def _results_tables(contents: Contents) -> dict[str, str]:
     tables = {}
     for title, scores in ((title, scores) for title, scores in found.items() if scores):
         labels = sort_labels((key for score in scores.values() for key in score.get("labels") or ()), names)
-        # Sites count the patients of a test alone; the data's table has those of validation.
         counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
-        if title == VALIDATION:
-            del counts["num_patients"]
         head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *counts.values())
         rows = []
         for site, score in scores.items():

@@ -34,8 +34,6 @@ FOLDER = "supermodel"
 # In a site's folder of a run: the model that it trained alone.
 OWN = "own"
 FORMAT = 3
-# A run's folder of its last and its best round's model, which knows no images.
-LAST_MODELS = "model"
 
 
 def write_model_folder(folder: Path, contents: Contents) -> None:
@@ -213,12 +211,10 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     if facts is ABSENT:
         if folder.is_file():
             raise ConfigError(f"{folder} must be the folder of a super model, not a file in it; name {folder.parent}")
-        run = folder.parent if folder.name in (FOLDER, LAST_MODELS) else folder
-        # Of a simulation whose sites each have a model of their own.
-        places = [run / FOLDER, *sorted(run.glob(f"sites/*/*/{FOLDER}"))]
-        near = next((place for place in places if place.is_dir() and place != folder), None)
-        remedy = f"did you mean {near}?" if near else f"name a folder {FOLDER} or chosen that a run has written"
-        raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}")
+        raise ConfigError(
+            f"{folder} must be a super model with a model.json; there is none: name a folder {FOLDER} or chosen that a "
+            "run has written"
+        )
     return check_facts(facts, f"{folder.name}/{HEAD}")
 
 

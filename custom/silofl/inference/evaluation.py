@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional
 from silofl.base.settings import Natural
 from silofl.core.intervals import Estimate
@@ -138,11 +137,6 @@ class Evaluation(TestedCases):
     def has_findings(self) -> bool:
         """Whether a case may have any number of findings."""
         return self.task == "multilabel"
-
-    def __post_init__(self) -> None:
-        """Refuse a record without the metric."""
-        if self.metric not in self.scores.get(ALL, {}):
-            raise ConfigError(f"scores must have {quote_value(self.metric)} of all cases, under an empty name")
 
     @property
     def is_segmentation(self) -> bool:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.base.errors import AggregationError, ConfigError, quote_value
+from silofl.base.errors import AggregationError
 from silofl.base.schema import declare_optional
 from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
@@ -93,15 +93,6 @@ class Evaluations:
     def divided(self) -> tuple[str, ...]:
         """The groups of cases that have scores."""
         return tuple(group for group, one in self.pooled.items() if group != ALL and not one.keys() & OF_ONE_LABEL)
-
-    def __post_init__(self) -> None:
-        """Refuse a record without a score of all cases, or a hospital without one that is pooled."""
-        if not self.pooled.get(ALL):
-            raise ConfigError("pooled must have a score of all cases, under an empty name")
-        for site, one in self.sites.items():
-            for group, scores in self.pooled.items():
-                if lacking := [*(scores.keys() - one.scores.get(group, {}).keys())]:
-                    raise ConfigError(f"scores of {quote_value(site)} must have {', '.join(lacking)}, as pooled has")
 
 
 def list_scores(study: Study) -> list[tuple[str, str]]:
