@@ -315,7 +315,7 @@ def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
     page = (out / "evaluation.html").read_text()
     opening = page[: page.index("By class")]
     never = "o case of fast is recognised: recall 0 in 6 cases"
-    assert all(words in opening for words in (f"n{never}", "ROC curves; AUROC fast 0.500")) and "slow 0.73" in page
+    assert all(words in opening for words in (f"n{never}", "ROC curves; AUROC fast 0.500"))
     assert f"warning: n{never}" in printed
     assert {row["true class"] for row in read_cases(out)} == {"slow", "fast"}
 

@@ -17,7 +17,6 @@ from silofl.base.files import fill_folder, is_free, write_json
 from silofl.base.options import make_console
 from silofl.base.schema import dump_record
 from silofl.base.settings import load_settings
-from silofl.core.findings import join_findings, name_findings
 from silofl.data.learnt import check_not_learnt, find_learnt, is_recorded
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.parts import Examples
@@ -37,7 +36,6 @@ from silofl.inference.evaluated_cases import (
 )
 from silofl.inference.evaluation import FILE, Evaluation
 from silofl.inference.geometry import decide_labels
-from silofl.inference.prediction import call_case
 from silofl.inference.subgroups import People, list_having, measure_subgroups
 from silofl.inference.super_model import SuperModel
 from silofl.parts.checked_cast import checked_cast
@@ -58,10 +56,6 @@ from silofl_hospital.report.page import print_blocks, write_with_files
 from silofl_hospital.report.tables import print_lines
 
 PAGE, ALL = "evaluation.html", "all"
-TITLES = {
-    "classification": "its true class, and the answer with its probability",
-    "multilabel": "its true findings, and those of the answer",
-}
 # In the place of a site's name in site.yaml; a model's hospital is not asked which site it is.
 ANY_SITE = "anysite"
 # As many as can be read on a phone.
@@ -179,31 +173,12 @@ def _list_doubts(records: Sequence[Path], model: SuperModel, site: SiteCases) ->
 
 
 def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[EvaluatedCase]) -> list[CaseColumn]:
-    """Return pictures of the worst answers: the lowest values, or the surest wrong classes; right ones are none."""
+    """Return pictures of the label maps with the lowest values; right ones are none."""
+    if model.contents.study.task != "segmentation":
+        return []
     wrong = [one for one in cases if one.score.by_case.get(one.case, 1.0) < 1]
-    worst = sorted(wrong, key=lambda one: (_rank_case(one), one.case))[:MOST_PICTURES]
-    draw = _draw_class if model.contents.study.task != "segmentation" else _draw_label_map
-    return [draw(model, one, site.select(one.part, one.case)) for one in worst]
-
-
-def _rank_case(one: EvaluatedCase) -> float:
-    """Return the probability of the true class, or a segmentation's value; of findings the share of right ones."""
-    if one.score.is_multilabel:
-        return one.score.by_case[one.case]
-    known = [row[int(label)] for label, rows in one.score.probabilities_by_case.items() for row in rows.values()]
-    return float(np.mean(known)) if known else one.score.by_case[one.case]
-
-
-def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseColumn:
-    study, image = model.contents.study, np.asarray(case.images[0])[model.contents.study.data.shown]
-    plane = np.swapaxes(image[..., image.shape[-1] // 2], -1, -2) if case.has_volumes else image
-    (label, rows), *_ = one.score.probabilities_by_case.items()
-    read = call_case(np.array([rows[one.case]]), one.calling, study)
-    if study.is_multilabel:
-        title = f"{name_findings(int(label), study.labels)}: {join_findings(read['findings'])}"
-        return CaseColumn(title, one.case, plane)
-    said = study.labels[read["label"]]
-    return CaseColumn(f"{study.labels[int(label)]}: {said} {read['class_scores'][said]:.2f}", one.case, plane)
+    worst = sorted(wrong, key=lambda one: (one.score.by_case[one.case], one.case))[:MOST_PICTURES]
+    return [_draw_label_map(model, one, site.select(one.part, one.case)) for one in worst]
 
 
 def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseColumn:
@@ -231,11 +206,10 @@ def _write_page(
     study: Study,
 ) -> None:
     cases, refused = evaluated
-    maps = study.labels if record.is_segmentation else {}
     rows = None if record.is_segmentation else read_class_rows(cases, site.units.unit_of)
     images = {
         "roc": roc_image(rows.draw_rocs(study), record.scores) if rows else None,
-        "worst": worst_image(pictures, maps, TITLES.get(study.task, "")),
+        "worst": worst_image(pictures, study.labels),
     }
     reasons = [f"{one.case}: {one.reason}" for one in refused]
     name = checked_cast(site.data.manifest, Manifest).folder.resolve().name
