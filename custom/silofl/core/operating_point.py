@@ -5,12 +5,11 @@ minimises the negative log-likelihood of validation cases, divides all logits. O
 
     p_k^(1/T) / sum_j p_j^(1/T)        of classes,        p^(1/T) / (p^(1/T) + (1 - p)^(1/T))        of each finding
 
-so that no order of a case's classes changes. Thresholds are of the probabilities as the networks give them. Where one
-model of several answers a case, it has a temperature of its own, and the threshold is the same in what is shown.
+so that no order of a case's classes changes. Thresholds are of the probabilities as the networks give them.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil, exp, log
 
 import numpy as np
@@ -21,7 +20,6 @@ from silofl.core.intervals import LEAST_UNITS, ROUNDING
 from silofl.core.roc import find_operating_point
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
-AT_MOST = "the upper limit: the probabilities hardly tell right answers from wrong ones, as of a model that guesses"
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Bounds = tuple[float, float]
@@ -35,21 +33,10 @@ class OperatingPoint:
         temperature: Divides the logits; 1 changes nothing.
         thresholds: Number of a class, or finding -> the probability, before the temperature, at and above which a case
             is called so. Without one the most probable class is the answer, and each finding above one half.
-        temperatures: Model of several -> its own temperature, where it answers a case alone.
     """
 
     temperature: float = 1.0
     thresholds: Mapping[int, float] = field(default_factory=dict)
-    temperatures: Mapping[str, float] = field(default_factory=dict)
-
-    def of_model(self, name: str, is_multilabel: bool = False) -> "OperatingPoint":
-        """Return how the probabilities of one model of several are read, where it answers alone."""
-        own = self.temperatures.get(name, self.temperature)
-        if own == self.temperature:
-            return replace(self, temperatures={})
-        shown = self.shown_thresholds(is_multilabel)
-        # The inverse of a temperature undoes it.
-        return OperatingPoint(own, {number: _temper_one(one, 1 / own, is_multilabel) for number, one in shown.items()})
 
     def decide(self, probabilities: NDArray[np.floating], is_multilabel: bool = False) -> NDArray[np.int64]:
         """Return the class, or set of findings, of each row of probabilities before the temperature (N, K)."""
@@ -163,11 +150,6 @@ def find_temperature(
 
     ends = log(LEAST_TEMPERATURE), log(MOST_TEMPERATURE)
     return exp(float(minimize_scalar(measure_loss, bounds=ends, method="bounded").x))
-
-
-def is_at_most(temperature: float) -> bool:
-    """Return whether a temperature is at the upper end of its range, which a search comes close to and never is at."""
-    return temperature > 0.99 * MOST_TEMPERATURE
 
 
 def find_threshold(

@@ -44,7 +44,6 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         facts=known,
         labels=describe_labels(study),
         said={key: getattr(study.card, key, None) for key in CardSettings.model_fields},
-        population=_population_table(facts.get("data", {})),
         paper=_paper_sentence(study.algorithm.name),
         questions=recipe.questions(facts.get("kept", []), study.training.frozen),
         rule=rule_sentence(contents),
@@ -126,17 +125,6 @@ def _data_table(counts: Mapping[str, Any]) -> str:
             row.append(f"{UNKNOWN if patients is None else patients} / {cases} / {examples}")
     head = ("site", *(f"{part} patients / cases / images" for part in PARTS))
     return format_markdown_table(head, rows)
-
-
-def _population_table(data: Mapping[str, Any]) -> str:
-    """Return each site's training patients by what is known of them; empty where nothing is."""
-    rows = [
-        (site, what, quote_markdown(group), "withheld" if count is None else count)
-        for site, one in data.items()
-        for what, groups in (one.get("population") or {}).items()
-        for group, count in groups.items()
-    ]
-    return format_markdown_table(("site", "by", "group", "training patients"), rows)
 
 
 def _list_spacings(facts: Mapping[str, Any]) -> str:

@@ -119,8 +119,7 @@ def _measure_classes(rows: "ClassRows", score: Score, unit_of: Mapping[str, str]
     error = Estimate(rows.measure_error(rows.shown), None, len(rows.shown))
     of_all = {study.metric: measure_value(score, unit_of, also)} | also
     of_all |= {"ece": error, "ece_calibrated": rows.measure_calibrated(rows.shown)}
-    used = {one.temperature for one in rows.callings}
-    return found | {"scores": {ALL: of_all} | classes, "temperature": used.pop() if len(used) == 1 else 1.0}
+    return found | {"scores": {ALL: of_all} | classes, "temperature": rows.callings[0].temperature}
 
 
 def measure_value(score: Score, unit_of: Mapping[str, str], also: Mapping[str, Estimate]) -> Estimate:

@@ -130,15 +130,14 @@ def pack_calling(contents: Contents) -> dict[str, Any]:
     if calling == MOST_PROBABLE:
         return {}
     thresholds = {labels[number]: one for number, one in calling.thresholds.items()}
-    own = {"temperatures": dict(calling.temperatures)} if calling.temperatures else {}
-    return {"temperature": calling.temperature, "thresholds": thresholds} | own
+    return {"temperature": calling.temperature, "thresholds": thresholds}
 
 
 def unpack_calling(plain: Mapping[str, Any], study: Study) -> OperatingPoint:
     """Return what `pack_calling` packed; of another kind, a key raises KeyError, TypeError or AttributeError."""
     numbers = {name: number for number, name in study.labels.items()}
     thresholds = {numbers[name]: one for name, one in plain.get("thresholds", {}).items()}
-    return OperatingPoint(plain.get("temperature", 1.0), thresholds, {**plain.get("temperatures", {})})
+    return OperatingPoint(plain.get("temperature", 1.0), thresholds)
 
 
 def _check_model_names(contents: Contents) -> None:
@@ -185,8 +184,7 @@ def _check_numbers(contents: Contents) -> None:
     if not calling.thresholds.keys() <= {*study.called}:
         raise ConfigError("calling must have thresholds of findings, or of the second of two classes, and of no others")
     _check_number("bias", contents.bias, -MOST_BIAS, MOST_BIAS)
-    for temperature in (calling.temperature, *calling.temperatures.values()):
-        _check_number("temperature", temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)
+    _check_number("temperature", calling.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)
     for number, threshold in calling.thresholds.items():
         _check_number(f"threshold of {study.labels[number]}", threshold, 0, 1)
     check_threshold(contents.threshold)

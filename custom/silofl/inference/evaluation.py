@@ -105,7 +105,7 @@ class Evaluation(TestedCases):
         called_from: Class, or finding -> the probability from which the model calls a case so, chosen on validation
             data; null where it has none.
         confusion: Classification, not multilabel: true class -> answered class -> cases.
-        temperature: What divided the model's logits; 1 where nothing did, or each of several models has its own.
+        temperature: What divided the model's logits; 1 where nothing did.
         versions: Library -> its version.
         withheld: What the study's rule forbids to use, where it states one.
         subgroups: What the cases are divided by -> group -> its scores, where that was asked for.
