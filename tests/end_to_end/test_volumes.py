@@ -227,11 +227,6 @@ def test_a_volume_of_any_size_is_answered(super_model):
         assert found.label_map.shape == (1, *size)
 
 
-def test_a_super_model_of_volumes_says_what_it_sees(super_model):
-    text = (super_model / "supermodel" / "README.md").read_text()
-    assert "as whole volumes of any size, seen by windows of channels x X x Y x Z = 2 x 16 x 16 x 16" in text
-
-
 def test_a_study_in_3d_is_written_for_own_volumes(hospitals, tmp_path):
     job = JOBS / "harmofl_volumes"
     assert main(["new-study", str(hospitals), str(tmp_path / "own"), "--from", str(job)]) == 0
