@@ -97,7 +97,7 @@ class Comparison:
     deviations: Mapping[str, float] = field(default_factory=dict)
 
 
-def bound_usual(usual: Mapping[str, Usual], min_sites: int) -> tuple[dict[str, Usual], dict[str, float]]:
+def bound_usual(usual: Mapping[str, Usual], min_sites: int) -> dict[str, Usual]:
     """Bound what each hospital says is usual: by deviations without end no answer would be unusual.
 
     Args:
@@ -105,18 +105,17 @@ def bound_usual(usual: Mapping[str, Usual], min_sites: int) -> tuple[dict[str, U
         min_sites: With fewer hospitals that say a number, it is not bounded.
 
     Returns:
-        Hospital -> what counts of it. Hospital -> how many times as far as the others' median it reaches, of those that
-        are bounded; see `bound_moments`.
+        Hospital -> what counts of it.
     """
     listed = {site: _list_moments(one) for site, one in usual.items()}
-    unlike: dict[str, float] = {}
+    changed = set()
     for place in dict.fromkeys(place for moments in listed.values() for place in moments):
         known = {site: moments[place] for site, moments in listed.items() if place in moments}
-        bounded, far = bound_moments(known) if len(known) >= min_sites else (known, {})
-        for site, ratio in far.items():
-            listed[site][place] = bounded[site]
-            unlike[site] = max(ratio, unlike.get(site, 0.0))
-    return {site: _put_moments(one, listed[site]) if site in unlike else one for site, one in usual.items()}, unlike
+        if len(known) >= min_sites:
+            for site, bounded in bound_moments(known).items():
+                listed[site][place] = bounded
+                changed.add(site)
+    return {site: _put_moments(one, listed[site]) if site in changed else one for site, one in usual.items()}
 
 
 def _list_moments(usual: Usual) -> dict[tuple[str, str], Moments]:
