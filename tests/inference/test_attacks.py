@@ -131,14 +131,6 @@ def test_a_volume_is_refused_by_models_of_pictures_and_a_picture_by_models_of_vo
         make().predict(tmp_path / "photo.png")
 
 
-def test_another_modality_is_refused_where_the_file_states_it(make, write_dicom, tmp_path):
-    folder = write_dicom(tmp_path / "series", smooth_volume())
-    with pytest.raises(DataError, match="series must be like the training images, which are MR, not CT"):
-        make().predict(folder)
-    edited(folder, Modality="MR")
-    assert make().predict(folder).label_map is not None
-
-
 TWO = {"channels": 2, "channel_names": ["T1", "T2"]}
 
 

@@ -238,15 +238,6 @@ def class_model(make, make_study):
     return make("only", study=make_study("classification"))
 
 
-def test_a_temperature_makes_a_class_less_sure_and_changes_no_answer(class_model):
-    before = class_model.predict(images(3))
-    after = read(class_model, 2.0).predict(images(3))
-    (p, q), (less, more) = before.class_scores.values(), after.class_scores.values()
-    # log-odds are halved
-    assert np.log(less / more) == pytest.approx(np.log(p / q) / 2)
-    assert (after.label, after.temperature) == (before.label, 2.0) and not after.called_from
-
-
 def test_a_threshold_decides_the_second_of_two_classes(class_model):
     score = class_model.predict(images(3)).class_scores["tumour"]
     for threshold, label in ((score, 1), (np.nextafter(score, 1), 0)):
