@@ -52,7 +52,6 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
         find_calling=lambda: MOST_PROBABLE,
         compare_answer=lambda *_: SimpleNamespace(sentences=()),
         list_warnings=lambda answer, doubts: tuple(doubts),
-        list_reasons_against_use=lambda answer, doubts: None,
         compare_images=lambda images, form, own: [],
     )
     records = [SimpleNamespace(case=name, numbers=None) for name in names]

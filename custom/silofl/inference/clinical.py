@@ -21,7 +21,6 @@ from silofl.inference.evaluation import (
     ALL,
     MISSING,
     Evaluation,
-    Forbidden,
     Scores,
     list_compared_classes,
 )
@@ -67,17 +66,8 @@ def measure_evaluation(
         answers=dict(Counter(case.model for case in cases)),
         warnings=_count_cases(case.warnings for case in cases),
         versions=read_versions(),
-        withheld=_count_forbidden(cases),
         **found,
     )
-
-
-def _count_forbidden(cases: Sequence[EvaluatedCase]) -> Forbidden | None:
-    """Return how many answers the study's rule forbids to use, and why; None without a rule."""
-    reasons = [case.do_not_use for case in cases if case.do_not_use is not None]
-    if not reasons:
-        return None
-    return Forbidden(sum(map(bool, reasons)), _count_cases(reasons))
 
 
 def _count_cases(sentences: Iterable[Sequence[str]]) -> dict[str, int]:

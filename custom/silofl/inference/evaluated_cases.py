@@ -73,7 +73,6 @@ class EvaluatedCase:
         warnings: Why the answer may mean nothing.
         score: The study's metric of this case.
         labels: Segmentation: label, or region -> its measures.
-        do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
         calling: Classification: how the probabilities are read.
     """
 
@@ -83,7 +82,6 @@ class EvaluatedCase:
     warnings: tuple[str, ...]
     score: Score
     labels: Mapping[Label, LabelMeasures]
-    do_not_use: tuple[str, ...] | None = None
     calling: OperatingPoint = MOST_PROBABLE
 
 
@@ -229,8 +227,8 @@ def _evaluate_case(
 ) -> EvaluatedCase:
     study, (answer, doubts) = model.contents.study, answered
     calling = model.find_calling()
-    warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
-    found = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, do_not_use, calling)
+    warnings = model.list_warnings(answer, doubts)
+    found = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, calling)
     if study.task != "segmentation":
         # One answer for a case, by the mean over its slices, as `predict` gives it.
         mean = answer.probabilities.mean(axis=0, keepdims=True)

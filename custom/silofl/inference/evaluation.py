@@ -44,20 +44,6 @@ class TestedCases:
 
 
 @dataclass(frozen=True)
-class Forbidden:
-    """The answers that the study's rule, ``do_not_use``, forbids to use.
-
-    Attributes:
-        num_cases: How many.
-        reasons: Why -> cases.
-    """
-
-    FORMER_KEYS: ClassVar = ("used",)
-    num_cases: int
-    reasons: Counts
-
-
-@dataclass(frozen=True)
 class Subgroup:
     """A group of cases, as those of one scanner.
 
@@ -107,11 +93,10 @@ class Evaluation(TestedCases):
         confusion: Classification, not multilabel: true class -> answered class -> cases.
         temperature: What divided the model's logits; 1 where nothing did.
         versions: Library -> its version.
-        withheld: What the study's rule forbids to use, where it states one.
         subgroups: What the cases are divided by -> group -> its scores, where that was asked for.
     """
 
-    FORMER_KEYS: ClassVar = ("cut", "against", "calibration", "specificity")
+    FORMER_KEYS: ClassVar = ("cut", "against", "calibration", "specificity", "withheld")
     fingerprint: str
     study: str
     task: str
@@ -130,7 +115,6 @@ class Evaluation(TestedCases):
     called_from: Mapping[str, float] | None = declare_optional()
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
     temperature: float = declare_optional(1.0)
-    withheld: Forbidden | None = declare_optional()
     subgroups: Mapping[str, Mapping[str, Subgroup]] | None = declare_optional()
 
     @property

@@ -109,17 +109,7 @@ def summary_lines(record: Evaluation) -> list[str]:
         lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
     if record.num_excluded:
         lines.append(f"not counted, as truth and prediction are empty: {record.num_excluded}")
-    return [*lines, *_list_withheld(record)]
-
-
-def _list_withheld(record: Evaluation) -> list[str]:
-    """Say how many answers the study's rule forbids to use, and why; nothing where it states none."""
-    found = record.withheld
-    if found is None:
-        return []
-    reasons = "; ".join(f"{reason} ({count})" for reason, count in found.reasons.items())
-    line = f"not to be used, by the study's rule: {found.num_cases} of {record.num_cases} answers"
-    return [f"{line}: {reasons}" if reasons else line]
+    return lines
 
 
 def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
@@ -216,12 +206,11 @@ def _list_calibration_notes(record: Evaluation) -> list[str]:
 
 
 def alarm_lines(record: Evaluation) -> list[str]:
-    """Return what a reader must know before all numbers: answers not to be used, and what the model never finds."""
-    found = _list_withheld(record) if record.withheld and record.withheld.num_cases else []
+    """Return what a reader must know before all numbers: what the model never finds."""
     findings, confusion = record.groups if record.has_findings else {}, record.confusion or {}
     never = [(name, sum(row.values())) for name, row in confusion.items() if any(row.values()) and not row[name]]
     never += [(name, one["recall"].num_cases) for name, one in findings.items() if one["recall"].value == 0]
-    found += [f"no case of {name} is recognised: recall 0 in {number} cases" for name, number in never]
+    found = [f"no case of {name} is recognised: recall 0 in {number} cases" for name, number in never]
     labels = [(name, one["dice"]) for name, one in record.groups.items() if record.is_segmentation]
     return found + [f"{name} is never found: Dice 0 in {one.num_cases} cases" for name, one in labels if one.value == 0]
 
