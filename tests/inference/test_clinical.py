@@ -46,13 +46,11 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
     monkeypatch.setattr(evaluated_cases, "decide_answers", lambda *_: None)
     monkeypatch.setattr(evaluated_cases, "lay_on_file", lambda answer, record, **rest: maps[record.case])
     model = SimpleNamespace(
-        contents=SimpleNamespace(
-            study=study, domain=SimpleNamespace(check=lambda form, name: None), has_learnt_at=lambda *_: False
-        ),
+        contents=SimpleNamespace(study=study, domain=SimpleNamespace(check=lambda form, name: None)),
         find_calling=lambda: MOST_PROBABLE,
         compare_answer=lambda *_: SimpleNamespace(sentences=()),
         list_warnings=lambda answer, doubts: tuple(doubts),
-        compare_images=lambda images, form, own: [],
+        compare_images=lambda images, form: [],
     )
     records = [SimpleNamespace(case=name, numbers=None) for name in names]
     files = {

@@ -9,10 +9,10 @@ import torch
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import save_tensors
-from silofl.base.schema import dump_record, read_file
+from silofl.base.schema import read_file
 from silofl.base.settings import parse
 from silofl.core.operating_point import OperatingPoint
-from silofl.data.domain import Domain, Range
+from silofl.data.domain import Domain
 from silofl.data.learnt import FILE as LEARNT
 from silofl.federation.egress import Gate, Request
 from silofl.federation.run_folder import RunFolder
@@ -29,7 +29,6 @@ from silofl.parts.finished_model import ROLE, SCORES
 from silofl.parts.task import Message
 from silofl.setup.site import Site
 from silofl.study import Study
-from silofl.training.site_score import SiteScore
 from silofl_desk.report.evaluations_page import evaluations_section
 from silofl_hospital.report.page import Text
 
@@ -364,21 +363,6 @@ def test_findings_are_scored_at_every_hospital(play, findings, tmp_path):
     # 8 recordings in eva's test, each a case, and two findings
     assert {one.num_cases for one in record.sites["eva"].scores[""].values()} == {8} == {record.sites["eva"].num_cases}
     assert {"slow", "fast"} < record.pooled.keys()
-
-
-def test_a_hospital_that_trained_is_not_warned_of_its_own_images_and_others_count_cases(
-    play, make_study, site_data, tmp_path
-):
-    study = make_study()
-    network = {"global": build_model(study, SHAPE, seed=0).state_dict()}
-    # What east said was left out, as unlike all others'; each image differs in both measures.
-    far = Domain(kinds=("pictures",), intensities=(Range("mean", 98, 99), Range("contrast", 98, 99)))
-    facts = {"validation": {"east": dump_record(SiteScore(value=0.5, num_cases=2, num_excluded=0))}}
-    contents = Contents(study, SHAPE, network, "only", facts=facts, domain=far)
-    game, _, _ = evaluated_by(play, study, contents, site_data, tmp_path)
-    warned = {site: read_file(Evaluation, game.folder(site) / "evaluation.json").warnings for site in SITES}
-    assert warned["west"] == {"its intensities are unlike the training images'": 2}
-    assert not any("unlike" in warning for warning in warned["east"])
 
 
 def test_a_hospital_that_drew_one_label_of_two_tests_that_one_and_the_page_says_so(

@@ -68,12 +68,6 @@ class Contents:
     calling: OperatingPoint = MOST_PROBABLE
     usual: Mapping[str, Usual] = field(default_factory=dict)
 
-    def has_learnt_at(self, site: str, digest: str) -> bool:
-        """Return whether a site took part in the training, by its name there or by the digest of its dataset.json."""
-        tables = [self.facts.get(name) or {} for name in ("data", *SCORES)]
-        digests = [one.get("digest") for one in tables[0].values()]
-        return digest in digests or any(site in table for table in tables)
-
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         _check_model_names(self)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.core.lesions import LesionCounts, count_lesions
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
-from silofl.data.domain import Domain
 from silofl.data.groups import Divided, Divisions, divide_records
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples, Spacing
@@ -143,15 +142,9 @@ class SiteCases:
         return part.select_rows([row for row, one in enumerate(part.cases) if one == case])
 
 
-def evaluate_cases(model: SuperModel, site: SiteCases, name: str = "") -> Iterator[EvaluatedCase | RefusedCase]:
-    """Answer each case as `SuperModel.predict` does, and score it; label maps on the grid of the image's file.
-
-    Args:
-        name: The site's, where it is known. Where it trained the model, its own images are like the training images,
-            even if the run left its ranges out.
-    """
+def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase | RefusedCase]:
+    """Answer each case as `SuperModel.predict` does, and score it; label maps on the grid of the image's file."""
     study, manifest = model.contents.study, site.data.manifest
-    own = site.data.domain if model.contents.has_learnt_at(name, manifest.digest) else Domain()
     steps = build_preparation(study, has_label_map=False)
     for part_name, part in site.parts.items():
         records = {record.case: record for record in manifest.parts[part_name]}
@@ -166,7 +159,7 @@ def evaluate_cases(model: SuperModel, site: SiteCases, name: str = "") -> Iterat
                 check_is_not_blank(images, f"case {case!r}", names, missing)
                 answer = answer_case(model, examples)
                 sizes = measure_case_ml(decide_answers(answer.probabilities, study), examples, study)
-                doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form, own)]
+                doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form)]
                 doubts += model.compare_answer(answer, images, sizes, form.codes).sentences
                 place = partial(lay_on_file, answer, record=record, manifest=manifest, image=image, steps=steps)
                 yield _evaluate_case(model, examples, part_name, (answer, doubts), place, site.has_sizes)

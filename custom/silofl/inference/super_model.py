@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from silofl.base.errors import ConfigError, DataError, suggest_nearest
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.contrasts import Case, build_source
-from silofl.data.domain import Domain, Form
+from silofl.data.domain import Form
 from silofl.data.preparation import Preparation, build_preparation
 from silofl.data.prepared_image import PreparedImage, prepare_with_way_back
 from silofl.data.volumes import Array, central_slices
@@ -258,14 +258,9 @@ class SuperModel:
                 "whose answer depends on the other images of its batch; train one with batch, group or instance"
             )
 
-    def compare_images(self, images: NDArray, form: Form, own: Domain) -> list[str]:
-        """Return how a case differs from the training images, as sentences.
-
-        Args:
-            images: (n, C, *spatial), prepared.
-            own: What else it may be like: the site's own training images.
-        """
-        return (self.contents.domain | own).doubts(images, form, self._steps.is_turning)
+    def compare_images(self, images: NDArray, form: Form) -> list[str]:
+        """Return how a case's prepared images (n, C, *spatial) differ from the training images, as sentences."""
+        return self.contents.domain.doubts(images, form, self._steps.is_turning)
 
     def compare_answer(
         self, answer: CaseAnswer, images: NDArray, sizes_ml: Mapping[str, float] | None, codes: Mapping[str, str]

@@ -191,7 +191,7 @@ class SiteEvaluation(SitePart):
         records_of = checked_cast(work.data.manifest, Manifest).parts
         groups = {name for record in records_of["test"] for name in record.groups}
         check_divisions(study.subgroups, groups.union(settings.divisions if settings else ()))
-        cases, refused = sort_answers(evaluate_cases(model, site, work.site))
+        cases, refused = sort_answers(evaluate_cases(model, site))
         asked = Message(work.message.arrays, {ROLE: dict(work.message.find_entry(ROLE))})
         question = digest_task(asked, least, list_scores(study), dump_record(study.subgroups))
         with open_answered(settings.answered_file(work.site) if settings and least else None) as answered:
