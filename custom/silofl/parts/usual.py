@@ -102,11 +102,7 @@ class UsualPart(Part):
             site: _name_own(one, site if site in contents.models else GLOBAL)
             for site, one in sorted(self.found.items())
         }
-        return replace(contents, usual=bound_usual(usual, self._min_sites))
-
-    @property
-    def _min_sites(self) -> int:
-        return self.study.federation.min_sites_for_ratio
+        return replace(contents, usual=bound_usual(usual, self.study.federation.min_sites_for_ratio))
 
 
 class SiteUsual(SitePart):
