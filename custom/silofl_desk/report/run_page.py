@@ -92,7 +92,7 @@ DATA_NOTE = (
 NO_ROUND = Text("No round has finished.")
 NO_DATA = Text("No site has reported on its data.")
 SUPER_MODEL_FOLDER = Markup(
-    "In the run's folder, <code>supermodel/</code> holds all models and the selector, with a MODEL_CARD.md."
+    "In the run's folder, <code>supermodel/</code> holds all models and the selector, with a README.md of its own."
 )
 LOAD_SUPER_MODEL = """from silofl.inference import SuperModel
 
