@@ -23,7 +23,7 @@ from silofl.core.intervals import GROUPS, GROUPS_OF_A_THRESHOLD, SHARE, SIZE, In
 from silofl.core.roc import NORMAL_95, find_operating_point, measure_areas, measure_auroc
 
 TRIALS, RESAMPLES, POPULATION = 500, 200, 200_000
-SPECIFICITY, HOSPITALS, STAINS = 0.9, 4, "harmofl_stains"
+SPECIFICITY, HOSPITALS = 0.9, 4
 Arrays = tuple[NDArray, ...]
 Random = np.random.Generator
 

@@ -15,9 +15,9 @@ WHEELS = {"silofl": "", "silofl_hospital": "hospital/", "silofl_desk": "desk/", 
 SOURCES = sorted(path for wheel in WHEELS for path in (CUSTOM / wheel).rglob("*.py"))
 # What NVFlare builds for a job, what a study names, and the readers of files, which are looked up by their ending.
 REACHED = ("silofl.flare.", "silofl.algorithms.", "silofl.parts.", "silofl.reading.")
-STARTED_BY_HAND = {"silofl.__main__", "silofl.cli", "silofl.command", "silofl.parent"}
+STARTED_BY_HAND = {"silofl.__main__", "silofl.base.options", "silofl.cli", "silofl.command", "silofl.parent"}
 # Names that other wheels hand on.
-PUBLIC = {"silofl.recipes", "silofl.inference.bundle"}
+PUBLIC = {"silofl.recipes"}
 CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
 # Room or file of a wheel -> what it may import besides itself; those of other wheels begin with their name.
 BELOW = {"base": set(), "parent": set(), "command": set()}

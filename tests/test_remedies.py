@@ -13,7 +13,7 @@ from silofl_desk.studies.reference import all_ingredients, study_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 # Programs of others whose options the sentences name.
-OTHERS = r"\bnvflare\b|monai\.bundle|--write_forbidden|--hash=|sysctl"
+OTHERS = r"\bnvflare\b|monai\.bundle|--hash=|sysctl"
 
 
 def text_of(node):

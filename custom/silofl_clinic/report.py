@@ -18,7 +18,6 @@ from silofl_hospital.inference.dicom_seg import (
     derive_uid,
     find_codes,
 )
-from silofl_hospital.inference.output import forbid_use
 
 if TYPE_CHECKING:
     from highdicom.sr import MeasurementReport
@@ -100,7 +99,7 @@ def _describe_answer(
     context = sr.ObservationContext(observer_device_context=sr.ObserverContext(codes.DCM.Device, device))
     # Without a library of the images: their headers say the same, and of 96 slices it takes longer than the answer.
     report = sr.MeasurementReport(context, codes.SCT.ImagingProcedure, groups)
-    said = "; ".join([*forbid_use(record["do_not_use"]), f"{RESEARCH}, no medical device", *record["warnings"]])
+    said = "; ".join([f"{RESEARCH}, no medical device", *record["warnings"]])
     comment = sr.TextContentItem(codes.DCM.Comment, said[:MOST_IN_A_TEXT], sr.RelationshipTypeValues.CONTAINS)
     report[0].ContentSequence.append(comment)
     return report

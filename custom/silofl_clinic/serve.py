@@ -51,8 +51,8 @@ class Service:
         self._watched = Path(clinic.watched).expanduser() if clinic.watched else clinic.root / EXAMS
         for folder in (self._answers, self._watched):
             make_folder(folder)
-        how = {"threshold": clinic.threshold, "device": clinic.device, "writes_forbidden": clinic.sends_forbidden}
-        self.runner = Runner(model, self._answers, Options(has_dicom_seg=True, **how))
+        how = Options(has_dicom_seg=True, threshold=clinic.threshold, device=clinic.device)
+        self.runner = Runner(model, self._answers, how)
         # Exams of its own receiver are complete when they are put there.
         self._wait = 0 if clinic.callers and not clinic.watched else clinic.wait_seconds
         # What was last said of an archive that is away.
@@ -89,8 +89,8 @@ class Service:
         wanted = self._clinic.modalities or {one.get("Modality") for one in headers} - {"SEG"}
         if not headers or headers[0].get("Modality") not in wanted:
             return
-        runner, options = self.runner, self.runner.described | {"forbidden": self._clinic.sends_forbidden}
-        target = self._answers / derive_uid(ANSWERS, headers, runner.fingerprint, options)
+        runner = self.runner
+        target = self._answers / derive_uid(ANSWERS, headers, runner.fingerprint, runner.described)
         if target.exists():
             if find_state(target) != WITHDRAWN or self._is_withdrawn(runner.fingerprint):
                 return

@@ -62,7 +62,6 @@ class Clinic(Section):
         keep_free_gib: GiB of the disk that stay free; files are refused before.
         has_pseudonyms: Whether exams are de-identified by DICOM's basic profile; key and table stay in the folder.
         modalities: Modalities that ``serve`` answers, for example ``[CT]``; all that are images if empty.
-        sends_forbidden: Whether answers that the study's rule forbids to use are sent too.
         threshold: Replaces the super model's own threshold.
         device: Where the model computes.
     """
@@ -81,7 +80,6 @@ class Clinic(Section):
     keep_free_gib: Natural = 1
     has_pseudonyms: bool = False
     modalities: tuple[str, ...] = ()
-    sends_forbidden: bool = False
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     device: Annotated[str, Field(pattern="^(auto|cpu|cuda)$")] = "auto"
 

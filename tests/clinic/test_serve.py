@@ -105,16 +105,11 @@ def test_no_series_is_answered_twice_and_a_grown_one_is_answered_anew(serve, put
     assert len(archive[1]) == 4 and all(len(found) == 1 for found in archive[1].values())
 
 
-def test_an_answer_that_must_not_be_used_goes_nowhere_unless_it_is_asked_for(serve, put, archive, write_exam):
+def test_an_answer_that_must_not_be_used_goes_nowhere(serve, put, archive, write_exam):
     put(write_exam("a", **HEAD))
     service = serve()
     (line,) = service.answer_all()
     assert "none of its files is written" in line and archive[1] == {} and service.counts() == {"do not use": 1}
-    service = serve(sends_forbidden=True)
-    assert len([*service.answer_all()]) == 1
-    report = next(found for (found,) in archive[1].values() if found.Modality == "SR")
-    assert report.ContentSequence[-1].TextValue.startswith("DO NOT USE this answer: ")
-    assert service.counts() == {"do not use": 1, "sent": 1}
 
 
 def test_what_the_archive_did_not_take_is_sent_when_it_is_there_again(

@@ -105,10 +105,9 @@ def test_a_fifth_hospital_tests_a_classification_over_tls_at_the_threshold_that_
     assert silofl("evaluate", model, data / "midland", "--part", "test", "--out", tmp_path / "desk").returncode == 0
     desk, ours = read_json(tmp_path / "desk" / "evaluation.json"), found["sites"]["midland"]["scores"]
     large, of_all = ours["large"], ours[""]
-    for name in ("recall", "specificity", "auroc", "average_precision", "sensitivity"):
+    for name in ("recall", "specificity", "auroc", "average_precision"):
         assert large[name] == desk["scores"]["large"][name]
     assert all(of_all[name] == desk["scores"][""][name] for name in ("accuracy", "ece"))
-    assert 0 < desk["withheld"]["num_cases"] < 120
     # by the threshold that the model brought, from the table of cases
     called_from = found["called_from"]["large"]
     assert (called_from, found["temperature"]) == (desk["called_from"]["large"], calling["temperature"])

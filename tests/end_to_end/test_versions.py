@@ -38,12 +38,9 @@ def test_a_super_model_of_an_older_version_gives_the_labels_that_it_gave(older, 
         assert any(labels) and labels == Image.open(now[name]).tobytes()
 
 
-@pytest.mark.parametrize("model", ["run/model", "bundle"])
-def test_a_model_and_a_bundle_of_an_older_version_have_the_scores_of_its_super_model(older, tmp_path, model):
-    for name in ("run/supermodel", model):
-        carried_out("evaluate", older / name, older / "data/north", "--out", tmp_path / name)
-    wanted, found = (read_json(tmp_path / name / "evaluation.json")["scores"] for name in ("run/supermodel", model))
-    assert found == wanted and found["square"]["dice"]["value"] > 0.5
+def test_a_super_model_of_an_older_version_is_evaluated(older, tmp_path):
+    carried_out("evaluate", older / "run/supermodel", older / "data/north", "--out", tmp_path / "now")
+    assert read_json(tmp_path / "now" / "evaluation.json")["scores"]["square"]["dice"]["value"] > 0.5
 
 
 def test_a_run_of_an_older_version_has_its_report_is_exported_and_tested_at_hospitals(older, tmp_path):

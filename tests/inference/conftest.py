@@ -12,7 +12,6 @@ from silofl.models.selector import build_selector
 from silofl.study import Study
 
 from ..conftest import SMALL_UNET
-from ..report.conftest import unseen, unseen_plain  # noqa: F401
 
 SHAPE = (1, 32, 32)
 # Of volumes.

@@ -5,10 +5,9 @@ import pytest
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.inference.card import format_markdown_table, model_card
-from silofl.inference.directory import add_test, read_fingerprint, read_model_folder, write_model_folder
 from silofl.study.sections import CardSettings, DoNotUseSettings, OperatingPointSettings
 
-SECTIONS = ["General description", "Intended use", "Algorithm", "Training data", "Results", "Tests elsewhere"]
+SECTIONS = ["General description", "Intended use", "Algorithm", "Training data", "Results"]
 SECTIONS += ["What each site chose", "Limits", "Privacy"]
 PART = {"cases": 4, "patients": None, "examples": 31}
 FACTS = {
@@ -50,16 +49,6 @@ def test_a_card_has_the_values_of_each_finding_and_then_of_its_absence(make_cont
     assert "the value of a finding is its sensitivity, the value of its absence the specificity" in text
 
 
-def test_tests_and_validations_have_the_classes_in_the_same_order(make_contents, make_study):
-    study = make_study("classification", labels={0: "few", 1: "many"})
-    scores = [{"value": 0.5, "num_cases": 4, "labels": labels} for labels in ({"1": 0.25, "0": 0.75}, {"0": 0.75})]
-    facts = FACTS | {"test": {"north": scores[0]}, "validation": {"north": scores[1], "south": scores[0]}}
-    text = card_of(replace(make_contents("only", study=study), facts=facts))
-    heads = [line.split("|")[3:5] for line in text.splitlines() if "few" in line and line.startswith("|")]
-    assert [[cell.strip() for cell in head] for head in heads] == [["few", "many"]] * 2
-    assert "| 0.750 | 0.250 |" in text
-
-
 def test_a_card_says_what_the_run_recorded(make_contents):
     domain = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.1, 0.4),))
     domain = replace(domain, voxels=VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0)))
@@ -70,7 +59,6 @@ def test_a_card_says_what_the_run_recorded(make_contents):
         "- Network: monai.networks.nets.UNet, normalization batch, from random weights",
         "| north | 0.812 | 4     | 3        | 1              |",
         "| north | not known / 4 / 31 ",
-        "standard deviation 0.000",
         "| north | its own model | keeps its own model ",
         "an image of another kind than volumes, grey, MR.",
         "mean 0.1 to 0.4",
@@ -115,77 +103,10 @@ def test_the_card_says_which_labels_a_site_has_not_annotated(make_contents, make
     assert sentence.replace("|", "/") in card_of(replace(make_contents(), study=study, facts=facts))
 
 
-@pytest.mark.parametrize(
-    ("tests", "validations", "sentence"),
-    [
-        # By number in each site's test, and in its validation.
-        (({"1": 0.5, "2": 0.0}, {"1": 0.5}), ({}, {"2": 0.5}), "annotated: none at a site with scores\n"),
-        (({"0": 1, "1": 0.5}, {"2": 0.5}), ({}, {}), "(not annotated, or in no case): north: lesion; south: o"),
-        (({"1": 0.5, "2": 0.5}, {}), ({}, {}), "not known; without a score (not annotated, or in no case)"),
-    ],
-)
-def test_of_a_network_the_card_says_which_labels_have_no_score_at_a_site(
-    make_contents, make_study, tests, validations, sentence
-):
-    def scores(labels):
-        known = {"value": 0.5, "num_cases": 4, "num_excluded": 0}
-        return {site: known | {"labels": one} for site, one in zip(("north", "south"), labels, strict=True)}
-
-    facts = {"data": {}, "test": scores(tests), "validation": scores(validations)}
-    study = make_study(labels={1: "organ", 2: "lesion"})
-    assert sentence in card_of(replace(make_contents(), study=study, facts=facts))
-    of_regions = study.model_copy(update={"regions": {"both": (1, 2)}})
-    text = card_of(replace(make_contents(), study=of_regions, facts=facts))
-    assert "annotated: not known; it is not recorded" in text
-
-
-IN_3D = {"dimensions": 3, "patches": {"size": [32, 32, 16]}, "channels": 2, "channel_names": ["T1", "T2"]}
-
-
-def card_in_3d(contents, make_study, volume_transforms, *sites):
-    """Return the card of a study of patches, whose sites have recorded these further facts."""
-    study = make_study(data=IN_3D | {"volume_transforms": volume_transforms})
-    data = {site: FACTS["data"]["north"] | one for site, one in zip(("north", "south"), sites, strict=False)}
-    contents = replace(contents, image_shape=(2, 32, 32, 16), study=study, facts=FACTS | {"data": data})
-    return card_of(contents)
-
-
-@pytest.mark.parametrize(
-    ("pixdim", "spacing", "patch"),
-    [
-        ([5.0, 5.0, 2.5], "brought to 5 x 5 x 2.5 mm", "32 x 32 x 16 voxels, 160 x 160 x 40 mm"),
-        ([0.5, 0.5, -1], "brought to 0.5 x 0.5 x its own mm", "32 x 32 x 16 voxels\n"),
-        (2.0, "brought to 2 x 2 x 2 mm", "32 x 32 x 16 voxels, 64 x 64 x 32 mm"),
-        (None, "medians in mm, as prepared: ", "32 x 32 x 16 voxels\n"),
-    ],
-)
-def test_the_card_names_the_voxels_and_the_patch(make_contents, make_study, pixdim, spacing, patch):
-    steps = [{"Spacing": {"pixdim": pixdim}}] if pixdim else []
-    text = card_in_3d(make_contents("only"), make_study, steps, {"spacing_mm": [1.0, 1.0, 2.5]}, {"spacing_mm": None})
-    assert f"- spacing of the voxels: {spacing}" in text and f"- patches: {patch}" in text
-    assert "medians in mm, as prepared: north 1 x 1 x 2.5\n" in text
-    assert "- spacing of the voxels: not known" in card_of(make_contents())
-
-
-@pytest.mark.parametrize(
-    ("sites", "sentence"),
-    [
-        (([], ["T2"]), "lack: south: T2\n"),
-        (([], []), "lack: none at any site\n"),
-        (([], None), "lack: not known; it is not recorded\n"),
-        ((), "lack: not known; it is not recorded\n"),
-    ],
-)
-def test_the_card_names_the_contrasts_that_a_site_lacks(make_contents, make_study, sites, sentence):
-    text = card_in_3d(make_contents("only"), make_study, [], *({"contrasts_lacking": one} for one in sites))
-    assert f"- contrasts that cases of a site {sentence}" in text
-    assert "contrasts that cases" not in card_of(make_contents())
-
-
 @pytest.mark.parametrize("rule", ["only", "mean", "selector"])
 def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rule):
     text = card_of(replace(make_contents(rule), facts={}))
-    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [*SECTIONS, "Versions"]
+    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [*SECTIONS, "Use", "Versions"]
     for part in (
         "each site trained with is not known",
         "Not known: no result was recorded",
@@ -196,12 +117,6 @@ def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rul
     ):
         assert part in text
     assert "None" not in text and "{" not in text
-
-
-def test_the_validation_has_no_column_of_patients_whom_its_scores_do_not_count(make_contents):
-    facts = {"validation": {"north": {"value": 0.5, "num_cases": 2, "num_excluded": 0}}}
-    text = card_of(replace(make_contents(), facts=facts))
-    assert "| site  | value | cases | cases left out |" in text and "| north | 0.500 | 2     | 0 " in text
 
 
 CHOSEN = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
@@ -241,11 +156,6 @@ def test_a_card_says_how_a_classs_probabilities_are_read(make_contents, make_stu
     sentence = "A case is called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation."
     assert f"One model answers. Its probabilities go through a temperature of 2.00. {sentence}" in card_of(contents)
     assert "temperature" not in card_of(replace(contents, calling=OperatingPoint()))
-    limit = card_of(replace(contents, calling=OperatingPoint(9.9996)))
-    assert "a temperature of 10.00, the upper limit: the probabilities hardly tell right answers from wrong" in limit
-    tests = {"north": {"value": 0.5, "calling": {"thresholds": {"1": 0.1}}}}
-    assert "Warned of with every answer: the threshold of tumour" in card_of(replace(contents, facts={"test": tests}))
-    assert "Warned of" not in card_of(contents)
 
 
 def test_a_card_says_what_only_people_know_and_which_of_it_is_missing(make_contents, make_study):
@@ -257,27 +167,16 @@ def test_a_card_says_what_only_people_know_and_which_of_it_is_missing(make_conte
     assert "- licence: not known to the program: card.licence of study.yaml" in text
 
 
-def test_a_card_names_the_patients_of_each_site_and_withholds_small_groups(make_contents):
-    data = {"north": FACTS["data"]["north"] | {"population": {"sex": {"F": 12, "M": None}}}}
-    text = card_of(replace(make_contents("only"), facts=FACTS | {"data": data}))
-    assert "| north | sex | F     | 12" in text and "| north | sex | M     | withheld" in text
-    assert "sex, age, scanners, years and annotators: not known" in card_of(make_contents("only"))
+def test_the_card_names_voxels_and_patches(make_contents, make_study):
+    study = make_study(data={"dimensions": 3, "patches": {"size": [32, 32, 16]}})
+    north = FACTS["data"]["north"] | {"spacing_mm": [1.0, 1.0, 2.5]}
+    contents = replace(make_contents("only"), image_shape=(1, 32, 32, 16), study=study)
+    text = card_of(replace(contents, facts=FACTS | {"data": {"north": north}}))
+    assert "- patches: 32 x 32 x 16 voxels\n" in text
+    assert "- spacing of the voxels: medians in mm, as prepared: north 1 x 1 x 2.5\n" in text
+    assert "- spacing of the voxels: not known" in card_of(make_contents())
 
 
-def test_a_card_shows_distances_calibration_and_thresholds_where_they_were_recorded(make_contents):
-    one = FACTS["test"]["north"] | {"surface": {"hd95": 3.25, "unit": "mm"}}
-    one |= {"calling": {"error_after": 0.031, "thresholds": {"1": 0.4}}}
-    text = card_of(replace(make_contents("only"), facts=FACTS | {"test": {"north": one}}))
-    assert "| 3.2 mm | 0.031 | 0.40 " in text
-    assert "HD95" not in card_of(replace(make_contents("only"), facts=FACTS))
-
-
-def test_a_test_at_another_hospital_joins_the_card_and_the_model_stays_what_it_is(make_contents, tmp_path):
-    folder = tmp_path / "supermodel"
-    write_model_folder(folder, replace(make_contents("only"), facts=FACTS))
-    before = read_fingerprint(folder)
-    dice = {"value": 0.5331, "interval": [0.4, 0.6], "num_cases": 6}
-    add_test(folder, "coast", {"how": "left out of the training", "num_cases": 6, "scores": {"": {"dice": dice}}})
-    assert read_fingerprint(folder) == before and read_model_folder(folder).facts["elsewhere"].keys() == {"coast"}
-    card = (folder / "MODEL_CARD.md").read_text()
-    assert "| coast | left out of the training | 6     | all cases | dice  | 0.533 | 0.400 to 0.600" in card
+def test_a_card_says_how_the_model_is_used(make_contents):
+    text = card_of(replace(make_contents("only"), domain=Domain(("volumes",))))
+    assert "silofl predict THIS_FOLDER scan.nii.gz dicom_folder -o OUT" in text and "SuperModel.load" in text

@@ -1,12 +1,9 @@
-import weakref
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from silofl.base.settings import parse
 from silofl.data.parts import Examples
 from silofl.inference import SuperModel
 from silofl.inference.case_results import (
@@ -21,7 +18,6 @@ from silofl.inference.contents import Contents
 from silofl.inference.geometry import decide_labels
 from silofl.models import build_model
 from silofl.models.selector import build_selector
-from silofl.study import Study
 from silofl.training.evaluation import predict, score_predictions
 from silofl.training.metrics import Score
 
@@ -94,31 +90,6 @@ def test_the_ensemble_is_the_mean_of_the_models_by_the_scores_or_alike_without_a
         assert result.scores.shape == (0,) and result.slices == Counter()
 
 
-def test_a_class_is_measured_with_the_probability_of_each(part):
-    settings = {"name": "classes", "task": "classification", "labels": {0: "normal", 1: "tumour"}, "rounds": 1}
-    settings |= {"model": {"name": "densenet121"}, "training": {"loss": "cross_entropy", "batch_size": 2}}
-    study = parse(Study, settings | {"metric": "accuracy", "algorithm": {"name": "fedavg"}}, "study.yaml")
-    model = SuperModel(Contents(study, SHAPE, {"global": build_model(study, SHAPE, 0).state_dict()}, "only"), CPU)
-    classes = replace(part, targets=np.array([1, 1, 1, 0]))
-    result = predict_cases(model, classes, study)["a"].measured["global"]
-    said = model.probabilities("global", part.images[:3], 2)
-    assert result.value == np.mean(said.argmax(axis=1) == 1)
-    np.testing.assert_allclose(result.probabilities_by_case[1]["a"], said.mean(axis=0), rtol=1e-6)
-
-
-def test_sure_probabilities_of_a_class_are_told_apart():
-    settings = {"name": "classes", "task": "classification", "labels": {0: "normal", 1: "tumour"}, "rounds": 1}
-    settings |= {"model": {"name": "lenet5", "normalization": "instance"}, "training": {"loss": "cross_entropy"}}
-    settings |= {"metric": "accuracy"}
-    study = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml")
-    state = build_model(study, SHAPE, 0).state_dict()
-    # The features sum up to about 9: logits are so far apart that float32 has 1 for all.
-    state["network.head.weight"] = torch.tensor([[0.0], [2.5]]).expand(2, 84).clone()
-    images = np.random.default_rng(0).random((4, *SHAPE), dtype=np.float32)
-    said = SuperModel(Contents(study, SHAPE, {"global": state}, "only"), CPU).probabilities("global", images)[:, 1]
-    assert (said.astype(np.float32) == 1).all() and len({*said}) == 4
-
-
 def test_a_threshold_gives_every_case_its_model(make_model):
     sure, unsure = (CaseResult(np.array(scores), {}, {}, Counter()) for scores in ((0.125, 0.875), (0.375, 0.625)))
     results = {"a": sure, "b": unsure}
@@ -135,19 +106,3 @@ def test_a_choice_is_scored_by_the_models_that_it_names():
     assert (found.value, found.num_cases, found.num_excluded) == (0.25, 2, 1)
     assert values_by_model(results) == {"x": 0.75, "y": 0.125}
     assert values_by_model({}) == {} and value_or_none(Score.of({})) is None
-
-
-def test_models_answer_a_case_one_after_the_other(make_model, part, monkeypatch):
-    probabilities, held, most = SuperModel.probabilities, [], []
-
-    def counted(self, *arguments):
-        most.append(sum(one() is not None for one in held))
-        found = probabilities(self, *arguments)
-        held.append(weakref.ref(found))
-        return found
-
-    monkeypatch.setattr(SuperModel, "probabilities", counted)
-    model = make_model()
-    results = predict_cases(model, part.select_rows([3]), model.contents.study)
-    # Of the two sites' models the ensemble is held, of the global one nothing.
-    assert most == [0, 1, 1] and [*results["b"].measured] == ["global", "north", "south", "ensemble"]

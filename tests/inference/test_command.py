@@ -21,7 +21,6 @@ from silofl.cli import main
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
 from silofl.study.sections import DoNotUseSettings
 from silofl_hospital.inference import command
-from silofl_hospital.inference.answers import read_answers
 from silofl_hospital.inference.command import Options, predict_inputs
 from silofl_hospital.inference.output import write_map
 
@@ -170,15 +169,12 @@ def test_cases_in_folders_of_their_own_are_called_by_these(predict, tmp_path, pi
     for name in ("first", "second.case"):
         (tmp_path / name).mkdir()
         inputs.append(shutil.copy(picture, tmp_path / name / "t1.png"))
-    with pytest.raises(ConfigError, match="not t1.png and t1.png; .* call them by their folders with --by-folder, "):
+    with pytest.raises(ConfigError, match="not t1.png and t1.png, .* call them by their folders with --by-folder, "):
         predict(*map(Path, inputs))
     code, records, text = predict(*map(Path, inputs), is_named_by_folder=True, has_picture=True)
     assert code == ExitCode.COMPLETE and [record["input"] for record in records] == ["first", "second.case"]
     assert [record["label_map"] for record in records] == ["first_labels.png", "second.case_labels.png"]
     assert (tmp_path / "out" / "first_picture.png").exists() and text.startswith("first: ")
-    # The same image once more takes its own answer's place.
-    _, records, _ = predict(Path(inputs[0]), is_named_by_folder=True)
-    assert [record["input"] for record in records] == ["second.case", "first"]
 
 
 def test_two_inputs_of_one_name_and_one_that_leads_elsewhere_are_refused_before_any_work(
@@ -186,8 +182,6 @@ def test_two_inputs_of_one_name_and_one_that_leads_elsewhere_are_refused_before_
 ):
     with pytest.raises(ConfigError, match="inputs must have different names, not pic.png and PIC.nii.gz"):
         predict(picture, tmp_path / "PIC.nii.gz")
-    with pytest.raises(ConfigError, match="inputs must be named once, not pic.png twice"):
-        predict(picture, picture)
     scan = write_volume().rename(tmp_path / "..nii.gz")
     (tmp_path / "out_labels.nii.gz").write_text("precious")
     with pytest.raises(DataError, match="must be named by more than dots"):
@@ -195,48 +189,36 @@ def test_two_inputs_of_one_name_and_one_that_leads_elsewhere_are_refused_before_
     assert (tmp_path / "out_labels.nii.gz").read_text() == "precious" and not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_holds_something_else_is_refused_and_an_earlier_prediction_is_replaced(
-    predict, picture, bad, tmp_path
+def test_an_earlier_prediction_keeps_its_answers_and_what_failed_is_predicted_again(
+    super_model, predict, picture, bad, write_volume, tmp_path
 ):
+    predict(picture, bad)
+    # The same name, and this time an image.
+    bad.unlink()
+    write_volume(bad.name)
+    (tmp_path / "out" / "bad_seg.dcm").write_text("of a prediction that was killed")
+    code, records, _ = predict(bad, site="north")
+    assert code == ExitCode.COMPLETE and [record["input"] for record in records] == ["pic.png", "bad.nii.gz"]
+    assert (records[1]["asked_for"], records[1]["threshold"]) == ("north", None) and "error" not in records[1]
+    names = {"pic_labels.png", "bad_labels.nii.gz", "prediction.json", "prediction.lock"}
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert before.keys() == names
+    # An answer is not replaced, whatever its capitals and whichever image it is of.
+    with pytest.raises(ConfigError, match="out already holds an answer to PIC.nii.gz. Leave that input out, or name"):
+        predict(write_volume("PIC.nii.gz"))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_folder_that_holds_something_else_or_a_record_of_another_kind_is_refused(predict, picture, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="out must be a new folder or that of an earlier prediction"):
         predict(picture)
-    (tmp_path / "out" / "notes.txt").unlink()
-    predict(bad)
-    bad.rename(tmp_path / "bad.png")
-    # The same name: its answer takes the place of the earlier one.
-    assert [record["input"] for record in predict(tmp_path / "bad.png", picture)[1]] == ["bad.png", "pic.png"]
-
-
-def test_a_second_prediction_leaves_no_file_without_its_record(predict, picture, write_volume, tmp_path):
-    scan = write_volume()
-    predict(scan, picture, has_picture=True)
-    # The other input stays, and of this one the picture of the earlier answer goes.
-    code, (other, record), text = predict(scan, site="north")
-    assert (other["input"], other["model"]) == ("pic.png", "south")
-    assert (record["input"], record["model"], record["asked_for"]) == ("scan.nii.gz", "north", "north")
-    assert record["threshold"] is None
-    names = {"pic_labels.png", "pic_picture.png", "scan_labels.nii.gz", "prediction.json", "prediction.lock"}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == names
-    assert code == ExitCode.COMPLETE and text.splitlines()[-1] == f"1 answered, 0 failed; results in {tmp_path / 'out'}"
-
-
-def test_the_answer_to_another_image_of_the_same_name_is_not_replaced_and_to_the_same_one_whatever_its_capitals(
-    predict, write_volume, tmp_path
-):
-    scan, other = write_volume(), tmp_path / "other" / "SCAN.nii.gz"
-    predict(shutil.copy(scan, tmp_path / "Scan.nii.gz"))
-    assert [record["input"] for record in predict(scan)[1]] == ["scan.nii.gz"]
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert before.keys() == {"scan_labels.nii.gz", "prediction.json", "prediction.lock"}
-    for is_there in (False, True):
-        if is_there:
-            other.parent.mkdir()
-            other.write_text("another image")
-        with pytest.raises(ConfigError, match="SCAN.nii.gz must be the image whose answer out holds under this"):
-            predict(other)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    for content in ("{}", "[3]", "no JSON"):
+        (tmp_path / "out" / "prediction.json").write_text(content)
+        with pytest.raises(ConfigError, match="prediction.json"):
+            predict(picture)
+        assert (tmp_path / "out" / "prediction.json").read_text() == content
 
 
 def test_two_predictions_do_not_write_one_folder_at_once(predict, picture, write_volume, tmp_path, monkeypatch):
@@ -255,43 +237,6 @@ def test_two_predictions_do_not_write_one_folder_at_once(predict, picture, write
     assert [record["input"] for record in predict(scan)[1]] == ["scan.nii.gz"]
 
 
-def test_of_two_contrasts_all_files_make_the_same_image(tmp_path, make_contents, make_study, write_volume):
-    study = make_study(data=RESIZE | {"channels": 2, "channel_names": ["T1", "T2"]})
-    write_model_folder(tmp_path / "two", make_contents("only", study=study, shape=(2, 32, 32)))
-    paths = {}
-    for seed, (patient, name) in enumerate((p, n) for p in ("p1", "p2") for n in ("T1", "T2")):
-        (tmp_path / patient / name).mkdir(parents=True)
-        paths[patient, name] = write_volume(f"{patient}/{name}/scan.nii.gz", seed=seed)
-
-    def predict(first, second=None):
-        case = {"T1": paths[first, "T1"]} | ({"T2": paths[second, "T2"]} if second else {})
-        found = predict_into(tmp_path / "out", tmp_path / "two", case)[1]
-        return [{key: value for key, value in record.items() if key != "time"} for record in found]
-
-    (wanted,) = predict("p1", "p1")
-    # Each has its checksum, whatever its file is called.
-    digests = {name: hashlib.sha256(paths["p1", name].read_bytes()).hexdigest() for name in ("T1", "T2")}
-    assert wanted["sha256"] == digests
-    for first, second in (("p2", "p1"), ("p1", "p2")):
-        with pytest.raises(ConfigError, match="must be the image whose answer out holds"):
-            predict(first, second)
-    assert predict("p1", "p1") == [wanted]
-    # One that comes later is no other case.
-    (alone,) = predict("p1")
-    assert "contrast T2 is missing" in " ".join(alone["warnings"]) and predict("p1", "p1") == [wanted]
-
-
-def test_a_record_that_no_prediction_wrote_and_one_that_does_not_know_its_image_are_refused(predict, picture, tmp_path):
-    (record,) = predict(picture)[1]
-    known = [json.dumps([record | {"sha256": sums}]) for sums in (None, "no sums", {"pic.png": ["no sum"]})]
-    for content in ("{}", "[3]", "no JSON", *known):
-        (tmp_path / "out" / "prediction.json").write_text(content)
-        sentence = "must be the image whose answer out holds" if content in known else "prediction.json"
-        with pytest.raises(ConfigError, match=sentence):
-            predict(picture)
-        assert (tmp_path / "out" / "prediction.json").read_text() == content
-
-
 def test_a_link_that_names_no_patient_stands_for_its_file(predict, write_volume, tmp_path):
     scan = write_volume()
     scan.rename(tmp_path / "Meier_Anna.nii.gz")
@@ -301,40 +246,22 @@ def test_a_link_that_names_no_patient_stands_for_its_file(predict, write_volume,
     assert "Meier" not in text + json.dumps(record)
 
 
-def test_a_label_that_no_site_learnt_is_said_with_the_answer(super_model, predict, picture):
+def test_a_label_that_no_site_learnt_is_said_with_the_answer(super_model, picture, tmp_path):
     learnt, best = (scores_by_label({"north": {"1": value}, "south": {"1": 0.02}}) for value in (0.7, 0.04))
     change_contents(super_model, facts={"test": learnt})
-    _, (record,), text = predict(picture)
+    _, (record,), text = predict_into(tmp_path / "learnt", super_model, picture)
     assert not any("cannot recognise" in warning for warning in record["warnings"])
     assert "What these models can do: Dice in test: organ 0.02 to 0.70" in text
     # A site's own model has its own scores alone.
     own = best["north"]
-    for facts, words in (
-        ({"test": best}, "test Dice 0.04 at the best site"),
-        ({"validation": best}, "validation Dice 0.04 at the best site"),
-        (own, "test Dice 0.04 at the site"),
+    for part, facts, words in (
+        ("test", {"test": best}, "test Dice 0.04 at the best site"),
+        ("validation", {"validation": best}, "validation Dice 0.04 at the best site"),
+        ("own", own, "test Dice 0.04 at the site"),
     ):
         change_contents(super_model, facts=facts)
         wanted = f"the model cannot recognise organ ({words}): ignore what it says about organ"
-        assert wanted in predict(picture)[1][0]["warnings"]
-
-
-def test_at_a_threshold_of_1_the_global_model_answers_and_that_is_no_warning(predict, picture):
-    _, (record,), text = predict(picture, threshold=1.0)
-    assert record["model"] == "global" and record["is_fallback"]
-    assert not any(warning.startswith("the selector fell back") for warning in record["warnings"])
-    assert "global model, which always answers at a threshold of 1 (nearest south, 0.70)" in text
-
-
-def test_a_picture_shows_what_the_study_makes_of_the_background(tmp_path, make_contents, make_study, write_volume):
-    study = make_study(data=RESIZE | {"background": {"nan": 0}})
-    write_model_folder(tmp_path / "padded", make_contents(study=study))
-    array = np.random.default_rng(0).random((20, 24, 3), dtype=np.float32)
-    array[:3] = np.nan
-    scan = write_volume(array=array)
-    code, (record,), _ = predict_into(tmp_path / "out", tmp_path / "padded", scan, has_picture=True)
-    assert code == ExitCode.COMPLETE
-    assert Image.open(tmp_path / "out" / record["picture"]).width > 100
+        assert wanted in predict_into(tmp_path / part, super_model, picture)[1][0]["warnings"]
 
 
 @pytest.fixture
@@ -368,12 +295,12 @@ def state_rule(folder, labels=None, **rule):
     change_contents(folder, study=study, facts={"test": scores_by_label(labels or {})})
 
 
-def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_over_the_picture(
-    super_model, predict, picture, titles
+def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_has_no_files(
+    super_model, predict, picture, tmp_path
 ):
     labels = {"north": {"1": 0.9, "2": 0.5}, "south": {"1": 0.8, "2": 0.6}}
     state_rule(super_model, labels, on_fallback=True, on_unlike_image=True, label_below=0.7)
-    code, (record,), text = predict(picture, threshold=0.9, has_picture=True, writes_forbidden=True)
+    code, (record,), text = predict(picture, threshold=0.9, has_picture=True)
     assert code == ExitCode.DO_NOT_USE and "1 answered; 1 of them must not be used, 0 failed" in text
     fallback, unknown = record["warnings"]
     # (0.5 + 0.6) / 2, and of organ (0.9 + 0.8) / 2
@@ -382,51 +309,22 @@ def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_ov
     line = f"DO NOT USE this answer: {fallback}; {unknown}; {low}"
     # The console breaks a line of 200 characters.
     assert f" {line} warning: {fallback} " in " ".join(text.split())
-    assert titles[0][1:3] == ["for research, no medical device", line]
-
-
-def test_files_of_a_forbidden_answer_are_written_on_request_alone_and_say_so(
-    super_model, predict, picture, write_volume, tmp_path
-):
-    state_rule(super_model, label_below=0.7)
-    inputs = picture, write_volume()
-    predict(*inputs, has_picture=True, writes_forbidden=True)
-    assert len(list((tmp_path / "out").glob("*_*.*"))) == 4
-    assert Image.open(tmp_path / "out" / "pic_labels.png").text == {"Description": "DO NOT USE"}
-    assert nibabel.load(tmp_path / "out" / "scan_labels.nii.gz").header["descrip"].item() == b"DO NOT USE"
-    code, records, text = predict(*inputs, has_picture=True)
-    assert code == ExitCode.DO_NOT_USE and not list((tmp_path / "out").glob("*_*.*"))
-    assert all(one["do_not_use"] and not {"label_map", "picture"} & one.keys() for one in records)
-    assert text.count("it must not be used, and none of its files is written") == 2
-    # an answer that may be used says nothing of it
-    state_rule(super_model, {"north": {"1": 0.9, "2": 0.7}}, label_below=0.7)
-    assert predict(*inputs)[0] == ExitCode.COMPLETE
-    assert Image.open(tmp_path / "out" / "pic_labels.png").text == {}
-    assert nibabel.load(tmp_path / "out" / "scan_labels.nii.gz").header["descrip"].item() == b""
+    assert "it must not be used, and none of its files is written" in text and "label_map" not in record
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"prediction.json", "prediction.lock"}
 
 
 def test_the_worst_code_of_a_batch_is_its_own(super_model, picture, bad, tmp_path, capsys):
     """Of an answer that must not be used before that of one that is not there; all failed before both."""
     state_rule(super_model, label_below=0.7)
-    command = ["predict", str(super_model), "--device", "cpu", "-o", str(tmp_path / "out")]
-    assert main([*command, str(picture), str(bad)]) == main([*command, str(picture)]) == 4
-    assert main([*command, str(bad)]) == 1
-    assert main([*command, str(picture), "--write-forbidden"]) == 4 and (tmp_path / "out" / "pic_labels.png").is_file()
+
+    def command(out, *words):
+        return main(["predict", str(super_model), "--device", "cpu", "-o", str(tmp_path / out), *map(str, words)])
+
+    assert command("a", picture, bad) == command("b", picture) == 4
+    assert command("c", bad) == 1
     with pytest.raises(SystemExit):
         main(["predict", "--help"])
     assert "exit codes, the worst first" in capsys.readouterr().out
-
-
-def test_an_answer_within_the_studys_rule_is_not_forbidden_and_one_of_unknown_quality_is(super_model, predict, picture):
-    state_rule(super_model, {"north": {"1": 0.9, "2": 0.7}}, on_fallback=True, label_below=0.7)
-    _, (record,), text = predict(picture)
-    assert record["do_not_use"] == [] and "DO NOT USE" not in text
-    # The image's doubts are no part of this rule.
-    assert record["warnings"]
-    state_rule(super_model, label_below=0.7)
-    assert predict(picture)[1][0]["do_not_use"] == [
-        f"the Dice of {label} is not known, and the study asks for 0.70" for label in ("organ", "lesion")
-    ]
 
 
 def test_the_command_ends_with_the_codes_of_all_commands(super_model, picture, bad, tmp_path, capsys):
@@ -444,31 +342,7 @@ def test_the_command_ends_with_the_codes_of_all_commands(super_model, picture, b
     assert not (tmp_path / "d").exists() and not (tmp_path / "e").exists()
 
 
-def test_the_record_and_map_of_disagreement_of_an_earlier_version_are_read_and_go_with_their_answer(
-    predict, picture, write_volume, tmp_path
-):
-    _, records, _ = predict(picture, write_volume())
-    for record, name in zip(records, ("pic_disagreement.png", "scan_disagreement.nii.gz"), strict=True):
-        assert "disagreement" not in record
-        record["disagreement"] = {"models": ["global", "north", "south"], "mean": 0.5, "map": name}
-        (tmp_path / "out" / name).write_bytes(b"")
-    (tmp_path / "out" / "prediction.json").write_text(json.dumps(records))
-    assert [one.name for one in read_answers(tmp_path / "out")] == ["pic.png", "scan.nii.gz"]
-    _, (scan, pic), _ = predict(picture)
-    assert scan == records[1] and "disagreement" not in pic
-    assert [path.name for path in (tmp_path / "out").glob("*disagreement*")] == ["scan_disagreement.nii.gz"]
-
-
-def test_of_a_class_a_picture_is_drawn_and_no_label_map_recorded(tmp_path, make_contents, make_study, picture):
-    write_model_folder(tmp_path / "classes", make_contents("mean", study=make_study("classification", data=RESIZE)))
-    command = ["predict", str(tmp_path / "classes"), str(picture), "-o", str(tmp_path / "out"), "--device", "cpu"]
-    assert main([*command, "--picture"]) == ExitCode.COMPLETE
-    (record,) = json.loads((tmp_path / "out" / "prediction.json").read_text())
-    assert record["label_name"] in ("normal", "tumour") and (tmp_path / "out" / record["picture"]).is_file()
-    assert "label_map" not in record
-
-
-def test_a_model_that_its_lead_withdraws_answers_no_further_case(predict, picture, monkeypatch):
+def test_a_model_that_its_lead_withdraws_answers_no_further_case(super_model, predict, picture, monkeypatch, tmp_path):
     _, (record,), text = predict(picture)
     assert "Nobody has checked whether the model was withdrawn: no withdrawn.json is beside it" in text
     assert datetime.fromisoformat(record["time"]).tzinfo is not None
@@ -481,7 +355,7 @@ def test_a_model_that_its_lead_withdraws_answers_no_further_case(predict, pictur
 
     monkeypatch.setattr(command, "check_not_withdrawn", check)
     # It is put on the list after the batch began.
-    code, (record,), text = predict(picture)
+    code, (record,), text = predict_into(tmp_path / "later", super_model, picture)
     assert code == ExitCode.FAILED and record["error"] == "the super model must not be withdrawn"
     assert "Nobody has checked" not in text
     with pytest.raises(ConfigError, match="must not be withdrawn"):

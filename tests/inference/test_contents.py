@@ -7,6 +7,8 @@ from silofl.base.errors import ConfigError
 from silofl.core.operating_point import OperatingPoint
 from silofl.inference.contents import Contents
 
+NEEDS = "a super model must hold all that its rule needs"
+
 
 def test_the_sites_are_the_models_but_the_global_one(make_contents):
     assert make_contents().sites == make_contents("mean").sites == ("north", "south")
@@ -30,17 +32,13 @@ def test_a_selector_chooses_one_model_unless_all_answer_together(make_contents, 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"rule": "selectr"}, "one of only, selector, mean, not 'selectr'.*did you mean 'selector'"),
+        ({"rule": "selectr"}, NEEDS),
         ({"image_shape": (3, 32, 32)}, r"image_shape must be \(1, H, W\)"),
         ({"image_shape": (1, 32)}, r"image_shape must be \(1, H, W\)"),
-        ({"image_shape": (1, 200_000, 200_000)}, "image_shape must have at most 268435456 pixels or voxels"),
-        ({"selector": None}, "must hold a selector; it has none"),
-        ({"outputs": ("north", "west")}, r"outputs must name different models.*not \['north', 'west'\]"),
-        ({"outputs": ("north", "north")}, "outputs must name different models"),
-        ({"outputs": ()}, "outputs must name different models"),
-        ({"threshold": 1.5}, r"threshold must lie in \[0, 1\], not 1.5"),
-        ({"threshold": float("nan")}, r"threshold must lie in \[0, 1\], not nan"),
-        ({"rule": "only"}, "must hold one model"),
+        ({"image_shape": (1, 200_000, 200_000)}, "of at most 268435456 pixels or voxels"),
+        *(({"outputs": outputs}, NEEDS) for outputs in (("north", "west"), ("north", "north"), ())),
+        *(({"threshold": one}, f"threshold must be a number from 0 to 1, not {one}") for one in (1.5, float("nan"))),
+        *((change, NEEDS) for change in ({"selector": None}, {"rule": "only"})),
         *(({"bias": bias}, f"bias must be a number from -10 to 10, not {bias!r}") for bias in (11, np.nan, "more")),
     ],
 )
@@ -52,7 +50,7 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
 @pytest.mark.parametrize(
     ("task", "changes", "reason"),
     [
-        ("segmentation", {"calling": OperatingPoint(2.0)}, "calling must be left out in a segmentation"),
+        ("segmentation", {"calling": OperatingPoint(2.0)}, "a calling in a classification"),
         ("classification", {"calling": OperatingPoint(0.0)}, "temperature must be a number from 0.1 to 10, not 0.0"),
         (
             "classification",
@@ -69,7 +67,7 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
             {"calling": OperatingPoint(1.0, {0: 0.5})},
             "must have thresholds of.* the second of two classes",
         ),
-        ("classification", {"bias": 0.5}, "bias must be 0 in a classification,.* not 0.5"),
+        ("classification", {"bias": 0.5}, "must have a bias in a segmentation alone"),
     ],
 )
 def test_a_reading_that_the_task_or_no_validation_gives_is_refused(make_contents, make_study, task, changes, reason):
@@ -80,14 +78,10 @@ def test_a_reading_that_the_task_or_no_validation_gives_is_refused(make_contents
 
 def test_a_selector_without_the_global_model_and_models_without_a_sites_name_are_refused(make_contents, make_study):
     contents = make_contents()
-    with pytest.raises(ConfigError, match="with rule 'selector' must hold the global model; it has none"):
+    with pytest.raises(ConfigError, match=NEEDS):
         replace(contents, models={name: contents.models[name] for name in contents.sites})
     for name in ("../a", "selector", "a b", ""):
         with pytest.raises(ConfigError, match="a site of a super model must be named by letters"):
             Contents(make_study(), (1, 32, 32), {name: {}}, "only")
-    with pytest.raises(ConfigError, match="rule 'mean' must hold sites' models"):
+    with pytest.raises(ConfigError, match=NEEDS):
         Contents(make_study(), (1, 32, 32), {"global": {}}, "mean")
-    with_neighbours = make_study(data={"neighbours": 1})
-    Contents(with_neighbours, (3, 32, 32), {"a": {}}, "only")
-    with pytest.raises(ConfigError, match=r"image_shape must be \(3, H, W\) of the training images, not \(1, 32, 32\)"):
-        Contents(with_neighbours, (1, 32, 32), {"a": {}}, "only")

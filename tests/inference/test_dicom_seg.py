@@ -1,15 +1,11 @@
 import importlib.util
-import json
 
-import nibabel
 import numpy as np
 import pydicom
 import pytest
 from pydicom.uid import generate_uid
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.cli import main
-from silofl.inference.directory import write_model_folder
 from silofl.reading.header import dicom_headers
 from silofl.reading.images import read_image, read_label
 from silofl_hospital.inference.dicom_seg import check_can_write, write_dicom_seg
@@ -118,20 +114,6 @@ def test_what_was_written_is_read_back_as_the_mask_of_its_series(series, segment
     np.testing.assert_array_equal(turned.array[0], np.choose(labels, [0, 2, 1]))
 
 
-def test_each_segment_of_a_tilted_scan_has_the_place_of_its_slice(series, segment):
-    labels, folder, slices = random_labels(), series(TILTED), {}
-    found = pydicom.dcmread(segment(folder, labels)[0])
-    for path in folder.iterdir():
-        header = pydicom.dcmread(path)
-        slices[tuple(header.ImagePositionPatient)] = header.InstanceNumber - 1
-    frames = found.PerFrameFunctionalGroupsSequence
-    assert len(frames) == 2 * len(slices)
-    for frame, pixels in zip(frames, found.pixel_array, strict=True):
-        z = slices[tuple(frame.PlanePositionSequence[0].ImagePositionPatient)]
-        number = frame.SegmentIdentificationSequence[0].ReferencedSegmentNumber
-        np.testing.assert_array_equal(pixels, labels[:, :, z].T == number)
-
-
 @pytest.mark.parametrize("slices", [[4, 3, 2, 1, 0], [0, 2, 4, 1, 3]])
 def test_a_segmentation_of_frames_in_whatever_order_lies_where_they_lie(write_frames, segment, slices):
     labels = random_labels()
@@ -171,8 +153,6 @@ def test_a_segmentation_names_patient_labels_and_program(series, segment):
     ("letters", "name"),
     [
         (None, "Doe^Jane"),
-        ("ISO_IR 100", "M\u00fcller^J\u00f6rg"),
-        ("ISO_IR 144", "\u041b\u044e\u043a^\u0410"),
         (["", "ISO 2022 IR 87"], "Yamada^Tarou=\u5c71\u7530^\u592a\u90ce"),
     ],
 )
@@ -229,53 +209,11 @@ def test_the_package_is_asked_for_before_any_work_and_a_segments_label_is_one_va
         check_can_write(make_study())
 
 
-def test_a_list_of_series_begins_with_what_forbids_to_use_a_segmentation(series, tmp_path, make_study):
-    folder, study = series(), make_study(labels=LABELS).model_copy(update={"name": "n" * 80})
-    target, affine, headers = tmp_path / "seg.dcm", read_image(folder).affine, [*dicom_headers(folder)]
-    for is_forbidden in (True, False):
-        write_dicom_seg(target, headers, random_labels(), affine, study, "abc", "global model", is_forbidden)
-        found = pydicom.dcmread(target)
-        texts = found.SeriesDescription, found.ContentLabel, found.ContentDescription
-        assert [text.startswith("DO NOT USE") for text in texts] == [is_forbidden] * 3
-        assert len(found.SeriesDescription) == 64 and len(found.ContentDescription) <= 64
-        assert "Research only" in found.SeriesDescription
-
-
 @pytest.mark.parametrize("label", ["x" * 65, "left\\right", "lesion "])
 def test_a_label_that_no_segment_can_be_called_by_is_refused_before_any_work(make_study, label):
     check_can_write(make_study(labels={1: "x" * 64}))
     with pytest.raises(ConfigError, match="labels of at most 64 letters, without a backslash .* the NIfTI label map"):
         check_can_write(make_study(labels={1: "organ", 2: label}))
-
-
-def test_of_two_contrasts_the_segmentation_lies_on_the_first_ones_series(
-    tmp_path, write_dicom, make_contents, make_study
-):
-    rng = np.random.default_rng(3)
-    first, second = (
-        whole(write_dicom(tmp_path / name, rng.integers(0, 900, (20, 24, 5), dtype=np.int16), OBLIQUE))
-        for name in ("t1", "t2")
-    )
-    data = {"channels": 2, "channel_names": ["T1", "T2"], "intensity": "zscore"}
-    study = make_study(
-        labels=LABELS, data=data | {"dimensions": 3, "patches": {"size": [16, 16, 16]}, "transforms": []}
-    )
-    write_model_folder(tmp_path / "supermodel", make_contents("only", study=study, shape=(2, 16, 16, 16)))
-    case = f"T1={first},T2={second}"
-    arguments = ["predict", str(tmp_path / "supermodel"), case, "--out", str(tmp_path / "out"), "--dicom-seg"]
-    assert main(arguments) == 0
-    (record,) = json.loads((tmp_path / "out" / "prediction.json").read_text())
-    found = pydicom.dcmread(tmp_path / "out" / record["dicom_seg"])
-    refers = {one.ReferencedSOPInstanceUID for one in found.ReferencedSeriesSequence[0].ReferencedInstanceSequence}
-    headers = [[pydicom.dcmread(path) for path in folder.iterdir()] for folder in (first, second)]
-    assert refers == {header.SOPInstanceUID for header in headers[0]}
-    assert found.ReferencedSeriesSequence[0].SeriesInstanceUID == headers[0][0].SeriesInstanceUID
-    # Voxel by voxel the label map that lies beside it.
-    segments = highdicom.seg.segread(tmp_path / "out" / record["dicom_seg"])
-    said = np.asarray(nibabel.load(tmp_path / "out" / record["label_map"]).dataobj)
-    volume = segments.get_volume(combine_segments=True).array
-    counts = np.bincount(said.ravel(), minlength=3).tolist()
-    assert np.bincount(volume.ravel(), minlength=3).tolist() == counts and min(counts) > 0
 
 
 def test_the_same_source_model_and_options_have_the_same_uids_and_others_have_others(series, make_study, tmp_path):

@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 
-from silofl.base.errors import AggregationError, ConfigError
+from silofl.base.errors import AggregationError
 from silofl.core.intervals import Estimate, Sample
 from silofl.inference.evaluations import (
     ALL,
-    Evaluations,
     HospitalEvaluation,
     has_unlike_classes,
     list_scores,
@@ -56,26 +55,12 @@ def test_a_hospital_that_finds_all_or_none_counts_in_the_mean(make_study):
     assert pooled.num_sites == 2 and 0.8 < pooled.value < 1
 
 
-def test_a_record_in_which_a_score_is_missing_that_tables_show_is_refused(make_study):
-    study = make_study("classification", LABELS)
-    sites = {site: hospital(study, dict.fromkeys(LABELS.values(), 5)) for site in ("east", "west")}
-    pooled = pool_hospitals(sites, study)
-    assert Evaluations("f", "m", 0.9, sites, pooled).sites is sites
-    with pytest.raises(ConfigError, match="pooled must have a score of all cases"):
-        Evaluations("f", "m", 0.9, sites, {"normal": pooled["normal"]})
-    del sites["west"].scores["normal"]["auroc"]
-    with pytest.raises(ConfigError, match="scores of 'west' must have auroc, as pooled has"):
-        Evaluations("f", "m", 0.9, sites, pooled)
-
-
-def test_a_group_may_lie_below_the_others_and_a_share_may_not_lie_below_0(make_study):
+def test_a_groups_share_may_not_lie_below_0_and_a_size_may(make_study):
     study = make_study().model_copy(update={"subgroups": {"age": (40.0, 65.0)}})
     places, rows = list_scores(study), np.zeros((len(list_scores(study)), 4))
-    group = "age: 40 to under 65"
-    below = places.index((group, "Dice of organ, minus the others"))
-    rows[below] = (-0.1, -0.2, 0.0, 5)
+    rows[places.index(("organ", "size_error"))] = (-0.1, -0.2, 0.0, 5)
     found, _ = unpack_scores("east", rows, study)
-    assert found[group]["Dice of organ, minus the others"] == Estimate(-0.1, (-0.2, 0.0), 5)
-    rows[below], rows[places.index((group, "Dice of organ"))] = 0, rows[below].copy()
+    assert found["organ"]["size_error"] == Estimate(-0.1, (-0.2, 0.0), 5)
+    rows[places.index(("age: 40 to under 65", "Dice of organ"))] = (-0.1, -0.2, 0.0, 5)
     with pytest.raises(AggregationError, match="must send Dice of organ with a share"):
         unpack_scores("east", rows, study)

@@ -57,7 +57,7 @@ def test_the_command_writes_a_model_with_the_statistics_of_the_given_images(mode
 def test_few_images_are_warned_of_and_the_model_says_their_number(model, pictures, tmp_path, capsys):
     assert main(["home-statistics", str(model), *map(str, pictures[:3]), "-o", str(tmp_path / "ours")]) == 0
     assert "CAUTION  The statistics are of few images (3). Give 16 or more" in capsys.readouterr().err
-    assert "of the images of the hospital that uses it (3)" in (tmp_path / "ours" / "README.md").read_text()
+    assert "of the images of the hospital that uses it (3)" in (tmp_path / "ours" / "MODEL_CARD.md").read_text()
 
 
 def test_a_model_keeps_the_name_under_which_it_may_be_withdrawn(model, pictures, tmp_path):

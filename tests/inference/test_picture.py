@@ -49,10 +49,3 @@ def test_the_slices_with_most_of_each_label_are_shown_or_the_middle_one():
     assert _choose_slices(mask) == [4]
     mask[:3, :3, 2], mask[0, 0, 7] = 1, 2
     assert _choose_slices(mask) == [2, 7]
-
-
-def test_sides_have_letters_only_where_the_file_says_how_its_axes_lie():
-    image, affine = np.random.default_rng(0).random((1, 20, 30, 4)), np.diag([1, 1, 3, 1.0])
-    mask = np.zeros((20, 30, 4), np.uint8)
-    known, unknown = (draw_overlay(image, mask, affine, LABELS, "x", is_oriented) for is_oriented in (True, False))
-    assert known != unknown

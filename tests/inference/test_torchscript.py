@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.base.errors import ConfigError, TrainingError
+from silofl.base.errors import ConfigError
 from silofl.inference import SuperModel
 from silofl.inference.geometry import decide_labels
 from silofl_desk.inference.torchscript import silence_known_warnings, to_torchscript
 from silofl_desk.inference.weigher import member_names
-
-from ..models.test_volumes import DYNUNET, SEGRESNET
 
 pytestmark = pytest.mark.long
 
@@ -48,16 +46,13 @@ def assert_equal(super_model, cases, tolerance=1e-5):
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        ({"scores": (0.3, 0.7)}, {}),
         ({"scores": (0.45, 0.55)}, {}),
         ({"scores": None, "threshold": 0.5}, {}),
         ({"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")}, {}),
         ({"scores": None}, {"super_model": {"answer": "ensemble"}}),
         ({"scores": None}, {"labels": {1: "organ"}}),
-        ({"scores": None}, {"input": "harmofl", "amplitude": {"band": 0}}),
         ({"scores": None}, {"input": "harmofl", "amplitude": {"band": "full"}}),
         ({"scores": None}, {"model": {"normalization": "batch_stateless"}}),
-        ({"scores": None}, {"model": {"normalization": "group"}}),
     ],
     ids=str,
 )
@@ -114,43 +109,6 @@ def test_volumes_of_any_size_have_a_script_that_looks_by_windows(make_contents, 
     study = make_volume_study(**settings)
     contents = make_contents(rule, scores=None, threshold=0.1, study=study, shape=WINDOW, bias=0.7)
     assert_equal(SuperModel(contents, CPU), [images(1, shape) for shape in VOLUMES])
-
-
-def test_members_without_weight_look_at_no_window(make_contents, make_volume_study):
-    contents = make_contents("selector", scores=None, threshold=0.1, study=make_volume_study(), shape=WINDOW)
-    super_model, window = SuperModel(contents, CPU), torch.from_numpy(images(1, WINDOW))
-    script = saved_and_loaded(super_model)
-    convolutions = [count_convolutions(one, window) for one in (script, script.weigher, super_model.network("north"))]
-    assert convolutions[0] == convolutions[1] + convolutions[2]
-
-
-def count_convolutions(model, images):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found, torch.no_grad():
-        model(images)
-    return sum(event.count for event in found.key_averages() if event.key == "aten::_convolution")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", [SEGRESNET, DYNUNET], ids=["segresnet", "dynunet"])
-def test_other_networks_of_volumes_have_their_script(make_contents, make_volume_study, model):
-    study = make_volume_study(name="fedavg", model={"normalization": "group", **model})
-    super_model = SuperModel(make_contents("only", study=study, shape=WINDOW), CPU)
-    assert_equal(super_model, [images(1, shape) for shape in VOLUMES], tolerance=1e-4)
-
-
-def test_an_amplitude_that_nothing_is_known_of_is_refused(make_contents, make_volume_study):
-    contents = make_contents("only", study=make_volume_study(name="fedavg", input="harmofl"), shape=WINDOW)
-    contents.models["global"]["input_norm.running_amplitude"].zero_()
-    contents.models["global"]["input_norm.is_fixed"].fill_(False)
-    with pytest.raises(TrainingError, match="the amplitude must be learned or fixed before evaluation"):
-        to_torchscript(SuperModel(contents, CPU))
-
-
-def test_volumes_of_other_channels_are_refused_by_the_script(make_contents, make_volume_study):
-    script = to_torchscript(SuperModel(make_contents("only", study=make_volume_study(), shape=WINDOW), CPU))
-    for shape in ((1, 2, 40, 40, 20), (1, 1, 40, 40)):
-        with pytest.raises(Exception, match=r"images must have shape \(n, C, \.\.\.\) as in training"):
-            script(torch.zeros(shape))
 
 
 def test_images_of_another_shape_are_refused_by_the_script(make_contents):

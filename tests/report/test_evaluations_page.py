@@ -10,7 +10,7 @@ from silofl_hospital.report.page import Text
 
 
 def hospital(dice, distance, unit="patient"):
-    scores = {ALL: {"dice": dice}, "organ": {"hd95": distance, "threshold": MISSING}}
+    scores = {ALL: {"dice": dice}, "organ": {"hd95": distance}}
     return HospitalEvaluation(
         num_cases=20, num_refused=1, unit=unit, num_units=10, distance_unit="mm", size_unit="ml", scores=scores
     )
@@ -23,7 +23,7 @@ def found():
         "west": hospital(Estimate(0.5, (0.4, 0.6), 20), MISSING, "case"),
     }
     dice = pool_estimates({site: one.scores[ALL]["dice"] for site, one in sites.items()})
-    return Evaluations("0123456789abcdef01", "organs", 0.9, sites, {ALL: {"dice": dice}, "organ": {"hd95": None}})
+    return Evaluations("0123456789abcdef01", "organs", sites, {ALL: {"dice": dice}, "organ": {"hd95": None}})
 
 
 def test_each_hospital_has_a_row_and_all_together_have_their_mean_and_spread(found):
@@ -46,12 +46,12 @@ def test_a_score_without_a_mean_has_a_dash_and_sizes_have_their_unit(found):
 
 def test_a_threshold_is_named(found):
     share = Estimate(0.9, (0.8, 1.0), 20)
-    scores = {ALL: {"accuracy": share}, "large": {"recall": share, "specificity": share, "threshold": MISSING}}
+    scores = {ALL: {"accuracy": share}, "large": {"recall": share, "specificity": share}}
     sites = {site: replace(one, scores=scores) for site, one in found.sites.items()}
     pooled = {group: dict.fromkeys(names) for group, names in scores.items()}
     model = {"temperature": 1.5, "called_from": {"large": 0.25}, "quality": "recall 0.9"}
     found = replace(found, sites=sites, pooled=pooled, **model)
-    assert hospital_tables(found)["large"].columns[1:] == ("sensitivity", "specificity", "threshold")
+    assert hospital_tables(found)["large"].columns[1:] == ("sensitivity", "specificity")
     texts = " ".join(block.text for block in evaluations_section(found).blocks if isinstance(block, Text))
     for text in ("calls large from a probability of 0.25 on", "temperature, 1.50", "models can do: recall 0.9"):
         assert text in texts

@@ -2,15 +2,11 @@ import pytest
 import torch
 
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.base.files import write_json
-from silofl.base.schema import dump_record
 from silofl.cli import main
-from silofl.core.intervals import Estimate
 from silofl.data.domain import Domain
 from silofl.federation.server import ServerRounds
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read_fingerprint, write_model_folder
-from silofl.inference.evaluations import Evaluations, HospitalEvaluation
 from silofl.inference.model_file import join_model, split_model
 from silofl.models import build_model
 from silofl.models.weights import read_start
@@ -73,18 +69,3 @@ def test_hospitals_divide_their_cases_by_the_groups_that_the_lead_names(write, t
     assert main([*job, "--by", "age", "--by", "scanner=GE,SIEMENS"]) == ExitCode.COMPLETE
     found = load_study(study_file(tmp_path / "divided")).subgroups
     assert found == {"age": (18.0, 40.0, 65.0), "scanner": ("GE", "SIEMENS")}
-
-
-def test_the_results_of_a_job_join_the_models_card(write, tmp_path, capsys):
-    write(name="fedavg")
-    model, run = tmp_path / "model", tmp_path / "run"
-    dice = Estimate(0.533, (0.4, 0.6), 6)
-    east = HospitalEvaluation(num_cases=6, unit="patient", num_units=6, scores={"": {"dice": dice}})
-    for fingerprint in ("0" * 64, read_fingerprint(model)):
-        record = Evaluations(fingerprint, "small", 0.9, {"east": east}, {"": {"dice": None}})
-        write_json(run / "evaluations.json", dump_record(record))
-        code = main(["evaluation-job", str(model), "--results", str(run)])
-        assert code == (ExitCode.BAD_INPUT if fingerprint == "0" * 64 else ExitCode.COMPLETE)
-    assert "must be a run that tested" in capsys.readouterr().err
-    card = (model / "MODEL_CARD.md").read_text()
-    assert "| east | job of evaluation | 6     | all cases | dice  | 0.533 | 0.400 to 0.600" in card

@@ -13,8 +13,6 @@ from silofl.base.errors import make_printable, quote_value, suggest_nearest
 
 # Names in a folder that are compared with a mistyped one.
 MOST_NAMES = 1000
-# At which the threshold of each class is chosen by default.
-SPECIFICITY = 0.9
 
 
 def suggest_path(path: Path) -> str:

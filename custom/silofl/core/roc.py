@@ -8,7 +8,6 @@ Biometrics 1997, which is DeLong's where each has one.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,21 +30,6 @@ class Area:
 
     value: float
     interval: Interval | None
-
-
-@dataclass(frozen=True)
-class AreaDifference:
-    """Two models' areas on the same cases.
-
-    Attributes:
-        difference: The second's minus the first's.
-        interval: Its 95 % interval; None where the units show no spread.
-        p_value: Two-sided, of both being equal; None without an interval.
-    """
-
-    difference: float
-    interval: Interval | None
-    p_value: float | None
 
 
 @dataclass(frozen=True)
@@ -83,33 +67,6 @@ def measure_auroc(
     num_units = min(len(np.unique(numbers[kind])) for kind in (is_positive, ~is_positive))
     variance = 0.0 if covariance is None else float(covariance[0, 0])
     return Area(float(areas[0]), find_interval(float(areas[0]), variance, num_units, num_units))
-
-
-def compare_aurocs(
-    first: Floats, second: Floats, is_positive: NDArray[np.bool_], units: Sequence[Hashable] | None = None
-) -> AreaDifference | None:
-    """Compare two models' areas on the same cases by DeLong's test; None without a positive or a negative case.
-
-    Args:
-        first: Scores of a model, shape (N,).
-        second: Scores of the other.
-        is_positive: As for `measure_auroc`.
-        units: As for `measure_auroc`.
-    """
-    # Imported here: it takes long, and only a comparison needs it.
-    from scipy.stats import norm
-
-    if is_positive.all() or not is_positive.any():
-        return None
-    areas, covariance = measure_areas(np.stack([first, second]), is_positive, units)
-    difference = float(areas[1] - areas[0])
-    variance = 0.0 if covariance is None else float(np.array([-1, 1]) @ covariance @ np.array([-1, 1]))
-    # Of equal scores it is 0, or less by rounding.
-    if variance <= ROUNDING**2:
-        return AreaDifference(difference, None, None)
-    deviation = sqrt(variance)
-    interval = (difference - NORMAL_95 * deviation, difference + NORMAL_95 * deviation)
-    return AreaDifference(difference, interval, float(2 * norm.sf(abs(difference) / deviation)))
 
 
 def measure_areas(

@@ -87,7 +87,7 @@ def pool_spreads(spreads: Collection[Spread]) -> Spread:
     return Spread(float(means.mean()), float(np.sqrt(within + between)), num_cases)
 
 
-def bound_moments(moments: Mapping[str, Moments]) -> tuple[dict[str, Moments], dict[str, float]]:
+def bound_moments(moments: Mapping[str, Moments]) -> dict[str, Moments]:
     """Bound how far each hospital's numbers reach: at most 3 times as far as the others' median.
 
     They reach ``sqrt(sum of variance + (mean - middle)^2)``; the middle is the median of all hospitals' means.
@@ -96,18 +96,17 @@ def bound_moments(moments: Mapping[str, Moments]) -> tuple[dict[str, Moments], d
         moments: Hospital -> means and variances of the same numbers.
 
     Returns:
-        The same as far as they count. Hospital -> how many times as far as the others' median its numbers reach, of
-        those that are bounded.
+        What counts of the hospitals whose numbers reach further.
     """
     middle = np.median([means for means, _ in moments.values()], axis=0)
     reaches = {
         site: float(np.sqrt((variances + np.square(means - middle)).sum()))
         for site, (means, variances) in moments.items()
     }
-    bounded, far = dict(moments), {}
+    bounded = {}
     for site, ratio in compare_to_others(reaches).items():
         if ratio > BEYOND:
             means, variances = moments[site]
             scale = BEYOND / ratio
-            bounded[site], far[site] = (middle + scale * (means - middle), scale**2 * variances), ratio
-    return bounded, far
+            bounded[site] = middle + scale * (means - middle), scale**2 * variances
+    return bounded

@@ -56,6 +56,4 @@ def _list_case_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> di
         else:
             row |= {"true class": study.labels[label], "answer": study.labels[read["label"]]}
         row |= {f"probability of {name}": chance for name, chance in read["class_scores"].items()}
-    row |= {} if one.worst_slice is None else {"worst slice": one.worst_slice}
-    withheld = {} if one.do_not_use is None else {"do not use": "; ".join(one.do_not_use)}
-    return row | withheld | {"warnings": "; ".join(one.warnings)}
+    return row | {"warnings": "; ".join(one.warnings)}

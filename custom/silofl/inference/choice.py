@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from silofl.base.errors import ConfigError
 from silofl.inference.contents import Contents
 from silofl.models.roles import GLOBAL
 
@@ -22,17 +21,8 @@ def choose_model(scores: ArrayLike, threshold: float) -> NDArray[np.int64]:
 
     Returns:
         Shape (N,): 0 for the global model, k from 1 for site k.
-
-    Raises:
-        ConfigError: ``scores`` is no matrix of probabilities, or ``threshold`` lies outside [0, 1].
     """
     scores = np.asarray(scores, dtype=np.float64)
-    if scores.ndim != 2 or scores.shape[1] < 1 or not np.all((scores >= 0) & (scores <= 1)):
-        raise ConfigError(
-            f"scores must be probabilities in [0, 1] of shape (N, K), not numbers of shape {scores.shape}"
-        )
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"threshold must lie in [0, 1], not {threshold}")
     return np.where(scores.max(axis=1) > threshold, scores.argmax(axis=1) + 1, 0)
 
 
@@ -42,9 +32,6 @@ def choose_answer(contents: Contents, scores: NDArray, threshold: float | None =
     Args:
         scores: The selector's probabilities of a case, shape (outputs,).
         threshold: Instead of the super model's own gamma; where neither is set, the highest score always answers.
-
-    Raises:
-        ConfigError: The threshold lies outside [0, 1].
     """
     if contents.rule == "only":
         return next(iter(contents.models))

@@ -9,23 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.base.errors import DataError
 from silofl.core.calibration import calibrated_error, expected_calibration_error
 from silofl.core.findings import unpack_findings
-from silofl.core.intervals import DIFFERENCE, GROUPS_OF_A_THRESHOLD, SIZE, Estimate, Rows, Sample
+from silofl.core.intervals import SIZE, Estimate, Rows, Sample
 from silofl.core.lesions import measure_agreement
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, temper
-from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
-from silofl.data.units import Units
+from silofl.core.roc import measure_auroc
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
 from silofl.inference.evaluation import (
     ALL,
     MISSING,
-    Against,
-    Calibration,
     Evaluation,
-    Forbidden,
     Scores,
     list_compared_classes,
 )
@@ -38,14 +33,13 @@ Floats = NDArray[np.float64]
 
 
 def measure_evaluation(
-    model: SuperModel, fingerprint: str, site: SiteCases, cases: Sequence[EvaluatedCase], specificity: float
+    model: SuperModel, fingerprint: str, site: SiteCases, cases: Sequence[EvaluatedCase]
 ) -> Evaluation:
     """Return all numbers of a model's evaluation.
 
     Args:
         site: The cases that it was given.
         cases: Those that it answered, at least one.
-        specificity: Of a class, for which a threshold is chosen.
     """
     contents, unit_of = model.contents, site.units.unit_of
     study, score = contents.study, Score.merged({case.case: case.score for case in cases})
@@ -55,7 +49,7 @@ def measure_evaluation(
         rows = read_class_rows(cases, unit_of)
         # All areas are of the probabilities that `predict` shows.
         score = replace(score, probabilities_by_case=rows.shown_by_case)
-        found = _measure_classes(rows, score, unit_of, study, specificity)
+        found = _measure_classes(rows, score, unit_of, study)
     return Evaluation(
         fingerprint=fingerprint,
         study=study.name,
@@ -72,17 +66,8 @@ def measure_evaluation(
         answers=dict(Counter(case.model for case in cases)),
         warnings=_count_cases(case.warnings for case in cases),
         versions=read_versions(),
-        withheld=_count_forbidden(cases),
         **found,
     )
-
-
-def _count_forbidden(cases: Sequence[EvaluatedCase]) -> Forbidden | None:
-    """Return how many answers the study's rule forbids to use, and why; None without a rule."""
-    reasons = [case.do_not_use for case in cases if case.do_not_use is not None]
-    if not reasons:
-        return None
-    return Forbidden(sum(map(bool, reasons)), _count_cases(reasons))
 
 
 def _count_cases(sentences: Iterable[Sequence[str]]) -> dict[str, int]:
@@ -107,13 +92,9 @@ def read_class_rows(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str]) 
     return ClassRows(score, unit_of, {case.case: case.calling for case in cases})
 
 
-def _measure_classes(
-    rows: "ClassRows", score: Score, unit_of: Mapping[str, str], study: Study, specificity: float
-) -> dict[str, Any]:
-    classes, thresholds = (
-        rows.measure_classes(study, specificity),
-        rows.callings[0].shown_thresholds(rows.is_multilabel),
-    )
+def _measure_classes(rows: "ClassRows", score: Score, unit_of: Mapping[str, str], study: Study) -> dict[str, Any]:
+    classes = rows.measure_classes(study)
+    thresholds = rows.callings[0].shown_thresholds(rows.is_multilabel)
     # One for all models.
     called_from = {
         study.labels[label]: thresholds[label] for label in list_compared_classes(study) if label in thresholds
@@ -128,8 +109,7 @@ def _measure_classes(
     error = Estimate(rows.measure_error(rows.shown), None, len(rows.shown))
     of_all = {study.metric: measure_value(score, unit_of, also)} | also
     of_all |= {"ece": error, "ece_calibrated": rows.measure_calibrated(rows.shown)}
-    found |= {"scores": {ALL: of_all} | classes, "specificity": specificity}
-    return found | {"calibration": rows.measure_calibration()}
+    return found | {"scores": {ALL: of_all} | classes, "temperature": rows.callings[0].temperature}
 
 
 def measure_value(score: Score, unit_of: Mapping[str, str], also: Mapping[str, Estimate]) -> Estimate:
@@ -263,33 +243,22 @@ class ClassRows:
         known = {name: roc_curve(*pair)[:2] for name, pair in pairs.items() if 0 < pair[0].sum() < len(pair[0])}
         return {name: (wrong.tolist(), right.tolist()) for name, (wrong, right) in known.items()}
 
-    def measure_classes(self, study: Study, specificity: float) -> Scores:
+    def measure_classes(self, study: Study) -> Scores:
         """Return the scores of each class against all others by its name; of two classes the second's alone."""
-        return {study.labels[label]: self._measure_class(label, specificity) for label in list_compared_classes(study)}
+        return {study.labels[label]: self._measure_class(label) for label in list_compared_classes(study)}
 
-    def _measure_class(self, label: int, specificity: float) -> dict[str, Estimate]:
+    def _measure_class(self, label: int) -> dict[str, Estimate]:
         scores, is_positive = self.shown[:, label], self.is_true[:, label]
         kinds = is_positive, ~is_positive
         is_answered = self.is_answered[:, label].astype(np.float64)
         is_spared = self.sample.mean(np.where(is_positive, np.nan, 1 - is_answered))
         is_called = self.is_multilabel or label in self.callings[0].shown_thresholds(self.is_multilabel)
         area = measure_auroc(scores, is_positive, self.units)
-        point = find_operating_point(scores, is_positive, specificity)
-
-        def sensitivity(rows: Rows) -> float:
-            # The threshold is chosen anew: that it was chosen on these cases is part of what is not known.
-            found = find_operating_point(scores[rows], is_positive[rows], specificity)
-            return np.nan if found is None else found.sensitivity
-
-        at_threshold = self.sample.estimate(sensitivity, *kinds, num_groups=GROUPS_OF_A_THRESHOLD)
-        recall = self.sample.mean(np.where(is_positive, is_answered, np.nan))
         return {
-            "recall": recall,
+            "recall": self.sample.mean(np.where(is_positive, is_answered, np.nan)),
             **({"specificity": is_spared} if is_called else {}),
             "auroc": Estimate(area.value, area.interval, len(scores)) if area else MISSING,
             "average_precision": self.sample.estimate(lambda rows: self._find_area("auprc", label, rows), *kinds),
-            "sensitivity": replace(at_threshold, num_cases=int(is_positive.sum()) if area else 0),
-            "threshold": Estimate(point.threshold, None, recall.num_cases) if point else MISSING,
         }
 
     def measure_mean_area(self, metric: str) -> Estimate:
@@ -320,16 +289,6 @@ class ClassRows:
             for label, name in sorted(study.labels.items())
         }
 
-    def measure_calibration(self) -> Calibration:
-        """Return the models' temperature, and the calibration error before it."""
-        used = sorted({one.temperature for one in self.callings})
-        if used == [1]:
-            return Calibration()
-        error = Estimate(self.measure_error(self.probabilities), None, len(self.probabilities))
-        calibrated = self.measure_calibrated(self.probabilities)
-        temperature = used[0] if len(used) == 1 else 1.0
-        return Calibration(temperature, error, calibrated)
-
     def measure_error(self, probabilities: Floats) -> float:
         """Return the expected calibration error of the cases' most probable answers."""
         return expected_calibration_error(*self._list_answers(probabilities))
@@ -348,51 +307,3 @@ class ClassRows:
     def _is_right(self) -> NDArray[np.bool_]:
         said = self.decide(MOST_PROBABLE)
         return said == self.is_true if self.is_multilabel else (said & self.is_true).any(axis=1)
-
-
-def compare_answers(
-    cases: Sequence[EvaluatedCase], others: Sequence[EvaluatedCase], fingerprint: str, units: Units, study: Study
-) -> Against:
-    """Compare a model's answers with another model's to the same cases.
-
-    Args:
-        cases: Those that the model answered.
-        others: Those that the other one answered.
-        units: What counts once in an interval.
-        study: The model's, whose labels the other's are.
-
-    Raises:
-        DataError: There is no case that both answered.
-    """
-    other_of = {one.case: one for one in others}
-    both = [one for one in cases if one.case in other_of]
-    if not both:
-        raise DataError("both models must answer some of the same cases, not none; look at the reasons in each alone")
-    pair = both, [other_of[one.case] for one in both]
-    own, other = (Score.merged({one.case: one.score for one in answers}) for answers in pair)
-    rows = [read_class_rows(answers, units.unit_of) for answers in pair] if list_compared_classes(study) else []
-    difference, areas = _compare_values(own, other, units.unit_of), _compare_areas(rows, study)
-    return Against(fingerprint, len(both), difference, areas)
-
-
-def _compare_values(own: Score, other: Score, unit_of: Mapping[str, str]) -> Estimate:
-    if not own.metric.startswith("dice") and own.metric != "accuracy":
-        return Estimate(None, None, 0)
-    # A case that one of them leaves out as empty counts, where the other has a false alarm in it.
-    both = [case for case in own.compared if case in other.compared]
-    return Sample([unit_of[case] for case in both]).mean(
-        np.array([own.compared[case] - other.compared[case] for case in both]), DIFFERENCE
-    )
-
-
-def _compare_areas(rows: Sequence["ClassRows"], study: Study) -> dict[str, AreaDifference]:
-    if not rows:
-        return {}
-    ours, theirs = rows
-    areas = {
-        study.labels[label]: compare_aurocs(
-            theirs.shown[:, label], ours.shown[:, label], ours.is_true[:, label], ours.units
-        )
-        for label in list_compared_classes(study)
-    }
-    return {name: area for name, area in areas.items() if area is not None}

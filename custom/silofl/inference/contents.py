@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.base.errors import ConfigError, quote_value, suggest_nearest
+from silofl.base.errors import ConfigError, quote_value
 from silofl.core.operating_point import LEAST_TEMPERATURE, MOST_PROBABLE, MOST_TEMPERATURE, OperatingPoint
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
@@ -68,20 +68,12 @@ class Contents:
     calling: OperatingPoint = MOST_PROBABLE
     usual: Mapping[str, Usual] = field(default_factory=dict)
 
-    def has_learnt_at(self, site: str, digest: str) -> bool:
-        """Return whether a site took part in the training, by its name there or by the digest of its dataset.json."""
-        tables = [self.facts.get(name) or {} for name in ("data", *SCORES)]
-        digests = [one.get("digest") for one in tables[0].values()]
-        return digest in digests or any(site in table for table in tables)
-
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         _check_model_names(self)
         _check_shape(self)
         _check_rule(self)
-        _check_bias(self)
-        _check_calling(self)
-        _check_facts(self.facts)
+        _check_numbers(self)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -132,23 +124,17 @@ def pack_calling(contents: Contents) -> dict[str, Any]:
     if calling == MOST_PROBABLE:
         return {}
     thresholds = {labels[number]: one for number, one in calling.thresholds.items()}
-    own = {"temperatures": dict(calling.temperatures)} if calling.temperatures else {}
-    return {"temperature": calling.temperature, "thresholds": thresholds} | own
+    return {"temperature": calling.temperature, "thresholds": thresholds}
 
 
 def unpack_calling(plain: Mapping[str, Any], study: Study) -> OperatingPoint:
     """Return what `pack_calling` packed; of another kind, a key raises KeyError, TypeError or AttributeError."""
     numbers = {name: number for number, name in study.labels.items()}
     thresholds = {numbers[name]: one for name, one in plain.get("thresholds", {}).items()}
-    return OperatingPoint(plain.get("temperature", 1.0), thresholds, {**plain.get("temperatures", {})})
+    return OperatingPoint(plain.get("temperature", 1.0), thresholds)
 
 
 def _check_model_names(contents: Contents) -> None:
-    if contents.rule not in RULES:
-        raise ConfigError(
-            f"the rule of a super model must be one of {', '.join(RULES)}, not {quote_value(contents.rule)}"
-            f"{suggest_nearest(contents.rule, RULES)}"
-        )
     for name in contents.models:
         if not PLAIN_NAME.fullmatch(name) or name == SELECTOR:
             raise ConfigError(
@@ -160,102 +146,50 @@ def _check_model_names(contents: Contents) -> None:
 def _check_shape(contents: Contents) -> None:
     shape, data = contents.image_shape, contents.study.data
     is_shape = len(shape) == 1 + data.dimensions and all(type(size) is int and size > 0 for size in shape)
-    if not is_shape or shape[0] != data.in_channels:
+    if not is_shape or shape[0] != data.in_channels or math.prod(shape) > MOST_VOXELS:
         axes = "H, W" if data.dimensions == 2 else "X, Y, Z"
         raise ConfigError(
-            f"image_shape must be ({data.in_channels}, {axes}) of the training images, not {tuple(shape)}"
-        )
-    if math.prod(shape) > MOST_VOXELS:
-        raise ConfigError(
-            f"image_shape must have at most {MOST_VOXELS} pixels or voxels of all channels, not "
-            f"{quote_value(tuple(shape))}; take the super model as it was written"
+            f"image_shape must be ({data.in_channels}, {axes}) of the training images, of at most {MOST_VOXELS} pixels "
+            f"or voxels, not {quote_value(tuple(shape))}; take the super model as it was written"
         )
 
 
 def _check_rule(contents: Contents) -> None:
     outputs, models = contents.outputs, contents.models
-    if contents.rule == "only" and len(models) != 1:
-        raise ConfigError(f"a super model with rule 'only' must hold one model, not {sorted(models)}")
-    if contents.rule == "mean" and not contents.sites:
-        raise ConfigError(f"a super model with rule 'mean' must hold sites' models, not {sorted(models)}")
-    if contents.rule != "selector":
-        return
-    if contents.selector is None:
-        raise ConfigError("a super model with rule 'selector' must hold a selector; it has none: add it")
-    if GLOBAL not in models:
-        raise ConfigError("a super model with rule 'selector' must hold the global model; it has none: add it")
-    if not outputs or len(set(outputs)) != len(outputs) or not set(outputs) <= set(models):
+    is_whole = {
+        "only": len(models) == 1,
+        "mean": bool(contents.sites),
+        "selector": contents.selector is not None and GLOBAL in models and bool(outputs),
+    }
+    if not is_whole.get(contents.rule, False) or len({*outputs}) != len(outputs) or not {*outputs} <= models.keys():
         raise ConfigError(
-            f"outputs must name different models of the super model, {sorted(models)}, not {list(outputs)}"
+            f"a super model must hold all that its rule needs ({', '.join(RULES)}: one model, sites' models, or the "
+            f"global model and a selector of different models); rule {quote_value(contents.rule)} with {sorted(models)}"
+            f" and outputs {list(outputs)} does not: take the super model as it was written"
         )
+
+
+def _check_numbers(contents: Contents) -> None:
+    """Refuse numbers out of their range, and those of another task."""
+    calling, study = contents.calling, contents.study
+    is_map = study.task == "segmentation"
+    if (is_map and calling != MOST_PROBABLE) or (contents.bias and not is_map):
+        raise ConfigError("a super model must have a bias in a segmentation alone, and a calling in a classification")
+    if not calling.thresholds.keys() <= {*study.called}:
+        raise ConfigError("calling must have thresholds of findings, or of the second of two classes, and of no others")
+    _check_number("bias", contents.bias, -MOST_BIAS, MOST_BIAS)
+    _check_number("temperature", calling.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)
+    for number, threshold in calling.thresholds.items():
+        _check_number(f"threshold of {study.labels[number]}", threshold, 0, 1)
     check_threshold(contents.threshold)
 
 
-def _check_bias(contents: Contents) -> None:
-    bias = contents.bias
-    if isinstance(bias, bool) or not isinstance(bias, int | float) or not abs(bias) <= MOST_BIAS:
-        raise ConfigError(f"bias must be a number from -{MOST_BIAS} to {MOST_BIAS}, not {bias!r}")
-    if bias and contents.study.task != "segmentation":
-        raise ConfigError(f"bias must be 0 in a classification, which has no background, not {bias!r}")
-
-
-def _check_calling(contents: Contents) -> None:
-    calling, study = contents.calling, contents.study
-    if calling != MOST_PROBABLE and study.task == "segmentation":
-        raise ConfigError("calling must be left out in a segmentation, whose labels need none")
-    if not calling.thresholds.keys() <= {*study.called}:
-        raise ConfigError("calling must have thresholds of findings, or of the second of two classes, and of no others")
-    temperatures = {"temperature": calling.temperature}
-    temperatures |= {f"the temperature of {name}": one for name, one in calling.temperatures.items()}
-    ranges = [(name, one, LEAST_TEMPERATURE, MOST_TEMPERATURE) for name, one in temperatures.items()]
-    ranges += [(f"the threshold of {study.labels[number]}", one, 0, 1) for number, one in calling.thresholds.items()]
-    for name, value, low, high in ranges:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise ConfigError(f"{name} must be a number from {low:g} to {high:g}, not {quote_value(value)}")
-
-
-def _check_facts(facts: object) -> None:
-    """Refuse scores from which no warning could be read; of what else is known only people read."""
-    known = _require_table(facts, "facts")
-    tables = {f"facts.{part}": _require_table(known.get(part) or {}, f"facts.{part}") for part in SCORES}
-    scores = {f"{place}.{site}": score for place, table in tables.items() for site, score in table.items()}
-    # What one site keeps holds its own test, without a name of a site.
-    for place, score in (scores := scores | {"facts": known}).items():
-        calling = _require_table(_require_table(score, place).get("calling") or {}, f"{place}.calling")
-        for name in ("thresholds", "sensitivity", "specificity"):
-            for key, value in _require_table(calling.get(name) or {}, f"{place}.calling.{name}").items():
-                if not key.isdecimal() or isinstance(value, bool) or not isinstance(value, int | float):
-                    raise ConfigError(
-                        f"{place}.calling.{name} must have numbers of labels, not {quote_value(value)} of "
-                        f"{quote_value(key)}; copy the folder again"
-                    )
-    for place, score in scores.items():
-        labels = _require_table(_require_table(score, place).get("labels") or {}, f"{place}.labels")
-        temperature = (score.get("calling") or {}).get("temperature") or 1.0
-        for key, value in {"value": score.get("value") or 0.0, "temperature": temperature, **labels}.items():
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ConfigError(
-                    f"{place} must have a number for {key}, not {quote_value(value)}; copy the folder again"
-                )
-
-
-def _require_table(value: object, place: str) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    raise ConfigError(f"{place} must be keys and values, not {quote_value(value)}; copy the folder again")
+def _check_number(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ConfigError(f"{name} must be a number from {low:g} to {high:g}, not {quote_value(value)}")
 
 
 def check_threshold(threshold: float | None) -> None:
-    """Refuse a threshold outside [0, 1].
-
-    Raises:
-        ConfigError: It is no number in [0, 1].
-    """
-    if threshold is None:
-        return
-    is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
-    if not is_number or not 0 <= threshold <= 1:
-        raise ConfigError(
-            f"threshold must lie in [0, 1], not {quote_value(threshold)}; 0 has the nearest site answer, 1 the "
-            "global model"
-        )
+    """Refuse a threshold that is no number in [0, 1]; at 0 the nearest site answers, at 1 the global model."""
+    if threshold is not None:
+        _check_number("threshold", threshold, 0, 1)

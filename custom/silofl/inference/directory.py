@@ -1,12 +1,11 @@
-"""A super model as a folder: model.json, the weights with their checksums, a README and a model card."""
+"""A super model as a folder: model.json, the weights with their checksums, and a model card."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from silofl.base.settings import parse
 from silofl.data.domain import Domain
 from silofl.inference import HEAD, card
 from silofl.inference.contents import PLAIN_NAME, Contents, pack_calling, unpack_calling
-from silofl.inference.readme import super_model_readme
 from silofl.inference.usual import pack_usual, unpack_usual
 from silofl.models.roles import SELECTOR
 from silofl.models.weights import is_state
@@ -36,9 +34,6 @@ FOLDER = "supermodel"
 # In a site's folder of a run: the model that it trained alone.
 OWN = "own"
 FORMAT = 3
-README = "README.md"
-# What a MONAI bundle holds, and a run's folder of its last and its best round's model, which knows no images.
-BUNDLE, LAST_MODELS = "configs/metadata.json", "model"
 
 
 def write_model_folder(folder: Path, contents: Contents) -> None:
@@ -49,31 +44,10 @@ def write_model_folder(folder: Path, contents: Contents) -> None:
     """
     if not is_free(folder) and not (folder / HEAD).is_file():
         raise ConfigError(f"{folder.name} must be free or an older super model; it is something else: move it away")
-    _replace_folder(folder, lambda new: _write_files(new, contents))
-
-
-def add_test(folder: Path, site: str, test: Mapping[str, Any]) -> None:
-    """Say of a super model how it did at a hospital outside of its training; weights and fingerprint stay.
-
-    Raises:
-        ConfigError: The folder holds no whole super model.
-    """
-    contents, facts = read_model_folder(folder), _read_facts(folder)
-    tests = contents.facts.get("elsewhere", {}) | {site: dict(test)}
-    contents = replace(contents, facts=contents.facts | {"elsewhere": tests})
-
-    def write(new: Path) -> None:
-        shutil.copytree(folder, new)
-        _write_pages(new, contents, facts | {"facts": contents.facts})
-
-    _replace_folder(folder, write)
-
-
-def _replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
     new, old = (folder.with_name(f".{folder.name}.{part}") for part in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
     try:
-        write(new)
+        _write_files(new, contents)
         # A folder cannot be replaced in one rename while it has files. A crash between these two leaves no folder, only
         # the older one under another name, and the next write repairs that.
         if folder.exists():
@@ -142,7 +116,7 @@ def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, 
         bias=facts.get("bias", 0.0),
         calling=unpack_calling(facts.get("calling", {}), study),
         usual=unpack_usual(facts.get("usual", {})),
-        facts=facts["facts"],
+        facts=dict(facts["facts"]),
         domain=schema.read_record(Domain, facts["domain"], "domain"),
     )
 
@@ -168,18 +142,9 @@ def _write_files(folder: Path, contents: Contents) -> None:
         json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
-    _write_pages(folder, contents, facts)
-
-
-def _write_pages(folder: Path, contents: Contents, facts: dict[str, Any]) -> None:
-    pages = {
-        README: super_model_readme(contents, card.rule_sentence(contents)),
-        card.FILE: card.model_card(contents, facts["versions"], facts["fingerprint"]),
-    }
-    for name, text in pages.items():
-        write_text(folder / name, text)
-    facts["pages"] = {name: _sha256(text.encode()) for name, text in pages.items()}
-    facts.pop("content", None)
+    text = card.model_card(contents, facts["versions"], facts["fingerprint"])
+    write_text(folder / card.FILE, text)
+    facts["pages"] = {card.FILE: _sha256(text.encode())}
     write_json(folder / HEAD, facts | {"content": _hash_facts(facts)})
 
 
@@ -246,31 +211,23 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     if facts is ABSENT:
         if folder.is_file():
             raise ConfigError(f"{folder} must be the folder of a super model, not a file in it; name {folder.parent}")
-        if (folder / BUNDLE).is_file():
-            raise ConfigError(
-                f"{folder} must be a super model with a model.json, not a MONAI bundle, which silofl evaluate alone "
-                "takes; name the super model that silofl export made it of, or begin a study with its weights: silofl "
-                "simulate --weights"
-            )
-        run = folder.parent if folder.name in (FOLDER, LAST_MODELS) else folder
-        # Of a simulation whose sites each have a model of their own.
-        places = [run / FOLDER, *sorted(run.glob(f"sites/*/*/{FOLDER}"))]
-        near = next((place for place in places if place.is_dir() and place != folder), None)
-        remedy = f"did you mean {near}?" if near else f"name a folder {FOLDER} or chosen that a run has written"
-        raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}")
+        raise ConfigError(
+            f"{folder} must be a super model with a model.json; there is none: name a folder {FOLDER} or chosen that a "
+            "run has written"
+        )
     return check_facts(facts, f"{folder.name}/{HEAD}")
 
 
 def _check_content(folder: Path, facts: dict[str, Any]) -> None:
     if facts["content"] != _hash_facts(facts):
         raise ConfigError(f"{folder.name}/model.json must be as it was written; it was changed: copy the folder again")
-    for name in (README, card.FILE):
-        path = folder / name
-        if not path.is_file() or _sha256(path.read_bytes()) != facts["pages"][name]:
-            raise ConfigError(
-                f"{folder.name}/{name} must be the file that was written; it is missing or was changed: copy the "
-                "folder again"
-            )
+    # A folder of version 0.4 has a README.md too, which this one does not read.
+    path = folder / card.FILE
+    if not path.is_file() or _sha256(path.read_bytes()) != facts["pages"][card.FILE]:
+        raise ConfigError(
+            f"{folder.name}/{card.FILE} must be the file that was written; it is missing or was changed: copy the "
+            "folder again"
+        )
 
 
 def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, Tensor]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.core.lesions import LesionCounts, count_lesions
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
-from silofl.data.domain import Domain
 from silofl.data.groups import Divided, Divisions, divide_records
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples, Spacing
@@ -19,7 +18,6 @@ from silofl.data.preparation import Preparation, build_preparation, measure_spac
 from silofl.data.prepared_image import prepare_with_way_back
 from silofl.data.records import Record
 from silofl.data.site_data import SiteData
-from silofl.data.targets import IGNORED
 from silofl.data.units import Units, find_recordings, find_units
 from silofl.inference.geometry import check_is_not_blank, decide_answers, decide_on_input
 from silofl.inference.prediction import MM3_IN_ML, CaseAnswer, measure_case_ml
@@ -39,22 +37,11 @@ class FileMaps:
         said: The answer, uint8 (rows, columns), or (X, Y, Z).
         truth: What was drawn, of the same shape.
         affine: Voxel indices to millimetres, (4, 4); None of a picture.
-        numbers: Of its slices in the file, where they are not all.
     """
 
     said: NDArray
     truth: NDArray
     affine: NDArray[np.float64] | None
-    numbers: range | None = None
-
-    @property
-    def worst_slice(self) -> int | None:
-        """The number in the file, from 0, of the slice with most wrong voxels; None of a picture, and without one."""
-        wrong = (self.said != self.truth) & (self.truth != IGNORED)
-        if wrong.ndim == 2 or not wrong.any():
-            return None
-        place = int(wrong.sum(axis=(0, 1)).argmax())
-        return place if self.numbers is None else self.numbers[place]
 
 
 @dataclass(frozen=True)
@@ -85,9 +72,7 @@ class EvaluatedCase:
         warnings: Why the answer may mean nothing.
         score: The study's metric of this case.
         labels: Segmentation: label, or region -> its measures.
-        do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
         calling: Classification: how the probabilities are read.
-        worst_slice: Segmentation of a volume: number of the slice with most wrong voxels, from 0.
     """
 
     case: str
@@ -96,9 +81,7 @@ class EvaluatedCase:
     warnings: tuple[str, ...]
     score: Score
     labels: Mapping[Label, LabelMeasures]
-    do_not_use: tuple[str, ...] | None = None
     calling: OperatingPoint = MOST_PROBABLE
-    worst_slice: int | None = None
 
 
 @dataclass(frozen=True)
@@ -159,15 +142,9 @@ class SiteCases:
         return part.select_rows([row for row, one in enumerate(part.cases) if one == case])
 
 
-def evaluate_cases(model: SuperModel, site: SiteCases, name: str = "") -> Iterator[EvaluatedCase | RefusedCase]:
-    """Answer each case as `SuperModel.predict` does, and score it; label maps on the grid of the image's file.
-
-    Args:
-        name: The site's, where it is known. Where it trained the model, its own images are like the training images,
-            even if the run left its ranges out.
-    """
+def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase | RefusedCase]:
+    """Answer each case as `SuperModel.predict` does, and score it; label maps on the grid of the image's file."""
     study, manifest = model.contents.study, site.data.manifest
-    own = site.data.domain if model.contents.has_learnt_at(name, manifest.digest) else Domain()
     steps = build_preparation(study, has_label_map=False)
     for part_name, part in site.parts.items():
         records = {record.case: record for record in manifest.parts[part_name]}
@@ -182,7 +159,7 @@ def evaluate_cases(model: SuperModel, site: SiteCases, name: str = "") -> Iterat
                 check_is_not_blank(images, f"case {case!r}", names, missing)
                 answer = answer_case(model, examples)
                 sizes = measure_case_ml(decide_answers(answer.probabilities, study), examples, study)
-                doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form, own)]
+                doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form)]
                 doubts += model.compare_answer(answer, images, sizes, form.codes).sentences
                 place = partial(lay_on_file, answer, record=record, manifest=manifest, image=image, steps=steps)
                 yield _evaluate_case(model, examples, part_name, (answer, doubts), place, site.has_sizes)
@@ -230,7 +207,7 @@ def lay_on_file(answer: CaseAnswer, record: Record, manifest: Manifest, image: I
     truth = read_label_map(record, manifest, image, steps.study)[0]
     said = decide_on_input(answer.probabilities, prepared, steps)
     truth = truth if record.numbers is None else truth[..., record.numbers]
-    return FileMaps(said, truth, prepared.affine, record.numbers)
+    return FileMaps(said, truth, prepared.affine)
 
 
 def _evaluate_case(
@@ -242,9 +219,9 @@ def _evaluate_case(
     has_sizes: bool,
 ) -> EvaluatedCase:
     study, (answer, doubts) = model.contents.study, answered
-    calling = model.find_calling(answer.model)
-    warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
-    found = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, do_not_use, calling)
+    calling = model.find_calling()
+    warnings = model.list_warnings(answer, doubts)
+    found = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, calling)
     if study.task != "segmentation":
         # One answer for a case, by the mean over its slices, as `predict` gives it.
         mean = answer.probabilities.mean(axis=0, keepdims=True)
@@ -260,7 +237,7 @@ def _evaluate_case(
         name: _measure_label(said, drawn, labels, maps, spacing) for name, labels in select_regions(case, study).items()
     }
     score = score_predictions(said, drawn, study)
-    return replace(found, score=score, labels=measured, worst_slice=maps.worst_slice)
+    return replace(found, score=score, labels=measured)
 
 
 def _measure_label(

@@ -1,14 +1,12 @@
 """The record of a model's evaluation on labelled cases of a site, ``evaluation.json``: it names no case or patient."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional
 from silofl.base.settings import Natural
 from silofl.core.intervals import Estimate
-from silofl.core.roc import AreaDifference
 from silofl.study import Study
 from silofl.training.metrics import Label
 from silofl.training.site_score import Counts, only_known_keys
@@ -46,54 +44,6 @@ class TestedCases:
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """What the models' temperature makes of the calibration error.
-
-    Attributes:
-        temperature: What divided the logits; 1 where nothing did, or each of several models has its own.
-        error_before: The calibration error without the temperature, where there is one.
-        calibrated_before: That of a perfectly calibrated model without the temperature.
-    """
-
-    FORMER_KEYS: ClassVar = ("bins", "temperatures")
-    temperature: float = declare_optional(1.0)
-    error_before: Estimate | None = declare_optional()
-    calibrated_before: Estimate | None = declare_optional()
-
-
-@dataclass(frozen=True)
-class Against:
-    """A model beside another one, on the cases that both answered.
-
-    Attributes:
-        fingerprint: Of the other model.
-        num_cases: These cases.
-        difference: The model's metric minus the other's, mean over the cases; null of a metric that no single case has.
-        aurocs: Classification: class -> the model's area under the ROC curve minus the other's, with DeLong's test;
-            without a class of which all cases are, or none.
-    """
-
-    fingerprint: str
-    num_cases: int
-    difference: Estimate
-    aurocs: Mapping[str, AreaDifference]
-
-
-@dataclass(frozen=True)
-class Forbidden:
-    """The answers that the study's rule, ``do_not_use``, forbids to use.
-
-    Attributes:
-        num_cases: How many.
-        reasons: Why -> cases.
-    """
-
-    FORMER_KEYS: ClassVar = ("used",)
-    num_cases: int
-    reasons: Counts
-
-
-@dataclass(frozen=True)
 class Subgroup:
     """A group of cases, as those of one scanner.
 
@@ -102,17 +52,13 @@ class Subgroup:
         num_units: What counts once in an interval, of them.
         scores: Score -> estimate: the study's metric, what else is of all cases, and each label, class or finding.
         withheld: Names of the scores that are of too few patients.
-        differences: Score of a label, class or finding -> the score minus that of the other groups.
-        p_values: Such a score -> two-sided p-value of no difference, after Holm's correction for all comparisons of the
-            evaluation; without those that another group's test decides.
     """
 
+    FORMER_KEYS: ClassVar = ("differences", "p_values")
     num_cases: int | None
     num_units: int | None
     scores: Mapping[str, Estimate]
     withheld: tuple[str, ...]
-    differences: Mapping[str, Estimate]
-    p_values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +81,7 @@ class Evaluation(TestedCases):
             ``false_lesions``, predicted ones without a voxel of a true one, per case; ``size_error``, predicted minus
             true size with its limits of agreement. Of a class, of two the second alone: ``recall``; ``specificity``,
             where the model calls it from a threshold, or of a finding; ``auroc`` with DeLong's interval;
-            ``average_precision``; ``sensitivity`` at `specificity`, and the ``threshold`` for it, chosen on these very
-            cases.
+            ``average_precision``.
         num_excluded: Cases that do not count: a segmentation's without any label in truth and prediction.
         num_empty: Segmentation: cases without any label in truth.
         num_false_positive: Those of them in which a label is predicted.
@@ -145,16 +90,13 @@ class Evaluation(TestedCases):
         lesions: Segmentation: label, or region -> connected components in truth.
         called_from: Class, or finding -> the probability from which the model calls a case so, chosen on validation
             data; null where it has none.
-        specificity: Classification: the one that thresholds are chosen for.
         confusion: Classification, not multilabel: true class -> answered class -> cases.
-        calibration: Classification: of the probabilities.
+        temperature: What divided the model's logits; 1 where nothing did.
         versions: Library -> its version.
-        against: Beside another model, where one was given.
-        withheld: What the study's rule forbids to use, where it states one.
         subgroups: What the cases are divided by -> group -> its scores, where that was asked for.
     """
 
-    FORMER_KEYS: ClassVar = ("cut",)
+    FORMER_KEYS: ClassVar = ("cut", "against", "calibration", "specificity", "withheld")
     fingerprint: str
     study: str
     task: str
@@ -171,25 +113,14 @@ class Evaluation(TestedCases):
     num_false_positive: int | None = declare_optional()
     lesions: Mapping[str, int] | None = declare_optional()
     called_from: Mapping[str, float] | None = declare_optional()
-    specificity: float | None = declare_optional()
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
-    calibration: Calibration | None = declare_optional()
-    against: Against | None = declare_optional()
-    withheld: Forbidden | None = declare_optional()
+    temperature: float = declare_optional(1.0)
     subgroups: Mapping[str, Mapping[str, Subgroup]] | None = declare_optional()
 
     @property
     def has_findings(self) -> bool:
         """Whether a case may have any number of findings."""
         return self.task == "multilabel"
-
-    def __post_init__(self) -> None:
-        """Refuse a record without the metric, or without what is said of its calibration."""
-        needed = {self.metric, *(("ece", "ece_calibrated") if self.calibration else ())}
-        if lacking := sorted(needed - self.scores.get(ALL, {}).keys()):
-            raise ConfigError(f"scores must have {quote_value(', '.join(lacking))} of all cases, under an empty name")
-        if self.specificity is None and any("sensitivity" in group for group in self.scores.values()):
-            raise ConfigError("specificity must be given with scores of sensitivity; it is null")
 
     @property
     def is_segmentation(self) -> bool:

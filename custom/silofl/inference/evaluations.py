@@ -6,13 +6,13 @@ interval, and the number of cases that count. Nothing else fits into it: no text
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.base.errors import AggregationError, ConfigError, quote_value
-from silofl.base.schema import declare_optional, dump_record
+from silofl.base.errors import AggregationError
+from silofl.base.schema import declare_optional
 from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.data.groups import list_groups
@@ -30,18 +30,17 @@ from silofl.study.sections import CLASS_MEANS
 from silofl.training.floor import DECIMALS, round_significant
 
 FILE = "evaluations.json"
-ECE, CALIBRATED, THRESHOLD, SIZE_ERROR, HD95 = "ece", "ece_calibrated", "threshold", "size_error", "hd95"
+ECE, CALIBRATED, SIZE_ERROR, HD95 = "ece", "ece_calibrated", "size_error", "hd95"
 SPECIFICITY = "specificity"
-# Of the same score of a group of cases, minus that of the other groups.
-OF_OTHERS = ", minus the others"
 OF_LABELS = ("dice", "lesion_sensitivity", "false_lesions", SIZE_ERROR, HD95, "surface_dice")
-OF_CLASSES = ("recall", "auroc", "average_precision", "sensitivity", THRESHOLD)
+OF_CLASSES = ("recall", "auroc", "average_precision")
 OF_ALL = ("accuracy", "balanced_accuracy", "auroc", ECE, CALIBRATED)
+# No group of cases has these.
+OF_ONE_LABEL = {"recall", *OF_LABELS[1:]}
 NO_SHARES = ("false_lesions", SIZE_ERROR, HD95)
 UNIT_OF = {SIZE_ERROR: "size_unit", HD95: "distance_unit"}
-# A mean of thresholds is none of any model. The interval of a size error is of single cases. A calibration error
-# depends on the number of cases.
-NOT_POOLED = (THRESHOLD, SIZE_ERROR, ECE, CALIBRATED)
+# The interval of a size error is of single cases. A calibration error depends on the number of cases.
+NOT_POOLED = (SIZE_ERROR, ECE, CALIBRATED)
 COLUMNS = 4
 # In place of a number of cases: the hospital does not say the score, which would be of too few patients.
 NOT_SAID = -1
@@ -69,7 +68,6 @@ class Evaluations:
     Attributes:
         fingerprint: Of the model.
         model: Name of the study that trained it.
-        specificity: Of a class, for which thresholds are chosen.
         sites: Hospital -> what it says.
         pooled: Group -> score -> over all hospitals; null where fewer than two have an interval.
         temperature: Classification: what divided the model's logits.
@@ -77,9 +75,9 @@ class Evaluations:
         quality: What the model's own test said; empty where not known.
     """
 
+    FORMER_KEYS: ClassVar = ("specificity",)
     fingerprint: str
     model: str
-    specificity: float
     sites: Mapping[str, HospitalEvaluation]
     pooled: Mapping[str, Mapping[str, PooledEstimate | None]]
     temperature: float = declare_optional(1.0)
@@ -94,16 +92,7 @@ class Evaluations:
     @property
     def divided(self) -> tuple[str, ...]:
         """The groups of cases that have scores."""
-        return tuple(group for group, one in self.pooled.items() if any(name.endswith(OF_OTHERS) for name in one))
-
-    def __post_init__(self) -> None:
-        """Refuse a record without a score of all cases, or a hospital without one that is pooled."""
-        if not self.pooled.get(ALL):
-            raise ConfigError("pooled must have a score of all cases, under an empty name")
-        for site, one in self.sites.items():
-            for group, scores in self.pooled.items():
-                if lacking := [*(scores.keys() - one.scores.get(group, {}).keys())]:
-                    raise ConfigError(f"scores of {quote_value(site)} must have {', '.join(lacking)}, as pooled has")
+        return tuple(group for group, one in self.pooled.items() if group != ALL and not one.keys() & OF_ONE_LABEL)
 
 
 def list_scores(study: Study) -> list[tuple[str, str]]:
@@ -118,7 +107,7 @@ def list_scores(study: Study) -> list[tuple[str, str]]:
         scores = (OF_CLASSES[0], SPECIFICITY, *OF_CLASSES[1:]) if is_called else OF_CLASSES
     divided = [f"{by}: {group}" for by, wanted in study.subgroups.items() for group in list_groups(wanted)]
     measured = [*name_labels(study).values()]
-    of_groups = (study.metric, *measured, *(name + OF_OTHERS for name in measured))
+    of_groups = (study.metric, *measured)
     return [
         *((ALL, name) for name in own),
         *((group, name) for group in groups for name in scores),
@@ -141,13 +130,12 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
         # Means over the classes have those of few in them.
         is_few = group in few or (group == ALL and few and name in CLASS_MEANS)
         is_said = one.value is None or not (is_few or 0 < one.num_cases < least)
-        is_said = is_said and (group, name.removesuffix(OF_OTHERS)) not in withheld
+        is_said = is_said and (group, name) not in withheld
         row = (0.0,) * (COLUMNS - 1) + (0.0 if is_said else float(NOT_SAID),)
         if is_said and one.value is not None:
             # No interval is as wide as nothing.
             numbers = (one.value, *(one.interval or (one.value, one.value)))
-            is_difference = name == SIZE_ERROR or name.endswith(OF_OTHERS)
-            rounded = [round_significant(n) if is_difference else round(n, DECIMALS) for n in numbers]
+            rounded = [round_significant(n) if name == SIZE_ERROR else round(n, DECIMALS) for n in numbers]
             row = (*rounded, one.num_cases)
         rows.append(row)
     return np.array(rows, np.float64)
@@ -184,11 +172,6 @@ def unpack_scores(
     return found, not_said
 
 
-def describe_test(how: str, found: Evaluation | HospitalEvaluation) -> dict[str, Any]:
-    """Return what a model card says of a test at a hospital."""
-    return {"how": how, "num_cases": found.num_cases, "scores": dump_record(found.scores)}
-
-
 def pool_hospitals(
     sites: Mapping[str, HospitalEvaluation], study: Study
 ) -> dict[str, dict[str, PooledEstimate | None]]:
@@ -215,12 +198,11 @@ def has_unlike_classes(sites: Mapping[str, HospitalEvaluation], name: str) -> bo
 
 
 def _is_share(name: str) -> bool:
-    return name not in NO_SHARES and not name.endswith(OF_OTHERS)
+    return name not in NO_SHARES
 
 
 def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:
     found = {group: dict(scores) for group, scores in record.scores.items()}
     for by, group, one in record.divided:
-        differences = {name + OF_OTHERS: difference for name, difference in one.differences.items()}
-        found[f"{by}: {group}"] = dict(one.scores) | differences
+        found[f"{by}: {group}"] = dict(one.scores)
     return found

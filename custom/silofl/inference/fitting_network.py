@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from silofl.base.errors import ConfigError
+from silofl.base.errors import ConfigError, one_line
 from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
 from silofl.study import Study
@@ -31,19 +31,14 @@ def load_weights(network: HarmonizedModel, state: Mapping[str, Tensor], name: st
     Raises:
         ConfigError: The names, the shapes or the size of the numbers are not those of the network.
     """
+    counters = {key: value for key, value in network.state_dict().items() if key.endswith("num_batches_tracked")}
     try:
-        missing, unexpected = network.load_state_dict(state, strict=False)
-    except RuntimeError:
+        network.load_state_dict(counters | dict(state))
+    except RuntimeError as error:
         raise ConfigError(
-            f"the weights of {name!r} must have the shapes of the study's network; they do not: take the super model "
-            "as it was written"
-        ) from None
-    odd = [*unexpected, *(key for key in missing if not key.endswith("num_batches_tracked"))]
-    if odd:
-        raise ConfigError(
-            f"the weights of {name!r} must be those of the study's network; they differ in {odd[:3]}: take the super "
+            f"the weights of {name!r} must be those of the study's network; {one_line(error, 200)}: take the super "
             "model as it was written"
-        )
+        ) from None
     _check_magnitudes(network, name)
     return network.requires_grad_(False)
 

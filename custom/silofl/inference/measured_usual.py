@@ -16,7 +16,7 @@ from silofl.data.site_data import SiteData, sample_evenly
 from silofl.inference.geometry import decide_labels
 from silofl.inference.prediction import measure_case_ml
 from silofl.inference.super_model import SuperModel
-from silofl.inference.usual import FeatureSpread, Usual, log_odds, root_sizes, share_labels
+from silofl.inference.usual import FeatureSpread, Usual, log_odds, root_sizes
 from silofl.models.roles import GLOBAL
 from silofl.reading.dicom_codes import group_codes, read_codes
 from silofl.training.joined import LOCAL
@@ -32,7 +32,6 @@ MOST_CASES, MOST_FILES = 64, 1024
 class _Case:
     """A case's numbers: of labels' sizes the cube roots, of the selector's score the log-odds."""
 
-    roots: Mapping[str, float]
     roots_ml: Mapping[str, float] | None
     odds: float | None
     features: Mapping[str, NDArray[np.float64]]
@@ -53,12 +52,11 @@ def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: in
     unseen = [_measure_case(model, case, site) for case in _sample_cases(data.validation)]
     learnt = [_measure_features(model, np.asarray(case.images), site) for case in _sample_cases(data.training)]
     # A case without a size in millilitres has none in any.
-    is_ml = all(case.roots_ml is not None for case in unseen)
-    sizes = _join([case.roots_ml if is_ml else case.roots for case in unseen])
+    sizes = _join([case.roots_ml or {} for case in unseen])
     odds = [case.odds for case in unseen if case.odds is not None]
     features = _join([*learnt, *(case.features for case in unseen)])
     return Usual(
-        **{"roots_ml" if is_ml else "roots": {label: Spread.of(values) for label, values in sizes.items()} or None},
+        roots_ml={label: Spread.of(values) for label, values in sizes.items()} or None,
         score=Spread.of(odds) if odds else None,
         features={name: FeatureSpread.of(np.stack(rows)) for name, rows in features.items()} or None,
         codes=_read_codes(data, least) or None,
@@ -78,8 +76,7 @@ def _measure_case(model: SuperModel, case: Examples, site: str) -> _Case:
     label_map = decide_labels(answer.probabilities) if is_map else np.empty(0)
     sizes = measure_case_ml(label_map, case, study)
     odds = log_odds(answer.scores[site]) if site in answer.scores else None
-    roots = root_sizes(share_labels(label_map, study)) if is_map else {}
-    return _Case(roots, sizes and root_sizes(sizes), odds, features)
+    return _Case(sizes and root_sizes(sizes), odds, features)
 
 
 def _measure_features(

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from silofl.base.errors import quote_markdown
 from silofl.core.findings import name_absence
 from silofl.core.guess import count_measured, describe_guess, measure_classes, measure_findings, pool_measures
 from silofl.core.intervals import LEAST_UNITS
-from silofl.core.operating_point import OperatingPoint, find_unlike_thresholds, read_at_thresholds
+from silofl.core.operating_point import read_at_thresholds
 from silofl.inference.contents import Contents
 
 # The Dice of a label below which a model has not learnt it.
@@ -64,27 +63,6 @@ def list_low_labels(contents: Contents) -> list[str]:
         else f"{name} has a mean {part} {measure} of {mean:.2f}{wanted}"
         for name, mean in means.items()
         if mean is None or mean < rule.label_below
-    ]
-
-
-def list_unlike_thresholds(contents: Contents) -> list[str]:
-    """Return a sentence for each threshold that lies far from one that a site chose on its own validation cases."""
-    study, tests = contents.study, contents.facts.get("test") or {}
-    plain, whole = [test.get("calling") or {} for test in tests.values()], contents.calling
-    own = [
-        OperatingPoint(
-            # Of one model for all the temperature is the model's, whatever a site found.
-            (one.get("temperature") or 1.0) if whole.temperatures else whole.temperature,
-            {int(number): threshold for number, threshold in (one.get("thresholds") or {}).items()},
-            {"": whole.temperature},
-        ).of_model("", study.is_multilabel)
-        for one in plain
-    ]
-    shown = contents.calling.shown_thresholds(study.is_multilabel)
-    return [
-        f"the threshold of {quote_markdown(study.labels[number])} is far from some sites' own: {shown[number]:.2f}, "
-        f"theirs {low:.2f} to {high:.2f}; at a hospital it may miss more, or alarm more, than the study wants"
-        for number, (low, high) in find_unlike_thresholds(contents.calling, own, study.is_multilabel).items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""The README.md of a super model's folder and of an exported bundle."""
+"""The pages of a super model and of an exported bundle, from templates."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -8,7 +8,7 @@ from shlex import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from silofl.base.errors import quote_markdown
-from silofl.core.operating_point import AT_MOST, is_at_most
+from silofl.data.domain import Domain
 from silofl.inference.contents import Contents
 from silofl.study import Study
 
@@ -24,22 +24,10 @@ def open_template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def super_model_readme(contents: Contents, rule: str) -> str:
-    """Return the text, with this super model's models, labels, image size and training images filled in.
-
-    Args:
-        rule: Its rule, as a sentence.
-    """
-    kinds = contents.domain.kinds or INPUTS
-    return _render(
-        "readme.md.j2",
-        contents,
-        is_folder=True,
-        labels=describe_labels(contents.study),
-        form=describe_images(contents.study, contents.image_shape),
-        rule=rule,
-        inputs=" ".join(file for kind, file in INPUTS.items() if kind in kinds),
-    )
+def list_inputs(domain: Domain) -> str:
+    """Return an example of each kind of input that a super model takes."""
+    kinds = domain.kinds or INPUTS
+    return " ".join(file for kind, file in INPUTS.items() if kind in kinds)
 
 
 def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | None = None) -> str:
@@ -51,10 +39,9 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
     """
     study, image_shape, scale = contents.study, contents.image_shape, f"{contents.calling.temperature:.6g}"
     names = study.data.channel_names
-    return _render(
+    return render_page(
         "bundle_readme.md.j2",
         contents,
-        is_folder=False,
         members=members,
         obstacle=obstacle,
         torch=version("torch").split("+")[0],
@@ -65,10 +52,11 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
     )
 
 
-def _render(template: str, contents: Contents, **values: object) -> str:
+def render_page(template: str, contents: Contents, **values: object) -> str:
+    """Fill in a template of this room with a super model's contents and further values."""
     example = quote(",".join(f"{name}=FILE" for name in contents.study.data.channel_names))
     values |= {"contents": contents, "study": contents.study, "example": example}
-    return open_template(template).render(values) + "\n"
+    return open_template(template).render(values).rstrip() + "\n"
 
 
 def loading_code(study_file: str, weights: str, image_shape: Sequence[int]) -> str:
@@ -105,12 +93,8 @@ print(prediction.model, prediction.label_map, prediction.label)
 def list_calling(contents: Contents) -> list[str]:
     """Say how a classification's probabilities are read; nothing where they are as the networks give them."""
     calling, study = contents.calling, contents.study
-    limit = f", {AT_MOST}" if is_at_most(calling.temperature) else ""
-    sentences = [f"Its probabilities go through a temperature of {calling.temperature:.2f}{limit}."]
+    sentences = [f"Its probabilities go through a temperature of {calling.temperature:.2f}."]
     sentences = sentences if calling.temperature != 1 else []
-    if calling.temperatures:
-        own = ", ".join(f"{name} {one:.2f}" for name, one in sorted(calling.temperatures.items()))
-        sentences.append(f"Those of a model that answers alone go through its own temperature: {own}.")
     wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
     for number, threshold in calling.shown_thresholds(study.is_multilabel).items():
         label = quote_markdown(study.labels[number])

@@ -1,8 +1,4 @@
-"""A model's scores by sex, age, scanner and whatever else is known of the cases, and whether one group differs.
-
-A group is compared with the other groups by the permutation test of the mean over patients (Fisher, The Design of
-Experiments, 1935), with Holm's correction for all comparisons of an evaluation.
-"""
+"""A model's scores by sex, age, scanner and whatever else is known of the cases; those of few patients are withheld."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,18 +6,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from silofl.core.few import find_few
-from silofl.core.gain import holm
-from silofl.core.intervals import DIFFERENCE, Estimate, Rows, Sample
-from silofl.data.groups import UNKNOWN, Divided
+from silofl.core.intervals import Estimate, Sample
+from silofl.data.groups import Divided
 from silofl.inference.answered import ALL, Answered, Members, hash_case
 from silofl.inference.clinical import measure_also, measure_value, read_class_rows
 from silofl.inference.evaluated_cases import EvaluatedCase
 from silofl.inference.evaluation import Subgroup, name_labels
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
-from silofl.training.metrics import Score, average_by_unit, group_positions
-
-RESAMPLES, BATCH, SEED = 9999, 500, 0
+from silofl.training.metrics import Score, group_positions
 
 
 @dataclass(frozen=True)
@@ -65,22 +58,14 @@ class People:
 def measure_subgroups(
     cases: Sequence[EvaluatedCase], divided: Divided, people: People, study: Study
 ) -> dict[str, dict[str, Subgroup]]:
-    """Return the scores of each group, and where it differs from the others.
+    """Return the scores of each group.
 
     Args:
         cases: Those that the model answered.
         divided: What to divide by -> case -> its group.
         people: Who counts; that the scores of all cases are told is known there.
     """
-    found = {by: _measure_division(cases, group_of, people, study) for by, group_of in divided.items()}
-    tested = [
-        (by, group, name) for by, groups in found.items() for group, one in groups.items() for name in one.p_values
-    ]
-    corrected = holm({(by, group, name): found[by][group].p_values[name] for by, group, name in tested})
-    for by, groups in found.items():
-        for group, one in groups.items():
-            groups[group] = replace(one, p_values={name: corrected[by, group, name] for name in one.p_values})
-    return found
+    return {by: _measure_division(cases, group_of, people, study) for by, group_of in divided.items()}
 
 
 def _measure_division(
@@ -89,7 +74,6 @@ def _measure_division(
     rows = group_positions([group_of[one.case] for one in cases])
     members = {group: [cases[i] for i in rows[group]] for group in sorted(rows, key=_place)}
     values = {group: _list_case_values(some, study) for group, some in members.items()}
-    stated = [group for group in members if group != UNKNOWN]
     few = {name: _find_few(values, name, people, study.metric) for name in (study.metric, *name_labels(study).values())}
     having = {group: list_having(some, study) for group, some in members.items()}
     for name, hidden in few.items():
@@ -103,25 +87,14 @@ def _measure_division(
     for group, some in members.items():
         withheld = [name for name in values[group] if group in few[name]]
         if study.metric in withheld:
-            found[group] = Subgroup(None, None, {}, tuple(values[group]), {})
+            found[group] = Subgroup(None, None, {}, tuple(values[group]))
             continue
         scores = _measure_scores(some, values[group], people.unit_of, study)
         # Means over the classes have those of few in them.
         withheld += [name for name in scores if withheld and name in CLASS_MEANS]
-        others = [values[other] for other in stated if other != group] if group in stated else []
-        differences, p_values = {}, {}
-        for name in values[group].keys() - {study.metric, *withheld}:
-            rest = {case: value for other in others for case, value in other[name].items()}
-            if people.count(rest) >= max(people.least, 1) and values[group][name]:
-                # Of two groups each is the other's others: one comparison.
-                is_tested = len(stated) > 2 or group == stated[0]
-                differences[name], p_value = _compare_with_others(values[group][name], rest, people.unit_of, is_tested)
-                p_values |= {} if p_value is None else {name: p_value}
         kept = {name: one for name, one in scores.items() if name not in withheld}
         units = {people.unit_of[one.case] for one in some}
-        found[group] = Subgroup(
-            len(some), len(units), kept, tuple(withheld), dict(sorted(differences.items())), p_values
-        )
+        found[group] = Subgroup(len(some), len(units), kept, tuple(withheld))
     return found
 
 
@@ -172,35 +145,6 @@ def _measure_scores(
         name: Sample([unit_of[case] for case in table]).mean(np.array([*table.values()]))
         for name, table in labels.items()
     }
-
-
-def _compare_with_others(
-    group: Mapping[str, float], rest: Mapping[str, float], unit_of: Mapping[str, str], is_tested: bool
-) -> tuple[Estimate, float | None]:
-    """Return a score of a group minus that of the other groups, and the p-value of no difference where it is tested."""
-    # Imported here: it takes long, and only a comparison of groups needs it.
-    from scipy.stats import permutation_test
-
-    values, is_in = np.array([*group.values(), *rest.values()]), np.arange(len(group) + len(rest)) < len(group)
-
-    def differ(rows: Rows) -> float:
-        inside, outside = values[rows[is_in[rows]]], values[rows[~is_in[rows]]]
-        return float(inside.mean() - outside.mean()) if len(inside) and len(outside) else np.nan
-
-    sample = Sample([unit_of[case] for case in (*group, *rest)])
-    difference = sample.estimate(differ, is_in, ~is_in, bounds=DIFFERENCE)
-    means = [average_by_unit(side, {case: unit_of[case] for case in side}) for side in (group, rest)]
-    if not is_tested or min(map(len, means)) < 2:
-        return difference, None
-    test = permutation_test(
-        means,
-        lambda one, other, axis: one.mean(axis) - other.mean(axis),
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        batch=BATCH,
-        rng=SEED,
-    )
-    return difference, float(test.pvalue)
 
 
 def list_having(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, set[str]]:

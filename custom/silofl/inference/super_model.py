@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from silofl.base.errors import ConfigError, DataError, suggest_nearest
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.contrasts import Case, build_source
-from silofl.data.domain import Domain, Form
+from silofl.data.domain import Form
 from silofl.data.preparation import Preparation, build_preparation
 from silofl.data.prepared_image import PreparedImage, prepare_with_way_back
 from silofl.data.volumes import Array, central_slices
@@ -31,7 +31,7 @@ from silofl.inference.geometry import (
     decide_labels,
     decide_on_input,
 )
-from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt, list_unlike_thresholds
+from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt
 from silofl.inference.prediction import CaseAnswer, Prediction, call_case, measure_volumes_ml
 from silofl.inference.probabilities import add_share, case_scores, shift_foreground, to_probabilities
 from silofl.inference.usual import Comparison, compare_answer
@@ -72,6 +72,7 @@ class SuperModel:
             name: load_weights(build_fitting_network(self._studies[name], shape, state), state, name).to(device).eval()
             for name, state in contents.models.items()
         }
+        self._own_tests = self._read_own_tests()
         self.selector: HarmonizedModel | None = None
         if contents.rule == "selector":
             selector = build_selector(study, len(contents.outputs), study.seed)
@@ -257,14 +258,9 @@ class SuperModel:
                 "whose answer depends on the other images of its batch; train one with batch, group or instance"
             )
 
-    def compare_images(self, images: NDArray, form: Form, own: Domain) -> list[str]:
-        """Return how a case differs from the training images, as sentences.
-
-        Args:
-            images: (n, C, *spatial), prepared.
-            own: What else it may be like: the site's own training images.
-        """
-        return (self.contents.domain | own).doubts(images, form, self._steps.is_turning)
+    def compare_images(self, images: NDArray, form: Form) -> list[str]:
+        """Return how a case's prepared images (n, C, *spatial) differ from the training images, as sentences."""
+        return self.contents.domain.doubts(images, form, self._steps.is_turning)
 
     def compare_answer(
         self, answer: CaseAnswer, images: NDArray, sizes_ml: Mapping[str, float] | None, codes: Mapping[str, str]
@@ -287,9 +283,8 @@ class SuperModel:
             doubts: How its image differs from the training images.
             site: Whose model answered, instead of a choice.
         """
-        is_chosen = self._answers_as_chosen(site)
-        unlike = self._unlike_thresholds if is_chosen else []
-        return (*self._list_fallback(answer, threshold), *self._own_tests[is_chosen][0], *unlike, *doubts)
+        not_learnt = self._own_tests[self._answers_as_chosen(site)][0]
+        return (*self._list_fallback(answer, threshold), *not_learnt, *doubts)
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
         """Refuse options before any work.
@@ -323,26 +318,23 @@ class SuperModel:
         """How well the models find each label, by their own test; empty where not known."""
         return describe_quality(self.contents)
 
-    def find_calling(self, model: str, site: str | None = None) -> OperatingPoint:
+    def find_calling(self, site: str | None = None) -> OperatingPoint:
         """Return how the probabilities of a case are read.
 
         Args:
-            site: Whose model answered, instead of a choice: no threshold was chosen for it alone.
+            site: Whose model answered, instead of a choice: nothing was chosen for it alone.
         """
-        calling = self.contents.calling
-        if self._answers_as_chosen(site):
-            return calling.of_model(model, self.contents.study.is_multilabel)
-        return OperatingPoint(calling.temperatures.get(model, 1.0))
+        return self.contents.calling if self._answers_as_chosen(site) else MOST_PROBABLE
 
-    @cached_property
-    def _own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:
+    def _read_own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:
         """Whether answers have thresholds -> sentences on labels that were not learnt, and on low ones."""
         read = {True: self.contents, False: replace(self.contents, calling=MOST_PROBABLE)}
-        return {has_thresholds: (list_not_learnt(one), list_low_labels(one)) for has_thresholds, one in read.items()}
-
-    @cached_property
-    def _unlike_thresholds(self) -> list[str]:
-        return list_unlike_thresholds(self.contents)
+        try:
+            return {is_called: (list_not_learnt(one), list_low_labels(one)) for is_called, one in read.items()}
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"the facts of a super model must hold its tests as they were written; {error}: copy the folder again"
+            ) from None
 
     def _list_fallback(self, answer: CaseAnswer, threshold: float | None) -> list[str]:
         gamma = self.contents.threshold if threshold is None else threshold
@@ -381,7 +373,7 @@ class SuperModel:
         return site is None or self.contents.rule == "only"
 
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
-        calling = self.find_calling(answer.model, site)
+        calling = self.find_calling(site)
         affine = None if prepared is None else prepared.affine
         read = call_case(answer.probabilities, calling, self.contents.study)
         return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional, dump_record, read_record
 from silofl.core.spread import Moments, Spread, bound_moments, count_digits_apart, pool_spreads
-from silofl.inference.geometry import decide_labels
 from silofl.inference.prediction import CaseAnswer
 from silofl.study import Study
 
@@ -70,14 +69,14 @@ class Usual:
     Attributes:
         roots_ml: Label -> spread of the cube root of its size in millilitres, which is nearer to a bell curve than the
             size, and 0 where there is none.
-        roots: Label -> the same of its share of the pixels, where voxels' sizes are not known.
         score: Spread of the log-odds of the selector's score for the hospital.
         features: Model -> its features.
         codes: What DICOM files state -> the codes that enough patients have.
     """
 
+    # Version 0.4 also compared shares of the pixels.
+    FORMER_KEYS: ClassVar = ("roots",)
     roots_ml: Mapping[str, Spread] | None = declare_optional()
-    roots: Mapping[str, Spread] | None = declare_optional()
     score: Spread | None = declare_optional()
     features: Mapping[str, FeatureSpread] | None = declare_optional()
     codes: Mapping[str, tuple[str, ...]] | None = declare_optional()
@@ -98,7 +97,7 @@ class Comparison:
     deviations: Mapping[str, float] = field(default_factory=dict)
 
 
-def bound_usual(usual: Mapping[str, Usual], min_sites: int) -> tuple[dict[str, Usual], dict[str, float]]:
+def bound_usual(usual: Mapping[str, Usual], min_sites: int) -> dict[str, Usual]:
     """Bound what each hospital says is usual: by deviations without end no answer would be unusual.
 
     Args:
@@ -106,23 +105,21 @@ def bound_usual(usual: Mapping[str, Usual], min_sites: int) -> tuple[dict[str, U
         min_sites: With fewer hospitals that say a number, it is not bounded.
 
     Returns:
-        Hospital -> what counts of it. Hospital -> how many times as far as the others' median it reaches, of those that
-        are bounded; see `bound_moments`.
+        Hospital -> what counts of it.
     """
     listed = {site: _list_moments(one) for site, one in usual.items()}
-    unlike: dict[str, float] = {}
+    changed = set()
     for place in dict.fromkeys(place for moments in listed.values() for place in moments):
         known = {site: moments[place] for site, moments in listed.items() if place in moments}
-        bounded, far = bound_moments(known) if len(known) >= min_sites else (known, {})
-        for site, ratio in far.items():
-            listed[site][place] = bounded[site]
-            unlike[site] = max(ratio, unlike.get(site, 0.0))
-    return {site: _put_moments(one, listed[site]) if site in unlike else one for site, one in usual.items()}, unlike
+        if len(known) >= min_sites:
+            for site, bounded in bound_moments(known).items():
+                listed[site][place] = bounded
+                changed.add(site)
+    return {site: _put_moments(one, listed[site]) if site in changed else one for site, one in usual.items()}
 
 
 def _list_moments(usual: Usual) -> dict[tuple[str, str], Moments]:
     spreads = {("roots_ml", label): one for label, one in (usual.roots_ml or {}).items()}
-    spreads |= {("roots", label): one for label, one in (usual.roots or {}).items()}
     spreads |= {("distance", model): one.distance for model, one in (usual.features or {}).items()}
     moments = {place: (np.array([one.mean]), np.array([one.deviation**2])) for place, one in spreads.items()}
     return moments | {
@@ -137,12 +134,11 @@ def _put_moments(usual: Usual, moments: Mapping[tuple[str, str], Moments]) -> Us
         return replace(spread, mean=float(means[0]), deviation=math.sqrt(variances[0]))
 
     roots_ml = {label: put(one, "roots_ml", label) for label, one in (usual.roots_ml or {}).items()}
-    roots = {label: put(one, "roots", label) for label, one in (usual.roots or {}).items()}
     features = {}
     for model, one in (usual.features or {}).items():
         mean, variance = (tuple(values.tolist()) for values in moments["features", model])
         features[model] = FeatureSpread(mean, variance, put(one.distance, "distance", model))
-    return replace(usual, roots_ml=roots_ml or None, roots=roots or None, features=features or None)
+    return replace(usual, roots_ml=roots_ml or None, features=features or None)
 
 
 def measure_distance(features: NDArray, mean: ArrayLike, variance: ArrayLike) -> float:
@@ -164,11 +160,6 @@ def log_odds(score: float) -> float:
     """Return the log-odds of a probability."""
     score = min(max(score, LEAST_PROBABILITY), 1 - LEAST_PROBABILITY)
     return math.log(score / (1 - score))
-
-
-def share_labels(label_map: NDArray, study: Study) -> dict[str, float]:
-    """Return each label's share of the pixels."""
-    return {name: float(np.mean(label_map == number)) for number, name in sorted(study.labels.items())}
 
 
 @dataclass(frozen=True)
@@ -205,11 +196,10 @@ class Check:
             return None
         edge = low if self.has_low and self.value < low else high
         more = count_digits_apart(self.value, edge, 0, self.show)
-        value, mean, *edges = (self.show(number, more) for number in (self.value, self.spread.mean, low, high))
-        usual = f"{edges[0]} to {edges[1]}" if self.has_high else f"{edges[0]} or more"
-        usual = usual if self.has_low else f"up to {edges[1]}"
-        found = f"{value} where {usual} is usual (mean {mean})"
-        return f"{self.what} is unusual: {found}; {self.remedy}"
+        value, mean, low_end, high_end = (self.show(one, more) for one in (self.value, self.spread.mean, low, high))
+        ends = {(True, True): f"{low_end} to {high_end}", (True, False): f"{low_end} or more"}
+        usual = ends.get((self.has_low, self.has_high), f"up to {high_end}")
+        return f"{self.what} is unusual: {value} where {usual} is usual (mean {mean}); {self.remedy}"
 
 
 def compare_answer(
@@ -231,7 +221,7 @@ def compare_answer(
         "the look of the image to the network": _check_features(usual, answer),
     }
     if study.task == "segmentation":
-        checks["the size of the answer"] = _check_sizes(usual, answer, sizes_ml, study)
+        checks["the size of the answer"] = _check_sizes(usual, sizes_ml)
     # A hospital that took no part has no class: nobody knows how its cases score, only that it is less.
     if not answer.scores or len(usual) > 1:
         del checks["the selector's score"]
@@ -250,22 +240,13 @@ def compare_answer(
     return Comparison((*found, *_compare_codes(usual, codes)), tuple(unchecked), deviations)
 
 
-def _check_sizes(
-    usual: Mapping[str, Usual], answer: CaseAnswer, sizes_ml: Mapping[str, float] | None, study: Study
-) -> list[Check]:
-    is_ml = sizes_ml is not None and any(one.roots_ml for one in usual.values())
-    sizes = sizes_ml if is_ml else share_labels(decide_labels(answer.probabilities), study)
-    tables = [(one.roots_ml if is_ml else one.roots) or {} for one in usual.values()]
-
-    def show(root: float, more: int) -> str:
-        size = max(root, 0.0) ** 3
-        return f"{size:.{(size < 100) + more}f} ml" if is_ml else f"{size:.{2 + more}%} of the pixels"
-
+def _check_sizes(usual: Mapping[str, Usual], sizes_ml: Mapping[str, float] | None) -> list[Check]:
+    remedy = "look at the answer, at what the image shows, and at the size of its voxels"
+    tables = [one.roots_ml or {} for one in usual.values()]
     found = []
-    for label, value in root_sizes(sizes).items():
+    for label, value in root_sizes(sizes_ml or {}).items():
         if known := [table[label] for table in tables if label in table]:
-            remedy = "look at the answer, at what the image shows, and at the size of its voxels"
-            found.append(Check(f"the size of {label}", value, pool_spreads(known), show, remedy))
+            found.append(Check(f"the size of {label}", value, pool_spreads(known), _show_size, remedy))
     return found
 
 
@@ -316,6 +297,11 @@ def _compare_codes(usual: Mapping[str, Usual], codes: Mapping[str, str]) -> list
                 "it is the image that the models are for"
             )
     return found
+
+
+def _show_size(root: float, more: int) -> str:
+    size = max(root, 0.0) ** 3
+    return f"{size:.{(size < 100) + more}f} ml"
 
 
 def _show_probability(value: float, more: int) -> str:

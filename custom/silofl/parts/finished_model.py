@@ -13,7 +13,6 @@ import numpy as np
 
 from silofl.base.errors import AggregationError
 from silofl.base.files import write_json
-from silofl.base.options import SPECIFICITY
 from silofl.base.schema import dump_record
 from silofl.base.settings import Section
 from silofl.core.mixing import Arrays
@@ -161,7 +160,6 @@ class EvaluationPart(Part):
         record = Evaluations(
             fingerprint=self.facts["fingerprint"],
             model=self.facts["study"]["name"],
-            specificity=SPECIFICITY,
             sites=sites,
             pooled=pool_hospitals(sites, self.study),
             temperature=calling.temperature,
@@ -193,7 +191,7 @@ class SiteEvaluation(SitePart):
         records_of = checked_cast(work.data.manifest, Manifest).parts
         groups = {name for record in records_of["test"] for name in record.groups}
         check_divisions(study.subgroups, groups.union(settings.divisions if settings else ()))
-        cases, refused = sort_answers(evaluate_cases(model, site, work.site))
+        cases, refused = sort_answers(evaluate_cases(model, site))
         asked = Message(work.message.arrays, {ROLE: dict(work.message.find_entry(ROLE))})
         question = digest_task(asked, least, list_scores(study), dump_record(study.subgroups))
         with open_answered(settings.answered_file(work.site) if settings and least else None) as answered:
@@ -222,7 +220,7 @@ class SiteEvaluation(SitePart):
         """Write the evaluation of some cases, and return what of it may be told beside all that was told before."""
         work, study, least, patient_of = self.work, self.work.study, people.least, people.person_of
         fingerprint = work.message.find_entry(ROLE)["model"]["fingerprint"]
-        record = measure_evaluation(model, fingerprint, site, cases, SPECIFICITY)
+        record = measure_evaluation(model, fingerprint, site, cases)
         people.may_tell(list_having(cases, study))
         if study.subgroups:
             subgroups = measure_subgroups(cases, site.divide(study.subgroups), people, study)

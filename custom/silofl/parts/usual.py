@@ -9,7 +9,6 @@ import numpy as np
 
 from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.mixing import Arrays
-from silofl.core.outliers import BEYOND
 from silofl.core.spread import Spread
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
@@ -41,10 +40,6 @@ RISK = (
 )
 # The models whose features a site sends: that of all sites, and its own or only one.
 OWN = "own"
-UNLIKE = (
-    "{}: its reference values for warnings reach {:.3g} times as far as the others' median and count up to {:g} times, "
-    "so that predict still warns of unusual answers"
-)
 # A mean, a deviation, and the number of cases.
 SPREAD = 3
 CODES = tuple((what, code) for what, codes in STATED.items() for code in sorted(codes))
@@ -75,10 +70,10 @@ class UsualPart(Part):
         """Return the arrays of the test's answer, all of which a site may keep back."""
         if exchange.task != find_test_task(self.study):
             return Wanted()
-        num_labels, width = len(self.study.labels), self.width
+        width = self.width
         shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),)}
         if self.study.task == "segmentation":
-            shapes |= {"roots_ml": (num_labels, SPREAD), "roots": (num_labels, SPREAD)}
+            shapes["roots_ml"] = (len(self.study.labels), SPREAD)
         roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
         for name in roles if width else ():
             shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (SPREAD,)}
@@ -98,15 +93,6 @@ class UsualPart(Part):
         except (ConfigError, KeyError) as error:
             raise AggregationError(f"site {site!r} must send what is usual as means and deviations; {error}") from None
 
-    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
-        """Name the sites whose numbers are bounded."""
-        if exchange.task != find_test_task(self.study):
-            return ()
-        recipe = self.study.recipe
-        is_shared = recipe.has_one_model and not recipe.at_home
-        usual = {site: _name_own(one, GLOBAL if is_shared else site) for site, one in self.found.items()}
-        return [UNLIKE.format(site, ratio, BEYOND) for site, ratio in bound_usual(usual, self._min_sites)[1].items()]
-
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Add what is usual at the sites to the super model, as far as the other sites' make it likely."""
         return Outcome(complete=self._complete)
@@ -116,11 +102,7 @@ class UsualPart(Part):
             site: _name_own(one, site if site in contents.models else GLOBAL)
             for site, one in sorted(self.found.items())
         }
-        return replace(contents, usual=bound_usual(usual, self._min_sites)[0])
-
-    @property
-    def _min_sites(self) -> int:
-        return self.study.federation.min_sites_for_ratio
+        return replace(contents, usual=bound_usual(usual, self.study.federation.min_sites_for_ratio))
 
 
 class SiteUsual(SitePart):
@@ -152,9 +134,8 @@ PART, SITE = UsualPart, SiteUsual
 def pack_arrays(usual: Usual, study: Study) -> Arrays:
     """Return what is usual as arrays by their names within the role, but for the score, which stays at home."""
     arrays: dict[str, object] = {}
-    for name, table in (("roots_ml", usual.roots_ml), ("roots", usual.roots)):
-        if table:
-            arrays[name] = [_pack(table[label]) for _, label in sorted(study.labels.items())]
+    if usual.roots_ml:
+        arrays["roots_ml"] = [_pack(usual.roots_ml[label]) for _, label in sorted(study.labels.items())]
     for name, one in (usual.features or {}).items():
         arrays |= {f"{name}.mean": one.mean, f"{name}.variance": one.variance, f"{name}.distance": _pack(one.distance)}
     if usual.codes:
@@ -170,11 +151,10 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
         KeyError: Features lack their distance.
     """
     labels = [label for _, label in sorted(study.labels.items())]
-    sizes = {
-        name: {label: _unpack(row) for label, row in zip(labels, arrays[name].tolist(), strict=True)}
-        for name in ("roots_ml", "roots")
-        if name in arrays
-    }
+    roots_ml = None
+    if "roots_ml" in arrays:
+        rows = arrays["roots_ml"].tolist()
+        roots_ml = {label: _unpack(row) for label, row in zip(labels, rows, strict=True)}
     features = {
         name: FeatureSpread(
             tuple(arrays[f"{name}.mean"].tolist()),
@@ -186,7 +166,7 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
     }
     stated = [pair for pair, is_there in zip(CODES, arrays.get("codes", ()), strict=False) if is_there]
     codes = {what: tuple(code for one, code in stated if one == what) for what, _ in stated}
-    return Usual(sizes.get("roots_ml"), sizes.get("roots"), features=features or None, codes=codes or None)
+    return Usual(roots_ml, features=features or None, codes=codes or None)
 
 
 def _name_own(usual: Usual, name: str) -> Usual:

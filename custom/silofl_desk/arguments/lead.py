@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from silofl.base.options import KIT, add_by, add_json, parse_count, parse_natural
-from silofl_desk.options import JOB, RUN, add_job, add_rounds, add_set
+from silofl_desk.options import JOB, add_job, add_rounds, add_set
 from silofl_hospital.arguments.clinic import SUPER_MODEL
 
 
@@ -32,11 +32,7 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
 def add_evaluation_job(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl evaluation-job``."""
     parser.add_argument("model", type=SUPER_MODEL, metavar="MODEL", help="folder of the super model")
-    place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("-o", "--out", type=Path, metavar="NEWJOB", help="new folder for the job")
-    place.add_argument(
-        "--results", type=RUN, metavar="RUN", help="a run of the job, whose results the model's card takes"
-    )
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="NEWJOB", help="new folder for the job")
     add_by(parser)
 
 

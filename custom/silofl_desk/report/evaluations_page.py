@@ -97,7 +97,7 @@ def _make_table(found: Evaluations, group: str) -> TextTable:
 
 
 def _make_title(name: str, found: Evaluations, group: str) -> str:
-    return NAMES.get(name) or name_score(name, found.pooled[group], found.specificity)
+    return NAMES.get(name) or name_score(name, found.pooled[group])
 
 
 def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:

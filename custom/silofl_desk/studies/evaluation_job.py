@@ -5,18 +5,13 @@ import hashlib
 from pathlib import Path
 from shlex import quote
 
-from rich.console import Console
-
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import copy_folder, save_tensors, write_text
 from silofl.base.options import make_console
-from silofl.base.schema import read_file
 from silofl.base.settings import dump_yaml, parse
 from silofl.data.groups import GROUPS, Divisions
-from silofl.inference.card import FILE as CARD
-from silofl.inference.directory import add_test, plain_study, read_fingerprint, read_model_folder
-from silofl.inference.evaluations import FILE, Evaluations, describe_test
+from silofl.inference.directory import plain_study, read_model_folder
 from silofl.inference.model_file import pack_model
 from silofl.setup.divisions import check_divisions
 from silofl.study import Study
@@ -36,9 +31,7 @@ HEAD = """\
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the job, and say how to go on with it; or take a run's results into the model's card."""
-    if options.results:
-        return _add_results(options.model, options.results, make_console(options))
+    """Write the job, and say how to go on with it."""
     study = write_evaluation_job(options.model, options.out, dict(options.by))
     job = quote(str(options.out))
     lines = [
@@ -48,17 +41,6 @@ def run(options: argparse.Namespace) -> int:
         f"hospitals that pin their studies need its digest: {study.digest}",
     ]
     print_lines(lines, make_console(options))
-    return ExitCode.COMPLETE
-
-
-def _add_results(model: Path, run: Path, console: Console) -> int:
-    found = read_file(Evaluations, run / FILE)
-    if found is None or found.fingerprint != read_fingerprint(model):
-        tested = "another model" if found else f"nothing: it has no {FILE}"
-        raise ConfigError(f"--results must be a run that tested {model}, not {tested}; name the run of its job")
-    for site, one in found.sites.items():
-        add_test(model, site, describe_test("job of evaluation", one))
-    print_lines([f"{model / CARD} has the tests of {', '.join(found.sites)}"], console)
     return ExitCode.COMPLETE
 
 

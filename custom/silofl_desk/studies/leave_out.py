@@ -20,7 +20,6 @@ from torch import nn
 from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
-from silofl.base.options import SPECIFICITY
 from silofl.base.schema import dump_record
 from silofl.data.learnt import FILE as LEARNT
 from silofl.data.learnt import find_learnt
@@ -34,7 +33,6 @@ from silofl.inference.choice import ENSEMBLE
 from silofl.inference.clinical import measure_evaluation
 from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
-from silofl.inference.evaluations import describe_test
 from silofl.inference.geometry import check_images
 from silofl.inference.super_results import ThresholdTest
 from silofl.models.roles import GLOBAL
@@ -91,7 +89,7 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     model.fix_home_statistics(data.training.images)
     site_cases = SiteCases.of(data, PARTS)
     answered, _ = sort_answers(evaluate_cases(model, site_cases))
-    evaluation = measure_evaluation(model, fingerprint, site_cases, answered, SPECIFICITY)
+    evaluation = measure_evaluation(model, fingerprint, site_cases, answered)
     names = {one.case for one in answered}
     parts = [
         part.select_rows([row for row, case in enumerate(part.cases) if case in names])
@@ -112,7 +110,6 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
         num_seen=_count_seen(run, site_cases, contents.study),
     )
     write_json(run / "unseen.json", dump_record(result))
-    directory.add_test(folder, site, describe_test("left out of the training", evaluation))
     return result
 
 

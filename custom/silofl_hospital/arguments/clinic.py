@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from silofl.base.options import SPECIFICITY, add_by, add_json, add_site_config, expect_path, parse_count, parse_share
+from silofl.base.options import add_by, add_json, add_site_config, expect_path, parse_count
 
 CODES = (
     "exit codes, the worst first: 130 interrupted; 2 the command or the super model is wrong; 1 all inputs failed; 4 "
@@ -21,9 +21,6 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
     parser.add_argument("--picture", action="store_true", help="also draw the labels over each input, as PNG")
     parser.add_argument("--dicom-seg", action="store_true", help="also write a DICOM segmentation of each DICOM input")
-    parser.add_argument(
-        "--write-forbidden", action="store_true", help="also write files of answers that the study forbids to use"
-    )
     parser.add_argument(
         "--by-folder", action="store_true", help="name the results after each input's folder instead of its file"
     )
@@ -53,23 +50,14 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         "model",
         type=SUPER_MODEL,
         metavar="MODEL",
-        help="folder of a super model, what a site keeps (chosen/), a bundle of silofl export, or a run's model/",
+        help="folder of a super model, or what a site keeps (chosen/)",
     )
     data = expect_path("the folder of a site's labelled cases, with a dataset.json")
     parser.add_argument("data", type=data, metavar="DATA", help="a site's folder of labelled cases, with dataset.json")
     parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the numbers and the page")
-    parser.add_argument(
-        "--against", type=SUPER_MODEL, metavar="OTHER", help="also compare with this model, on the same cases"
-    )
     add_by(parser)
     parts = ("all", "training", "validation", "test")
     parser.add_argument("--part", choices=parts, default="all", help="part of dataset.json to test on (default: all)")
-    parser.add_argument(
-        "--specificity",
-        type=parse_share,
-        default=SPECIFICITY,
-        help=f"specificity at which the threshold of each class is chosen (default: {SPECIFICITY:g})",
-    )
     add_site_config(parser, "a hospital's site.yaml, whose state_dir has hashes of its training images")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for decoded images (default: none)")
     parser.add_argument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -51,7 +51,6 @@ class Options:
     Attributes:
         has_picture: Whether an overlay is drawn of each input.
         has_dicom_seg: Whether a DICOM segmentation is written of each DICOM input.
-        writes_forbidden: Whether files are written of answers too that the study's rule forbids to use.
         is_named_by_folder: Whether results are called by the folder that an input's first file lies in.
         site: The site whose model answers, instead of a choice.
         threshold: Replaces the super model's gamma.
@@ -61,7 +60,6 @@ class Options:
 
     has_picture: bool = False
     has_dicom_seg: bool = False
-    writes_forbidden: bool = False
     is_named_by_folder: bool = False
     site: str | None = None
     threshold: float | None = None
@@ -105,7 +103,6 @@ def run(options: argparse.Namespace) -> int:
     how = Options(
         has_picture=options.picture,
         has_dicom_seg=options.dicom_seg,
-        writes_forbidden=options.write_forbidden,
         is_named_by_folder=options.by_folder,
         site=options.site,
         threshold=options.threshold,
@@ -124,8 +121,7 @@ def predict_inputs(
 ) -> tuple[ExitCode, list[dict[str, Any]]]:
     """Predict each input and write label maps, overlays and ``prediction.json``, which grows with every input.
 
-    In the folder of an earlier prediction a new answer to the same image takes the earlier one's place, whose files go;
-    the others stay.
+    In the folder of an earlier prediction its answers stay; what failed there may be predicted again.
 
     Args:
         cases: Image files and folders of DICOM series, or several of one case by the names of its contrasts; no two of
@@ -139,7 +135,7 @@ def predict_inputs(
 
     Raises:
         ConfigError: The super model, an option, two inputs of one name or the folder is wrong, another prediction still
-            writes it, or it holds the answer to another image by an input's name; nothing was done then.
+            writes it, or it holds an answer by an input's name; nothing was done then.
         DataError: An input has no name that files can be named after; nothing was done then either.
     """
     inputs = [Input.from_case(case, options.is_named_by_folder) for case in cases]
@@ -153,7 +149,7 @@ def predict_inputs(
     # Two at once would each write the record without the other's answers.
     with hold_lock(out / LOCK):
         records = _read_earlier_records(out)
-        _check_same_images(inputs, records, out)
+        _check_not_answered(inputs, records, out)
         records = _predict_each(inputs, records, runner, console)
     new = records[len(records) - len(inputs) :]
     failed, forbidden = (sum(bool(record.get(key)) for record in new) for key in ("error", "do_not_use"))
@@ -182,8 +178,9 @@ def _predict_each(
     """Predict inputs and return the records with theirs, which are last."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         for one in progress.track(inputs, description="predicting"):
-            records = _remove_earlier(records, one.stem, runner.out)
             record, line = runner.predict(one)
+            # What failed before under this name has another result now.
+            records = [known for known in records if _record_stem(known).casefold() != one.stem.casefold()]
             records.append(record)
             # After every input, so that a stop loses none that were predicted.
             write_json(runner.out / RECORD, records)
@@ -226,6 +223,8 @@ class Runner:
         name = one.name
         now = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"input": name, "time": now, "super_model": self.fingerprint, "versions": read_versions()}
+        # A prediction that was killed may have left some, perhaps of another image.
+        self._delete_files(one)
         try:
             # Again: a long batch, or a service, may outlive its model.
             check_not_withdrawn(self.folder, self.fingerprint)
@@ -240,8 +239,12 @@ class Runner:
             message = " ".join(message.split())[:200]
             reason = f"it must be predicted without {type(error).__name__}; {message}: check the image, or report this"
         # A label map without its picture is no answer.
-        _delete_files(self.out, [one.stem])
+        self._delete_files(one)
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
+
+    def _delete_files(self, one: Input) -> None:
+        for suffix in SUFFIXES:
+            (self.out / f"{one.stem}{suffix}").unlink(missing_ok=True)
 
     def _predict_and_write(self, one: Input) -> tuple[dict[str, Any], str]:
         prediction = self.model.predict(one.case, *self.asked)
@@ -265,11 +268,10 @@ class Runner:
         if options.site is not None:
             record["asked_for"] = options.site
         line = prediction_sentence(prediction, study, self.threshold)
-        if prediction.do_not_use and not options.writes_forbidden:
+        if prediction.do_not_use:
             return record, f"{line}; it must not be used, and none of its files is written"
         if prediction.label_map is not None:
-            map_and_grid = prediction.label_map, prediction.affine
-            record["label_map"] = write_map(self.out, one.stem, one.first, *map_and_grid, bool(prediction.do_not_use))
+            record["label_map"] = write_map(self.out, one.stem, one.first, prediction.label_map, prediction.affine)
         if options.has_dicom_seg:
             record |= self._write_segmentation(one, prediction, record["warnings"])
         if options.has_picture:
@@ -291,8 +293,7 @@ class Runner:
                 prediction.affine,
                 self.model.contents.study,
                 self.fingerprint,
-                "; ".join([*forbid_use(prediction.do_not_use), model_sentence(prediction, self.threshold), *warnings]),
-                is_forbidden=bool(prediction.do_not_use),
+                "; ".join([model_sentence(prediction, self.threshold), *warnings]),
                 options=self.described,
             )
         except DataError as error:
@@ -308,7 +309,7 @@ class Runner:
         study = self.model.contents.study
         said = model_sentence if prediction.label_map is not None else partial(prediction_sentence, study=study)
         title = f"{one.name}: {said(prediction, threshold=self.threshold)}"
-        warnings = [*forbid_use(prediction.do_not_use), *(f"warning: {warning}" for warning in prediction.warnings)]
+        warnings = [f"warning: {warning}" for warning in prediction.warnings]
         title = "\n".join([title, "for research, no medical device", *warnings])
         image = read_image(one.first, background=study.data.background)
         shown = image.array[:1] if image.has_contrasts else image.array
@@ -320,37 +321,21 @@ def _check_input_names(inputs: Sequence[Input]) -> None:
     seen: dict[str, Input] = {}
     for one in inputs:
         other = seen.setdefault(one.stem.casefold(), one)
-        if other is not one and other.first == one.first:
-            raise ConfigError(f"inputs must be named once, not {one.name} twice; leave one out")
         if other is not one:
-            by_folder = "call them by their folders with --by-folder, " if one.name == input_name(one.first) else ""
             raise ConfigError(
-                f"inputs must have different names, not {other.name} and {one.name}; their results would be one file: "
-                f"{by_folder}predict them into two folders, or give links of other names"
+                f"inputs must have different names, not {other.name} and {one.name}, whose results would be one file: "
+                "call them by their folders with --by-folder, or predict them into two folders"
             )
 
 
-def _check_same_images(inputs: Sequence[Input], records: Sequence[dict[str, Any]], out: Path) -> None:
-    """Refuse an input of whose name another image was answered: that answer would be lost without a word."""
-    answered = {_record_stem(record).casefold(): record for record in records if "error" not in record}
+def _check_not_answered(inputs: Sequence[Input], records: Sequence[dict[str, Any]], out: Path) -> None:
+    """Refuse an input whose name was answered: that answer would be lost without a word."""
+    answered = {_record_stem(record).casefold() for record in records if "error" not in record}
     for one in inputs:
-        earlier = answered.get(one.stem.casefold())
-        if earlier is not None and not _is_same_image(one.case, earlier):
+        if one.stem.casefold() in answered:
             raise ConfigError(
-                f"{one.name} must be the image whose answer {out.name} holds under this name; it is another: "
-                "predict it into another folder, or give a link of another name"
+                f"{out.name} already holds an answer to {one.name}. Leave that input out, or name another folder."
             )
-
-
-def _is_same_image(case: Case, record: dict[str, Any]) -> bool:
-    """Return whether a case has a file in common with a record, and none of its contrasts is another."""
-    sums = record.get("sha256")
-    try:
-        own = _checksums(case)
-        is_known = isinstance(sums, dict) and any(digest in sums.values() for digest in own.values())
-        return is_known and all(sums[name] == digest for name, digest in own.items() if name in sums)
-    except DataError:  # what cannot be read is not what was answered
-        return False
 
 
 def _checksums(case: Case) -> dict[str, str]:
@@ -360,25 +345,6 @@ def _checksums(case: Case) -> dict[str, str]:
 
 def _record_stem(record: dict[str, Any]) -> str:
     return name_stem(str(record.get("input", "")))
-
-
-def _remove_earlier(records: list[dict[str, Any]], stem: str, out: Path) -> list[dict[str, Any]]:
-    """Return the records without those of an earlier input of the name, whose record and files are taken away."""
-    stems = [_record_stem(record) for record in records]
-    # The earlier name may have other capitals.
-    same = {earlier for earlier in stems if earlier.casefold() == stem.casefold()}
-    others = [record for record, earlier in zip(records, stems, strict=True) if earlier not in same]
-    if same:
-        # So that a stop leaves no record of files that are gone.
-        write_json(out / RECORD, others)
-    _delete_files(out, {stem, *same})
-    return others
-
-
-def _delete_files(out: Path, stems: Iterable[str]) -> None:
-    for stem in stems:
-        for suffix in SUFFIXES:
-            (out / f"{stem}{suffix}").unlink(missing_ok=True)
 
 
 def _read_earlier_records(out: Path) -> list[dict[str, Any]]:

@@ -21,7 +21,6 @@ from silofl.base.files import write_atomically
 from silofl.reading.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.reading.raw_volume import LPS_TO_RAS
 from silofl.study import Study
-from silofl_hospital.inference.output import FORBIDDEN
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -69,7 +68,6 @@ def write_dicom_seg(
     study: Study,
     fingerprint: str,
     remark: str,
-    is_forbidden: bool = False,
     options: Mapping[str, object] | None = None,
 ) -> None:
     """Write a label map as a DICOM segmentation that belongs to its source's patient, study and frame of reference.
@@ -79,7 +77,6 @@ def write_dicom_seg(
         label_map: Label numbers, (X, Y, Z).
         affine: Voxel indices to millimetres in NIfTI's world, (4, 4).
         remark: Whose model answered, and the warnings: each segment's description.
-        is_forbidden: Whether the study's rule forbids to use it: lists of series then begin with it.
         options: What the answer depends on beside source and model, as the threshold. The same source, model, version
             and options give the same UIDs, so that an archive keeps an answer once.
 
@@ -95,7 +92,7 @@ def write_dicom_seg(
             warnings.simplefilter("ignore")
             segments = [_describe_segment(number, study, fingerprint, remark) for number in sorted(study.labels)]
             uids = [derive_uid(kind, headers, fingerprint, options or {}) for kind in (SERIES, INSTANCE)]
-            content = _encode(headers, pixels, segments, study, fingerprint, uids, is_forbidden)
+            content = _encode(headers, pixels, segments, study, fingerprint, uids)
     except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
         absent = getattr(error, "name", None)
         reason = (
@@ -126,12 +123,10 @@ def _encode(
     study: Study,
     fingerprint: str,
     uids: Sequence[str],
-    is_forbidden: bool,
 ) -> bytes:
     """Return the bytes of a DICOM segmentation of a series, by the UIDs of its own series and of itself."""
     import highdicom
 
-    title = f"{FORBIDDEN}, {RESEARCH}" if is_forbidden else RESEARCH
     segmentation = highdicom.seg.Segmentation(
         source_images=headers,
         pixel_array=pixels,
@@ -145,9 +140,8 @@ def _encode(
         manufacturer_model_name=study.name[:MOST_LETTERS],
         software_versions=__version__,
         device_serial_number=fingerprint[:MOST_LETTERS],
-        series_description=f"{title}, SiloFL {study.name}"[:MOST_LETTERS],
-        content_label=FORBIDDEN if is_forbidden else None,
-        content_description=f"{title}, no medical device",
+        series_description=f"{RESEARCH}, SiloFL {study.name}"[:MOST_LETTERS],
+        content_description=f"{RESEARCH}, no medical device",
         # UTF-8: the series' own set may lack letters of a label's name, which would be written as "?".
         specific_character_set="ISO_IR 192",
     )

@@ -10,7 +10,6 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from silofl.base.errors import DataError, quote_value
 from silofl.base.files import write_atomically
@@ -24,12 +23,8 @@ from silofl.reading.nifti import read_nifti_header
 from silofl.study import Study
 from silofl.training.joined import LOCAL, describe_bias
 
-FORBIDDEN = "DO NOT USE"
-# The files of an input end with these after its stem. Only earlier versions wrote maps of disagreement.
-SUFFIXES = (
-    *("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm"),
-    *("_disagreement.png", "_disagreement.nii.gz"),
-)
+# The files of an input end with these after its stem.
+SUFFIXES = ("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm")
 # What places a NIfTI file's voxels: its two grids, with their codes, and its unit.
 NIFTI_GRID = (
     *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
@@ -66,19 +61,16 @@ def write_map(
     source: Path,
     label_map: NDArray[np.uint8],
     affine: NDArray | None,
-    is_forbidden: bool = False,
 ) -> str:
     """Write an input's label map and return the file's name.
 
     Args:
         label_map: Label numbers, (X, Y, Z) or (rows, columns).
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
-        is_forbidden: Whether the study's rule forbids to use it: the file's own description says so.
     """
     is_picture = affine is None
     name = f"{stem}_labels.{'png' if is_picture else 'nii.gz'}"
-    remark = FORBIDDEN if is_forbidden else ""
-    content = _encode_png(label_map, remark) if is_picture else _encode_nifti(label_map, affine, source, remark)
+    content = _encode_png(label_map) if is_picture else _encode_nifti(label_map, affine, source)
     write_atomically(folder / name, lambda stream: stream.write(content))
     return name
 
@@ -112,7 +104,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
 
 def forbid_use(reasons: Sequence[str] | None) -> list[str]:
     """Return the line by which the study's rule forbids to use an answer; none where there is no reason."""
-    return [f"{FORBIDDEN} this answer: {'; '.join(reasons)}"] if reasons else []
+    return [f"DO NOT USE this answer: {'; '.join(reasons)}"] if reasons else []
 
 
 def prediction_sentence(prediction: Prediction, study: Study, threshold: float | None) -> str:
@@ -131,8 +123,6 @@ def _choice_sentence(prediction: Prediction, threshold: float | None) -> str:
     if not scores:
         return name
     best = max(scores, key=lambda output: scores[output])
-    if prediction.is_fallback and threshold == 1:
-        return f"{name}, which always answers at a threshold of 1 (nearest {best}, {scores[best]:.2f})"
     if prediction.is_fallback:
         return f"{name}, as no hospital is above {threshold:g} (nearest {best}, {scores[best]:.2f})"
     return f"{name} ({scores[model]:.2f})" if model in scores else f"{name} (nearest {best}, {scores[best]:.2f})"
@@ -166,17 +156,14 @@ def _call_sentence(prediction: Prediction, name: str) -> str:
     return "" if threshold is None else f" from {threshold:.2f} on"
 
 
-def _encode_png(values: NDArray[np.uint8], remark: str) -> bytes:
-    content, about = io.BytesIO(), PngInfo()
-    if remark:
-        about.add_text("Description", remark)
-    Image.fromarray(values).save(content, "PNG", pnginfo=about)
+def _encode_png(values: NDArray[np.uint8]) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(values).save(content, "PNG")
     return content.getvalue()
 
 
-def _encode_nifti(values: NDArray, affine: NDArray, source: Path, remark: str) -> bytes:
+def _encode_nifti(values: NDArray, affine: NDArray, source: Path) -> bytes:
     image = nibabel.Nifti1Image(values, affine)
-    image.header["descrip"] = remark
     image.header.set_xyzt_units("mm")
     if source.name.lower().endswith((".nii", ".nii.gz")):
         # A file may give no grid, or two that differ, of which programs take one or the other: they take the same here.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from silofl.inference.evaluation import Scores
@@ -64,22 +63,16 @@ def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], cla
     return make_image(plot, f"ROC curves; AUROC {areas}.", ROC_CAPTION + POINTS_CAPTION * has_points)
 
 
-def worst_image(pictures: Sequence[CaseColumn], labels: Mapping[int, str], above: str = "") -> PageImage | None:
-    """Draw each of the worst cases, and below it the outlines of truth and prediction; None without any.
+def worst_image(pictures: Sequence[CaseColumn], labels: Mapping[int, str]) -> PageImage | None:
+    """Draw each of the worst cases with the outlines of truth and prediction; None without any.
 
     Args:
         pictures: The worst first.
-        labels: Number -> name; empty where classes are answered.
-        above: What each one's title is; its value where empty.
+        labels: Number -> name.
     """
     if not pictures:
         return None
-    cases = pictures if labels else [replace(one, title=one.title.replace(": ", ":\n", 1)) for one in pictures]
     rows = [(one.case, one.title) for one in pictures]
     alt = "The worst cases: " + "; ".join(f"{one.case}, {one.title}" for one in pictures) + "."
-    caption = (
-        f"The worst first. Above each: {above}." if above else "The worst first, by the slice with most wrong pixels."
-    )
-    return make_trimmed_image(
-        Plot("worst_cases", ("case", "what"), rows, lambda width: draw_cases(cases, labels)), alt, caption
-    )
+    plot = Plot("worst_cases", ("case", "what"), rows, lambda width: draw_cases(pictures, labels))
+    return make_trimmed_image(plot, alt, "The worst first, by the slice with most wrong pixels.")

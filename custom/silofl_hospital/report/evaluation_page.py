@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from silofl.core.intervals import Estimate
-from silofl.core.roc import AreaDifference
 from silofl.inference import evaluation
 from silofl.inference.evaluation import ALL, Evaluation
 from silofl_hospital.report.canvas import PageImage
@@ -38,13 +37,8 @@ GROUP_SCORES = {
     "specificity": "specificity",
     "auroc": "AUROC",
     "average_precision": "PR-AUC",
-    "sensitivity": "sensitivity at {:g} specificity",
-    "threshold": "threshold",
 }
 FORMS = {"lesion_sensitivity": ".2f", "false_lesions": ".2f", "hd95": ".1f", "size_error": "+.3g"}
-DIFFERENCE = "+z.3f"
-# Of a p-value that is corrected for all comparisons.
-LEVEL = 0.05
 
 RESEARCH = "For research: a research tool and no medical device."
 INTERVALS = (
@@ -64,10 +58,6 @@ MEANS_NOTE = (
     "data that have other classes only class by class."
 )
 FINDINGS_NOTE = "Each finding against its absence; sensitivity and specificity are those of the model's answers."
-THRESHOLD_NOTE = (
-    "The threshold gives the highest sensitivity at a specificity of at least {:g}. It was chosen on these very "
-    "cases: expect a little less on others."
-)
 CALLED_NOTE = (
     "The model's threshold was chosen on validation data of the hospitals that trained it; sensitivity and specificity "
     "are those of its answers."
@@ -78,16 +68,15 @@ CALIBRATION_NOTE = (
     "these probabilities in as many cases, on average and in 95 % of draws."
 )
 GROUPS_NOTE = (
-    "By groups: a number of fewer than {least} {unit}s, or from which one would follow, is withheld. Groups are "
-    "compared by a permutation test over {unit}s, corrected for all {tests} comparisons (Holm). With few "
-    "{unit}s only large differences are found."
+    "By groups: a number of fewer than {least} {unit}s, or from which one would follow, is withheld. Groups are not "
+    "tested against one another: of many intervals some are apart by chance."
 )
 CONFUSION = "true class (rows), answer (columns)"
 
 
-def format_estimate(estimate: Estimate | AreaDifference, form: str = ".3f") -> str:
+def format_estimate(estimate: Estimate, form: str = ".3f") -> str:
     """Return ``0.812 (0.750 to 0.861)``; without brackets where there is no interval, ``-`` without a value."""
-    value = estimate.value if isinstance(estimate, Estimate) else estimate.difference
+    value = estimate.value
     if value is None:
         return MISSING
     ends = [format(end, form) for end in estimate.interval or ()]
@@ -99,17 +88,14 @@ def format_score(estimate: Estimate, name: str) -> str:
     return format_estimate(estimate, FORMS.get(name, ".3f"))
 
 
-def name_score(name: str, others: Collection[str], specificity: float | None) -> str:
+def name_score(name: str, others: Collection[str]) -> str:
     """Return how a table names a score of a label or class; beside its specificity a recall is a sensitivity.
 
     Args:
         others: All scores of the table.
-        specificity: For which the sensitivity is.
     """
     is_share = name == "recall" and "specificity" in others
-    if is_share or name not in GROUP_SCORES:
-        return "sensitivity" if is_share else name
-    return GROUP_SCORES[name].format(specificity)
+    return "sensitivity" if is_share else GROUP_SCORES.get(name, name)
 
 
 def summary_lines(record: Evaluation) -> list[str]:
@@ -123,40 +109,7 @@ def summary_lines(record: Evaluation) -> list[str]:
         lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
     if record.num_excluded:
         lines.append(f"not counted, as truth and prediction are empty: {record.num_excluded}")
-    return [*lines, *_list_withheld(record), *comparison_lines(record)]
-
-
-def _list_withheld(record: Evaluation) -> list[str]:
-    """Say how many answers the study's rule forbids to use, and why; nothing where it states none."""
-    found = record.withheld
-    if found is None:
-        return []
-    reasons = "; ".join(f"{reason} ({count})" for reason, count in found.reasons.items())
-    line = f"not to be used, by the study's rule: {found.num_cases} of {record.num_cases} answers"
-    return [f"{line}: {reasons}" if reasons else line]
-
-
-def comparison_lines(record: Evaluation) -> list[str]:
-    """Return what the model has beyond the other one; nothing where there is no other."""
-    found = record.against
-    if found is None:
-        return []
-    metric = METRIC_NAMES.get(record.metric, record.metric)
-    lines = [f"against model {found.fingerprint[:16]}, on the {found.num_cases} cases that both answered:"]
-    if found.difference.value is not None:
-        lines.append(f"{metric} {format_estimate(found.difference, DIFFERENCE)}: {judge_release(found.difference)}")
-    for name, one in found.aurocs.items():
-        said = "" if one.p_value is None else f", p {one.p_value:.2g} (DeLong)"
-        lines.append(f"AUROC of {name} {format_estimate(one, DIFFERENCE)}{said}")
     return lines
-
-
-def judge_release(difference: Estimate) -> str:
-    """Return whether a model may take another one's place, by its metric minus the other's."""
-    if difference.interval is None or difference.interval[0] <= 0:
-        is_worse = difference.interval is not None and difference.interval[1] < 0
-        return f"{'worse than the other' if is_worse else 'not better beyond chance'}, so that the other stays in use"
-    return "better beyond chance, so that it may take the other's place"
 
 
 def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
@@ -200,17 +153,6 @@ def _subgroup_tables(record: Evaluation) -> dict[str, TextTable]:
     return found
 
 
-def difference_lines(record: Evaluation) -> list[str]:
-    """Return a sentence for each group that differs from the others beyond chance."""
-    return [
-        f"{name} is {'lower' if (one.differences[name].value or 0) < 0 else 'higher'} for {by} {group} than for the "
-        f"others: {format_estimate(one.differences[name], DIFFERENCE)}, p {p_value:.2g} (corrected)"
-        for by, group, one in record.divided
-        for name, p_value in one.p_values.items()
-        if p_value < LEVEL
-    ]
-
-
 def evaluation_blocks(record: Evaluation) -> list[Block]:
     """Return the numbers, the tables with their headings, and how to read them."""
     tables = [block for name, table in evaluation_tables(record).items() for block in (Heading(name), Table(table))]
@@ -221,7 +163,7 @@ def _group_table(record: Evaluation) -> TextTable:
     known, called = {name for one in record.groups.values() for name in one}, record.called_from or {}
     names = [name for name in GROUP_SCORES if name in known]
     units = {"size_error": f", {record.size_unit}", "hd95": f", {UNITS.get(record.distance_unit)}"}
-    titles = [name_score(name, names, record.specificity) + units.get(name, "") for name in names]
+    titles = [name_score(name, names) + units.get(name, "") for name in names]
     counts = record.lesions or {group: one["recall"].num_cases for group, one in record.groups.items()}
     rows = [
         (
@@ -242,49 +184,34 @@ def _name_group(record: Evaluation) -> str:
 
 def list_notes(record: Evaluation) -> list[str]:
     """Return how to read the numbers."""
-    auroc, num_tests = (
-        "" if record.is_segmentation else ", DeLong's for AUROC",
-        sum(len(o.p_values) for *_, o in record.divided),
-    )
-    groups = [GROUPS_NOTE.format(least=record.least, unit=record.unit, tests=num_tests)] if record.divided else []
+    auroc = "" if record.is_segmentation else ", DeLong's for AUROC"
+    groups = [GROUPS_NOTE.format(least=record.least, unit=record.unit)] if record.divided else []
     notes = groups + [
         metric_sentence(record.metric, record.has_findings),
         INTERVALS.format(unit=record.unit, auroc=auroc),
     ]
     if record.is_segmentation:
         return [*notes, LABELS_NOTE.format(unit=record.distance_unit)]
-    notes += [FINDINGS_NOTE if record.has_findings else CLASSES_NOTE, THRESHOLD_NOTE.format(record.specificity)]
+    notes.append(FINDINGS_NOTE if record.has_findings else CLASSES_NOTE)
     notes += [MEANS_NOTE] if len(record.groups) > 1 else []
     notes += [CALLED_NOTE] if record.called_from else []
     return [*notes, *_list_calibration_notes(record)]
 
 
 def _list_calibration_notes(record: Evaluation) -> list[str]:
-    """Say what the error is, and whether the model's temperature brings it down here."""
-    found = record.calibration
-    if found is None or found.error_before is None or found.calibrated_before is None:
+    """Say what the error is, and whether a temperature was chosen."""
+    if record.temperature == 1:
         return [CALIBRATION_NOTE]
-    error, calibrated = record.scores[ALL]["ece"], record.scores[ALL]["ece_calibrated"]
-    if error.value is None or found.error_before.value is None:
-        return [CALIBRATION_NOTE]
-    end = "" if error.value < found.error_before.value else " Here it does not help."
-    before, after = _format_error(found.error_before, found.calibrated_before), _format_error(error, calibrated)
-    own = "Each model's own temperature"
-    if found.temperature != 1:
-        own = f"The model's temperature, {found.temperature:.2f},"
-    said = f"{own} was chosen on validation data; it takes the ECE from {before} to {after}.{end}"
-    return [CALIBRATION_NOTE, said]
+    return [CALIBRATION_NOTE, f"The model's temperature, {record.temperature:.2f}, was chosen on validation data."]
 
 
 def alarm_lines(record: Evaluation) -> list[str]:
-    """Return what a reader must know before all numbers: answers not to be used, and what the model never finds."""
-    found = _list_withheld(record) if record.withheld and record.withheld.num_cases else []
+    """Return what a reader must know before all numbers: what the model never finds."""
     findings, confusion = record.groups if record.has_findings else {}, record.confusion or {}
     never = [(name, sum(row.values())) for name, row in confusion.items() if any(row.values()) and not row[name]]
     never += [(name, one["recall"].num_cases) for name, one in findings.items() if one["recall"].value == 0]
-    found += [f"no case of {name} is recognised: recall 0 in {number} cases" for name, number in never]
+    found = [f"no case of {name} is recognised: recall 0 in {number} cases" for name, number in never]
     labels = [(name, one["dice"]) for name, one in record.groups.items() if record.is_segmentation]
-    found += difference_lines(record)
     return found + [f"{name} is never found: Dice 0 in {one.num_cases} cases" for name, one in labels if one.value == 0]
 
 
@@ -299,7 +226,6 @@ def make_evaluation_page(
     doubts: Sequence[str],
     images: Mapping[str, PageImage | None],
     refused: Sequence[str],
-    worst: str = "",
 ) -> Page:
     """Return the page.
 
@@ -308,10 +234,8 @@ def make_evaluation_page(
         doubts: What must be known before a number is believed.
         images: ``roc`` and ``worst`` -> the figure, or None.
         refused: Why each case was refused.
-        worst: Names the worst case, as a sentence; empty where all are right.
     """
     alarms = alarm_lines(record)
-    first, *rest = [*alarms, *([worst] if worst else [])] or [""]
     # Where cases are the units, they are counted once.
     counts = {"cases": str(record.num_cases), f"{record.unit}s": str(record.num_units)}
     answers = TextTable(("answered by", "cases"), tuple((name, str(n)) for name, n in record.answers.items()))
@@ -345,7 +269,7 @@ def make_evaluation_page(
         kicker="Evaluation of a trained model on labelled cases",
         subtitle=summary_lines(record)[:1],
         opening=[
-            *([Banner("bad" if alarms else "warning", "LOOK FIRST", first, rest)] if first else []),
+            *([Banner("bad", "LOOK FIRST", alarms[0], alarms[1:])] if alarms else []),
             Banner("warning", "RESEARCH", RESEARCH, doubts),
             Tiles([*_list_numbers(record), *counts.items()]),
             *([Picture(images["roc"], "shrink")] if images["roc"] else []),

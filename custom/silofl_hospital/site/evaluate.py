@@ -2,7 +2,7 @@
 
 import argparse
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from glob import escape, glob
@@ -12,12 +12,11 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from silofl.base.errors import ConfigError, ExitCode, quote_value
+from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import fill_folder, is_free, write_json
 from silofl.base.options import make_console
 from silofl.base.schema import dump_record
 from silofl.base.settings import load_settings
-from silofl.core.findings import join_findings, name_findings
 from silofl.data.learnt import check_not_learnt, find_learnt, is_recorded
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.parts import Examples
@@ -25,7 +24,8 @@ from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
 from silofl.inference.cases_table import FILE as CASES
 from silofl.inference.cases_table import write_cases
-from silofl.inference.clinical import compare_answers, measure_evaluation, read_class_rows
+from silofl.inference.clinical import measure_evaluation, read_class_rows
+from silofl.inference.directory import read_fingerprint
 from silofl.inference.evaluated_cases import (
     EvaluatedCase,
     RefusedCase,
@@ -36,15 +36,13 @@ from silofl.inference.evaluated_cases import (
 )
 from silofl.inference.evaluation import FILE, Evaluation
 from silofl.inference.geometry import decide_labels
-from silofl.inference.prediction import call_case
 from silofl.inference.subgroups import People, list_having, measure_subgroups
 from silofl.inference.super_model import SuperModel
 from silofl.parts.checked_cast import checked_cast
 from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.case_pictures import find_largest_slice, show_plane
-from silofl.training.device import choose_device, set_threads
-from silofl_hospital.inference.opened import open_model
+from silofl.training.device import set_threads
 from silofl_hospital.report.evaluation_figures import roc_image, worst_image
 from silofl_hospital.report.evaluation_page import (
     RESEARCH,
@@ -58,22 +56,21 @@ from silofl_hospital.report.page import print_blocks, write_with_files
 from silofl_hospital.report.tables import print_lines
 
 PAGE, ALL = "evaluation.html", "all"
-TITLES = {
-    "classification": "its true class, and the answer with its probability",
-    "multilabel": "its true findings, and those of the answer",
-}
 # In the place of a site's name in site.yaml; a model's hospital is not asked which site it is.
 ANY_SITE = "anysite"
 # As many as can be read on a phone.
 MOST_PICTURES = 4
 STAYS = f"{FILE} names no case; all other files name some, and stay at the hospital."
-SEEN = "{} learnt from this very dataset.json: its training and validation cases are no test of it; give --part test"
-UNCHECKED = "whether {} learnt from these images could not be checked: {}"
+SEEN = (
+    "the model learnt from this very dataset.json: its training and validation cases are no test of it; give --part "
+    "test"
+)
+UNCHECKED = "whether the model learnt from these images could not be checked: {}"
 NO_RECORD = (
     "no record of run {} is here; where this hospital took part in it, name its site.yaml by --site-config, or give "
     "the model where the run left it"
 )
-LEARNT = "{} learnt from {} of these cases: they are no test of it; {}"
+LEARNT = "the model learnt from {} of these cases: they are no test of it; {}"
 NOT_DRAWN = "the label maps do not show {}: nothing here says how well the model finds it"
 
 
@@ -89,8 +86,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--out must be a new folder, not {out}, which holds something; name another")
     if options.cache and out.absolute() in (options.cache.absolute(), *options.cache.absolute().parents):
         raise ConfigError("--cache must be a folder outside of --out, which is written whole; name another")
-    model, fingerprint = _load_model(options.model, options.device)
-    other, other_fingerprint = _load_other(options.against, model, options.device) if options.against else (None, "")
+    model, fingerprint = SuperModel.load(options.model, options.device), read_fingerprint(options.model)
+    set_threads("auto")
     study = model.contents.study
     with ExitStack() as stack:
         # Decoded images are nobody's to keep, unless somebody says where.
@@ -99,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         if options.part == "test":
             check_not_learnt(_find_records(options.model, model, options.site_config), site.data, study)
         cases, refused = _answer_cases(model, site, console)
-        record = measure_evaluation(model, fingerprint, site, cases, options.specificity)
+        record = measure_evaluation(model, fingerprint, site, cases)
         if options.by:
             divided, least = site.divide(dict(options.by)), _read_least(options.site_config)
             unit_of = site.units.unit_of
@@ -107,17 +104,8 @@ def run(options: argparse.Namespace) -> int:
             people.may_tell(list_having(cases, study))
             found = measure_subgroups(cases, divided, people, study)
             record = replace(record, subgroups=found, least=least)
-        if other is not None:
-            # Prepared as the other model's study says.
-            same = _read_cases(options.data, other.contents.study, cache, options.part)
-            others, _ = _answer_cases(other, same, console)
-            against = compare_answers(cases, others, other_fingerprint, site.units, study)
-            record = replace(record, against=against)
         pictures = draw_worst_cases(model, site, cases)
-    models = {"the model": (options.model, model)}
-    models |= {"the model of --against": (options.against, other)} if other else {}
-    records = {name: _find_records(*one, options.site_config) for name, one in models.items()}
-    doubts = _list_doubts({name: (records[name], one) for name, (_, one) in models.items()}, site)
+    doubts = _list_doubts(_find_records(options.model, model, options.site_config), model, site)
     with fill_folder(out) as folder:
         write_json(folder / FILE, dump_record(record))
         write_cases(folder / CASES, cases, refused, record, model.contents)
@@ -126,26 +114,6 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print((out / FILE).read_text(), end="")
     return ExitCode.INCOMPLETE if refused else ExitCode.COMPLETE
-
-
-def _load_model(folder: Path, device: str) -> tuple[SuperModel, str]:
-    model, fingerprint = open_model(folder, choose_device(device))
-    set_threads("auto")
-    return model, fingerprint
-
-
-def _load_other(folder: Path, model: SuperModel, device: str) -> tuple[SuperModel, str]:
-    """Load the model that is compared with, which must answer the same question."""
-    other, fingerprint = _load_model(folder, device)
-    wanted, found = model.contents.study, other.contents.study
-    for key in ("task", "labels", "regions", "metric"):
-        ours, theirs = getattr(wanted, key), getattr(found, key)
-        if ours != theirs:
-            raise ConfigError(
-                f"--against must be a model with the {key} of MODEL, {quote_value(ours)}, not {quote_value(theirs)}; "
-                "name another"
-            )
-    return other, fingerprint
 
 
 def _answer_cases(
@@ -178,25 +146,22 @@ def _find_records(folder: Path, model: SuperModel, site_config: Path) -> list[Pa
     return found
 
 
-def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: SiteCases) -> list[str]:
+def _list_doubts(records: Sequence[Path], model: SuperModel, site: SiteCases) -> list[str]:
     """Return what must be known before a number is believed.
 
     Args:
-        models: Name in a sentence -> the folders that may say what the model learnt from, and the model.
+        records: The folders that may say what the model learnt from.
     """
     has_learnt, doubts, manifest = {*site.parts} != {"test"}, [], checked_cast(site.data.manifest, Manifest)
-    for name, (records, model) in models.items():
-        contents = model.contents
-        known = (contents.facts.get("data") or {}).values()
-        is_same = manifest.digest in [one.get("digest") for one in known]
-        if learnt := find_learnt(records, site.data, site.parts, contents.study):
-            remedy = "give --part test" if has_learnt else "take them out of test"
-            doubts.append(LEARNT.format(name, len(learnt), remedy))
-        elif has_learnt and is_same:
-            doubts.append(SEEN.format(name))
-        elif not is_same and not is_recorded(records):
-            run = contents.facts.get("run")
-            doubts.append(UNCHECKED.format(name, NO_RECORD.format(run) if run else "it does not name its run"))
+    contents = model.contents
+    is_same = manifest.digest in [data.get("digest") for data in (contents.facts.get("data") or {}).values()]
+    if learnt := find_learnt(records, site.data, site.parts, contents.study):
+        doubts.append(LEARNT.format(len(learnt), "give --part test" if has_learnt else "take them out of test"))
+    elif has_learnt and is_same:
+        doubts.append(SEEN)
+    elif not is_same and not is_recorded(records):
+        run = contents.facts.get("run")
+        doubts.append(UNCHECKED.format(NO_RECORD.format(run) if run else "it does not name its run"))
     if others := [name for number, name in manifest.labels.items() if number not in manifest.labels_annotated]:
         doubts.append(NOT_DRAWN.format(", ".join(others)))
     if site.units.name != "patient":
@@ -208,31 +173,12 @@ def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: 
 
 
 def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[EvaluatedCase]) -> list[CaseColumn]:
-    """Return pictures of the worst answers: the lowest values, or the surest wrong classes; right ones are none."""
+    """Return pictures of the label maps with the lowest values; right ones are none."""
+    if model.contents.study.task != "segmentation":
+        return []
     wrong = [one for one in cases if one.score.by_case.get(one.case, 1.0) < 1]
-    worst = sorted(wrong, key=lambda one: (_rank_case(one), one.case))[:MOST_PICTURES]
-    draw = _draw_class if model.contents.study.task != "segmentation" else _draw_label_map
-    return [draw(model, one, site.select(one.part, one.case)) for one in worst]
-
-
-def _rank_case(one: EvaluatedCase) -> float:
-    """Return the probability of the true class, or a segmentation's value; of findings the share of right ones."""
-    if one.score.is_multilabel:
-        return one.score.by_case[one.case]
-    known = [row[int(label)] for label, rows in one.score.probabilities_by_case.items() for row in rows.values()]
-    return float(np.mean(known)) if known else one.score.by_case[one.case]
-
-
-def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseColumn:
-    study, image = model.contents.study, np.asarray(case.images[0])[model.contents.study.data.shown]
-    plane = np.swapaxes(image[..., image.shape[-1] // 2], -1, -2) if case.has_volumes else image
-    (label, rows), *_ = one.score.probabilities_by_case.items()
-    read = call_case(np.array([rows[one.case]]), one.calling, study)
-    if study.is_multilabel:
-        title = f"{name_findings(int(label), study.labels)}: {join_findings(read['findings'])}"
-        return CaseColumn(title, one.case, plane)
-    said = study.labels[read["label"]]
-    return CaseColumn(f"{study.labels[int(label)]}: {said} {read['class_scores'][said]:.2f}", one.case, plane)
+    worst = sorted(wrong, key=lambda one: (one.score.by_case[one.case], one.case))[:MOST_PICTURES]
+    return [_draw_label_map(model, one, site.select(one.part, one.case)) for one in worst]
 
 
 def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseColumn:
@@ -260,26 +206,15 @@ def _write_page(
     study: Study,
 ) -> None:
     cases, refused = evaluated
-    maps = study.labels if record.is_segmentation else {}
     rows = None if record.is_segmentation else read_class_rows(cases, site.units.unit_of)
     images = {
         "roc": roc_image(rows.draw_rocs(study), record.scores) if rows else None,
-        "worst": worst_image(pictures, maps, TITLES.get(study.task, "")),
+        "worst": worst_image(pictures, study.labels),
     }
     reasons = [f"{one.case}: {one.reason}" for one in refused]
     name = checked_cast(site.data.manifest, Manifest).folder.resolve().name
-    page = make_evaluation_page(record, name, doubts, images, reasons, _name_worst(pictures, cases))
+    page = make_evaluation_page(record, name, doubts, images, reasons)
     write_with_files(path, page, ())
-
-
-def _name_worst(pictures: Sequence[CaseColumn], cases: Sequence[EvaluatedCase]) -> str:
-    """Return which case is worst, and where, as a sentence; empty without a wrong one."""
-    if not pictures:
-        return ""
-    worst = next(one for one in cases if one.case == pictures[0].case)
-    said = pictures[0].title if pictures[0].masks else pictures[0].title.replace(": ", ", answered ", 1)
-    where = "" if worst.worst_slice is None else f"; most wrong in slice {worst.worst_slice} of its file, from 0"
-    return f"Worst case: {worst.case}, {said}{where}"
 
 
 def _print_evaluation(
