@@ -24,8 +24,6 @@ from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe, StudyRecipe
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies import simulation
-from silofl_desk.studies.data_survey import survey_sites
-from silofl_desk.studies.new_study import write_new_study
 from silofl_desk.studies.simulation import copy_job, study_file
 
 from .studies.conftest import write_result
@@ -123,7 +121,7 @@ def test_a_pretrained_model_goes_with_the_job_and_is_checked_when_it_is_given(tm
     file.write_bytes(b"broken")
     with pytest.raises(ConfigError, match=r"f\.pt must hold the tensors .* save its state_dict.. with"):
         AdaFedRecipe("adafed_phantoms", preset="paper", pretrained=file)
-    with pytest.raises(ConfigError, match=r"^pretrained must go with .*, not harmofl_phantoms"):
+    with pytest.raises(ConfigError, match=r"^--pretrained must go with .*, not harmofl_phantoms"):
         HarmoFLRecipe(JOB, pretrained=file)
 
 
@@ -133,7 +131,7 @@ def test_weights_that_everybody_starts_from_go_with_the_job(start):
     assert study_file(recipe.folder).with_name("weights.pt").read_bytes() == file.read_bytes()
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert (recipe.study.model.weights_sha256, recipe.study.rounds) == (digest, 2)
-    with pytest.raises(ConfigError, match=r"^weights must be a file of weights, a bundle"):
+    with pytest.raises(ConfigError, match=r"^--weights must be a file of weights, a bundle"):
         StudyRecipe(JOB, weights=file.parent)
 
 
@@ -149,22 +147,10 @@ def test_a_recipes_wrong_arguments_are_refused(tmp_path):
 # --- the job
 
 
-def test_the_job_of_an_unchanged_study_is_exported_byte_by_byte_as_new_study_wrote_it(tmp_path, phantoms):
-    write_new_study(tmp_path / "jobs" / "mine", JOB, survey_sites(phantoms))
-    StudyRecipe(tmp_path / "jobs" / "mine").export(str(tmp_path / "out"))
-    wanted = files_of(tmp_path / "jobs" / "mine")
-    assert len(wanted) == 4 and files_of(tmp_path / "out" / "mine") == wanted
-
-
 def test_a_changed_job_is_exported_as_a_command_would_change_it(tmp_path):
     HarmoFLRecipe(JOB, rounds=3, alpha=0.2).export(str(tmp_path / "out"))
     copy_job(JOB, tmp_path / "wanted", {"rounds": 3, "algorithm.perturbation.alpha": 0.2})
     assert files_of(tmp_path / "out" / "harmofl_phantoms") == files_of(tmp_path / "wanted")
-
-
-def test_a_renamed_study_is_a_job_of_that_name(tmp_path):
-    StudyRecipe(JOB, changes={"name": "mine"}).export(str(tmp_path))
-    assert json.loads((tmp_path / "mine" / "meta.json").read_text())["name"] == "mine"
 
 
 def test_no_job_is_exported_over_another(tmp_path):
@@ -187,15 +173,11 @@ def test_what_nvflare_would_add_to_a_job_is_refused_and_not_left_out(tmp_path):
 # --- environments
 
 
-@pytest.mark.parametrize("environment", [{"clients": ["south", "north"]}, {"num_clients": 2}])
-def test_a_simulations_workspace_is_prepared_before_it_starts(tmp_path, phantoms, environment, capsys):
+def test_a_simulations_workspace_is_prepared_before_it_starts(tmp_path, phantoms):
     recipe = StudyRecipe(JOB, data=phantoms)
-    recipe.process_env(SimEnv(workspace_root=str(tmp_path), **environment))
-    local, linked = tmp_path / "harmofl_phantoms" / "local", tmp_path / "harmofl_phantoms-results" / "data"
-    assert yaml.safe_load((local / "site.yaml").read_text())["data"] == f"{linked}/{{site}}"
-    for name, site in {"north": "north", "south": "south", "site-1": "north", "site-2": "south"}.items():
-        assert (linked / name).samefile(phantoms / site)
-    assert ("site-1 is north, site-2 is south\n" in capsys.readouterr().out) == ("num_clients" in environment)
+    recipe.process_env(SimEnv(workspace_root=str(tmp_path), clients=["south", "north"]))
+    local = tmp_path / "harmofl_phantoms" / "local"
+    assert yaml.safe_load((local / "site.yaml").read_text())["data"] == f"{phantoms}/{{site}}"
     allowed = json.loads((local / "resources.json").read_text())["class_allow_list"]
     assert "silofl.flare.harmofl.HarmoFLExecutor" in allowed
 
@@ -203,50 +185,14 @@ def test_a_simulations_workspace_is_prepared_before_it_starts(tmp_path, phantoms
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
-        ({"num_clients": 3}, r"site 'site-3' of NVFlare must be among north, south, .* 2 that NVFlare has numbered"),
-        ({"clients": ["north", "soth"]}, r"site 'soth' of NVFlare must be among north, south"),
+        ({"num_clients": 3}, r"--sites must be among north, south, not 'site-1'"),
+        ({"clients": ["north", "soth"]}, r"--sites must be among north, south, not 'soth'"),
     ],
 )
 def test_a_simulation_of_unknown_sites_is_refused_before_it_starts(tmp_path, phantoms, environment, reason):
     with pytest.raises(ConfigError, match=reason):
         StudyRecipe(JOB, data=phantoms).execute(SimEnv(workspace_root=str(tmp_path / "runs"), **environment))
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "clients", "reason"),
-    [
-        ({"data": "none"}, None, r"^data must be a folder .*, not none"),
-        ({"cache": JOB / "meta.json"}, None, r"^cache must be a folder"),
-        ({}, ["north"], r"for one run with changes=\{\"federation.min_sites\": 1\}, or let more"),
-    ],
-)
-def test_a_sentence_names_a_recipes_arguments_and_no_option_of_a_command(
-    tmp_path, phantoms, arguments, clients, reason
-):
-    recipe = StudyRecipe(JOB, **{"data": phantoms, **arguments})
-    with pytest.raises(ConfigError, match=reason) as refusal:
-        recipe.process_env(SimEnv(clients=clients or ["north", "south"], workspace_root=str(tmp_path)))
-    assert "--" not in str(refusal.value)
-
-
-def test_a_job_with_code_names_the_argument_that_trusts_it(tmp_path, phantoms):
-    job = shutil.copytree(JOB, tmp_path / "job")
-    (job / "app" / "custom").mkdir()
-    (job / "app" / "custom" / "mine.py").touch()
-    environment = SimEnv(clients=["north", "south"], workspace_root=str(tmp_path))
-    with pytest.raises(ConfigError, match="then give trusts_code=True, or remove it"):
-        StudyRecipe(job, data=phantoms).process_env(environment)
-    StudyRecipe(job, data=phantoms, trusts_code=True).process_env(environment)
-
-
-def test_who_names_the_clients_may_have_other_folders_beside_their_data(tmp_path, phantoms):
-    data = shutil.copytree(phantoms, tmp_path / "data")
-    (data / "drafts").mkdir()
-    recipe = StudyRecipe(JOB, data=data)
-    with pytest.raises(ConfigError, match="not all but drafts; .* or name the sites that take part with clients$"):
-        recipe.process_env(SimEnv(num_clients=2, workspace_root=str(tmp_path)))
-    recipe.process_env(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path)))
 
 
 def test_a_job_that_no_network_takes_is_refused_before_it_is_submitted(tmp_path):
@@ -262,11 +208,8 @@ def test_a_recipe_says_what_hospitals_may_refuse_when_it_is_submitted(capsys):
     assert recipe.study.digest in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("is_verbose", [False, True])
-def test_a_simulation_prints_the_lines_of_the_command_or_nvflares_log(
-    tmp_path, phantoms, monkeypatch, capfd, is_verbose
-):
-    recipe = StudyRecipe(JOB, data=phantoms, verbose=is_verbose)
+def test_a_simulation_prints_the_lines_of_the_command(tmp_path, phantoms, monkeypatch, capfd):
+    recipe = StudyRecipe(JOB, data=phantoms)
     results = tmp_path / "harmofl_phantoms-results"
 
     def run(config, workspace, **options):
@@ -283,10 +226,9 @@ def test_a_simulation_prints_the_lines_of_the_command_or_nvflares_log(
     recipe.execute(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path)))
     out, log = capfd.readouterr().out, results / "log.txt"
     assert fed_job_config.subprocess is subprocess
-    assert ("a line of the log" in out) == is_verbose
-    assert is_verbose or log.read_text() == "a line of the log\n"
+    assert "a line of the log" not in out and log.read_text() == "a line of the log\n"
     lines = ("2 sites take part: north, south", "COMPLETE  harmofl_phantoms", f"silofl report {results / 'run-1'}")
-    assert [line in out for line in lines] == [not is_verbose] * 3
+    assert all(line in out for line in lines)
 
 
 # --- docs/python.md
@@ -343,20 +285,6 @@ def test_the_pages_job_is_submitted_with_the_leads_kit_and_its_download_read(fin
     assert (environment.startup_kit_location, environment.username) == ("kits/lead@hospital", "lead@hospital")
     assert job == "fedsm_phantoms" and names["recipe"].study.federation.min_sites == 3
     assert names["results"].values == {"north": 0.5}
-
-
-def test_the_ten_lines_beside_hello_pt_run_the_study_of_the_commands_above_them(finish, phantoms, tmp_path):
-    page = (JOBS / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    for site, new in (("north", "site-1"), ("south", "site-2")):
-        shutil.copytree(phantoms / site, tmp_path / "my-data" / new)
-    write_new_study(tmp_path / "my-study", None, survey_sites(tmp_path / "my-data"))
-    given = finish(SimEnv, "runs/my-study/server/simulate_job/silofl", "fedavg_masks")
-    names = carry_out(code)
-    ((environment, job),) = given
-    assert (environment.clients, job) == (["site-1", "site-2"], "my-study")
-    study = names["recipe"].study
-    assert (study.rounds, study.training.batch_size, study.training.learning_rate) == (2, 16, 0.01)
 
 
 def test_the_page_names_each_recipe_with_its_own_arguments():

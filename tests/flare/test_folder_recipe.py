@@ -2,13 +2,11 @@
 
 import json
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
-from nvflare.recipe import PocEnv, SimEnv, poc_env
-from nvflare.recipe.session_mgr import SessionManager
+from nvflare.recipe import PocEnv, SimEnv
 
-from silofl.base.files import read_json
+from silofl.base.errors import ConfigError
 from silofl_desk.flare.folder_recipe import FolderRecipe
 
 
@@ -24,10 +22,6 @@ class Recorded(FolderRecipe):
 
     def follow_simulation(self, workspace):
         return nullcontext()
-
-    def prepare_poc(self):
-        self.asked.append("prepare")
-        return 2
 
     def check_submission(self):
         self.asked.append("check")
@@ -49,36 +43,13 @@ def test_a_simulation_is_prepared_where_nvflare_will_run_it(recipe, tmp_path, mo
     assert run == [done.get_result()] == [str(tmp_path / "small")]
 
 
-def test_a_poc_is_prepared_once_its_kits_are_made_and_before_they_start(recipe, tmp_path, monkeypatch):
-    monkeypatch.setenv("NVFLARE_POC_WORKSPACE", str(tmp_path / "poc"))
-    step = recipe.asked.append
-
-    def provision(**options):
-        step("provision")
-
-    monkeypatch.setattr(poc_env, "prepare_poc_provision", provision)
-    monkeypatch.setattr(poc_env, "_start_poc", lambda **options: step("start"))
-    monkeypatch.setattr(poc_env, "time", SimpleNamespace(sleep=lambda seconds: None))
-    monkeypatch.setattr(PocEnv, "_get_admin_startup_kit_path", lambda env: "kit")
-
-    def submit(manager, job):
-        job.export_job(str(tmp_path / "submitted"))
-        step("submit")
-        return "1"
-
-    monkeypatch.setattr(SessionManager, "submit_job", submit)
-    recipe.run(PocEnv(num_clients=2))
-    assert recipe.asked == ["check", "provision", "prepare", "start", "submit"]
-    # Of a job that begins with the first site NVFlare would tell the second one nothing.
-    assert read_json(tmp_path / "submitted" / "small" / "meta.json") == {"name": "small", "min_clients": 2}
-    recipe.export(str(tmp_path / "out"))
-    assert read_json(tmp_path / "out" / "small" / "meta.json") == {"name": "small"}
-    # NVFlare's own recipes go on as before.
-    assert poc_env.prepare_poc_provision is provision
-
-
 def test_a_job_is_exported_as_its_folder_is_and_nothing_is_prepared_for_it(recipe, tmp_path):
     recipe.export(str(tmp_path / "out"), env=SimEnv(num_clients=2))
     assert recipe.asked == []
     assert json.loads((tmp_path / "out" / "small" / "meta.json").read_text()) == {"name": "small"}
     assert (tmp_path / "out" / "small" / "app" / "config").is_dir()
+
+
+def test_no_recipe_runs_in_a_poc(recipe):
+    with pytest.raises(ConfigError, match="does not run in PocEnv"):
+        recipe.process_env(PocEnv(num_clients=2))

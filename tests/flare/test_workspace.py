@@ -10,7 +10,7 @@ from silofl.base.errors import ConfigError
 from silofl.base.settings import load_settings
 from silofl.flare.components import GENERIC
 from silofl.setup.site import Server, Site
-from silofl_desk.flare.workspace import name_sites, other_classes, prepare_workspace, read_simulated_site
+from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*/app/config/config_fed_*.json"))
 SITE = Site(data="/data/{site}", state_dir="/state/{study}/{site}", device="cpu", has_progress=False)
@@ -95,9 +95,3 @@ def test_a_simulated_sites_settings_are_its_own_file_or_else_that_of_all(workspa
     assert read_simulated_site(workspace, "south") == SITE
     with pytest.raises(ConfigError, match="site.yaml must exist"):
         read_simulated_site(tmp_path, "north")
-
-
-def test_a_site_has_its_own_name_and_the_number_that_nvflare_gives_to_sites_without_names():
-    assert name_sites(("north", "south")) == {"north": "north", "south": "south", "site-1": "north", "site-2": "south"}
-    # Of sites that are called by numbers already, site-2 would be the data of site-1 a second time.
-    assert name_sites(("east", "site-1")) == {"east": "east", "site-1": "site-1"}

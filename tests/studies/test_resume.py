@@ -22,7 +22,7 @@ def test_a_run_that_another_command_holds_is_refused(refused, tmp_path, north_ph
     (run / "job").parent.mkdir()
     shutil.copytree(job(federation={"min_sites": 1}, guard=False), run / "job")
     (run / "run.json").write_text(json.dumps({"data": str(north_phantoms), "sites": ["north"], "threads": 1}))
-    read_data(load_study(study_file(run / "job")), Simulation(str(north_phantoms), ("north",), 1), run)
+    read_data(load_study(study_file(run / "job")), Simulation(str(north_phantoms), ("north",)), run)
     capsys.readouterr()
     with hold_lock(run / "lock.command"):
         assert "must not be in use" in refused("resume", run)

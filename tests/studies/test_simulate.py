@@ -10,14 +10,13 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-import yaml
 from rich.console import Console
 
 from silofl.base.errors import ConfigError
 from silofl.data.counts import digest_data
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE
-from silofl_desk.studies import prepare, shared_batchnorm, simulate
+from silofl_desk.studies import shared_batchnorm, simulate
 from silofl_desk.studies.simulation import Simulation, settle_job, study_file
 from silofl_hospital.report.page import Text, make_section
 
@@ -167,28 +166,9 @@ def test_simulate_names_what_must_be_given(refused, given, missing):
 
 
 @pytest.mark.parametrize("text", ["rounds", "=3", "rounds=", "training={a", "training={a: 1, a: 2}"])
-def test_a_setting_that_is_no_key_with_a_value_is_refused_and_threads_where_sites_take_turns(refused, text):
+def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
     error = refused("simulate", JOB, "--out", "run", "--set", text)
     assert f"--set must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
-    command = ["simulate", JOB, "--out", "run", "--alone", "--threads", "2"]
-    assert "--threads must not go with --alone" in refused(*command)
-
-
-def read_local(workspace, name):
-    return yaml.safe_load((workspace / "local" / name).read_text())
-
-
-def test_a_prepared_workspace_says_where_the_simulations_data_lie_and_where_its_results_go(tmp_path):
-    workspace, wanted = tmp_path / "workspace", Simulation(data="/data", sites=("north",), cache="/cache")
-    results = prepare.write_workspace(workspace, JOB, wanted)
-    site, server = (read_local(workspace, name) for name in ("site.yaml", "server.yaml"))
-    assert (site["cache_dir"], site["min_patients"]) == ("/cache", 0)
-    # NVFlare calls a site without a name site-1.
-    links = {name: os.readlink(site["data"].replace("{site}", name)) for name in ("north", "site-1")}
-    assert links == {"north": "/data/north", "site-1": "/data/north"}
-    assert site["state_dir"] == f"{results}/sites/{{site}}" and server["run_dir"] == f"{results}/{{run}}"
-    # The simulator deletes what lies in its workspace.
-    assert results == tmp_path / "workspace-results" and server["is_downloadable"]
 
 
 def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
@@ -199,11 +179,11 @@ def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
     Path("data").mkdir()
     run = ["simulate", JOB, "--data", "data", "--out", "run"]
     assert silofl(*run)[0] == 0
-    options = ["--rounds", 2, "--seed", 0, "--sites", "a,b", "--threads", 1, "--leave-out", "c"]
+    options = ["--rounds", 2, "--seed", 0, "--sites", "a,b", "--leave-out", "c"]
     assert silofl(*run, *options)[0] == 0
     assert seen == [
         (JOB, Path("run"), Simulation("data"), {}),
-        (JOB, Path("run"), Simulation("data", ("a", "b"), 1, "c"), {"rounds": 2, "seed": 0}),
+        (JOB, Path("run"), Simulation("data", ("a", "b"), "c"), {"rounds": 2, "seed": 0}),
     ]
 
 

@@ -83,20 +83,16 @@ def test_a_data_folder_without_sites_is_refused(refused_run, tmp_path, inside):
         (["--sites", "nort"], "must be among north, south, not 'nort' (did you mean 'north'?)"),
         (["--sites", "north,xyz"], "not 'xyz'\n"),
         (["--sites", "south,north,south"], "--sites must name each site once, not south,north,south"),
-        (["--threads", "3"], "the number of sites, 2, not 3"),
-        (["--sites", "north", "--threads", "2"], "the number of sites, 1, not 2"),
         (["--leave-out", "nort"], "--leave-out must be among north, south, not 'nort' (did you mean 'north'?)"),
         (["--leave-out", "coast"], "not 'coast'\n"),
         (["--leave-out", "north", "--sites", "north,south"], "must name a site that does not train, not 'north'"),
         (["--leave-out", "north", "--sites", "nort"], "--sites must be among north, south, not 'nort'"),
-        (["--leave-out", "north", "--threads", "2"], "the number of sites, 1, not 2"),
         (["--leave-out", "north"], "federation.min_sites must be at most 1"),
         (["--rounds", "0"], "--rounds must be a whole number of at least 1, not '0'"),
         (["--rounds", "x"], "--rounds must be a whole number of at least 1, not 'x'"),
         (["--rounds", ""], "not ''"),
         (["--rounds", "²"], "not '²'"),
         (["--seed", "-1"], "--seed must be a whole number of at least 0, not '-1'"),
-        (["--threads", "0"], "--threads must be a whole number of at least 1, not '0'"),
     ],
 )
 def test_what_cannot_run_is_refused_and_leaves_no_run_behind(refused_run, tmp_path, two_sites, options, reason):
@@ -111,17 +107,6 @@ def test_a_dot_in_a_sites_name_is_refused_but_with_alone(refused_run, two_sites)
     assert "must have no dot in NVFlare's simulator, not 'north.2'" in error and "silofl simulate --alone" in error
     _, simulation = settle_job(JOB, Simulation(data=str(two_sites), is_alone=True), {})
     assert simulation.sites == ("north.2", "south")
-
-
-@pytest.mark.parametrize("option", ["--data", "--out", "--cache"])
-@pytest.mark.parametrize(("name", "odd"), [("run{1}", "{1}"), ("run$HOME", "variable with $")])
-def test_a_path_in_which_a_sites_settings_would_fill_something_in_is_refused(
-    refused, tmp_path, two_sites, option, name, odd
-):
-    data = two_sites.rename(tmp_path / name) if option == "--data" else two_sites
-    given = {"--data": data, "--out": tmp_path / "run", option: tmp_path / name}
-    error = refused("simulate", JOB, *(word for pair in given.items() for word in pair))
-    assert f"must hold no {odd}, which the sites' settings would fill in" in error and name in error
 
 
 NO_MODELS = "must be of letters, digits, '.', '_' and '-', and not 'global' or 'selector', not {!r}"

@@ -29,7 +29,7 @@ from silofl.setup.extensions import list_allowed_extensions
 from silofl.setup.site import Server
 from silofl.study import STORED, Study, load_study
 from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
-from silofl_desk.options import check_backend, path_to_text, read_changes
+from silofl_desk.options import path_to_text, read_changes
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.sentences import changes_sentence
@@ -62,11 +62,9 @@ ENDING_S = 15.0
 
 def run(options: argparse.Namespace) -> int:
     """Run a job from its first round and return the exit code."""
-    check_backend(options)
     wanted = Simulation(
         data=path_to_text(options.data),
         sites=tuple(options.sites),
-        threads=options.threads,
         left_out=options.leave_out,
         pretrained=path_to_text(options.pretrained),
         weights=path_to_text(options.weights and find_weights_file(options.weights)),
@@ -94,7 +92,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
     Args:
         job: An NVFlare job folder with ``app/config/study.yaml``.
         run: Folder of the run; must be new or empty.
-        wanted: Data, sites and threads.
+        wanted: Data and sites.
         changes: Dotted key -> value, changed in this run's copy of the job.
         console: Shows rounds and results.
 
@@ -252,7 +250,7 @@ def _run_prepared_job(
                 return _conclude_run(run, simulation, study, console)
             with whole_path(run.resolve()) as place:
                 folders = {"job_folder": job.name, "workspace": workspace.name, "log": "log.txt"}
-                arguments = {"clients": ",".join(simulation.sites), "threads": simulation.threads}
+                arguments = {"clients": ",".join(simulation.sites), "threads": len(simulation.sites)}
                 simulator.tell(json.dumps(arguments | {key: str(place / name) for key, name in folders.items()}))
                 with _followed(simulator, lines):
                     return _conclude_run(run, simulation, study, console)
