@@ -14,8 +14,6 @@ from silofl.base.errors import ConfigError, ExitCode, make_printable
 from silofl.base.files import copy_folder, write_text
 from silofl.base.options import make_console
 from silofl.base.settings import dump_yaml, parse, read_yaml
-from silofl.core.algorithm_option import AlgorithmOption
-from silofl.core.gain import describe_few_units
 from silofl.core.presets import find_recipe
 from silofl.core.training_end import LEAST_RISE, PATIENCE
 from silofl.data.inventory import measure_grid
@@ -25,8 +23,6 @@ from silofl.models.weights import SUFFIXES
 from silofl.study import Study, load_study
 from silofl.study.sections import FITTING, CardSettings
 from silofl_desk.studies.data_survey import FirstImage, Survey, survey_sites
-from silofl_desk.studies.reference import study_keys
-from silofl_desk.studies.shared_batchnorm import ALL, Seen, list_batchnorm_cautions
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
 from silofl_desk.studies.survey_rules import Surveyed, choose_patch, choose_spacing, choose_window, read_survey
 
@@ -36,8 +32,6 @@ LEAST_SIDE = {"unet": 32, "densenet121": 32, "lenet5": 16, "alexnet": 64}
 LEAST_SELECTOR_SIDE = 32
 # The most rounds of a study whose training ends by itself.
 MOST_ROUNDS = 200
-# Where the algorithm takes a rule, which a lead may choose by taking away the first mark.
-ROBUST = "  # robust: clipped  # one bad site moves the model little; one with far more patients counts less"
 # What only the lead knows.
 CARD = [
     "",
@@ -86,12 +80,7 @@ def run(options: argparse.Namespace) -> int:
     if not {*study.federation.named} <= {*found.sites}:
         # A simulation is of the sites whose data are here.
         data += " --set federation.sites=null"
-    asked = f"--sites {len(study.federation.named or found.sites)}{_estimate_options(study, found)}"
-    console.print(f"  silofl estimate {target} {asked}", markup=False)
-    # It pools all sites of a folder.
-    if study.recipe.needs_pretrained and not is_one:
-        console.print(f"  silofl pretrain {target} --data {data} --out f.pt", markup=False)
-        data += " --pretrained f.pt"
+    console.print(f"  silofl estimate {target} --sites {len(study.federation.named or found.sites)}", markup=False)
     if not is_one:
         console.print(f"  silofl tune {target} --data {data}", markup=False)
     console.print(f"  silofl simulate {target} --data {data} --out RUN --alone", markup=False)
@@ -108,17 +97,7 @@ def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
         name, share = found.most_frequent
         yield f"{share:.0%} of the training cases are {name}: metric {study.metric}, training.sampler balanced"
 
-    def find_images() -> dict[str, list[Seen]]:
-        found_images: dict[str, list[Seen]] = {}
-        for one in found.samples:
-            record, group = one.record, str(one.record.label) if study.task == "classification" else ALL
-            images = prepare_image(one.source, study)
-            found_images.setdefault(one.site, []).extend((group, record.patient or record.case, i) for i in images)
-        return found_images
-
-    cautions = [*study.cautions, *list_batchnorm_cautions(study, find_images)]
-    cautions += describe_few_units(found.tested) if study.is_guarded else []
-    yield from (f"CAUTION  {sentence}" for sentence in cautions)
+    yield from (f"CAUTION  {sentence}" for sentence in study.cautions)
 
 
 def _describe_cut(study: Study, found: Survey) -> str:
@@ -132,15 +111,6 @@ def _describe_cut(study: Study, found: Survey) -> str:
     elif is_whole:
         why = "a class is the whole volume's"
     return f"{'3D volumes' if is_whole else '2D slices of the volumes'} ({why})"
-
-
-def _estimate_options(study: Study, found: Survey) -> str:
-    """Return the option of ``silofl estimate`` for the size of images, where the study leaves it open."""
-    is_resized = any(step.name == "Resize" for step in study.data.transforms)
-    if found.kind == "windows" or study.data.dimensions == 3 or is_resized:
-        return ""
-    height, width = _measure_plane(found.samples[0], study)
-    return f" --image-size {height}x{width}"
 
 
 def write_new_study(
@@ -193,10 +163,7 @@ def write_new_study(
     study.recipe.check_images(study, (), found.missing)
     # A pretrained model stays behind, and so do weights: they know the other job's data.
     copy_folder(job, target, *(f"*{suffix}" for suffix in SUFFIXES))
-    write_text(
-        study_file(target),
-        _study_text(values, comments, job, found, [type(one) for one in study.recipe.options]),
-    )
+    write_text(study_file(target), _study_text(values, comments, job, found))
     fit_meta(target, study, ("name", "federation.min_sites", "federation.sites"))
     if algorithm:
         fit_configurations(target, study)
@@ -268,7 +235,7 @@ def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: s
         comments["metric"] = "mean over the findings; accuracy is high where none is found"
     comments |= {"regions": f"as in {where}: these unions of labels are scored"} if found.regions else {}
     comments |= _fit_channels(values, found, where)
-    comments |= _fit_intensity(values["data"], found)
+    _fit_intensity(values["data"], found)
     return comments | _fit_geometry(values, template, found) | _fit_classes(values, found)
 
 
@@ -351,12 +318,10 @@ def _fit_channels(values: dict[str, Any], found: Survey, where: str) -> dict[str
     return comments
 
 
-def _fit_intensity(settings: dict[str, Any], found: Survey) -> dict[str, str]:
-    is_picture, faint = found.kind == "pictures", found.faint
-    if settings.get("intensity", "dtype") != "dtype" or (found.is_integer and is_picture and not faint):
-        return {}
-    settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
-    return {"data.intensity": faint} if is_picture and faint else {}
+def _fit_intensity(settings: dict[str, Any], found: Survey) -> None:
+    """Scale by the values themselves where the range of the files' type says little of them."""
+    if settings.get("intensity", "dtype") == "dtype" and not (found.kind == "pictures" and found.has_bytes):
+        settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
 
 
 def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> dict[str, str]:
@@ -445,15 +410,10 @@ def _least_side(study: Study) -> int:
     return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.selector else 1)
 
 
-def _study_text(
-    values: Mapping[str, Any],
-    comments: Mapping[str, str],
-    job: Path,
-    found: Survey,
-    answers: Sequence[type[AlgorithmOption]],
-) -> str:
-    """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
-    remarks = {**list_key_choices(found.task, answers), **comments}
+def _study_text(values: Mapping[str, Any], comments: Mapping[str, str], job: Path, found: Survey) -> str:
+    """Return a study.yaml with a remark at each key whose values depend on the task or that was taken from the data."""
+    choices = {key: ", ".join(names) for key, names in FITTING[found.task].items()}
+    remarks = {**choices, **comments}
     size = "data.patches" if values["data"].get("patches") else "the size of the images in data.transforms"
     lines = [
         f"# {values['name']}, based on {make_printable(job.resolve().name)}. silofl schema study explains every key.",
@@ -461,21 +421,9 @@ def _study_text(
         "",
     ]
     lines += section_lines(values, remarks)
-    if _takes_robust(values):
-        lines.insert(lines.index("algorithm:") + 1, ROBUST)
     if "card" not in values:
         lines += CARD
     return "\n".join(lines) + "\n"
-
-
-def _takes_robust(values: Mapping[str, Any]) -> bool:
-    """Return whether a study without a robust rule may have one."""
-    algorithm = values["algorithm"]
-    try:
-        parse(Study, {**values, "algorithm": {"robust": "clipped", **algorithm}}, "the new study.yaml")
-    except ConfigError:
-        return False
-    return "robust" not in algorithm
 
 
 def section_lines(
@@ -492,12 +440,6 @@ def section_lines(
         else:
             lines += _yaml_lines(written, value, remarks.get(prefix + key))
     return lines
-
-
-def list_key_choices(task: str, answers: Sequence[type[AlgorithmOption]]) -> dict[str, str]:
-    """Return dotted key -> its possible values, of keys with named values."""
-    named = {key.name: key.values.replace("`", "") for key in study_keys(answers) if key.values.startswith("`")}
-    return named | {key: ", ".join(values) for key, values in FITTING[task].items()}
 
 
 def _yaml_lines(key: str, value: object, remark: str | None) -> list[str]:
