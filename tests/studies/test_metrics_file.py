@@ -6,7 +6,6 @@ from dataclasses import replace
 from silofl.federation.ledger import Round
 from silofl.flare.in_flight import InFlight
 from silofl.training.site_score import SiteScore
-from silofl_desk.flare.lead import UNTRIED
 from silofl_desk.studies.metrics_file import HELP, format_metrics, write_metrics
 from silofl_desk.studies.watched import Watched
 
@@ -65,12 +64,6 @@ def test_rounds_scores_bytes_and_second_machines_are_as_watched():
     assert found["job_ended", ""] == found["job_failed", ""] == 0
 
 
-def test_a_job_that_the_server_does_not_try_to_start_is_a_number():
-    for queue, untried in (("running: nothing", 0), (f"running: nothing; {UNTRIED}", 1)):
-        waiting = replace(SEEN, status="SUBMITTED", run=None, ledger=[], in_flight=None, queue=queue)
-        assert numbers_of(waiting)["job_untried", ""] == untried
-
-
 def test_a_job_that_has_ended_has_no_round_and_nobody_is_missing():
     for status, failed in (("FINISHED:COMPLETED", 0), ("FINISHED:ABORTED", 1)):
         found = numbers_of(replace(SEEN, status=status, has_ended=True))
@@ -80,7 +73,7 @@ def test_a_job_that_has_ended_has_no_round_and_nobody_is_missing():
 
 def test_a_job_that_waits_says_no_more_than_that():
     waiting = replace(SEEN, status="SUBMITTED", run=None, ledger=[], in_flight=None, heard={}, second_machines={})
-    assert {name for name, _ in numbers_of(waiting)} == {"written_seconds", "job_ended", "job_failed", "job_untried"}
+    assert {name for name, _ in numbers_of(waiting)} == {"written_seconds", "job_ended", "job_failed"}
 
 
 def test_the_file_is_whole_for_other_accounts_and_nothing_else_is_left(tmp_path):

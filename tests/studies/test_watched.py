@@ -36,12 +36,6 @@ def test_each_site_has_its_last_round_and_its_newest_numbers():
     )
 
 
-def test_a_site_that_joined_another_round_was_not_asked_in_this_one():
-    joined = record(1, asked=[*SITES, "new"], answered=SITES, late=["new"])
-    assert [row[1] for row in sites_table(watched(joined)).rows] == ["answered", "late", "answered"]
-    assert dict(row[:2] for row in sites_table(watched(joined, record(2))).rows)["new"] == "not asked"
-
-
 def test_the_line_says_how_far_the_job_is():
     # two rounds of 3 s are left
     assert status_line(watched(FIRST, SECOND)) == "small is RUNNING; 2 of 4 rounds, about 6.0 s left"

@@ -8,7 +8,6 @@ from pathlib import Path
 from silofl.base.files import write_text
 from silofl.federation.round_line import typical_seconds
 from silofl.parts.task import TRAIN
-from silofl_desk.flare.lead import UNTRIED
 from silofl_desk.studies.watched import COMPLETED, Watched
 
 # Name, without the silofl_ that all have -> what it says. All are gauges: a job that goes on counts anew.
@@ -16,7 +15,6 @@ HELP = {
     "written_seconds": "When this was written, in seconds since 1970",
     "job_ended": "1 once the job has ended",
     "job_failed": "1 once the job has ended otherwise than completed",
-    "job_untried": "1 for a job that the server has not tried to start for a minute",
     "rounds_finished": "Finished rounds of the run",
     "rounds_planned": "All rounds of the study",
     "round_age_seconds": "Time since the round in flight began",
@@ -62,7 +60,6 @@ def _list_samples(watched: Watched) -> Iterator[tuple[str, Mapping[str, str], fl
     yield "written_seconds", {}, int(time.time())
     yield "job_ended", {}, watched.has_ended
     yield "job_failed", {}, watched.has_ended and watched.status != COMPLETED
-    yield "job_untried", {}, UNTRIED in watched.queue
     task = watched.in_flight
     if watched.run is not None:
         yield "rounds_finished", {}, len(watched.ledger)

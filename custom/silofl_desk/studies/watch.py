@@ -84,9 +84,8 @@ class WatchedJob:
             ConfigError: The server knows no such job, or does not let this person ask for its rounds.
             TrainingError: The server cannot be reached.
         """
-        status, progress = self.lead.find(self.job), self._progress
-        if status is None:
-            raise ConfigError(f"JOB must be one that the server knows, not {self.job}; nvflare job list shows them")
+        status, details = self.lead.status(self.job)
+        progress = self._progress
         if status == RUNNING:
             self.lead.update(self.job, progress)
             if not progress.may_ask:
@@ -111,7 +110,7 @@ class WatchedJob:
             in_flight=progress.in_flight,
             heard=self.lead.last_heard() if progress.in_flight else {},
             second_machines=self._second_machines,
-            queue=self.lead.describe_queue(self.job) if status == SUBMITTED else "",
+            queue=details if status == SUBMITTED else "",
         )
 
 
