@@ -95,7 +95,7 @@ def test_prometheus_asks_the_exporter_where_it_listens():
 
 def test_the_alerts_ask_for_nothing_that_is_not_written_and_each_says_what_to_do():
     asked = {name for rule in RULES for name in re.findall(r"\bsilofl_(\w+)", rule["expr"])}
-    assert asked <= HELP.keys() and len(RULES) == 5
+    assert asked <= HELP.keys() and len(RULES) == 4
     assert all("{{ $labels.study }}" in rule["annotations"]["summary"] for rule in RULES)
 
 
