@@ -76,12 +76,6 @@ def test_a_place_or_a_share_that_cannot_be_is_refused(windows, job, tmp_path, ou
         pretrain(job, tmp_path / out, Simulation(str(windows)), {}, share, 1, Console(quiet=True))
 
 
-def test_a_study_without_its_pretrained_model_is_refused_before_any_round(windows, job):
-    study, simulation = settle_job(job, Simulation(str(windows)), {})
-    with pytest.raises(ConfigError, match="with silofl pretrain, then put it there or give --pretrained$"):
-        check_pretrained(job, study, simulation)
-
-
 def test_a_pretrained_model_that_would_do_nothing_is_refused(windows, write_windows_job):
     job = write_windows_job("adafed_activity", {"name": "fedbn"})
     study, simulation = settle_job(job, Simulation(str(windows), pretrained="f.pt"), {})

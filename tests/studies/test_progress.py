@@ -1,7 +1,6 @@
 import io
 import json
 import os
-import re
 import threading
 import time
 
@@ -56,20 +55,6 @@ def lines(tmp_path):
     return found
 
 
-def test_after_the_last_round_each_task_of_the_sites_gets_a_line(lines, tmp_path):
-    lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
-    for phase in ("train 4", "validate 4", "test 3", "guard_choose 3", "guard_choose 3", "collect_all 3"):
-        (tmp_path / PHASE).write_text(f"{phase} 1")
-        lines.print_phase()
-    # training has the lines of its rounds
-    assert lines.text() == [
-        "validating the models of round 4",
-        "testing the models of round 3",
-        "choosing what each site keeps",
-        "task of the sites: collect all",
-    ]
-
-
 def test_a_long_round_is_never_silent_and_shows_its_steps(lines, tmp_path, monkeypatch):
     lines.print_phase()
     (tmp_path / PHASE).write_text("train 2 1")
@@ -108,20 +93,6 @@ def test_an_own_model_that_goes_on_has_a_line_with_its_round_and_the_time_since_
     assert last == f"training the own model: round {number} of at most {most}, 2.0 min so far"
 
 
-def test_sites_whose_own_models_have_ended_are_not_said_to_train_them_but_a_long_first_round_is(
-    tmp_path, monkeypatch, lines
-):
-    lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
-    for phase in ("guard_train 4 1", "guard_choose 4 1"):
-        (tmp_path / PHASE).write_text(phase)
-        lines.print_phase()
-    assert lines.text() == ["choosing what each site keeps"]
-    monkeypatch.setattr(progress, "QUIET_S", 0.0)
-    (tmp_path / PHASE).write_text("guard_train 4 1")
-    lines.print_phase()
-    assert lines.text()[-1].startswith("training the own model: round 5 of at most 200, ")
-
-
 def test_a_finished_round_is_told_before_the_task_that_follows_it(lines, tmp_path):
     finished = [record(number, 2.0) for number in (1, 2, 3, 4)]
     (tmp_path / "ledger.json").write_text(json.dumps(dump_record(finished)))
@@ -136,13 +107,6 @@ def test_the_start_of_the_sites_is_not_silent_and_an_earlier_starts_task_is_not_
     console = Console(record=True, width=300, file=io.StringIO())
     RoundLines(parse(Study, STUDY, "study.yaml"), tmp_path, console).print_phase()
     assert console.export_text().startswith("starting the sites: ")
-
-
-def test_an_announced_phase_is_said_at_its_start_and_with_its_time_at_its_end():
-    console = Console(record=True, width=300, file=io.StringIO())
-    with announce("writing the report", console):
-        assert console.export_text(clear=False) == "writing the report ... "
-    assert re.fullmatch(r"writing the report \.\.\. \d+\.\d s\n", console.export_text())
 
 
 def test_a_phase_that_goes_on_and_on_takes_a_new_line_before_100_columns(monkeypatch):

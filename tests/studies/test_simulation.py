@@ -9,7 +9,7 @@ from silofl.base.errors import ConfigError
 from silofl.core.presets import algorithm_names, load_presets
 from silofl.core.recipe import PRESET_NAMES
 from silofl.study import load_study
-from silofl_desk.phantoms.phantoms import FEWEST_PATIENTS, PATIENTS, make_phantoms
+from silofl_desk.phantoms.phantoms import PATIENTS, make_phantoms
 from silofl_desk.studies.simulation import (
     Simulation,
     apply_changes,
@@ -60,7 +60,7 @@ def test_a_data_folder_that_is_not_there_is_refused(refused_run, tmp_path):
 )
 def test_the_hospitals_that_suit_a_study_are_made_at_first_use(tmp_path, monkeypatch, job, folder, sites):
     monkeypatch.chdir(tmp_path)
-    small = partial(make_phantoms, patients=dict.fromkeys(PATIENTS, FEWEST_PATIENTS))
+    small = partial(make_phantoms, patients=dict.fromkeys(PATIENTS, 6))
     monkeypatch.setattr("silofl_desk.studies.simulation.make_phantoms", small)
     monkeypatch.setattr("silofl_desk.phantoms.stains.PATCHES", 2)
     _, simulation = settle_job(JOB.with_name(job), Simulation(), {})

@@ -77,7 +77,6 @@ RECIPES = {
     },
     "half, with an amplitude": {"name": "harmofl", "precision": "float16"},
     "half, but for running statistics": {"name": "adafed", "preset": "paper", "precision": "float16"},
-    **{one["name"]: one for options in LIKE.values() for one in options},
 }
 
 

@@ -31,13 +31,6 @@ def test_a_file_is_itself_and_folders_have_their_one_model(tmp_path, model):
     assert find_weights_file(plain) == plain and find_weights_file(tmp_path / "run") == run
 
 
-def test_a_bundle_gives_its_model_and_nothing_of_its_configs_is_read(tmp_path, model):
-    path = model("bundle", "models", "model.pt")
-    (tmp_path / "bundle" / "configs").mkdir()
-    (tmp_path / "bundle" / "configs" / "inference.json").write_text('{"a": "$print(1)"')
-    assert find_weights_file(tmp_path / "bundle") == path
-
-
 def test_a_run_of_several_models_is_refused_with_the_name_of_one(tmp_path, model):
     model("run", "model", "best-north.pt"), model("run", "model", "best-south.pt")
     with pytest.raises(ConfigError, match=r"which has 2 files of models; name one of them, as .*model/best-north\.pt"):
@@ -89,10 +82,3 @@ def test_a_simulation_and_an_estimate_say_what_is_from_the_file(silofl, phantoms
     assert sentence in silofl("estimate", job, *arguments)[1]
     study_file(job).with_name("weights.pt").write_bytes(b"another")
     assert "weights.pt must have the SHA-256 of model.weights_sha256" in silofl("estimate", job, *arguments)[2]
-
-
-def test_every_row_of_a_comparison_without_a_pretrained_model_starts_from_the_weights(silofl, model, monkeypatch):
-    seen = []
-    monkeypatch.setattr("silofl_desk.studies.compare.compare", lambda asked, *rest: seen.append(asked) or 0)
-    silofl("compare", JOB, "--out", "new", "--weights", model("w.pt"))
-    assert seen[0].weights == str(model("w.pt"))
