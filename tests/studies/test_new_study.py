@@ -66,11 +66,10 @@ def new_study(silofl, tmp_path):
 
 
 def test_hospitals_are_named_and_the_job_goes_to_them_alone(new_study, pictures, tmp_path, refused):
-    study, file, out = new_study(None, pictures, "own", "--sites", "west,north,south")
+    study, _, out = new_study(None, pictures, "own", "--sites", "west,north,south")
     meta = json.loads((tmp_path / "own" / "meta.json").read_text())
     assert study.federation.sites == ("north", "south", "west")
     assert meta["deploy_map"] == {"app": ["server", "north", "south", "west"]} and meta["min_clients"] == 2
-    assert "  sites: [north, south, west]  # the names of their kits" in file.read_text()
     # What is said of how to go on works with the sites whose data are here.
     assert f"tune {tmp_path}/own --data {pictures} --set federation.sites=null\n" in out and "--sites 3" in out
     run = ("simulate", tmp_path / "own", "--data", pictures, "--out", tmp_path / "run")
@@ -100,9 +99,7 @@ def test_a_job_is_written_for_the_data(new_study, pictures, tmp_path):
     # The paper's settings are without the guard, own data are with it.
     assert study.guard and not template.guard
     assert json.loads((target / "meta.json").read_text())["name"] == "own"
-    text = file.read_text()
-    assert "transforms:  # the first images measure 30 x 40 to 50 x 60" in text
-    assert "# densenet121, lenet5, alexnet, activity_cnn\n" in text and "The authors" not in text
+    assert "The authors" not in file.read_text()
     files = {path.relative_to(job) for path in job.rglob("*")}
     assert {path.relative_to(target) for path in target.rglob("*")} == files
 
@@ -163,10 +160,7 @@ def test_regions_of_the_data_are_those_of_the_study(new_study, stains):
     for site in ("clinic", "ward"):
         regions = {"disc: all": [1, 2], "cup": [2]}
         change_json(stains / site / "dataset.json", labels={"1": "rim", "2": "cup"}, regions=regions)
-    study, file, _ = new_study("harmofl_nuclei", stains)
-    assert study.regions == {"disc: all": (1, 2), "cup": (2,)}
-    keys = [line.partition(":")[0] for line in file.read_text().splitlines()]
-    assert keys[keys.index("labels") + 1] == "regions"
+    assert new_study("harmofl_nuclei", stains)[0].regions == {"disc: all": (1, 2), "cup": (2,)}
 
 
 def test_regions_of_the_job_are_left_out_for_other_labels(new_study, phantoms, tmp_path):
@@ -235,7 +229,7 @@ def test_a_place_a_name_or_an_algorithm_that_cannot_be_is_refused(refused, pictu
     ],
 )
 def test_a_size_is_chosen_where_images_need_one(job, sizes, wanted):
-    transforms, _ = _choose_resize(np.array(sizes), load_study(study_file(JOBS / job)))
+    transforms = _choose_resize(np.array(sizes), load_study(study_file(JOBS / job)))
     assert transforms == ([] if wanted is None else [{"Resize": {"spatial_size": wanted}}])
 
 
@@ -317,7 +311,7 @@ def test_a_survey_gives_spacing_patch_and_window_as_numbers(new_study, silofl, t
         change_json(path, channel_names=["CT"], training=records["training"], test=records["test"])
     code, out, _ = silofl("survey", data, "--json")
     (tmp_path / "survey.json").write_text(out)
-    study, file, _ = new_study(None, data, "own", "--survey", tmp_path / "survey.json")
+    study, *_ = new_study(None, data, "own", "--survey", tmp_path / "survey.json")
     assert code == 0 and study.data.volume_transforms[1].options == {"pixdim": [2, 2, 5]}
     # 40 x 36 x 24 voxels, in multiples of 16.
     assert study.data.patches.size == (48, 48, 32) and study.data.intensity == "raw"
@@ -325,7 +319,6 @@ def test_a_survey_gives_spacing_patch_and_window_as_numbers(new_study, silofl, t
     # The labelled voxels are even from 0 to 900.
     assert scale.name == "ScaleIntensityRange"
     assert (scale.options["a_min"], scale.options["a_max"]) == pytest.approx((0, 900), abs=16)
-    assert "# the spacing is the median of the surveyed hospitals, in mm" in file.read_text()
 
 
 WITH_CLASSES = [("classes", name) for name in algorithm_names()]
@@ -333,12 +326,11 @@ WITH_CLASSES = [("classes", name) for name in algorithm_names()]
 
 @pytest.mark.parametrize(("task", "name"), [*WITH_CLASSES, ("masks", "adafed"), ("masks", "moon")])
 def test_any_algorithm_may_take_the_jobs_place_with_what_it_needs(new_study, pictures, stains, tmp_path, name, task):
-    data, usual = stains if task == "masks" else pictures, load_study(study_file(JOBS / f"fedavg_{task}")).training
-    study, file, _ = new_study(None, data, "own", "--algorithm", name)
+    data = stains if task == "masks" else pictures
+    study, *_ = new_study(None, data, "own", "--algorithm", name)
     assert (study.algorithm.name, study.algorithm.preset) == (name, "recommended")
     needs_batchnorm = name in ("adafed", "fedbn", "harmofl")
     assert study.model.normalization == ("batch" if needs_batchnorm else "group") and not study.cautions
-    assert (f"# as {name} needs" in file.read_text()) == (needs_batchnorm or study.training != usual)
     settle_job(tmp_path / "own", Simulation(str(data), pretrained="f.pt"), {})
 
 
@@ -350,12 +342,11 @@ def test_a_class_with_most_cases_does_not_decide_alone(new_study, pictures, rare
         content = json.loads(path.read_text())
         training = [content["training"][0] | {"label": int(next(number) < rare)} for _ in range(10)]
         path.write_text(json.dumps(content | {"training": training}))
-    study, file, out = new_study(None, pictures)
+    study, _, out = new_study(None, pictures)
     wanted = ("balanced_accuracy", "balanced") if is_balanced else ("accuracy", "shuffled")
     assert (study.metric, study.training.sampler) == wanted
     said = "75% of the training cases are no: never: metric balanced_accuracy, training.sampler balanced"
     assert (said in out) == is_balanced
-    assert ("sampler: balanced  # 75% of the training cases are" in file.read_text()) == is_balanced
 
 
 def test_a_job_that_cuts_volumes_otherwise_than_suits_them_is_told_so(new_study, phantoms):
@@ -370,14 +361,11 @@ def add_validation(data):
         change_json(path, training=training, validation=[last])
 
 
-def test_a_new_study_trains_until_nothing_rises_and_says_so_beside_its_keys(new_study, pictures):
+def test_a_new_study_trains_until_nothing_rises(new_study, pictures):
     add_validation(pictures)
-    study, file, out = new_study(None, pictures)
+    study, _, out = new_study(None, pictures)
     assert (study.rounds, study.federation.patience, study.training.schedule) == (200, 10, "constant")
-    text = file.read_text()
-    assert "rounds: 200  # the most; training ends earlier by federation.patience\n" in text
-    assert "  patience: 10  # training ends when none of so many rounds raised validation by more than 0.005\n" in text
-    assert "no verdict" not in out and "Think first about rounds" not in text
+    assert "no verdict" not in out
 
 
 PRIVATE = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}}
@@ -397,8 +385,8 @@ PRIVATE = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}}
 )
 def test_a_study_whose_rounds_depend_on_their_number_keeps_them(new_study, pictures, tmp_path, changes, options):
     add_validation(pictures)
-    study, file, _ = new_study(write_template(tmp_path, "fedavg_classes", **changes), pictures, "own", *options)
-    assert (study.rounds, study.federation.patience) == (25, None) and "the most" not in file.read_text()
+    study, *_ = new_study(write_template(tmp_path, "fedavg_classes", **changes), pictures, "own", *options)
+    assert (study.rounds, study.federation.patience) == (25, None)
 
 
 def test_a_study_without_validation_keeps_its_rounds_which_nothing_would_end(new_study, pictures):
