@@ -120,7 +120,10 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"data": {"split_unit": "recording"}}, "data.split_unit must be .*did you mean 'recordings'"),
         ({"name": "a/b"}, "name must be letters, digits"),
         ({"training": {"betas": [0.9, 1.0]}}, "training.betas.1 must be less than 1"),
-        ({"algorithm": {"name": "fedavg", "perturbation": {}}}, "perturbation must go with an answer of harmofl"),
+        (
+            {"algorithm": {"name": "fedavg", "perturbation": {}}},
+            "a key of algorithm must be one of .*, not 'perturbation'",
+        ),
         # what does not fit together
         ({"labels": {2: "a"}}, r"labels must be numbered \[1\] for segmentation, not \[2\]"),
         ({"labels": {}}, "labels must"),

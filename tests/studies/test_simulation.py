@@ -250,7 +250,7 @@ def test_an_unknown_key_is_answered_with_the_nearest_whole_one(key, nearest):
         ("training.learning_rate.now", 1, "training.learning_rate must be a valid number"),
         ("rounds", "many", "rounds must be a valid integer"),
         ("labels.2", 5, "labels.2 must be a text, not 5"),
-        ("algorithm.perturbation.alpha", 0.1, "perturbation must go with an answer of harmofl"),
+        ("algorithm.perturbation.alpha", 0.1, "a key of algorithm must be one of .*, not 'perturbation'"),
     ],
 )
 def test_a_value_is_checked_as_that_of_the_file(key, value, message):

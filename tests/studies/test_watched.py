@@ -1,4 +1,4 @@
-"""What a study lead sees of a running job: a table of sites, a status line, and plain values."""
+"""What a study lead sees of a running job: a status line, and plain values."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from silofl.federation.ledger import Round
 from silofl.flare.in_flight import InFlight
-from silofl_desk.studies.watched import Watched, sites_table, status_line
+from silofl_desk.studies.watched import Watched, status_line
 from tests.conftest import score
 
 SITES = ["east", "west"]
@@ -25,15 +25,6 @@ SECOND = record(2, answered=["east"], failed={"west": "no room"}, metrics={"east
 def watched(*ledger, **changes):
     known = {"run": "small-1", "study": "small", "total_rounds": 4, "metric": "dice", "ledger": ledger}
     return Watched(**({"job": "abc-1", "status": "RUNNING", "has_ended": False} | known | changes))
-
-
-def test_each_site_has_its_last_round_and_its_newest_numbers():
-    table = sites_table(watched(FIRST, SECOND))
-    assert table.columns == ("site", "last round", "answered", "loss", "validation dice")
-    assert table.rows == (
-        ("east", "answered", "2 of 2", "0.100", "0.250"),
-        ("west", "failed", "1 of 2", "0.600", "0.750"),
-    )
 
 
 def test_the_line_says_how_far_the_job_is():

@@ -88,8 +88,6 @@ def print_results(results: Results, console: Console) -> None:
     if results.model:
         lines.append(f"model: {sentences.describe_model(results)}")
     lines.append(f"metric: {results.metric or MISSING}")
-    if results.regions:
-        lines.append(f"scored regions: {sentences.regions_text(results)}")
     lines.append(f"normalization: {sentences.normalization_label(results.normalization)}")
     if results.batchnorm:
         lines.append(results.batchnorm)

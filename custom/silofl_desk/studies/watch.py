@@ -8,9 +8,7 @@ import time
 from pathlib import Path
 from shlex import quote
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
+from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode, TrainingError, make_printable
 from silofl.base.files import make_folder
@@ -25,8 +23,7 @@ from silofl_desk.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_end
 from silofl_desk.studies.metrics_file import write_metrics
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import QUIET_S
-from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line
-from silofl_hospital.report.tables import rich_table
+from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, status_line
 
 POLL_S = 2.0
 # How often it asks for machines that the server refused, on a line of its own.
@@ -115,10 +112,10 @@ class WatchedJob:
 
 
 def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None, metrics: Path | None = None) -> int:
-    """Show a job's rounds until it has ended, one line each above a table of its sites.
+    """Show a job's rounds until it has ended, one line each, and from time to time how far it is.
 
     Args:
-        console: Shows rounds and sites.
+        console: Shows the rounds.
         folder: Where the job's result goes once it has ended, which it may have done before; None for nowhere.
         metrics: Where its numbers for Prometheus go; None for nowhere.
 
@@ -137,28 +134,21 @@ def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None, 
         on = "" if seen.status == COMPLETED else f"; to go on: {_continue_command(watch)}"
         raise ConfigError(f"job {watch.job} must be running or waiting, not {seen.status}; {_fetch_advice(watch)}{on}")
     shown = 0
-    printed = time.monotonic()
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            for number in range(shown, len(seen.ledger)):
-                printed = time.monotonic()
-                live.console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
-            shown = len(seen.ledger)
-            if metrics is not None:
-                write_metrics(seen, metrics)
-            table = [rich_table(sites_table(seen), console)] if seen.ledger else []
-            live.update(Group(*table, Text(status_line(seen))), refresh=True)
-            if seen.has_ended:
-                break
-            # There the live table is not drawn before the end.
-            if not console.is_terminal and time.monotonic() - printed > QUIET_S:
-                printed = time.monotonic()
-                console.print(status_line(seen), markup=False)
-            time.sleep(POLL_S)
-            seen = watch.ask_progress()
-    if not console.is_terminal:
-        # There the last table is printed without an end of its line.
-        console.line()
+    # At the beginning it is said at once.
+    printed = -math.inf
+    while True:
+        for number in range(shown, len(seen.ledger)):
+            console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
+        shown = len(seen.ledger)
+        if metrics is not None:
+            write_metrics(seen, metrics)
+        if seen.has_ended or time.monotonic() - printed > QUIET_S:
+            console.print(status_line(seen), markup=False)
+            printed = time.monotonic()
+        if seen.has_ended:
+            break
+        time.sleep(POLL_S)
+        seen = watch.ask_progress()
     if seen.status == ABANDONED:
         result = LOST
     else:
