@@ -2,9 +2,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from dealing import deal_equally, deal_shares, draw_shares, shard_sites, split_by_class
 
 from silofl.base.errors import DataError
-from silofl_desk.sets.dealing import deal_equally, deal_shares, draw_shares, shard_sites, split_by_class
 from silofl_hospital.importing.partition import split_by_patient
 
 PATIENTS = [f"p{number}" for number in range(50)]

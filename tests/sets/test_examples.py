@@ -2,10 +2,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from dealing_options import Dealing
+from examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
 
 from silofl.base.errors import ConfigError, DataError
-from silofl_desk.sets.examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
-from silofl_desk.sets.options import Dealing
 
 NUM = 240
 ALL = {"test": 0.5, "validation": 0.0}
