@@ -14,8 +14,7 @@ import yaml
 from nvflare.app_common.filters.exclude_vars import ExcludeVars
 from nvflare.job_config import fed_job_config
 from nvflare.job_config.fed_job_config import FedJobConfig
-from nvflare.recipe import ProdEnv, SimEnv, add_experiment_tracking
-from nvflare.recipe.spec import ExecEnv
+from nvflare.recipe import SimEnv, add_experiment_tracking
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import save_tensors
@@ -36,22 +35,6 @@ JOB = JOBS / "harmofl_phantoms"
 def phantoms(tmp_path_factory):
     folder = tmp_path_factory.mktemp("phantoms") / "data"
     return make_phantoms(folder, seed=7, patients={"north": 6, "south": 6})
-
-
-class Network(ExecEnv):
-    """A network that would take every job."""
-
-    def deploy(self, job):
-        return "1"
-
-    def get_job_status(self, job_id):
-        return None
-
-    def abort_job(self, job_id):
-        pass
-
-    def get_job_result(self, job_id, timeout=0.0):
-        return None
 
 
 def files_of(folder):
@@ -199,12 +182,12 @@ def test_a_job_that_no_network_takes_is_refused_before_it_is_submitted(tmp_path)
     job = shutil.copytree(JOB, tmp_path / "job")
     (job / "app" / "config" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"not 'config/notes.txt'"):
-        StudyRecipe(job).execute(Network())
+        StudyRecipe(job).check_submission()
 
 
 def test_a_recipe_says_what_hospitals_may_refuse_when_it_is_submitted(capsys):
     recipe = StudyRecipe(JOB)
-    assert recipe.execute(Network()).get_job_id() == "1"
+    recipe.check_submission()
     assert recipe.study.digest in capsys.readouterr().out
 
 
@@ -234,56 +217,28 @@ def test_a_simulation_prints_the_lines_of_the_command(tmp_path, phantoms, monkey
 # --- docs/python.md
 
 PAGE = (JOBS.parent / "docs" / "python.md").read_text(encoding="utf-8")
-SIMULATED, SUBMITTED = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+(SIMULATED, _) = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
-def carry_out(code):
-    names = {}
-    exec(compile(code, "docs/python.md", "exec"), names)
-    return names
-
-
-@pytest.fixture
-def finish(tmp_path, monkeypatch):
-    """Have an environment carry out nothing, and find a made-up result below a folder; returns what it was given."""
+def test_the_pages_simulation_is_carried_out_and_its_result_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-    def replace(environment, folder, job):
-        given = []
-
-        def deploy(env, recipe_job):
-            (tmp_path / folder).mkdir(parents=True)
-            write_result(tmp_path / folder, load_study(study_file(JOBS / job)), sites={"north": 0.5})
-            given.append((env, recipe_job.name))
-            return recipe_job.name
-
-        monkeypatch.setattr(environment, "deploy", deploy)
-        monkeypatch.setattr(environment, "get_job_status", lambda *_: None)
-        return given
-
-    return replace
-
-
-def test_the_pages_simulation_is_carried_out_and_its_result_read(finish, tmp_path, monkeypatch):
     small = make_phantoms(tmp_path / "small", seed=7, patients={"north": 6, "east": 6})
     monkeypatch.setattr(simulation, "_provide_phantoms", lambda study: small)
-    given = finish(SimEnv, "runs/harmofl_phantoms/server/simulate_job/silofl", "harmofl_phantoms")
-    names = carry_out(SIMULATED)
-    ((environment, job),) = given
-    assert (environment.clients, job) == (["north", "east"], "harmofl_phantoms")
+    given = []
+
+    def deploy(environment, job):
+        folder = tmp_path / "runs" / job.name / "server" / "simulate_job" / "silofl"
+        folder.mkdir(parents=True)
+        write_result(folder, load_study(study_file(JOB)), sites={"north": 0.5})
+        given.append((environment.clients, job.name))
+        return job.name
+
+    monkeypatch.setattr(SimEnv, "deploy", deploy)
+    names = {}
+    exec(compile(SIMULATED, "docs/python.md", "exec"), names)
+    assert given == [(["north", "east"], "harmofl_phantoms")]
     study = names["recipe"].study
     assert (study.rounds, study.recipe.option("perturbation").alpha) == (2, 0.1)
-    assert names["results"].values == {"north": 0.5}
-
-
-def test_the_pages_job_is_submitted_with_the_leads_kit_and_its_download_read(finish, tmp_path, monkeypatch):
-    (tmp_path / "kits" / "lead@hospital").mkdir(parents=True)
-    given = finish(ProdEnv, "download/workspace/silofl", "fedsm_phantoms")
-    monkeypatch.setattr(ProdEnv, "get_job_result", lambda *_, **__: str(tmp_path / "download"))
-    names = carry_out(SUBMITTED)
-    ((environment, job),) = given
-    assert (environment.startup_kit_location, environment.username) == ("kits/lead@hospital", "lead@hospital")
-    assert job == "fedsm_phantoms" and names["recipe"].study.federation.min_sites == 3
     assert names["results"].values == {"north": 0.5}
 
 

@@ -47,12 +47,6 @@ def test_a_sites_own_folder_is_enough_and_pictures_of_which_some_are_in_colour_h
     assert survey_sites(data).channels == 3
 
 
-def test_windows_have_the_channels_that_are_stored(windows):
-    found = survey_sites(windows)
-    assert (found.kind, found.channels, found.has_bytes) == ("windows", 3, False)
-    assert (found.task, found.split_unit) == ("classification", "recordings")
-
-
 def test_windows_and_pictures_make_no_study(write_site):
     windows = write_site("north") / "south"
     windows.mkdir()

@@ -169,11 +169,6 @@ def test_regions_of_the_job_are_left_out_for_other_labels(new_study, phantoms, t
     assert new_study(same, phantoms, "same")[0].regions == {"disc": (1, 2), "cup": (2,)}
 
 
-def test_windows_stay_as_they_are(new_study, windows):
-    study, *_ = new_study("adafed_activity", windows)
-    assert (study.data.transforms, study.data.intensity, study.data.split_unit) == ((), "raw", "recordings")
-
-
 def test_one_sites_own_data_are_enough_and_the_quorum_follows(new_study, windows, tmp_path):
     study, _, out = new_study("adafed_activity", windows / "ann")
     # A search takes all sites of a folder.
@@ -347,11 +342,6 @@ def test_a_class_with_most_cases_does_not_decide_alone(new_study, pictures, rare
     assert (study.metric, study.training.sampler) == wanted
     said = "75% of the training cases are no: never: metric balanced_accuracy, training.sampler balanced"
     assert (said in out) == is_balanced
-
-
-def test_a_job_that_cuts_volumes_otherwise_than_suits_them_is_told_so(new_study, phantoms):
-    *_, out = new_study("fedsm_volumes", phantoms)
-    assert "own trains 3D volumes (as its job does; fedavg_masks suits them better): fedsm, InstanceNorm\n" in out
 
 
 def add_validation(data):

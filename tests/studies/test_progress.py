@@ -15,7 +15,7 @@ from silofl.federation.run_folder import PHASE
 from silofl.federation.steps import StepFile
 from silofl.study import Study
 from silofl_desk.studies import progress
-from silofl_desk.studies.progress import RoundLines, announce, repeat_in_background
+from silofl_desk.studies.progress import RoundLines, repeat_in_background
 from tests.conftest import score
 
 STUDY = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 4, "algorithm": {"name": "fedavg"}}
@@ -107,24 +107,6 @@ def test_the_start_of_the_sites_is_not_silent_and_an_earlier_starts_task_is_not_
     console = Console(record=True, width=300, file=io.StringIO())
     RoundLines(parse(Study, STUDY, "study.yaml"), tmp_path, console).print_phase()
     assert console.export_text().startswith("starting the sites: ")
-
-
-def test_a_phase_that_goes_on_and_on_takes_a_new_line_before_100_columns(monkeypatch):
-    monkeypatch.setattr(progress, "QUIET_S", 0.001)
-    console, told, enough = Console(record=True, width=300, file=io.StringIO()), [], threading.Event()
-
-    def describe():
-        told.append("step 120 of 300 at north")
-        if len(told) == 8:
-            enough.set()
-        return told[-1]
-
-    with announce("training", console, describe):
-        assert enough.wait(10)
-    # A mark is 24 characters, a comma, a time and dots: some 36. So two fit into a line, and eight take four of them.
-    first, *others = console.export_text().splitlines()
-    assert first.startswith("training ... step") and len(others) >= 3
-    assert all(line.startswith("  step") for line in others) and max(map(len, [first, *others])) <= 100
 
 
 def test_an_action_is_repeated_until_the_block_ends_and_its_error_is_not_lost():

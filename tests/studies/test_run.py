@@ -343,10 +343,3 @@ def test_an_interrupted_command_leaves_the_job_running_and_a_server_that_stays_a
     monkeypatch.setattr(module.WatchedRun, "_follow", Mock(side_effect=error))
     found, said, _ = lead()
     assert found == code and ("job job-1 runs on" in said) == (code == 130) and said.endswith(end.format(tmp_path))
-
-
-def test_a_run_that_was_stopped_in_its_first_round_goes_on_under_its_id_and_its_result_is_printed(server, lead):
-    submitted = server(("FINISHED:ABNORMAL", "stopped before a round"), ("FINISHED:COMPLETED", "complete"))
-    code, said, results = lead("--json")
-    assert code == 0 and json.loads(said)["run"] == results.run
-    assert submitted[1] == submitted[0] | {"continue_run": RUN}

@@ -157,34 +157,10 @@ def test_a_test_that_cannot_be_made_is_told_and_makes_the_answer_incomplete(fini
     assert f"no test on the left-out site {UNSEEN_SITE}: " in out and "must hold a super model" in out
 
 
-@pytest.mark.parametrize(
-    ("given", "missing"),
-    [([], "JOB, --out"), ([JOB, "--data", "."], "--out"), (["--data", ".", "--out", "there"], "JOB")],
-)
-def test_simulate_names_what_must_be_given(refused, given, missing):
-    assert f"arguments are required: {missing};" in refused("simulate", *given)
-
-
 @pytest.mark.parametrize("text", ["rounds", "=3", "rounds=", "training={a", "training={a: 1, a: 2}"])
 def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
     error = refused("simulate", JOB, "--out", "run", "--set", text)
     assert f"--set must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
-
-
-def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        "silofl_desk.studies.simulate.start_simulation", lambda *arguments: seen.append(arguments[:-1]) or 0
-    )
-    Path("data").mkdir()
-    run = ["simulate", JOB, "--data", "data", "--out", "run"]
-    assert silofl(*run)[0] == 0
-    options = ["--rounds", 2, "--seed", 0, "--sites", "a,b", "--leave-out", "c"]
-    assert silofl(*run, *options)[0] == 0
-    assert seen == [
-        (JOB, Path("run"), Simulation("data"), {}),
-        (JOB, Path("run"), Simulation("data", ("a", "b"), "c"), {"rounds": 2, "seed": 0}),
-    ]
 
 
 def test_what_is_set_and_the_size_of_each_training_sites_data_are_kept_with_the_run(

@@ -104,15 +104,6 @@ def test_each_round_is_one_line_and_the_end_says_what_comes_next(server, watch, 
     assert code == 1 and "has ended, FINISHED:ABORTED" in said
 
 
-def test_a_log_file_is_told_whom_the_round_in_flight_waits_for(server, watch, monkeypatch):
-    monkeypatch.setattr(module, "QUIET_S", 0.0)
-    task = {"task": "train", "round": 2, "seconds": 207.0, "answered": ["east"], "failed": [], "waiting": ["west"]}
-    server.words, server.rounds, server.in_flight = ["RUNNING", "RUNNING", ENDED], [1, 1], task | {"now": 1000.0}
-    said = watch()[1]
-    waiting = "round 2 has run for 3.5 min (usually 2.0 s); answered: east; waiting for west (last heard 3.0 min"
-    assert waiting in " ".join(said.split()) and "s left" not in said.partition("in flight")[2]
-
-
 def test_a_program_gets_one_object_and_nothing_else_and_learns_that_a_job_has_ended(server, watch):
     server.words, server.rounds = ["RUNNING"], [2]
     code, said, _ = watch("--json")
@@ -125,11 +116,6 @@ def test_a_program_gets_one_object_and_nothing_else_and_learns_that_a_job_has_en
     assert values["rounds"] is values["metric"] is values["queue"] is None
     server.words = ["SUBMITTED"]
     assert json.loads(watch("--json")[1])["queue"] == "too few sites"
-
-
-@pytest.mark.parametrize("job", ["", "a b", "jobs/harmofl", "x;y"])
-def test_what_is_no_id_is_refused_before_anybody_is_asked(server, refused, tmp_path, job):
-    assert "JOB must be the id that submitting printed" in refused("watch", job, "--kit", tmp_path)
 
 
 def test_a_job_that_has_ended_is_refused(server, refused, tmp_path):
