@@ -134,7 +134,7 @@ def test_findings_take_the_network_of_a_job_for_classes_and_a_metric_of_rare_one
     template = load_study(study_file(JOBS / "harmofl_camelyon17"))
     assert (study.model, study.out_channels) == (template.model, 2)
     error = refused("new-study", pictures, tmp_path / "other", "--from", JOBS / "harmofl_nuclei")
-    assert "--from must be a job for multilabel, the task of the data, not" in error
+    assert "--from must be a job for multilabel of pictures, not" in error
 
 
 def test_pictures_of_more_than_eight_bits_are_scaled_by_their_values(new_study, stains):
@@ -178,17 +178,26 @@ def test_one_sites_own_data_are_enough_and_the_quorum_follows(new_study, windows
     settle_job(tmp_path / "own", Simulation(str(windows), ("ann",), pretrained="f.pt"), {})
 
 
+OTHER = "--from must be a job for classification of pictures, not .*leave it out, or take fedavg_classes"
+
+
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        ("harmofl_nuclei", "--from must be a job for classification, .*leave it out, or take fedavg_classes"),
-        ("adafed_activity", "--from must be a job for pictures, .* activity_cnn; leave it out, or take fedavg_classes"),
+        (
+            "harmofl_nuclei",
+            OTHER,
+        ),
+        (
+            "adafed_activity",
+            OTHER,
+        ),
         ("nowhere", "must be a job folder with meta.json"),
     ],
 )
 def test_a_job_of_another_kind_is_refused(refused, pictures, windows, tmp_path, job, message):
     error = refused("new-study", windows, tmp_path / "own", "--from", JOBS / "adafed_mednist")
-    assert "--from must be a job for windows" in error and "take adafed_activity" in error
+    assert "--from must be a job for classification of windows" in error and "take adafed_activity" in error
     error = refused("new-study", pictures, tmp_path / "own", "--from", JOBS / job)
     for part in message.split(".*"):
         assert part in error

@@ -73,15 +73,12 @@ def test_a_long_round_is_never_silent_and_shows_its_steps(lines, tmp_path, monke
 
 
 @pytest.mark.parametrize(("schedule", "number", "most"), [("constant", 34, 200), ("poly", 30, 8)])
-def test_an_own_model_that_goes_on_has_a_line_with_its_round_and_the_time_since_it_began(
-    tmp_path, monkeypatch, schedule, number, most
-):
-    """Each round of it is a task of its own."""
+def test_an_own_model_that_goes_on_has_a_line_with_its_round(tmp_path, monkeypatch, schedule, number, most):
     study = parse(Study, STUDY | {"training": {"schedule": schedule}}, "study.yaml")
     console = Console(record=True, width=300, file=io.StringIO())
     lines = RoundLines(study, tmp_path, console, began=0.0)
     lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
-    for step, ago in ((1, 120), (2, 110), (30, 1)):
+    for step, ago in ((1, 130), (2, 125), (30, 120)):
         (tmp_path / PHASE).write_text(f"guard_train 4 {step}")
         os.utime(tmp_path / PHASE, (time.time() - ago,) * 2)
         lines.print_phase()
@@ -89,7 +86,7 @@ def test_an_own_model_that_goes_on_has_a_line_with_its_round_and_the_time_since_
     # The first task asks also sites whose own model has ended: whether any trains is known with the second.
     first, *_, last = console.export_text().splitlines()
     assert first == f"training the own model: round {number - 28} of at most {most}"
-    # From four rounds on, to 200; or twice as many anew. It began two minutes ago.
+    # From four rounds on, to 200; or twice as many anew. This round began two minutes ago.
     assert last == f"training the own model: round {number} of at most {most}, 2.0 min so far"
 
 

@@ -29,7 +29,7 @@ def test_a_file_is_itself_and_folders_have_their_one_model(tmp_path, model):
 
 def test_a_run_of_several_models_is_refused_with_the_name_of_one(tmp_path, model):
     model("run", "model", "best-north.pt"), model("run", "model", "best-south.pt")
-    with pytest.raises(ConfigError, match=r"which has 2 files of models; name one of them, as .*model/best-north\.pt"):
+    with pytest.raises(ConfigError, match="or one of the files of a run with several models"):
         find_weights_file(tmp_path / "run")
 
 

@@ -193,23 +193,14 @@ def _explain_slices(found: Survey) -> str:
 
 def _check_template(job: Path, template: Study, found: Survey) -> None:
     """Refuse a job for another task, or with a network for another kind of images."""
-    is_of_windows, has_windows = template.model.name == WINDOW_NETWORK, found.kind == "windows"
-    example = choose_job(found)
     # Of classes and of findings the same networks answer.
-    if FITTING[template.task] is not FITTING[found.task]:
+    is_of_task = FITTING[template.task] is FITTING[found.task]
+    is_flat_or_volumes = template.data.dimensions == 2 or found.kind == "volumes"
+    is_of_windows = template.model.name == WINDOW_NETWORK
+    if not is_of_task or not is_flat_or_volumes or is_of_windows != (found.kind == "windows"):
         raise ConfigError(
-            f"--from must be a job for {found.task}, the task of the data, not {job}, which is for {template.task}; "
-            f"leave it out, or take {example}"
-        )
-    if template.data.dimensions == 3 and found.kind != "volumes":
-        raise ConfigError(
-            f"--from must be a job for {found.kind}, not {job}, whose study sees volumes in 3D; leave it out, or "
-            f"take {example}"
-        )
-    if is_of_windows != has_windows:
-        raise ConfigError(
-            f"--from must be a job for {found.kind}, not {job}, whose network is {template.model.name}; leave it "
-            f"out, or take {example}"
+            f"--from must be a job for {found.task} of {found.kind}, not {job}; leave it out, or take "
+            f"{choose_job(found)}"
         )
 
 

@@ -48,9 +48,9 @@ class RoundLines:
         # The rounds of earlier starts are not printed again.
         self.shown = read_ledger(run) or []
         self._last_round = last_round(study, self.shown)
-        self._stamp, self._printed, self._task = 0, time.monotonic(), ""
-        # The task that goes on, which each round of an own model is anew, and since when.
-        self._current = ("", 0.0)
+        self._stamp = 0
+        self._printed = time.monotonic()
+        self._task = ""
         self._began = time.time() if began is None else began
 
     def print_news(self) -> None:
@@ -74,8 +74,6 @@ class RoundLines:
     def print_phase(self) -> None:
         """Print the sites' task where it is new and no round's training, and after `QUIET_S` how long it goes on."""
         task, step, doing, since = read_phase(self.run, self.study, self._began)
-        if task == TRAIN or task != self._current[0]:
-            self._current = task, since
         # Training has a line for each round, and what a round exchanges besides it is short.
         # Of own models the first task asks all sites: those whose model has ended train nothing, and answer at once.
         is_said = task in (self._task, TRAIN) or (task, step) == (TRAIN_OWN, 1)
@@ -85,7 +83,7 @@ class RoundLines:
         else:
             self.print_if_quiet(
                 lambda: (
-                    f"{doing}{', ' if ':' in doing else ': '}{format_duration(time.time() - self._current[1])} so far"
+                    f"{doing}{', ' if ':' in doing else ': '}{format_duration(time.time() - since)} so far"
                     f"{describe_steps(self.run, since)}"
                 )
             )
