@@ -78,15 +78,6 @@ def test_the_settings_load_back_as_they_were_written_and_what_a_site_leaves_open
     assert load_settings(Site, tmp_path / "other" / "local" / "site.yaml") == plain
 
 
-def test_preparing_again_replaces_the_settings_and_keeps_other_files(workspace):
-    (workspace / "local" / "privacy.json").write_text("{}")
-    changed = SITE.model_copy(update={"data": "/elsewhere/{site}"})
-    prepare_workspace(workspace, changed, SERVER)
-    assert load_settings(Site, workspace / "local" / "site.yaml") == changed
-    names = {path.name for path in (workspace / "local").iterdir()}
-    assert names == {"privacy.json", "resources.json", "server.yaml", "site.yaml"}
-
-
 def test_a_simulated_sites_settings_are_its_own_file_or_else_that_of_all(workspace, tmp_path):
     own = workspace / "north" / "local" / "site.yaml"
     own.parent.mkdir(parents=True)

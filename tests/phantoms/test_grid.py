@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl_desk.phantoms.grid import Grid, blur, smooth_noise
+from silofl_desk.phantoms.grid import Grid, blur
 
 GRID = Grid((16, 20, 5), (3.0, 2.0, 6.0))
 
@@ -26,11 +26,3 @@ def test_blur_spreads_one_voxel_as_a_gaussian_within_its_slice():
     assert spread[9, 10, 2] / spread[8, 10, 2] == pytest.approx(np.exp(-1.125), rel=1e-3)
     assert spread[8, 11, 2] / spread[8, 10, 2] == pytest.approx(np.exp(-0.5), rel=1e-3)
     assert not spread[:, :, [0, 1, 3, 4]].any()
-
-
-def test_smooth_noise_has_mean_0_and_deviation_1_and_follows_the_generator():
-    field = smooth_noise(np.random.default_rng(0), GRID, 8.0)
-    assert field.shape == GRID.shape
-    assert field.mean() == pytest.approx(0, abs=1e-5)
-    assert field.std() == pytest.approx(1, rel=1e-5)
-    np.testing.assert_array_equal(field, smooth_noise(np.random.default_rng(0), GRID, 8.0))

@@ -165,16 +165,6 @@ def test_a_site_without_a_dataset_json_is_refused_not_dropped_and_one_must_train
     assert "--leave-out must leave at least one site to train" in refused_run("--leave-out", "north")
 
 
-def test_data_of_the_site_that_is_left_out_are_read_before_anything_starts(
-    silofl, tmp_path, two_sites, north_phantoms, job
-):
-    shutil.copytree(north_phantoms / "north", two_sites / "north", dirs_exist_ok=True)
-    run = ["simulate", job(federation={"min_sites": 1}), "--data", two_sites, "--out", tmp_path / "run"]
-    code, _, error = silofl(*run, "--leave-out", "south")
-    assert code == 2 and "site 'south': dataset.json must have" in error
-    assert not (tmp_path / "run").exists()
-
-
 # --- changes
 
 
