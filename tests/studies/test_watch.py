@@ -188,11 +188,3 @@ def test_whoever_stops_watching_does_not_stop_the_job(server, watch):
     server.words = ["SUBMITTED", KeyboardInterrupt()]
     code, said, _ = watch()
     assert code == 130 and f"job {JOB} goes on" in said
-
-
-def test_the_numbers_are_written_for_prometheus_as_long_as_the_job_is_watched(server, watch, tmp_path):
-    server.words, server.rounds = ["RUNNING", ENDED], [1, 2]
-    code, _, _ = watch("--metrics", tmp_path / "silofl.prom")
-    text = (tmp_path / "silofl.prom").read_text()
-    assert code == 0 and f'silofl_job_ended{{study="small",job_id="{JOB}"}} 1' in text
-    assert 'silofl_rounds_finished{study="small"' in text

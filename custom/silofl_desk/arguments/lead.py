@@ -63,7 +63,6 @@ add_run = declare_command(
 add_watch = declare_command(
     declare_option("job", metavar="JOB", help="NVFlare's id of the job, printed when it was submitted"),
     declare_option("--kit", type=KIT, required=True, help="startup kit of the lead who submitted it"),
-    declare_option("--metrics", type=Path, metavar="FILE", help="also write numbers for Prometheus (FILE.prom)"),
     declare_option("--download", type=Path, metavar="DIR", help="download the result of an ended job into DIR/JOB"),
     partial(add_json, what="status, run, rounds and numbers once"),
 )

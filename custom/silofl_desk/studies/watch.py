@@ -20,7 +20,6 @@ from silofl.federation.results import read_results
 from silofl.federation.round_line import round_line
 from silofl.flare.kit import read_kit
 from silofl_desk.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_ended
-from silofl_desk.studies.metrics_file import write_metrics
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import QUIET_S
 from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, status_line
@@ -41,15 +40,14 @@ def run(options: argparse.Namespace) -> int:
     kit, console = read_kit(options.kit, ("admin",)), make_console(options)
     if not re.fullmatch("[0-9A-Za-z-]+", options.job):
         raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
-    for name in ("download", "metrics") if options.json else ():
-        if getattr(options, name):
-            raise ConfigError(f"--{name} must be given without --json, which looks once and ends; leave one out")
+    if options.json and options.download:
+        raise ConfigError("--download must be given without --json, which looks once and ends; leave one out")
     with Lead(kit, PATIENCE_S) as lead:
         try:
             enable_interrupts()
             watch = WatchedJob(lead, options.job)
             if not options.json:
-                return follow_job(watch, console, options.download, options.metrics)
+                return follow_job(watch, console, options.download)
             print(json.dumps(watch.ask_progress().as_dict(), indent=1))
             return ExitCode.COMPLETE
         except TrainingError as error:
@@ -111,13 +109,12 @@ class WatchedJob:
         )
 
 
-def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None, metrics: Path | None = None) -> int:
+def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None) -> int:
     """Show a job's rounds until it has ended, one line each, and from time to time how far it is.
 
     Args:
         console: Shows the rounds.
         folder: Where the job's result goes once it has ended, which it may have done before; None for nowhere.
-        metrics: Where its numbers for Prometheus go; None for nowhere.
 
     Returns:
         0 where NVFlare calls the job completed, else 1.
@@ -140,8 +137,6 @@ def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None, 
         for number in range(shown, len(seen.ledger)):
             console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
         shown = len(seen.ledger)
-        if metrics is not None:
-            write_metrics(seen, metrics)
         if seen.has_ended or time.monotonic() - printed > QUIET_S:
             console.print(status_line(seen), markup=False)
             printed = time.monotonic()
