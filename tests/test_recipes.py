@@ -1,21 +1,17 @@
 """Recipes: the study that their arguments make, the job that they export, and what they prepare or refuse."""
 
 import hashlib
-import json
 import re
 import shutil
-import subprocess
-import sys
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import yaml
 from nvflare.app_common.filters.exclude_vars import ExcludeVars
-from nvflare.job_config import fed_job_config
-from nvflare.job_config.fed_job_config import FedJobConfig
 from nvflare.recipe import SimEnv, add_experiment_tracking
 
+from silofl import read_results
 from silofl.base.errors import ConfigError
 from silofl.base.files import save_tensors
 from silofl.models.networks import build_plain_model
@@ -156,26 +152,10 @@ def test_what_nvflare_would_add_to_a_job_is_refused_and_not_left_out(tmp_path):
 # --- environments
 
 
-def test_a_simulations_workspace_is_prepared_before_it_starts(tmp_path, phantoms):
-    recipe = StudyRecipe(JOB, data=phantoms)
-    recipe.process_env(SimEnv(workspace_root=str(tmp_path), clients=["south", "north"]))
-    local = tmp_path / "harmofl_phantoms" / "local"
-    assert yaml.safe_load((local / "site.yaml").read_text())["data"] == f"{phantoms}/{{site}}"
-    allowed = json.loads((local / "resources.json").read_text())["class_allow_list"]
-    assert "silofl.flare.harmofl.HarmoFLExecutor" in allowed
-
-
-@pytest.mark.parametrize(
-    ("environment", "reason"),
-    [
-        ({"num_clients": 3}, r"--sites must be among north, south, not 'site-1'"),
-        ({"clients": ["north", "soth"]}, r"--sites must be among north, south, not 'soth'"),
-    ],
-)
-def test_a_simulation_of_unknown_sites_is_refused_before_it_starts(tmp_path, phantoms, environment, reason):
-    with pytest.raises(ConfigError, match=reason):
-        StudyRecipe(JOB, data=phantoms).execute(SimEnv(workspace_root=str(tmp_path / "runs"), **environment))
-    assert not (tmp_path / "runs").exists()
+def test_a_simulation_of_unknown_sites_is_refused(tmp_path, phantoms):
+    environment = SimEnv(workspace_root=str(tmp_path / "runs"), clients=["north", "soth"])
+    with pytest.raises(ConfigError, match=r"--sites must be among north, south, not 'soth'"):
+        StudyRecipe(JOB, data=phantoms).execute(environment)
 
 
 def test_a_job_that_no_network_takes_is_refused_before_it_is_submitted(tmp_path):
@@ -191,27 +171,25 @@ def test_a_recipe_says_what_hospitals_may_refuse_when_it_is_submitted(capsys):
     assert recipe.study.digest in capsys.readouterr().out
 
 
-def test_a_simulation_prints_the_lines_of_the_command(tmp_path, phantoms, monkeypatch, capfd):
-    recipe = StudyRecipe(JOB, data=phantoms)
-    results = tmp_path / "harmofl_phantoms-results"
+@pytest.mark.parametrize(("code", "is_done"), [(0, True), (3, True), (1, False)])
+def test_a_simulation_is_that_of_the_command_in_the_place_of_an_earlier_one(
+    tmp_path, phantoms, monkeypatch, code, is_done
+):
+    """NVFlare takes each code but 0 for a failure."""
+    recipe, run = StudyRecipe(JOB, data=phantoms), tmp_path / "harmofl_phantoms" / "server" / "simulate_job" / "silofl"
+    run.mkdir(parents=True)
+    (run / "results.json").write_text("old")
 
-    def run(config, workspace, **options):
-        # As NVFlare does.
-        command = [sys.executable, "-c", "print('a line of the log')"]
-        assert fed_job_config.subprocess.Popen(command).wait() == 0
-        folder = results / "run-1"
-        folder.mkdir()
-        (folder / "phase").write_text("test 1 0")
-        write_result(folder, recipe.study, sites={"north": 0.5, "south": 0.5})
-        return 0
+    def carry_out(folder, simulation, study, simulator, console):
+        assert (folder, simulation.sites, study) == (run, ("north", "south"), recipe.study)
+        write_result(folder, study, sites={"north": 0.5, "south": 0.5})
+        return code
 
-    monkeypatch.setattr(FedJobConfig, "simulator_run", run)
-    recipe.execute(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path)))
-    out, log = capfd.readouterr().out, results / "log.txt"
-    assert fed_job_config.subprocess is subprocess
-    assert "a line of the log" not in out and log.read_text() == "a line of the log\n"
-    lines = ("2 sites take part: north, south", "COMPLETE  harmofl_phantoms", f"silofl report {results / 'run-1'}")
-    assert all(line in out for line in lines)
+    monkeypatch.setattr("silofl_desk.studies.simulate._run_prepared_job", carry_out)
+    environment = SimEnv(clients=["north", "south"], workspace_root=str(tmp_path))
+    with nullcontext() if is_done else pytest.raises(RuntimeError, match="return code 1"):
+        done = recipe.execute(environment)
+        assert read_results(done.get_result()).values == {"north": 0.5, "south": 0.5}
 
 
 # --- docs/python.md

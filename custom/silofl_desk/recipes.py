@@ -5,22 +5,21 @@ run = recipe.execute(SimEnv(clients=["north", "east"], workspace_root="runs"))
 print(silofl.read_results(run.get_result()).sites)
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from silofl.base.bundled_jobs import find_job
-from silofl.base.files import open_own
+from silofl.base.errors import ExitCode
 from silofl.base.options import make_console
 from silofl.study import load_study
 from silofl_desk.flare.folder_recipe import FolderRecipe
 from silofl_desk.flare.submission import check_job
 from silofl_desk.options import path_to_text
-from silofl_desk.studies.prepare import find_results_folder, prepare_simulation
-from silofl_desk.studies.print_results import print_beginning, show_rounds
+from silofl_desk.studies.simulate import simulate_job
 from silofl_desk.studies.simulation import Simulation, changed_study, check_pretrained, copy_job, study_file
 from silofl_desk.studies.weights import find_weights_file, with_weights
 
@@ -86,23 +85,21 @@ class StudyRecipe(FolderRecipe):
         self.study = copy_job(self.job, self.folder, changes, start.start_file)
         super().__init__(self.study.name, self.folder)
 
-    def prepare_simulation(self, workspace: Path, sites: tuple[str, ...]) -> None:
-        """Prepare the workspace of a simulation, and read its data, so that a fault shows before any training.
+    def simulate(self, workspace: Path, sites: tuple[str, ...]) -> int:
+        """Carry out a simulation as ``silofl simulate`` does, in the place of an earlier one there.
 
         Raises:
-            ConfigError: The sites, the job or the workspace are wrong.
+            ConfigError: The sites or the job are wrong.
             DataError: A site's data is wrong.
         """
-        wanted = Simulation(data=path_to_text(self.data), cache=path_to_text(self.cache), trusts_code=self.trusts_code)
-        _, chosen = prepare_simulation(workspace, self.folder, wanted, sites)
-        print_beginning(self.study, chosen, make_console())
-
-    @contextmanager
-    def follow_simulation(self, workspace: Path) -> Iterator[IO]:
-        """Print a simulation's rounds while the block runs, and its result after it."""
-        results, console = find_results_folder(workspace), make_console()
-        with open_own(results / "log.txt", "ab") as log, show_rounds(self.study, results, console):
-            yield log
+        run = workspace / "server" / "simulate_job" / "silofl"
+        shutil.rmtree(run, ignore_errors=True)
+        wanted = Simulation(
+            data=path_to_text(self.data), sites=sites, cache=path_to_text(self.cache), trusts_code=self.trusts_code
+        )
+        code = simulate_job(self.folder, run, wanted, {}, make_console())
+        # NVFlare takes any other code for a failure; an INCOMPLETE run has its result.
+        return 0 if code == ExitCode.INCOMPLETE else code
 
     def check_submission(self) -> None:
         """Print what sites may refuse of the job.

@@ -1,7 +1,6 @@
 """A recipe of a job in a folder, in environments that carry out nothing."""
 
 import json
-from contextlib import nullcontext
 
 import pytest
 from nvflare.recipe import PocEnv, SimEnv
@@ -17,11 +16,9 @@ class Recorded(FolderRecipe):
         super().__init__("small", folder)
         self.asked = []
 
-    def prepare_simulation(self, workspace, sites):
+    def simulate(self, workspace, sites):
         self.asked.append((workspace, sites))
-
-    def follow_simulation(self, workspace):
-        return nullcontext()
+        return 0
 
     def check_submission(self):
         self.asked.append("check")
@@ -35,12 +32,10 @@ def recipe(tmp_path):
     return Recorded(folder)
 
 
-def test_a_simulation_is_prepared_where_nvflare_will_run_it(recipe, tmp_path, monkeypatch):
-    run = []
-    monkeypatch.setattr(recipe._job.job, "simulator_run", lambda workspace, **options: run.append(workspace))
+def test_a_simulation_is_carried_out_where_nvflare_looks_for_its_result(recipe, tmp_path):
     done = recipe.run(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path)))
     assert recipe.asked == [(tmp_path / "small", ("north", "south"))]
-    assert run == [done.get_result()] == [str(tmp_path / "small")]
+    assert done.get_result() == str(tmp_path / "small")
 
 
 def test_a_job_is_exported_as_its_folder_is_and_nothing_is_prepared_for_it(recipe, tmp_path):
@@ -50,6 +45,7 @@ def test_a_job_is_exported_as_its_folder_is_and_nothing_is_prepared_for_it(recip
     assert (tmp_path / "out" / "small" / "app" / "config").is_dir()
 
 
-def test_no_recipe_runs_in_a_poc(recipe):
-    with pytest.raises(ConfigError, match="does not run in PocEnv"):
-        recipe.process_env(PocEnv(num_clients=2))
+@pytest.mark.parametrize(("kind", "words"), [(PocEnv, "does not run in PocEnv"), (SimEnv, "must name the sites")])
+def test_no_recipe_runs_in_a_poc_or_at_numbered_sites(recipe, kind, words):
+    with pytest.raises(ConfigError, match=words):
+        recipe.process_env(kind(num_clients=2))

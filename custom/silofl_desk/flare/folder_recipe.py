@@ -1,15 +1,10 @@
 """A recipe of NVFlare whose job lies in a folder, in place of one that is put together from Python objects."""
 
-import subprocess
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
-from nvflare.job_config import fed_job_config
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.fed_job_config import FedJobConfig
 from nvflare.recipe.poc_env import PocEnv
@@ -20,7 +15,7 @@ from silofl.base.errors import ConfigError
 from silofl.base.files import copy_folder
 from silofl_desk.flare.download import keep_downloads_inside
 
-Follow = Callable[[Path], AbstractContextManager[IO]]
+Simulate = Callable[[Path, tuple[str, ...]], int]
 
 
 class FolderRecipe(Recipe):
@@ -32,7 +27,7 @@ class FolderRecipe(Recipe):
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        super().__init__(_FolderJob(name, folder, self.follow_simulation))
+        super().__init__(_FolderJob(name, folder, self.simulate))
 
     def export(
         self,
@@ -55,36 +50,27 @@ class FolderRecipe(Recipe):
         super().export(job_dir, server_exec_params, client_exec_params)
 
     def process_env(self, env: ExecEnv) -> None:
-        """Prepare a simulation's workspace, or check what is submitted to a network; NVFlare calls it.
+        """Check what is submitted to a network; NVFlare calls it.
 
         Raises:
             ConfigError: The job cannot run there.
         """
         # An environment downloads results too.
         keep_downloads_inside()
-        if isinstance(env, SimEnv):
-            names = env.clients or [f"site-{number + 1}" for number in range(env.num_clients)]
-            self.prepare_simulation(Path(env.workspace_root) / self.name, tuple(names))
-            return
         if isinstance(env, PocEnv):
             raise ConfigError("A recipe does not run in PocEnv. Take SimEnv, or ProdEnv with a kit.")
-        self.check_submission()
+        if isinstance(env, SimEnv) and not env.clients:
+            raise ConfigError("SimEnv must name the sites in clients, and not number them with num_clients.")
+        if not isinstance(env, SimEnv):
+            self.check_submission()
 
     @abstractmethod
-    def prepare_simulation(self, workspace: Path, sites: tuple[str, ...]) -> None:
-        """Prepare the workspace of a simulation.
+    def simulate(self, workspace: Path, sites: tuple[str, ...]) -> int:
+        """Carry out a simulation, and return its exit code.
 
         Args:
             workspace: Folder of the simulation.
             sites: What the environment calls its clients.
-        """
-
-    @abstractmethod
-    def follow_simulation(self, workspace: Path) -> AbstractContextManager[IO]:
-        """Return what shows a simulation while its block runs, and the file that gets NVFlare's log.
-
-        Args:
-            workspace: Folder of the simulation.
         """
 
     @abstractmethod
@@ -95,9 +81,9 @@ class FolderRecipe(Recipe):
 class _FolderJob(FedJob):
     """A job whose files lie in a folder."""
 
-    def __init__(self, name: str, folder: Path, follow: Follow) -> None:
+    def __init__(self, name: str, folder: Path, simulate: Simulate) -> None:
         super().__init__(name=name)
-        self.job = _FolderConfig(name, folder, follow)
+        self.job = _FolderConfig(name, folder, simulate)
 
     def to(self, obj: Any, target: str, id: Any = None, **kwargs: Any) -> Any:  # noqa: A002, ANN401
         """Refuse what would be left out of the job, as a filter or a tracker.
@@ -121,21 +107,14 @@ class _FolderJob(FedJob):
 class _FolderConfig(FedJobConfig):
     """NVFlare's writer of a job, of one that lies in a folder."""
 
-    def __init__(self, name: str, folder: Path, follow: Follow) -> None:
+    def __init__(self, name: str, folder: Path, simulate: Simulate) -> None:
         super().__init__(name, min_clients=1)
         self._folder = folder
-        self._follow = follow
+        self._simulate = simulate
 
-    def simulator_run(self, workspace: str, **options: Any) -> int | None:  # noqa: ANN401
-        """Carry out the job in NVFlare's simulator, shown by the recipe; returns the simulator's exit code."""
-        with self._follow(Path(workspace)) as log:
-            start = partial(subprocess.Popen, stdout=log, stderr=log)
-            # NVFlare has no place for the log of the process that it starts.
-            fed_job_config.subprocess = SimpleNamespace(Popen=start)
-            try:
-                return super().simulator_run(workspace, **options)
-            finally:
-                fed_job_config.subprocess = subprocess
+    def simulator_run(self, workspace: str, clients: str, **options: Any) -> int:  # noqa: ANN401
+        """Carry out the job in the recipe's simulation, and return its exit code."""
+        return self._simulate(Path(workspace), tuple(clients.split(",")))
 
     def generate_job_config(self, job_root: str) -> None:
         """Copy the job to a new folder of its name.

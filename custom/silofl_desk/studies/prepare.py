@@ -1,8 +1,6 @@
 """``silofl prepare``: make a workspace of NVFlare's own simulator ready for a job."""
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -25,32 +23,14 @@ def run(options: argparse.Namespace) -> int:
         cache=path_to_text(options.cache),
         trusts_code=options.trust_code,
     )
-    results, sites = prepare_simulation(options.workspace, options.job, wanted)
+    study, simulation = settle_job(options.job, wanted, {})
+    check_pretrained(options.job, study, simulation)
+    results = write_workspace(options.workspace, options.job, simulation)
+    read_data(study, simulation, results)
+    sites = simulation.sites
     places = f"{quote(str(options.job))} -w {quote(str(options.workspace))}"
     print(f"results: {results}\nnow run:\nnvflare simulator {places} -c {','.join(sites)} -t {len(sites)}")
     return ExitCode.COMPLETE
-
-
-def prepare_simulation(
-    workspace: Path, job: Path, wanted: Simulation, names: Sequence[str] = ()
-) -> tuple[Path, tuple[str, ...]]:
-    """Prepare the workspace of NVFlare's simulator for a job, and read the sites' data.
-
-    Args:
-        names: The sites that NVFlare will name; all sites where empty.
-
-    Returns:
-        The folder of the results, and the sites.
-
-    Raises:
-        ConfigError: The job, the command or the workspace is wrong, or a name is no site's.
-        DataError: A site's data is wrong.
-    """
-    study, simulation = settle_job(job, replace(wanted, sites=tuple(names) or wanted.sites), {})
-    check_pretrained(job, study, simulation)
-    results = write_workspace(workspace, job, simulation)
-    read_data(study, simulation, results)
-    return results, simulation.sites
 
 
 def write_workspace(workspace: Path, job: Path, simulation: Simulation) -> Path:
@@ -77,15 +57,9 @@ def write_workspace(workspace: Path, job: Path, simulation: Simulation) -> Path:
             "files; NVFlare's simulator would delete them: name another"
         )
     check_code(job, simulation)
-    results = find_results_folder(workspace)
+    results = workspace.with_name(workspace.name + "-results")
     make_folder(results)
     site = site_settings(simulation, results).model_copy(update={"has_progress": False})
     server = Server(run_dir=f"{results}/{{run}}", extensions=list_allowed_extensions())
     prepare_workspace(workspace, site, server, other_classes(job))
     return results
-
-
-def find_results_folder(workspace: Path) -> Path:
-    """Return the folder of the results of a simulator's workspace, next to it."""
-    workspace = workspace.resolve()
-    return workspace.with_name(workspace.name + "-results")

@@ -103,7 +103,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         ConfigError: The job, the study or the command is wrong; before anything was trained.
         DataError: A site's data is wrong; before anything was trained.
     """
-    return _carry_out(run, console, lambda: _start_simulation(job, run, wanted, changes, console))
+    return _carry_out(run, console, lambda: simulate_job(job, run, wanted, changes, console))
 
 
 def _carry_out(run: Path, console: Console, work: Callable[[], int]) -> int:
@@ -119,7 +119,8 @@ def _carry_out(run: Path, console: Console, work: Callable[[], int]) -> int:
         return ExitCode.INTERRUPTED
 
 
-def _start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:
+def simulate_job(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:
+    """Run a job as `start_simulation` does, where a signal ends it as it ends the whole program."""
     study, simulation = settle_job(job, wanted, changes)
     changes = with_weights(changes, simulation.weights)
     check_code(job, simulation)
