@@ -76,7 +76,8 @@ def test_a_long_round_is_never_silent_and_shows_its_steps(lines, tmp_path, monke
 def test_an_own_model_that_goes_on_has_a_line_with_its_round(tmp_path, monkeypatch, schedule, number, most):
     study = parse(Study, STUDY | {"training": {"schedule": schedule}}, "study.yaml")
     console = Console(record=True, width=300, file=io.StringIO())
-    lines = RoundLines(study, tmp_path, console, began=0.0)
+    lines = RoundLines(study, tmp_path, console)
+    lines._began = 0.0
     lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
     for step, ago in ((1, 130), (2, 125), (30, 120)):
         (tmp_path / PHASE).write_text(f"guard_train 4 {step}")

@@ -113,7 +113,13 @@ class _FolderConfig(FedJobConfig):
         self._simulate = simulate
 
     def simulator_run(self, workspace: str, clients: str, **options: Any) -> int:  # noqa: ANN401
-        """Carry out the job in the recipe's simulation, and return its exit code."""
+        """Carry out the job in the recipe's simulation, and return its exit code.
+
+        Raises:
+            ConfigError: It is to share GPUs out.
+        """
+        if options.get("gpu"):
+            raise ConfigError("A recipe takes no gpu_config. Name the GPUs of all sites in CUDA_VISIBLE_DEVICES.")
         return self._simulate(Path(workspace), tuple(clients.split(",")))
 
     def generate_job_config(self, job_root: str) -> None:

@@ -40,10 +40,9 @@ class RoundLines:
     Args:
         study: The study that runs.
         console: Where the lines go.
-        began: When the run was started, in seconds as of `time.time`; now where None.
     """
 
-    def __init__(self, study: Study, run: Path, console: Console, began: float | None = None) -> None:
+    def __init__(self, study: Study, run: Path, console: Console) -> None:
         self.study, self.run, self.console = study, run, console
         # The rounds of earlier starts are not printed again.
         self.shown = read_ledger(run) or []
@@ -51,7 +50,7 @@ class RoundLines:
         self._stamp = 0
         self._printed = time.monotonic()
         self._task = ""
-        self._began = time.time() if began is None else began
+        self._began = time.time()
 
     def print_news(self) -> None:
         """Print what is new, or what goes on; to be called again and again."""
