@@ -6,11 +6,10 @@ import pytest
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
-from silofl.base.errors import ConfigError
 from silofl.base.settings import load_settings
 from silofl.flare.components import GENERIC
 from silofl.setup.site import Server, Site
-from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
+from silofl_desk.flare.workspace import other_classes, prepare_workspace
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*/app/config/config_fed_*.json"))
 SITE = Site(data="/data/{site}", state_dir="/state/{study}/{site}", device="cpu", has_progress=False)
@@ -76,13 +75,3 @@ def test_the_settings_load_back_as_they_were_written_and_what_a_site_leaves_open
     plain = Site(data="/data/{site}", state_dir="/state")
     prepare_workspace(tmp_path / "other", plain, SERVER)
     assert load_settings(Site, tmp_path / "other" / "local" / "site.yaml") == plain
-
-
-def test_a_simulated_sites_settings_are_its_own_file_or_else_that_of_all(workspace, tmp_path):
-    own = workspace / "north" / "local" / "site.yaml"
-    own.parent.mkdir(parents=True)
-    own.write_text("data: /data\nstate_dir: /state\npaused: [small]\n")
-    assert read_simulated_site(workspace, "north").paused == ("small",)
-    assert read_simulated_site(workspace, "south") == SITE
-    with pytest.raises(ConfigError, match="site.yaml must exist"):
-        read_simulated_site(tmp_path, "north")

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from silofl.base.files import read_json, write_json, write_text
-from silofl.base.settings import dump_yaml, load_settings
-from silofl.flare.places import local_file
+from silofl.base.settings import dump_yaml
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.setup.site import Server, Site
 from silofl_desk.flare.submission import list_classes
@@ -42,12 +41,3 @@ def prepare_workspace(workspace: Path, site: Site, server: Server, others: Seque
     write_json(local / "resources.json", resources)
     write_text(local / "site.yaml", dump_yaml(site.model_dump(exclude_none=True)))
     write_text(local / "server.yaml", dump_yaml(server.model_dump()))
-
-
-def read_simulated_site(workspace: Path, name: str) -> Site:
-    """Read a simulated site's settings as they are now: its own ``NAME/local/site.yaml``, or that of all sites.
-
-    Raises:
-        ConfigError: There is none, or it is wrong.
-    """
-    return load_settings(Site, local_file(workspace / name, "site.yaml") or workspace / "local" / "site.yaml")

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
@@ -28,7 +27,7 @@ from silofl.models.weights import read_start
 from silofl.setup.extensions import list_allowed_extensions
 from silofl.setup.site import Server
 from silofl.study import STORED, Study, load_study
-from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
+from silofl_desk.flare.workspace import other_classes, prepare_workspace
 from silofl_desk.options import path_to_text, read_changes
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.run_page import write_report
@@ -244,9 +243,9 @@ def _run_prepared_job(
         try:
             if simulator is None:
                 arrays = given and given.arrays
-                settings, latest = site_settings(simulation, run), partial(read_simulated_site, workspace)
+                settings = site_settings(simulation, run)
                 with repeat_in_background(lines.print_news, POLL_S):
-                    run_alone(study, run, simulation.sites, settings, arrays, latest=latest)
+                    run_alone(study, run, simulation.sites, settings, arrays)
                 lines.print_new_rounds()
                 return _conclude_run(run, simulation, study, console)
             with whole_path(run.resolve()) as place:
