@@ -89,15 +89,6 @@ def test_a_folder_of_silofl_run_goes_on_in_place_with_its_own_job(go_on, stopped
     assert read_results(stopped).status == "COMPLETE"
 
 
-def test_a_folder_of_a_job_without_a_round_begins_anew(go_on, stopped):
-    for name in ("ledger.json", "results.json"):
-        (stopped / name).unlink()
-    shutil.copytree(JOB, stopped / "job", dirs_exist_ok=True)
-    code, _, submitted = go_on(stopped)
-    assert code == 0 and "continue_run" not in submitted[-1]
-    assert read_results(stopped).status == "COMPLETE"
-
-
 def test_another_folder_takes_what_is_there_and_leaves_the_first_as_it_is(go_on, stopped, tmp_path):
     before = (stopped / "results.json").read_text()
     code, said, submitted = go_on(stopped, "--out", tmp_path / "new", "--json")

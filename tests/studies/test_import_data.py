@@ -6,19 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl_hospital.importing.importers import LAYOUTS
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_help_of_a_layout_says_what_source_must_hold(silofl, layout):
-    code, out, error = silofl("import", layout, "--help")
-    assert (code, error) == (0, "")
-    description = out.partition(f"\n{layout}:\n\n")[2]
-    # the tree has a colon before it, and stands in by four
-    head, tree, _ = description.partition(":\n\n    SOURCE")
-    assert tree and "::" not in description and "Own data" in head
-    assert [other for other in LAYOUTS if f"\n{other}:\n" in out] == [layout]
-
 
 @pytest.mark.parametrize(("option", "value"), [("--test", "x"), ("--validation", "1"), ("--layout", "brats")])
 def test_an_imports_bad_value_is_refused_with_its_option(refused, tmp_path, option, value):

@@ -151,11 +151,6 @@ def test_volumes_are_oriented_and_their_slices_resized(new_study, phantoms):
     assert study.labels == {1: "organ", 2: "lesion"}
 
 
-def test_neighbours_of_the_job_are_kept_for_volumes_alone(new_study, phantoms, stains):
-    assert new_study("harmofl_prostate", phantoms)[0].data.neighbours == 1
-    assert new_study("harmofl_prostate", stains, "of-stains")[0].data.neighbours == 0
-
-
 def test_regions_of_the_data_are_those_of_the_study(new_study, stains):
     for site in ("clinic", "ward"):
         regions = {"disc: all": [1, 2], "cup": [2]}

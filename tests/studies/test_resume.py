@@ -92,8 +92,9 @@ def test_a_run_whose_data_were_moved_goes_on_with_them_where_they_are_named(silo
     error = refused("resume", run)
     assert f"--data must name the folder that holds north/dataset.json, not {tmp_path}/gone" in error
     assert "site.yaml" not in error
-    assert silofl("resume", run, "--data", data)[0] == 0
-    assert read_settings(run)["data"] == str(data)
+    assert silofl("resume", run, "--data", data, "--cache", tmp_path / "other")[0] == 0
+    assert (read_settings(run)["data"], read_settings(run)["cache"]) == (str(data), str(tmp_path / "other"))
+    assert [path.name for path in (tmp_path / "other").glob("*/index.json")] != []
 
 
 def test_other_data_than_the_run_learnt_from_are_refused_and_data_that_were_changed_in_their_place(silofl, run, data):
@@ -193,13 +194,3 @@ def test_a_received_run_leads_nowhere_else(refused, run, tmp_path, place):
 
 
 # --- the folder of decoded images
-
-
-def test_a_run_goes_on_with_another_folder_of_decoded_images(silofl, refused, run, tmp_path):
-    edit(run, rounds=3)
-    settings = read_settings(run)
-    (tmp_path / "file").write_text("")
-    assert "--cache must be a folder, not" in refused("resume", run, "--cache", tmp_path / "file")
-    assert silofl("resume", run, "--cache", tmp_path / "other")[0] == 0
-    assert [path.name for path in (tmp_path / "other").glob("*/index.json")] != []
-    assert read_settings(run) == settings | {"cache": str(tmp_path / "other")}

@@ -1,13 +1,10 @@
 import json
 import shutil
 from functools import partial
-from itertools import product
 
 import pytest
 
 from silofl.base.errors import ConfigError
-from silofl.core.presets import algorithm_names, load_presets
-from silofl.core.recipe import PRESET_NAMES
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import PATIENTS, make_phantoms
 from silofl_desk.studies.simulation import (
@@ -66,14 +63,6 @@ def test_the_hospitals_that_suit_a_study_are_made_at_first_use(tmp_path, monkeyp
     _, simulation = settle_job(JOB.with_name(job), Simulation(), {})
     assert simulation.data == str(tmp_path / folder) and simulation.sites == sites
     assert all((tmp_path / folder / site / "dataset.json").is_file() for site in sites)
-
-
-@pytest.mark.parametrize("inside", ["notes", "north/images/a.png", "dataset.json"])
-def test_a_data_folder_without_sites_is_refused(refused_run, tmp_path, inside):
-    file = tmp_path / "none" / inside
-    file.parent.mkdir(parents=True)
-    file.write_text("{}")
-    assert "must hold folders with a dataset.json each" in refused_run(data=tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -206,13 +195,6 @@ def test_a_copied_job_has_the_changes_and_the_components_of_its_algorithm(tmp_pa
     assert (study.rounds, study.algorithm.name) == (2, "harmofl")
     assert load_study(study_file(tmp_path / "copy")) == study
     assert "silofl.flare.harmofl." in study_file(tmp_path / "copy").with_name("config_fed_client.json").read_text()
-
-
-def test_an_algorithm_by_its_name_is_its_preset_whatever_the_job_chose_for_another():
-    # The job, of classes, which every algorithm takes, chooses a pretrained start and AdaFed's statistics.
-    for name, one in product({*algorithm_names()} - {"adafed"}, PRESET_NAMES):
-        new = {"algorithm.name": name, "algorithm.preset": one, "training.optimizer": "sgd", "training.local_epochs": 2}
-        assert changed_study(JOB.with_name("adafed_pneumonia"), new).recipe == load_presets(name)[one], name
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 from silofl.base.errors import make_printable
 from silofl.base.schema import dump_record
-from silofl.federation.ledger import Round, find_best_round
+from silofl.federation.ledger import Round
 from silofl.federation.round_line import Whole, describe_rise, last_round, seconds_left, typical_seconds
 from silofl.flare.in_flight import InFlight
 from silofl.parts.task import TRAIN
@@ -74,11 +74,6 @@ class Watched:
         there = {*task.answered, *(site for site in task.waiting if site in self.heard)} if task else {*last}
         return [site for site in self.sites if site not in there]
 
-    @property
-    def best_round(self) -> int | None:
-        """The round with the best validation so far; None where none was validated."""
-        return find_best_round(self.ledger)
-
     @cached_property
     def last_round(self) -> int:
         """The round with which the run ends if no later one raises the validation."""
@@ -112,7 +107,6 @@ class Watched:
             "missing": self.missing,
             "second_machines": dict(self.second_machines),
             "queue": self.queue or None,
-            "best_round": self.best_round,
             "ledger": [_round_values(record) for record in self.ledger] if is_known else None,
         }
 
