@@ -8,9 +8,9 @@ allows it: do not change them in place.
 import csv
 
 import numpy as np
+from dealing_options import OWN, parse_dealing
+from examples import ClassificationSet, Linked, import_examples
 
-from silofl_desk.sets.examples import ClassificationSet, Linked, import_examples
-from silofl_desk.sets.options import OWN, parse_dealing
 from silofl_hospital.importing.site_files import number_labels
 
 options, dealing = parse_dealing(__doc__, partition=OWN, test=0.2, validation=0.2)

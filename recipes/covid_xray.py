@@ -6,10 +6,10 @@ disk allows it: do not change them in place.
 """
 
 import numpy as np
+from dealing_options import parse_dealing
+from examples import ClassificationSet, Linked, import_examples
 
 from silofl.reading.formats import PICTURES
-from silofl_desk.sets.examples import ClassificationSet, Linked, import_examples
-from silofl_desk.sets.options import parse_dealing
 from silofl_hospital.importing.site_files import number_labels, visible_folders
 
 KNOWN = {"covid-19": "COVID-19", "covid": "COVID-19", "normal": "Normal"}

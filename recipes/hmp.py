@@ -12,10 +12,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+from dealing_options import OWN, parse_dealing
+from examples import ClassificationSet, Stacked, import_examples
 from numpy.lib.stride_tricks import sliding_window_view
 
-from silofl_desk.sets.examples import ClassificationSet, Stacked, import_examples
-from silofl_desk.sets.options import OWN, parse_dealing
 from silofl_hospital.importing.site_files import number_labels
 
 ACCELERATION_G = ((-14.709 + np.arange(64) / 63 * 29.418) / 9.80665).astype(np.float32)

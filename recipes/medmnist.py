@@ -8,9 +8,9 @@ the published names, else those of a dataset.json beside the file, unless --labe
 import json
 
 import numpy as np
+from dealing_options import parse_dealing
+from examples import ClassificationSet, Stacked, import_examples
 
-from silofl_desk.sets.examples import ClassificationSet, Stacked, import_examples
-from silofl_desk.sets.options import parse_dealing
 from silofl_hospital.importing.site_files import number_labels
 
 PREFIXES = {"training": "train", "validation": "val", "test": "test"}

@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from dealing_options import OWN, parse_dealing
+from examples import ClassificationSet, Stacked, plan_examples
 from nuclei_dsb2018 import cut_tiles, link_tiles
 from PIL import Image
 
-from silofl_desk.sets.examples import ClassificationSet, Stacked, plan_examples
-from silofl_desk.sets.options import OWN, parse_dealing
 from silofl_hospital.importing.importers import write_plans
 from silofl_hospital.importing.site_files import SitePlan, number_labels
 from silofl_hospital.site.import_data import report_import

@@ -8,10 +8,10 @@ makes each person a site.
 """
 
 import numpy as np
+from dealing_options import parse_dealing
+from examples import ClassificationSet, Stacked, import_examples
 from numpy.lib.stride_tricks import sliding_window_view
 
-from silofl_desk.sets.examples import ClassificationSet, Stacked, import_examples
-from silofl_desk.sets.options import parse_dealing
 from silofl_hospital.importing.site_files import number_labels
 
 # Of the protocol's twelve, ironing and rope jumping are left out; AdaFed does not name its ten.

@@ -45,7 +45,6 @@ for _room, _below in (
     ("hospital/arguments", ("federation", "hospital/importing")),
     ("hospital/commands", ("command",)),
     ("desk/options", ("base",)),
-    ("desk/sets", ("hospital/site",)),
     ("desk/phantoms", ("data",)),
     ("desk/inference", ("hospital/inference",)),
     ("desk/flare", ("flare",)),

@@ -32,7 +32,7 @@ from silofl_desk.report.sentences import POOLED_SITE
 from silofl_desk.studies import compare, compared_runs, pooled
 from silofl_desk.studies.demo import NEXT
 from silofl_desk.studies.methods import VARIANTS, find_method_algorithm
-from silofl_desk.studies.reference import all_ingredients, study_keys
+from silofl_desk.studies.reference import study_keys
 from silofl_desk.studies.simulation import changed_study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,7 +93,7 @@ def parsed(program, arguments, monkeypatch):
 
 @cache
 def known_keys():
-    return {key.name for key in study_keys(all_ingredients())}
+    return {key.name for key in study_keys()}
 
 
 @cache

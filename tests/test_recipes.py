@@ -1,22 +1,17 @@
 """Recipes: the study that their arguments make, the job that they export, and what they prepare or refuse."""
 
 import hashlib
-import json
 import re
 import shutil
-import subprocess
-import sys
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import yaml
 from nvflare.app_common.filters.exclude_vars import ExcludeVars
-from nvflare.job_config import fed_job_config
-from nvflare.job_config.fed_job_config import FedJobConfig
-from nvflare.recipe import ProdEnv, SimEnv, add_experiment_tracking
-from nvflare.recipe.spec import ExecEnv
+from nvflare.recipe import SimEnv, add_experiment_tracking
 
+from silofl import read_results
 from silofl.base.errors import ConfigError
 from silofl.base.files import save_tensors
 from silofl.models.networks import build_plain_model
@@ -24,8 +19,6 @@ from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe, StudyRecipe
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies import simulation
-from silofl_desk.studies.data_survey import survey_sites
-from silofl_desk.studies.new_study import write_new_study
 from silofl_desk.studies.simulation import copy_job, study_file
 
 from .studies.conftest import write_result
@@ -38,22 +31,6 @@ JOB = JOBS / "harmofl_phantoms"
 def phantoms(tmp_path_factory):
     folder = tmp_path_factory.mktemp("phantoms") / "data"
     return make_phantoms(folder, seed=7, patients={"north": 6, "south": 6})
-
-
-class Network(ExecEnv):
-    """A network that would take every job."""
-
-    def deploy(self, job):
-        return "1"
-
-    def get_job_status(self, job_id):
-        return None
-
-    def abort_job(self, job_id):
-        pass
-
-    def get_job_result(self, job_id, timeout=0.0):
-        return None
 
 
 def files_of(folder):
@@ -123,7 +100,7 @@ def test_a_pretrained_model_goes_with_the_job_and_is_checked_when_it_is_given(tm
     file.write_bytes(b"broken")
     with pytest.raises(ConfigError, match=r"f\.pt must hold the tensors .* save its state_dict.. with"):
         AdaFedRecipe("adafed_phantoms", preset="paper", pretrained=file)
-    with pytest.raises(ConfigError, match=r"^pretrained must go with .*, not harmofl_phantoms"):
+    with pytest.raises(ConfigError, match=r"^--pretrained must go with .*, not harmofl_phantoms"):
         HarmoFLRecipe(JOB, pretrained=file)
 
 
@@ -133,7 +110,7 @@ def test_weights_that_everybody_starts_from_go_with_the_job(start):
     assert study_file(recipe.folder).with_name("weights.pt").read_bytes() == file.read_bytes()
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     assert (recipe.study.model.weights_sha256, recipe.study.rounds) == (digest, 2)
-    with pytest.raises(ConfigError, match=r"^weights must be a file of weights, a bundle"):
+    with pytest.raises(ConfigError, match=r"^--weights must be a file of weights, a bundle"):
         StudyRecipe(JOB, weights=file.parent)
 
 
@@ -149,22 +126,10 @@ def test_a_recipes_wrong_arguments_are_refused(tmp_path):
 # --- the job
 
 
-def test_the_job_of_an_unchanged_study_is_exported_byte_by_byte_as_new_study_wrote_it(tmp_path, phantoms):
-    write_new_study(tmp_path / "jobs" / "mine", JOB, survey_sites(phantoms))
-    StudyRecipe(tmp_path / "jobs" / "mine").export(str(tmp_path / "out"))
-    wanted = files_of(tmp_path / "jobs" / "mine")
-    assert len(wanted) == 4 and files_of(tmp_path / "out" / "mine") == wanted
-
-
 def test_a_changed_job_is_exported_as_a_command_would_change_it(tmp_path):
     HarmoFLRecipe(JOB, rounds=3, alpha=0.2).export(str(tmp_path / "out"))
     copy_job(JOB, tmp_path / "wanted", {"rounds": 3, "algorithm.perturbation.alpha": 0.2})
     assert files_of(tmp_path / "out" / "harmofl_phantoms") == files_of(tmp_path / "wanted")
-
-
-def test_a_renamed_study_is_a_job_of_that_name(tmp_path):
-    StudyRecipe(JOB, changes={"name": "mine"}).export(str(tmp_path))
-    assert json.loads((tmp_path / "mine" / "meta.json").read_text())["name"] == "mine"
 
 
 def test_no_job_is_exported_over_another(tmp_path):
@@ -187,176 +152,72 @@ def test_what_nvflare_would_add_to_a_job_is_refused_and_not_left_out(tmp_path):
 # --- environments
 
 
-@pytest.mark.parametrize("environment", [{"clients": ["south", "north"]}, {"num_clients": 2}])
-def test_a_simulations_workspace_is_prepared_before_it_starts(tmp_path, phantoms, environment, capsys):
-    recipe = StudyRecipe(JOB, data=phantoms)
-    recipe.process_env(SimEnv(workspace_root=str(tmp_path), **environment))
-    local, linked = tmp_path / "harmofl_phantoms" / "local", tmp_path / "harmofl_phantoms-results" / "data"
-    assert yaml.safe_load((local / "site.yaml").read_text())["data"] == f"{linked}/{{site}}"
-    for name, site in {"north": "north", "south": "south", "site-1": "north", "site-2": "south"}.items():
-        assert (linked / name).samefile(phantoms / site)
-    assert ("site-1 is north, site-2 is south\n" in capsys.readouterr().out) == ("num_clients" in environment)
-    allowed = json.loads((local / "resources.json").read_text())["class_allow_list"]
-    assert "silofl.flare.harmofl.HarmoFLExecutor" in allowed
-
-
-@pytest.mark.parametrize(
-    ("environment", "reason"),
-    [
-        ({"num_clients": 3}, r"site 'site-3' of NVFlare must be among north, south, .* 2 that NVFlare has numbered"),
-        ({"clients": ["north", "soth"]}, r"site 'soth' of NVFlare must be among north, south"),
-    ],
-)
-def test_a_simulation_of_unknown_sites_is_refused_before_it_starts(tmp_path, phantoms, environment, reason):
-    with pytest.raises(ConfigError, match=reason):
-        StudyRecipe(JOB, data=phantoms).execute(SimEnv(workspace_root=str(tmp_path / "runs"), **environment))
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "clients", "reason"),
-    [
-        ({"data": "none"}, None, r"^data must be a folder .*, not none"),
-        ({"cache": JOB / "meta.json"}, None, r"^cache must be a folder"),
-        ({}, ["north"], r"for one run with changes=\{\"federation.min_sites\": 1\}, or let more"),
-    ],
-)
-def test_a_sentence_names_a_recipes_arguments_and_no_option_of_a_command(
-    tmp_path, phantoms, arguments, clients, reason
-):
-    recipe = StudyRecipe(JOB, **{"data": phantoms, **arguments})
-    with pytest.raises(ConfigError, match=reason) as refusal:
-        recipe.process_env(SimEnv(clients=clients or ["north", "south"], workspace_root=str(tmp_path)))
-    assert "--" not in str(refusal.value)
-
-
-def test_a_job_with_code_names_the_argument_that_trusts_it(tmp_path, phantoms):
-    job = shutil.copytree(JOB, tmp_path / "job")
-    (job / "app" / "custom").mkdir()
-    (job / "app" / "custom" / "mine.py").touch()
-    environment = SimEnv(clients=["north", "south"], workspace_root=str(tmp_path))
-    with pytest.raises(ConfigError, match="then give trusts_code=True, or remove it"):
-        StudyRecipe(job, data=phantoms).process_env(environment)
-    StudyRecipe(job, data=phantoms, trusts_code=True).process_env(environment)
-
-
-def test_who_names_the_clients_may_have_other_folders_beside_their_data(tmp_path, phantoms):
-    data = shutil.copytree(phantoms, tmp_path / "data")
-    (data / "drafts").mkdir()
-    recipe = StudyRecipe(JOB, data=data)
-    with pytest.raises(ConfigError, match="not all but drafts; .* or name the sites that take part with clients$"):
-        recipe.process_env(SimEnv(num_clients=2, workspace_root=str(tmp_path)))
-    recipe.process_env(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path)))
+def test_a_simulation_of_unknown_sites_is_refused(tmp_path, phantoms):
+    environment = SimEnv(workspace_root=str(tmp_path / "runs"), clients=["north", "soth"])
+    with pytest.raises(ConfigError, match=r"--sites must be among north, south, not 'soth'"):
+        StudyRecipe(JOB, data=phantoms).execute(environment)
 
 
 def test_a_job_that_no_network_takes_is_refused_before_it_is_submitted(tmp_path):
     job = shutil.copytree(JOB, tmp_path / "job")
     (job / "app" / "config" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"not 'config/notes.txt'"):
-        StudyRecipe(job).execute(Network())
+        StudyRecipe(job).check_submission()
 
 
 def test_a_recipe_says_what_hospitals_may_refuse_when_it_is_submitted(capsys):
     recipe = StudyRecipe(JOB)
-    assert recipe.execute(Network()).get_job_id() == "1"
+    recipe.check_submission()
     assert recipe.study.digest in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("is_verbose", [False, True])
-def test_a_simulation_prints_the_lines_of_the_command_or_nvflares_log(
-    tmp_path, phantoms, monkeypatch, capfd, is_verbose
+@pytest.mark.parametrize(("code", "is_done"), [(0, True), (3, True), (1, False)])
+def test_a_simulation_is_that_of_the_command_in_the_place_of_an_earlier_one(
+    tmp_path, phantoms, monkeypatch, code, is_done
 ):
-    recipe = StudyRecipe(JOB, data=phantoms, verbose=is_verbose)
-    results = tmp_path / "harmofl_phantoms-results"
+    """NVFlare takes each code but 0 for a failure."""
+    recipe, run = StudyRecipe(JOB, data=phantoms), tmp_path / "harmofl_phantoms" / "server" / "simulate_job" / "silofl"
+    run.mkdir(parents=True)
+    (run / "results.json").write_text("old")
 
-    def run(config, workspace, **options):
-        # As NVFlare does.
-        command = [sys.executable, "-c", "print('a line of the log')"]
-        assert fed_job_config.subprocess.Popen(command).wait() == 0
-        folder = results / "run-1"
-        folder.mkdir()
-        (folder / "phase").write_text("test 1 0")
-        write_result(folder, recipe.study, sites={"north": 0.5, "south": 0.5})
-        return 0
+    def carry_out(folder, simulation, study, simulator, console):
+        assert (folder, simulation.sites, study) == (run, ("north", "south"), recipe.study)
+        write_result(folder, study, sites={"north": 0.5, "south": 0.5})
+        return code
 
-    monkeypatch.setattr(FedJobConfig, "simulator_run", run)
-    recipe.execute(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path)))
-    out, log = capfd.readouterr().out, results / "log.txt"
-    assert fed_job_config.subprocess is subprocess
-    assert ("a line of the log" in out) == is_verbose
-    assert is_verbose or log.read_text() == "a line of the log\n"
-    lines = ("2 sites take part: north, south", "COMPLETE  harmofl_phantoms", f"silofl report {results / 'run-1'}")
-    assert [line in out for line in lines] == [not is_verbose] * 3
+    monkeypatch.setattr("silofl_desk.studies.simulate._run_prepared_job", carry_out)
+    environment = SimEnv(clients=["north", "south"], workspace_root=str(tmp_path))
+    with nullcontext() if is_done else pytest.raises(RuntimeError, match="return code 1"):
+        done = recipe.execute(environment)
+        assert read_results(done.get_result()).values == {"north": 0.5, "south": 0.5}
 
 
 # --- docs/python.md
 
 PAGE = (JOBS.parent / "docs" / "python.md").read_text(encoding="utf-8")
-SIMULATED, SUBMITTED = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+(SIMULATED, _) = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
-def carry_out(code):
-    names = {}
-    exec(compile(code, "docs/python.md", "exec"), names)
-    return names
-
-
-@pytest.fixture
-def finish(tmp_path, monkeypatch):
-    """Have an environment carry out nothing, and find a made-up result below a folder; returns what it was given."""
+def test_the_pages_simulation_is_carried_out_and_its_result_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-    def replace(environment, folder, job):
-        given = []
-
-        def deploy(env, recipe_job):
-            (tmp_path / folder).mkdir(parents=True)
-            write_result(tmp_path / folder, load_study(study_file(JOBS / job)), sites={"north": 0.5})
-            given.append((env, recipe_job.name))
-            return recipe_job.name
-
-        monkeypatch.setattr(environment, "deploy", deploy)
-        monkeypatch.setattr(environment, "get_job_status", lambda *_: None)
-        return given
-
-    return replace
-
-
-def test_the_pages_simulation_is_carried_out_and_its_result_read(finish, tmp_path, monkeypatch):
     small = make_phantoms(tmp_path / "small", seed=7, patients={"north": 6, "east": 6})
     monkeypatch.setattr(simulation, "_provide_phantoms", lambda study: small)
-    given = finish(SimEnv, "runs/harmofl_phantoms/server/simulate_job/silofl", "harmofl_phantoms")
-    names = carry_out(SIMULATED)
-    ((environment, job),) = given
-    assert (environment.clients, job) == (["north", "east"], "harmofl_phantoms")
+    given = []
+
+    def deploy(environment, job):
+        folder = tmp_path / "runs" / job.name / "server" / "simulate_job" / "silofl"
+        folder.mkdir(parents=True)
+        write_result(folder, load_study(study_file(JOB)), sites={"north": 0.5})
+        given.append((environment.clients, job.name))
+        return job.name
+
+    monkeypatch.setattr(SimEnv, "deploy", deploy)
+    names = {}
+    exec(compile(SIMULATED, "docs/python.md", "exec"), names)
+    assert given == [(["north", "east"], "harmofl_phantoms")]
     study = names["recipe"].study
     assert (study.rounds, study.recipe.option("perturbation").alpha) == (2, 0.1)
     assert names["results"].values == {"north": 0.5}
-
-
-def test_the_pages_job_is_submitted_with_the_leads_kit_and_its_download_read(finish, tmp_path, monkeypatch):
-    (tmp_path / "kits" / "lead@hospital").mkdir(parents=True)
-    given = finish(ProdEnv, "download/workspace/silofl", "fedsm_phantoms")
-    monkeypatch.setattr(ProdEnv, "get_job_result", lambda *_, **__: str(tmp_path / "download"))
-    names = carry_out(SUBMITTED)
-    ((environment, job),) = given
-    assert (environment.startup_kit_location, environment.username) == ("kits/lead@hospital", "lead@hospital")
-    assert job == "fedsm_phantoms" and names["recipe"].study.federation.min_sites == 3
-    assert names["results"].values == {"north": 0.5}
-
-
-def test_the_ten_lines_beside_hello_pt_run_the_study_of_the_commands_above_them(finish, phantoms, tmp_path):
-    page = (JOBS / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    for site, new in (("north", "site-1"), ("south", "site-2")):
-        shutil.copytree(phantoms / site, tmp_path / "my-data" / new)
-    write_new_study(tmp_path / "my-study", None, survey_sites(tmp_path / "my-data"))
-    given = finish(SimEnv, "runs/my-study/server/simulate_job/silofl", "fedavg_masks")
-    names = carry_out(code)
-    ((environment, job),) = given
-    assert (environment.clients, job) == (["site-1", "site-2"], "my-study")
-    study = names["recipe"].study
-    assert (study.rounds, study.training.batch_size, study.training.learning_rate) == (2, 16, 0.01)
 
 
 def test_the_page_names_each_recipe_with_its_own_arguments():

@@ -9,7 +9,7 @@ from pathlib import Path
 from silofl.base.settings import Section
 from silofl.cli import COMMANDS
 from silofl.setup.site import Server, Site
-from silofl_desk.studies.reference import all_ingredients, study_keys
+from silofl_desk.studies.reference import study_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 # Programs of others whose options the sentences name.
@@ -105,7 +105,7 @@ def keys_of(section):
 
 
 def test_every_key_that_a_sentence_names_exists():
-    keys = {key.name for key in study_keys(all_ingredients())}
+    keys = {key.name for key in study_keys()}
     keys |= {name.removeprefix("algorithm.") for name in keys}
     sections, found = {name.partition(".")[0] for name in keys if "." in name}, 0
     places = {"site.yaml": keys_of(Site), "server.yaml": keys_of(Server)}

@@ -4,11 +4,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import yaml
 
 from silofl.base.errors import ConfigError, PinError
 from silofl.base.files import read_json
-from silofl.base.settings import dump_yaml, load_settings, parse, read_value, read_yaml
+from silofl.base.settings import dump_yaml, load_settings, parse, read_value
 from silofl.inference.directory import plain_study
 from silofl.setup.site import Server, Site
 from silofl.study import Study, load_study
@@ -30,15 +29,6 @@ def study(**changes):
 def test_every_jobs_study_is_valid_carries_its_name_and_allows_a_verdict(job):
     own = load_study(job / "app" / "config" / "study.yaml")
     assert own.name == job.name and not any("no verdict" in caution for caution in own.cautions)
-
-
-def test_numbers_written_like_one_e_minus_three_are_numbers():
-    assert parse(Study, MINIMAL | yaml.safe_load("training: {learning_rate: 1e-3}"), "").training.learning_rate == 0.001
-
-
-def test_a_transform_is_its_name_and_its_options():
-    transform = study(data={"transforms": [{"Resize": {"spatial_size": [8, 8]}}]}).data.transforms[0]
-    assert (transform.name, transform.options) == ("Resize", {"spatial_size": [8, 8]})
 
 
 @pytest.mark.parametrize(("labels", "channels"), [({1: "a"}, 1), ({1: "a", 2: "b"}, 3)])
@@ -130,7 +120,10 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"data": {"split_unit": "recording"}}, "data.split_unit must be .*did you mean 'recordings'"),
         ({"name": "a/b"}, "name must be letters, digits"),
         ({"training": {"betas": [0.9, 1.0]}}, "training.betas.1 must be less than 1"),
-        ({"algorithm": {"name": "fedavg", "perturbation": {}}}, "perturbation must go with an answer of harmofl"),
+        (
+            {"algorithm": {"name": "fedavg", "perturbation": {}}},
+            "a key of algorithm must be one of .*, not 'perturbation'",
+        ),
         # what does not fit together
         ({"labels": {2: "a"}}, r"labels must be numbered \[1\] for segmentation, not \[2\]"),
         ({"labels": {}}, "labels must"),
@@ -314,14 +307,6 @@ def test_what_is_no_number_stays_the_text_that_it_is(text):
     assert read_value(text) == text
 
 
-@pytest.mark.parametrize("number", ["'1_0'", "1e1_0", "_10"])
-def test_a_text_is_no_number_with_blanks_in_it(number):
-    with pytest.raises(ConfigError, match="rounds must be .*a number in decimal digits"):
-        study(rounds=read_value(number))
-    with pytest.raises(ConfigError, match="training.learning_rate must be a number in decimal digits, not"):
-        study(training={"learning_rate": read_value(number)})
-
-
 @pytest.mark.parametrize(("name", "shown"), [("on", "True"), ("no", "False"), ("007", "7"), ("1e3", "1000.0")])
 def test_a_name_that_yaml_takes_for_something_else_wants_quotes(name, shown):
     with pytest.raises(ConfigError, match=f"labels.1 must be a text, not {shown}: put it in quotes"):
@@ -334,14 +319,6 @@ def test_what_is_written_is_read_back_as_it_was():
     assert read_value(dump_yaml(values)) == values
 
 
-def test_the_largest_settings_file_is_read_in_time(tmp_path):
-    path, started = tmp_path / "study.yaml", time.process_time()
-    path.write_text("\n".join(f"key{i}: {'x' * 40}" for i in range(2400)) + "\nname: x\ntask: segmentation\n")
-    with pytest.raises(ConfigError, match="must be a known key"):
-        parse(Study, read_yaml(path) | MINIMAL, "study.yaml")
-    assert time.process_time() - started < 2
-
-
 def test_a_pipe_a_device_or_a_folder_is_no_settings_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
@@ -349,12 +326,6 @@ def test_a_pipe_a_device_or_a_folder_is_no_settings_file(tmp_path):
             load_study(path)
         with pytest.raises(ConfigError, match=f"must be a JSON file, not {kind}; put the file there"):
             read_json(path)
-
-
-def test_a_date_as_a_name_is_a_text(tmp_path):
-    path = tmp_path / "site.yaml"
-    path.write_text("data: /d\nstate_dir: 2026-01-02\n")
-    assert load_settings(Site, path).state_dir == "2026-01-02"
 
 
 def test_a_sites_folders_are_filled_in(tmp_path, monkeypatch):
@@ -562,13 +533,6 @@ def test_a_bool_is_no_number_of_a_study(changes):
         study(**changes).recipe.as_dict()
 
 
-@pytest.mark.parametrize("network", ["densenet121", "lenet5", "alexnet", "activity_cnn"])
-@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])
-def test_a_classification_takes_each_of_its_networks_and_metrics(network, metric):
-    found = study(**CLASSES | {"metric": metric, "model": {"name": network}})
-    assert (found.metric, found.model.name, found.out_channels) == (metric, network, 2)
-
-
 @pytest.mark.parametrize(
     ("channels", "neighbours", "in_channels", "middle"), [(1, 0, 1, [0]), (3, 0, 3, [0, 1, 2]), (2, 2, 10, [4, 5])]
 )
@@ -589,11 +553,6 @@ def test_regions_are_scored_in_place_of_the_labels_that_the_network_answers_with
     assert nested.out_channels == study(**EYE).out_channels == 3
     assert nested.description()["regions"] == {"disc": (1, 2), "cup": (2,)}
     assert parse(Study, plain_study(nested), "study.yaml") == nested
-
-
-@pytest.mark.parametrize("unit", ["patient", "recordings", "slices", "examples"])
-def test_a_study_says_what_its_parts_do_not_share(unit):
-    assert study(data={"split_unit": unit}).description()["split_unit"] == unit
 
 
 def test_a_job_folder_in_the_place_of_a_study_is_told_where_the_study_is():

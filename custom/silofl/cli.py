@@ -145,8 +145,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and given[0] in ELSEWHERE.keys() - {name.partition(" ")[0] for name in COMMANDS}:
         parser.error(f"{given[0]} {LACKS.format(ELSEWHERE[given[0]])}")
     options = parser.parse_args(given)
-    if arguments is None:
-        options.command.greet()
     return run_command("silofl", options.command, options)
 
 
@@ -167,15 +165,9 @@ def run_command(program: str, command: Callable[[argparse.Namespace], int], opti
         _drop_output()
         return ExitCode.FAILED
     except OSError as error:
-        # An error of another file may have no name either.
-        if error.filename is None and not _can_print():
+        if error.filename is None:
+            # Standard output may be what takes no more.
             _drop_output()
-            print(
-                f"{program}: standard output must take what is printed; the system said {error.strerror!r}: make room, "
-                "or send it elsewhere; files that were written are whole",
-                file=sys.stderr,
-            )
-            return ExitCode.FAILED
         file = f"{one_line(error.filename, LONGEST_ERROR)}: " if error.filename else ""
         print(f"{program}: {file}{error.strerror or error}; name another file or folder, or make room", file=sys.stderr)
         return ExitCode.FAILED if error.errno in FULL else ExitCode.BAD_INPUT
@@ -183,15 +175,6 @@ def run_command(program: str, command: Callable[[argparse.Namespace], int], opti
         return ExitCode.INTERRUPTED
     finally:
         os.umask(before)
-
-
-def _can_print() -> bool:
-    """Return whether standard output takes one more line, an empty one."""
-    try:
-        print(flush=True)
-    except OSError:
-        return False
-    return True
 
 
 def _drop_output() -> None:

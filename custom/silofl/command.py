@@ -1,9 +1,7 @@
 """A command of the command line: its module is imported only when it is given; and the wheel that has more of them."""
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
@@ -15,10 +13,6 @@ from silofl import __version__
 # The wheels of what a person starts by hand, of researchers and study leads, and of clinics; and what lacks one.
 WHEELS = HOSPITAL_WHEEL, DESK_WHEEL, CLINIC_WHEEL = "silofl-hospital", "silofl-desk", "silofl-clinic"
 LACKS = "must have the wheel {0}, which is not here; install {0} " + __version__
-WITHOUT_TORCH = {f"silofl_hospital.site.{name}" for name in ("import_data", "egress_check", "doctor", "schema")}
-WITHOUT_TORCH |= {f"silofl_clinic.{name}" for name in ("receive", "fetch", "monitor")}
-WITHOUT_TORCH |= {"silofl_hospital.site.check_site"}
-WITHOUT_TORCH |= {f"silofl_desk.studies.{name}" for name in ("comparison_page", "new_study", "survey", "withdraw")}
 
 
 @dataclass(frozen=True)
@@ -39,14 +33,6 @@ class Command:
         """Add its arguments to its parser."""
         resolve_name(self.arguments or f"{self.module}:add_options")(parser)
         parser.set_defaults(command=self)
-
-    def greet(self) -> None:
-        """Print one line before seconds of imports, on standard error: standard output is the command's."""
-        loading = "" if self.module in WITHOUT_TORCH else ", loading PyTorch"
-        # Nobody need read it.
-        with suppress(OSError, AttributeError):
-            sys.stderr.write(f"SiloFL {__version__}{loading}\n")
-            sys.stderr.flush()
 
     def __call__(self, options: argparse.Namespace) -> int:
         """Carry it out and return its exit code; a terminal shows that its imports go on."""

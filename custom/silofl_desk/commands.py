@@ -11,7 +11,7 @@ RESEARCHER = {
     "tune": ("studies.tune", "choose learning rate and normalisation on validation data, by a small search"),
     "pretrain": ("studies.pretrain", "train a model on pooled data, for AdaFed (simulation only)"),
     "simulate": ("studies.simulate", "run a job with all its sites on this machine"),
-    "prepare": ("studies.prepare", "prepare a workspace of nvflare simulator or nvflare poc for a job"),
+    "prepare": ("studies.prepare", "prepare a workspace of nvflare simulator for a job"),
     "resume": ("studies.resume", "continue an interrupted simulation"),
     "compare": ("studies.compare", "run jobs and methods with several seeds and print one table"),
     "cross-test": ("studies.cross_test", "test each site's model of a run on every site's test data"),

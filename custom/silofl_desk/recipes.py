@@ -5,50 +5,23 @@ run = recipe.execute(SimEnv(clients=["north", "east"], workspace_root="runs"))
 print(silofl.read_results(run.get_result()).sites)
 """
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from silofl.base.bundled_jobs import find_job
-from silofl.base.errors import SiloFLError
-from silofl.base.files import open_own
+from silofl.base.errors import ExitCode
 from silofl.base.options import make_console
 from silofl.study import load_study
 from silofl_desk.flare.folder_recipe import FolderRecipe
 from silofl_desk.flare.submission import check_job
 from silofl_desk.options import path_to_text
-from silofl_desk.studies.prepare import find_results_folder, prepare_poc_kits, prepare_simulation, tell_numbers
-from silofl_desk.studies.print_results import print_beginning, show_rounds
+from silofl_desk.studies.simulate import simulate_job
 from silofl_desk.studies.simulation import Simulation, changed_study, check_pretrained, copy_job, study_file
 from silofl_desk.studies.weights import find_weights_file, with_weights
-
-# Option of the command line that sentences name -> what Python gives in its place.
-OPTIONS = {
-    r"--set ([\w.]+)=(\w+)": r'changes={"\1": \2}',
-    "--data": "data",
-    "--cache": "cache",
-    "--pretrained": "pretrained",
-    "--weights": "weights",
-    "--trust-code": "trusts_code=True",
-    "--sites": "clients",
-}
-
-
-@contextmanager
-def name_arguments() -> Iterator[None]:
-    """Have the sentence of an error name arguments in the place of the command line's options."""
-    try:
-        yield
-    except SiloFLError as error:
-        sentence = str(error)
-        for option, argument in OPTIONS.items():
-            sentence = re.sub(rf"(?<!\S)(?:simulate )?{option}(?![\w-])", argument, sentence)
-        error.args = (sentence,)
-        raise
 
 
 def declare_setting(key: str) -> Any:  # noqa: ANN401 - of the argument's own type
@@ -62,9 +35,9 @@ class StudyRecipe(FolderRecipe):
 
     Attributes:
         job: Name of a bundled job, as ``harmofl_nuclei``, or the folder of one that ``silofl new-study`` has written.
-        data: Of a simulation and a POC: folder with one folder per site. Without it a study of phantoms makes its own.
-        cache: Of a simulation and a POC: folder of decoded images, which runs share; in the folder of the data if None.
-        trusts_code: Of a simulation and a POC: whether the job's own code may run, and others' classes that it names.
+        data: Of a simulation: folder with one folder per site. Without it a study of phantoms makes its own.
+        cache: Of a simulation: folder of decoded images, which runs share; in the folder of the data if None.
+        trusts_code: Of a simulation: whether the job's own code may run, and others' classes that it names.
         pretrained: File of a pretrained model, as ``silofl pretrain`` writes it, for a study that needs one; it goes
             with the job.
         weights: Weights that everybody starts from, which go with the job: a ``.pt`` or ``.safetensors`` file, a
@@ -73,7 +46,6 @@ class StudyRecipe(FolderRecipe):
         preset: The algorithm's named choice of settings.
         rounds: Number of rounds.
         seed: Seed of the training.
-        verbose: Of a simulation: print NVFlare's log in place of the lines of ``silofl simulate``.
         local_epochs: Epochs of each site in a round.
         batch_size: Images of a step.
         learning_rate: Learning rate of the sites.
@@ -88,7 +60,6 @@ class StudyRecipe(FolderRecipe):
     data: str | Path | None = None
     cache: str | Path | None = None
     trusts_code: bool = False
-    verbose: bool = False
     pretrained: str | Path | None = None
     weights: str | Path | None = None
     changes: Mapping[str, object] = field(default_factory=dict)
@@ -99,7 +70,6 @@ class StudyRecipe(FolderRecipe):
     batch_size: int | None = declare_setting("training.batch_size")
     learning_rate: float | None = declare_setting("training.learning_rate")
 
-    @name_arguments()
     def __post_init__(self) -> None:
         """Write the changed job into a folder of its own, which is deleted with the recipe."""
         self.job = find_job(self.job)
@@ -115,37 +85,22 @@ class StudyRecipe(FolderRecipe):
         self.study = copy_job(self.job, self.folder, changes, start.start_file)
         super().__init__(self.study.name, self.folder)
 
-    @name_arguments()
-    def prepare_simulation(self, workspace: Path, sites: tuple[str, ...]) -> None:
-        """Prepare the workspace of a simulation, and read its data, so that a fault shows before any training.
+    def simulate(self, workspace: Path, sites: tuple[str, ...]) -> int:
+        """Carry out a simulation as ``silofl simulate`` does, in the place of an earlier one there.
 
         Raises:
-            ConfigError: The sites, the job or the workspace are wrong.
+            ConfigError: The sites or the job are wrong.
             DataError: A site's data is wrong.
         """
-        _, chosen = prepare_simulation(workspace, self.folder, self._wanted(), sites)
-        _print_numbers(chosen)
-        if not self.verbose:
-            print_beginning(self.study, tuple(chosen), make_console())
+        run = workspace / "server" / "simulate_job" / "silofl"
+        shutil.rmtree(run, ignore_errors=True)
+        wanted = Simulation(
+            data=path_to_text(self.data), sites=sites, cache=path_to_text(self.cache), trusts_code=self.trusts_code
+        )
+        code = simulate_job(self.folder, run, wanted, {}, make_console())
+        # NVFlare takes any other code for a failure; an INCOMPLETE run has its result.
+        return 0 if code == ExitCode.INCOMPLETE else code
 
-    @contextmanager
-    def follow_simulation(self, workspace: Path) -> Iterator[IO | None]:
-        """Print a simulation's rounds while the block runs, and its result after it; nothing where verbose."""
-        if self.verbose:
-            yield None
-            return
-        results, console = find_results_folder(workspace), make_console()
-        with open_own(results / "log.txt", "ab") as log, show_rounds(self.study, results, console):
-            yield log
-
-    @name_arguments()
-    def prepare_poc(self) -> int:
-        """Prepare the kits of NVFlare's POC and return the number of its sites; the errors of `prepare_simulation`."""
-        _, chosen = prepare_poc_kits(self.folder, self._wanted())
-        _print_numbers(chosen)
-        return len(chosen)
-
-    @name_arguments()
     def check_submission(self) -> None:
         """Print what sites may refuse of the job.
 
@@ -155,20 +110,12 @@ class StudyRecipe(FolderRecipe):
         for doubt in check_job(self.folder, self.study):
             print(doubt)
 
-    def _wanted(self) -> Simulation:
-        return Simulation(data=path_to_text(self.data), cache=path_to_text(self.cache), trusts_code=self.trusts_code)
-
     def _changes(self) -> dict[str, object]:
         """Return the changes to the job's study by dotted key, those of the arguments last."""
         keys = {one.name: one.metadata["key"] for one in fields(self) if "key" in one.metadata}
         given = {key: getattr(self, name) for name, key in keys.items() if getattr(self, name) is not None}
         is_other = self.algorithm not in (None, load_study(study_file(Path(self.job))).algorithm.name)
         return {**({"algorithm.name": self.algorithm} if is_other else {}), **self.changes, **given}
-
-
-def _print_numbers(sites: Mapping[str, str]) -> None:
-    if numbers := tell_numbers(sites):
-        print(numbers)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -12,12 +12,11 @@ from PIL import Image
 
 from silofl.base.errors import ConfigError, DataError, ExitCode
 from silofl.base.naming import check_name
-from silofl.base.settings import parse
+from silofl.base.settings import dump_yaml, parse
 from silofl.cli import main
 from silofl.data.manifest import read_manifest
 from silofl.study import STORED, Study
 from silofl_desk.studies.data_survey import survey_sites
-from silofl_desk.studies.new_study import section_lines
 from silofl_hospital.importing.importers import ImportOptions, import_layout
 
 from ..conftest import SMALL_UNET
@@ -44,9 +43,8 @@ def test_a_name_of_real_data_is_kept_as_it_is_in_a_study_and_in_its_file(name):
     assert check_name(f" {name} ", "a label", DataError) == name
     values = SEGMENTATION | {"labels": {1: name, 2: "other"}}
     assert parse(Study, values, "study.yaml").labels[1] == name
-    lines = section_lines({"labels": {1: name}, "training": {"class_weights": {name: 2.0}}}, {})
-    assert yaml.safe_load("\n".join(lines))["training"] == {"class_weights": {name: 2.0}}
-    assert yaml.safe_load("\n".join(lines))["labels"] == {1: name}
+    written = {"labels": {1: name}, "training": {"class_weights": {name: 2.0}}}
+    assert yaml.safe_load(dump_yaml(written)) == written
 
 
 @pytest.mark.parametrize("name", HOSTILE)

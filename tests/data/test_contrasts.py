@@ -20,7 +20,6 @@ from silofl.data.transforms import build_augmentation
 from silofl.study import Study
 from silofl_desk.studies.data_survey import survey_sites
 from silofl_desk.studies.new_study import write_new_study
-from silofl_desk.studies.simulation import study_file
 from tests.data.conftest import edit
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -372,7 +371,6 @@ def test_a_new_study_resamples_contrasts_that_lie_on_different_grids(volumes, tm
         return write_new_study(tmp_path / name, model, survey_sites(volumes(**written).parent)).data.resample
 
     assert write("two", JOBS / job, affine=np.diag([1.5, 1, 2, 1]))
-    assert "resample: true  # contrasts of one of the first" in study_file(tmp_path / "two").read_text()
     # The next study takes it over as long as there are contrasts.
     assert write("next", tmp_path / "two")
     assert not write("one", tmp_path / "two", names=(), image="T1")

@@ -40,12 +40,10 @@ def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_to_the_very_same_super_model_with_any_number_of_threads(
-    tmp_path, phantoms, small_fedsm, federation
-):
+def test_a_killed_run_resumes_to_the_very_same_super_model(tmp_path, phantoms, small_fedsm, federation):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     silofl("simulate", small_fedsm, "--data", phantoms, "--out", whole)
-    cut = federation("simulate", small_fedsm, "--data", phantoms, "--out", broken, "--threads", 1)
+    cut = federation("simulate", small_fedsm, "--data", phantoms, "--out", broken)
     cut.wait_for_rounds(broken, 1)
     cut.kill_all()
     silofl("resume", broken)

@@ -26,8 +26,8 @@ def check_same_weights(recipe, run, root):
     done = recipe.execute(SimEnv(clients=SITES, workspace_root=str(root)))
     found, wanted = silofl.read_results(done.get_result()), silofl.read_results(run)
     assert (found.status, found.sites) == ("COMPLETE", wanted.sites)
-    results = root / f"{recipe.name}-results"
-    weights, expected = read_weights(results / found.run, results / "sites"), read_weights(run, run / "sites")
+    own = root / recipe.name / "server" / "simulate_job" / "silofl"
+    weights, expected = read_weights(own, own / "sites"), read_weights(run, run / "sites")
     assert len(weights) > 2
     torch.testing.assert_close(weights, expected, rtol=0, atol=0)
 

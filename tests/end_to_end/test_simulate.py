@@ -117,9 +117,9 @@ def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phan
 
 
 @pytest.mark.slow
-def test_over_nvflare_with_fewer_threads_than_sites_each_site_chooses_as_in_one_process(tmp_path, phantoms):
+def test_over_nvflare_each_site_chooses_as_in_one_process(tmp_path, phantoms):
     job, found = write_small_job(tmp_path / "job", guard=True), {}
-    for name, options in (("flare", ("--threads", 1)), ("alone", ("--alone",))):
+    for name, options in (("flare", ()), ("alone", ("--alone",))):
         # With a cache of its own, so that no run takes the other's local models.
         where = ("--data", phantoms, "--cache", tmp_path / f"cache_{name}", "--out", tmp_path / name)
         carried_out("simulate", job, *where, *options)

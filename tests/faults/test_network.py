@@ -247,7 +247,7 @@ def test_a_lead_goes_on_by_one_command_after_server_and_command_were_stopped(net
     with network:
         command = LeadCommand(network, job, out)
         command.wait_for_rounds(2)
-        command.tree.kill()
+        command.tree._root.kill()
         network.kill_part("server", "all")
     before = ledger(network.run())
     with network:

@@ -3,9 +3,7 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
-from silofl.base.settings import load_settings
 from silofl.federation.run_folder import PHASE, RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.setup.site import Site
@@ -58,30 +56,6 @@ def test_who_follows_a_run_can_read_which_task_its_sites_work_on(alone, tmp_path
     alone(rounds=2, on_round=lambda: seen.append((tmp_path / "run" / PHASE).read_text()))
     # A round trains; after the last one it is validated, and the best one is tested.
     assert seen[:3] == ["train 1 1", "train 2 1", "validate 2 1"] and seen[3].startswith("test ")
-
-
-def test_a_site_of_a_run_alone_is_paused_by_its_file_as_it_is_now(tmp_path, site_data, make_study):
-    path, asked = tmp_path / "site.yaml", []
-    settings = Site(
-        data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/sites/{{site}}", has_progress=False, min_partners=0
-    )
-
-    def latest(site):
-        return load_settings(Site, path) if site == "east" else settings
-
-    def write(paused):
-        path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_none=True) | {"paused": paused}))
-
-    def change():
-        # Round 1 has been trained: east is paused in round 2 and no longer in round 3.
-        asked.append(1)
-        write(["small"] if len(asked) == 1 else [])
-
-    write([])
-    run_alone(make_study(rounds=3), tmp_path / "run", ("east", "north"), settings, None, change, latest)
-    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
-    assert [list(record["failed"]) for record in ledger] == [[], ["east"], []]
-    assert "paused by the hospital" in ledger[1]["failed"]["east"]
 
 
 def test_a_run_with_too_few_answers_fails_with_the_reasons(alone):

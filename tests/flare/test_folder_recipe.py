@@ -1,14 +1,11 @@
 """A recipe of a job in a folder, in environments that carry out nothing."""
 
 import json
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
-from nvflare.recipe import PocEnv, SimEnv, poc_env
-from nvflare.recipe.session_mgr import SessionManager
+from nvflare.recipe import PocEnv, SimEnv
 
-from silofl.base.files import read_json
+from silofl.base.errors import ConfigError
 from silofl_desk.flare.folder_recipe import FolderRecipe
 
 
@@ -19,15 +16,9 @@ class Recorded(FolderRecipe):
         super().__init__("small", folder)
         self.asked = []
 
-    def prepare_simulation(self, workspace, sites):
+    def simulate(self, workspace, sites):
         self.asked.append((workspace, sites))
-
-    def follow_simulation(self, workspace):
-        return nullcontext()
-
-    def prepare_poc(self):
-        self.asked.append("prepare")
-        return 2
+        return 0
 
     def check_submission(self):
         self.asked.append("check")
@@ -41,40 +32,10 @@ def recipe(tmp_path):
     return Recorded(folder)
 
 
-def test_a_simulation_is_prepared_where_nvflare_will_run_it(recipe, tmp_path, monkeypatch):
-    run = []
-    monkeypatch.setattr(recipe._job.job, "simulator_run", lambda workspace, **options: run.append(workspace))
+def test_a_simulation_is_carried_out_where_nvflare_looks_for_its_result(recipe, tmp_path):
     done = recipe.run(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path)))
     assert recipe.asked == [(tmp_path / "small", ("north", "south"))]
-    assert run == [done.get_result()] == [str(tmp_path / "small")]
-
-
-def test_a_poc_is_prepared_once_its_kits_are_made_and_before_they_start(recipe, tmp_path, monkeypatch):
-    monkeypatch.setenv("NVFLARE_POC_WORKSPACE", str(tmp_path / "poc"))
-    step = recipe.asked.append
-
-    def provision(**options):
-        step("provision")
-
-    monkeypatch.setattr(poc_env, "prepare_poc_provision", provision)
-    monkeypatch.setattr(poc_env, "_start_poc", lambda **options: step("start"))
-    monkeypatch.setattr(poc_env, "time", SimpleNamespace(sleep=lambda seconds: None))
-    monkeypatch.setattr(PocEnv, "_get_admin_startup_kit_path", lambda env: "kit")
-
-    def submit(manager, job):
-        job.export_job(str(tmp_path / "submitted"))
-        step("submit")
-        return "1"
-
-    monkeypatch.setattr(SessionManager, "submit_job", submit)
-    recipe.run(PocEnv(num_clients=2))
-    assert recipe.asked == ["check", "provision", "prepare", "start", "submit"]
-    # Of a job that begins with the first site NVFlare would tell the second one nothing.
-    assert read_json(tmp_path / "submitted" / "small" / "meta.json") == {"name": "small", "min_clients": 2}
-    recipe.export(str(tmp_path / "out"))
-    assert read_json(tmp_path / "out" / "small" / "meta.json") == {"name": "small"}
-    # NVFlare's own recipes go on as before.
-    assert poc_env.prepare_poc_provision is provision
+    assert done.get_result() == str(tmp_path / "small")
 
 
 def test_a_job_is_exported_as_its_folder_is_and_nothing_is_prepared_for_it(recipe, tmp_path):
@@ -82,3 +43,9 @@ def test_a_job_is_exported_as_its_folder_is_and_nothing_is_prepared_for_it(recip
     assert recipe.asked == []
     assert json.loads((tmp_path / "out" / "small" / "meta.json").read_text()) == {"name": "small"}
     assert (tmp_path / "out" / "small" / "app" / "config").is_dir()
+
+
+@pytest.mark.parametrize(("kind", "words"), [(PocEnv, "does not run in PocEnv"), (SimEnv, "must name the sites")])
+def test_no_recipe_runs_in_a_poc_or_at_numbered_sites(recipe, kind, words):
+    with pytest.raises(ConfigError, match=words):
+        recipe.process_env(kind(num_clients=2))

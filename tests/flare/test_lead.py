@@ -12,7 +12,7 @@ from silofl.base.files import write_json
 from silofl.flare.in_flight import InFlight, answer_progress
 from silofl.flare.one_machine import IS_BLOCKED
 from silofl_desk.flare import lead as module
-from silofl_desk.flare.lead import UNTRIED, Lead, Progress
+from silofl_desk.flare.lead import Lead, Progress
 
 STUDY = SimpleNamespace(name="small", total_rounds=4, metric="dice", ends_early=True, quiet_rounds=2)
 
@@ -79,7 +79,6 @@ def session(**answers):
 
     return SimpleNamespace(
         get_job_meta=lambda number: answer("meta"),
-        list_jobs=lambda: answer("jobs"),
         get_system_info=lambda: SimpleNamespace(client_info=answer("sites")),
         download_job_result=lambda number, target: answer("download"),
         do_app_command=lambda number, topic, data: answer("progress"),
@@ -123,11 +122,6 @@ def test_a_login_waits_for_a_busy_server_and_a_failed_one_leaves_nothing_open(mo
     assert closed == [True]
 
 
-def test_a_job_that_the_server_does_not_know_has_no_status(lead):
-    assert lead(meta=JobNotFound("no such job")).find("x") is None
-    assert lead(meta={"status": "RUNNING"}).find("x") == "RUNNING"
-
-
 def test_what_nvflare_says_of_a_job_is_its_way_to_the_sites_or_why_it_never_began(lead):
     tries = ["try 1: connected sites (0) < min_sites (1)", "try 2: connected sites (0) < min_sites (1)"]
     given_up = {"status": "FINISHED:CAN_NOT_SCHEDULE", "schedule_history": [*tries, "exceeded max schedule count 10"]}
@@ -135,24 +129,6 @@ def test_what_nvflare_says_of_a_job_is_its_way_to_the_sites_or_why_it_never_bega
     deployed = {"status": "RUNNING", "schedule_history": ["scheduled"], "job_deploy_detail": ["north: OK", "west: OK"]}
     assert lead(meta=deployed).status("x") == ("RUNNING", "north: OK; west: OK")
     assert lead(meta={"status": "SUBMITTED"}).status("x") == ("SUBMITTED", "")
-
-
-def test_a_job_that_the_server_has_not_tried_to_start_for_a_minute_says_so(lead, monkeypatch):
-    clock, sites = [0.0], []
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-
-    def asked_at(meta, *seconds):
-        waiting = lead(meta=meta, jobs=[{"job_id": "x", "status": "SUBMITTED"}], sites=sites)
-        found = []
-        for clock[0] in seconds:
-            found.append(UNTRIED in waiting.describe_queue("x"))
-        return found
-
-    # Without a hospital NVFlare tries nothing.
-    assert asked_at({}, 0, 61) == [False, False]
-    sites.append(SimpleNamespace(name="north", last_connect_time=1.0))
-    assert asked_at({}, 0, 59, 61) == [False, False, True]
-    assert asked_at({"schedule_history": ["connected sites (1) < min_sites (2)"]}, 0, 61) == [False, False]
 
 
 def test_a_lead_without_the_right_learns_so_and_one_whose_job_starts_does_not_lose_it(lead):
@@ -165,7 +141,7 @@ def test_a_lead_without_the_right_learns_so_and_one_whose_job_starts_does_not_lo
 
 def test_a_server_that_stays_away_is_named_with_its_address(lead):
     with pytest.raises(TrainingError, match="the server server:8002 must answer within 0 s; it did not, see .*: gone"):
-        lead(meta=OSError("gone")).find("x")
+        lead(meta=OSError("gone")).status("x")
 
 
 def test_a_lead_whose_certificate_is_blocked_is_told_so_and_not_that_the_server_is_away(lead, monkeypatch, tmp_path):

@@ -67,12 +67,6 @@ def test_what_the_ready_made_policy_keeps_is_known(tmp_path, monkeypatch):
     assert must in check_job(job, load_study(file))
 
 
-@pytest.mark.parametrize(("rounds", "begin"), [(10, "10 rounds allow"), (1, "1 round allows")])
-def test_too_few_rounds_for_a_verdict_are_said_before_hospitals_train(said, rounds, begin):
-    (sentence,) = said(rounds=rounds)
-    assert sentence.startswith(f"{begin} no verdict on joining")
-
-
 def test_a_class_that_no_ready_made_list_has_is_named(said):
     def change(job):
         config = json.loads((job / CLIENT).read_text())
@@ -118,20 +112,6 @@ def test_a_job_must_go_to_every_hospital_that_its_study_names(said):
     remedy = r'not leave out south; write {"app": \["server", "north", "south"\]}'
     with pytest.raises(ConfigError, match=remedy):
         said(change=change("server", "north"), federation=named)
-
-
-@pytest.mark.parametrize("sites", [("@ALL",), ("server", "north", "south")])
-def test_a_job_for_all_hospitals_of_its_study_raises_no_doubt(said, sites):
-    def change(job):
-        meta = json.loads((job / "meta.json").read_text())
-        (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": list(sites)}}))
-
-    assert said(change=change, federation={"sites": ["north", "south"]}) == []
-
-
-def test_a_model_that_the_study_names_must_be_there(said):
-    with pytest.raises(ConfigError, match="model.pretrained must be a file next to study.yaml, not 'pretrained.pt'"):
-        said(algorithm={"name": "adafed", "preset": "reference"})
 
 
 @pytest.mark.parametrize("is_settled", [False, True])

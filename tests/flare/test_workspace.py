@@ -6,11 +6,10 @@ import pytest
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
-from silofl.base.errors import ConfigError
 from silofl.base.settings import load_settings
 from silofl.flare.components import GENERIC
 from silofl.setup.site import Server, Site
-from silofl_desk.flare.workspace import name_sites, other_classes, prepare_workspace, read_simulated_site
+from silofl_desk.flare.workspace import other_classes, prepare_workspace
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*/app/config/config_fed_*.json"))
 SITE = Site(data="/data/{site}", state_dir="/state/{study}/{site}", device="cpu", has_progress=False)
@@ -76,28 +75,3 @@ def test_the_settings_load_back_as_they_were_written_and_what_a_site_leaves_open
     plain = Site(data="/data/{site}", state_dir="/state")
     prepare_workspace(tmp_path / "other", plain, SERVER)
     assert load_settings(Site, tmp_path / "other" / "local" / "site.yaml") == plain
-
-
-def test_preparing_again_replaces_the_settings_and_keeps_other_files(workspace):
-    (workspace / "local" / "privacy.json").write_text("{}")
-    changed = SITE.model_copy(update={"data": "/elsewhere/{site}"})
-    prepare_workspace(workspace, changed, SERVER)
-    assert load_settings(Site, workspace / "local" / "site.yaml") == changed
-    names = {path.name for path in (workspace / "local").iterdir()}
-    assert names == {"privacy.json", "resources.json", "server.yaml", "site.yaml"}
-
-
-def test_a_simulated_sites_settings_are_its_own_file_or_else_that_of_all(workspace, tmp_path):
-    own = workspace / "north" / "local" / "site.yaml"
-    own.parent.mkdir(parents=True)
-    own.write_text("data: /data\nstate_dir: /state\npaused: [small]\n")
-    assert read_simulated_site(workspace, "north").paused == ("small",)
-    assert read_simulated_site(workspace, "south") == SITE
-    with pytest.raises(ConfigError, match="site.yaml must exist"):
-        read_simulated_site(tmp_path, "north")
-
-
-def test_a_site_has_its_own_name_and_the_number_that_nvflare_gives_to_sites_without_names():
-    assert name_sites(("north", "south")) == {"north": "north", "south": "south", "site-1": "north", "site-2": "south"}
-    # Of sites that are called by numbers already, site-2 would be the data of site-1 a second time.
-    assert name_sites(("east", "site-1")) == {"east": "east", "site-1": "site-1"}

@@ -13,11 +13,6 @@ def scan_of(kind, scanner, seed=0):
     return scan(np.random.default_rng(seed), np.full((32, 32, 2), kind, dtype=np.uint8), scanner)
 
 
-def test_one_seed_gives_one_image_and_another_seed_another():
-    np.testing.assert_array_equal(scan_of(Tissue.LIVER, IDEAL), scan_of(Tissue.LIVER, IDEAL))
-    assert (scan_of(Tissue.LIVER, IDEAL) != scan_of(Tissue.LIVER, IDEAL, seed=1)).any()
-
-
 def test_gain_and_offset_set_the_stored_units():
     image = scan_of(Tissue.LIVER, IDEAL)
     louder = scan_of(Tissue.LIVER, replace(IDEAL, gain=4000, offset=64))
@@ -30,10 +25,6 @@ def test_a_reversed_scanner_swaps_bright_and_dark_tissues_and_leaves_air_dark(is
     scanner = replace(IDEAL, is_reversed=is_reversed)
     assert scan_of(Tissue[brighter], scanner).mean() > 2 * scan_of(Tissue[darker], scanner).mean()
     assert scan_of(Tissue.AIR, scanner).max() == 0
-
-
-def test_gamma_above_one_darkens_the_mid_greys():
-    assert scan_of(Tissue.LIVER, replace(IDEAL, gamma=1.5)).mean() < scan_of(Tissue.LIVER, IDEAL).mean()
 
 
 def test_uneven_coils_darken_the_side_away_from_the_bias_direction():

@@ -259,7 +259,7 @@ class Followed:
 
     def stop(self) -> None:
         """End the command at once, as where the lead's computer loses its power; the job runs on."""
-        self._tree.kill()
+        self._tree._root.kill()
 
     def finish(self, code: int = 0) -> None:
         """Wait until the command ends, and check its exit code."""

@@ -2,9 +2,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from dealing import deal_equally, deal_shares, draw_shares, shard_sites, split_by_class
 
 from silofl.base.errors import DataError
-from silofl_desk.sets.dealing import deal_equally, deal_shares, draw_shares, shard_sites, split_by_class
 from silofl_hospital.importing.partition import split_by_patient
 
 PATIENTS = [f"p{number}" for number in range(50)]
@@ -41,12 +41,6 @@ def test_patients_with_a_class_are_split_within_each():
     assert parts == split_by_patient(PATIENTS[::-1], 0.2, 0.2, 0, classes) != split_by_patient(PATIENTS, 0.2, 0.2, 0)
 
 
-def test_classes_too_small_for_every_part_are_split_as_one():
-    # Within classes of two nobody would be for the validation.
-    classes = {name: number // 2 for number, name in enumerate(PATIENTS)}
-    assert split_by_patient(PATIENTS, 0.2, 0.2, 0, classes) == split_by_patient(PATIENTS, 0.2, 0.2, 0)
-
-
 @pytest.mark.parametrize(
     "deal",
     [
@@ -62,12 +56,6 @@ def test_the_same_seed_deals_alike_and_another_one_otherwise(deal):
     assert deal(1) == deal(1) != deal(2)
 
 
-def test_a_split_does_not_follow_the_order_or_repetition():
-    assert split_by_patient(PATIENTS, 0.2, 0.2, 3) == split_by_patient(PATIENTS[::-1] * 2, 0.2, 0.2, 3)
-    labels = [n % 2 for n in range(50)]
-    assert split_by_class(PATIENTS, labels, 0.5, 0, 1) == split_by_class(PATIENTS[::-1], labels[::-1], 0.5, 0, 1)
-
-
 FRACTION = "must be a fraction from 0 to below 1, not"
 ALPHA = "alpha must be above 0 and finite, not"
 AT_LEAST_1 = "num_sites must be at least 1, not 0"
@@ -78,14 +66,9 @@ AT_MOST = "num_sites must be at most the number of"
     ("deal", "sentence"),
     [
         *((lambda x=x: split_by_patient(PATIENTS, x, 0.2, 0), f"test {FRACTION}") for x in (-0.1, 1, float("nan"))),
-        (lambda: split_by_patient(PATIENTS, 0.2, 1, 0), f"validation {FRACTION}"),
-        (lambda: split_by_class(["a"], [0], 0.5, 1, 0), f"validation {FRACTION} 1"),
         *((lambda x=x: dirichlet_sites(LABELS, 3, x, 0), ALPHA) for x in (0, float("nan"), float("inf"))),
-        (lambda: draw_shares(4, 5, 0, 0, is_by_site=True), ALPHA),
         (lambda: dirichlet_sites(LABELS, 0, 1, 0), AT_LEAST_1),
-        (lambda: draw_shares(4, 0, 0.1, 0, is_by_site=True), AT_LEAST_1),
         (lambda: shard_sites(np.zeros(11, int), 0, 2, 0), AT_LEAST_1),
-        (lambda: dirichlet_sites([], 3, 1, 0), f"{AT_MOST} examples, 0, not 3"),
         (lambda: dirichlet_sites([0, 1], 3, 1, 0), f"{AT_MOST} examples, 2, not 3"),
         (lambda: deal_equally(LABELS, draw_shares(4, 501, 1, 0, is_by_site=True), 0), f"{AT_MOST} .*500, not 501"),
         (lambda: shard_sites(np.zeros(11, int), 6, 2, 0), f"{AT_MOST} examples by 2 shards a site, 5, not 6"),
@@ -120,14 +103,6 @@ def test_training_is_never_left_empty():
         assert "training" in split_by_patient(PATIENTS[:count], 0.99, 0.99, 0).values()
 
 
-@pytest.mark.parametrize("alpha", [0.01, 100])
-@pytest.mark.parametrize("num_sites", [1, 20, 500])
-def test_every_example_has_a_site_and_every_site_an_example(alpha, num_sites):
-    sites = dirichlet_sites(LABELS, num_sites, alpha, seed=0)
-    assert sites.shape == LABELS.shape
-    assert set(sites) == set(range(num_sites))
-
-
 def test_a_large_alpha_gives_equal_shares_and_a_small_one_few_classes():
     even = np.bincount(dirichlet_sites(LABELS, 5, 1e6, 0))
     np.testing.assert_allclose(even, 100, atol=3)
@@ -145,14 +120,6 @@ def test_examples_are_dealt_by_the_shares_of_their_class():
     assert np.bincount(sites[20:]).tolist() == [3, 27]
 
 
-@pytest.mark.parametrize("alpha", [1e-300, 1e-3, 1, 1e6])
-def test_shares_sum_to_one(alpha):
-    np.testing.assert_allclose(draw_shares(6, 4, alpha, 0).sum(axis=1), 1)
-    shares = draw_shares(4, 20, max(alpha, 1e-4), seed=0, is_by_site=True)
-    assert shares.shape == (20, 4)
-    np.testing.assert_allclose(shares.sum(axis=1), 1)
-
-
 @pytest.mark.parametrize(
     ("count", "shares", "at_least", "sizes"),
     # 18, 2 and 0 by the shares; 2 and 4 more come from the largest
@@ -164,13 +131,6 @@ def test_a_site_with_too_few_examples_is_filled_up_from_the_largest(count, share
 
 
 # --- recordings by class
-
-
-@pytest.mark.parametrize(("count", "num_test"), [(1, 0), (2, 1), (7, 3)])
-def test_half_of_a_classs_recordings_rounded_down_are_for_the_test(count, num_test):
-    recordings = [f"r{number}" for number in range(count) for _ in range(3)]
-    parts = Counter(split_by_class(recordings, [0] * len(recordings), 0.5, 0, seed=0).values())
-    assert (parts["test"], parts["training"], parts["validation"]) == (num_test, count - num_test, 0)
 
 
 def test_every_class_is_split_for_itself():
@@ -199,12 +159,6 @@ def test_sites_get_the_same_number_of_equal_shards_of_few_classes():
     assert max(len(set(labels[sites == site])) for site in range(20)) == 2
 
 
-@pytest.mark.parametrize(("count", "sizes"), [(10, [2, 2, 2, 2, 2]), (13, [2, 2, 3, 3, 3])])
-def test_shards_take_in_every_example(count, sizes):
-    # 13 in 5 shards: 3, 3, 3, 2 and 2
-    assert sorted(np.bincount(shard_sites(np.arange(count) % 3, 5, 1, seed=0)).tolist()) == sizes
-
-
 # --- sites of equal size
 
 
@@ -225,9 +179,3 @@ def test_a_used_up_class_is_replaced_by_the_others_in_the_sites_own_shares():
     found = np.stack([np.bincount(labels[sites == site], minlength=3) for site in range(3)])
     assert found.sum(axis=1).tolist() == [270] * 3 and found[:, 0].sum() == 10
     assert found[0, 1] > 4 * found[0, 2] and found[1, 2] > 4 * found[1, 1]
-
-
-def test_a_site_without_any_share_left_takes_what_there_is():
-    labels = np.repeat([0, 1], [2, 8])
-    sites = deal_equally(labels, np.array([[1.0, 0.0], [1.0, 0.0]]), seed=0)
-    assert np.bincount(sites).tolist() == [5, 5]

@@ -2,10 +2,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from dealing_options import Dealing
+from examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
 
 from silofl.base.errors import ConfigError, DataError
-from silofl_desk.sets.examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
-from silofl_desk.sets.options import Dealing
 
 NUM = 240
 ALL = {"test": 0.5, "validation": 0.0}
@@ -82,13 +82,6 @@ def test_windows_that_are_dealt_one_by_one_are_said_to_share_recordings(options)
     assert any(len(parts) == 2 for plan in plans.values() for parts in parts_by(plan, ("recording",)).values())
 
 
-def test_without_recordings_a_patient_is_in_one_part():
-    plans = plan_examples(examples(recordings=None), Dealing(partition="own", **ALL))
-    for plan in plans.values():
-        assert plan.split_unit == "patient"
-        assert all(len(parts) == 1 for parts in parts_by(plan, ("patient",)).values())
-
-
 def test_without_patients_each_example_is_dealt_and_nothing_is_said_of_its_patient():
     bare = examples(recordings=None, patients=None, sites=None)
     plans = plan_examples(bare, Dealing(partition="dirichlet", sites=4, alpha=0.1, **ALL))
@@ -103,13 +96,6 @@ def test_a_site_that_is_cut_into_parts_has_enough_to_train_on(seed):
     options = Dealing(seed=seed, partition="dirichlet", sites=20, alpha=0.01, **ALL)
     plans = plan_examples(examples(), options)
     assert min(len(records_of(plan)) for plan in plans.values()) >= MIN_EXAMPLES
-
-
-def test_the_same_seed_gives_the_same_sites_and_parts():
-    options = {"partition": "dirichlet", "sites": 3, "alpha": 0.5, **ALL}
-    first, again, other = (plan_examples(examples(), Dealing(seed=seed, **options)) for seed in (1, 1, 2))
-    content = [{site: plan.dataset for site, plan in plans.items()} for plans in (first, again, other)]
-    assert content[0] == content[1] != content[2]
 
 
 OF_ALL = "partition must be one of {} for this set, not"

@@ -184,7 +184,6 @@ def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, t
         (["--set", "training={momentum: 0}", "--as", "a", "--set", "training.momentum=1"], "whose training.momentum"),
         (["--methods", ","], "must give at least one name"),
         (["--rounds", "0"], "--rounds"),
-        (["--threads", "3"], "the number of sites, 2, not 3"),
         ([], "dataset.json must have the key 'task'"),
         (["--pooled"], "dataset.json must have the key 'task'"),
     ],
@@ -213,7 +212,7 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
     monkeypatch.setattr("silofl_desk.studies.compare.compare", compare)
     for name in ("one", "two", "data", "f.pt"):
         (tmp_path / name).mkdir()
-    options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--threads", 1, "--json"]
+    options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--json"]
     options += ["--processes", 3, "--equal-rounds"]
     code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)
     assert (code, json.loads(out)) == (3, {"rows": []})
@@ -223,7 +222,6 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
         seeds=(4, 2),
         changes={"rounds": 2},
         data="data",
-        threads=1,
         is_pooled=True,
         has_equal_rounds=True,
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.base.errors import ConfigError, DataError
+from silofl.base.errors import DataError
 from silofl_desk.studies.data_survey import SAMPLES, survey_sites
 
 LABELS = {"1": "blob"}
@@ -29,23 +29,6 @@ def write_site(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    ("test", "number"),
-    [
-        ([{"patient": "p"}, {"patient": "p"}, {"patient": "q"}], 2),
-        # Of one person the recordings count, or the cases.
-        ([{"patient": "p", "recording": "a"}, {"patient": "p", "recording": "a"}], 1),
-        ([{"patient": "p"}, {"patient": "p"}], 2),
-        ([{"patient": "p"}, {"patient": "q"}, {}], 3),
-        # What is wrong is said where it is read.
-        ([{"patient": ["p"]}, {"patient": 7}, 5], 2),
-        ({}, 0),
-    ],
-)
-def test_what_counts_in_the_test_of_a_site_is_counted(write_site, test, number):
-    assert survey_sites(write_site(test=test)).tested == {"north": number}
-
-
 def test_sites_are_surveyed_by_their_dataset_json_and_their_first_images(write_site):
     write_site("south")
     found = survey_sites(write_site("north", size=(12, 10)))
@@ -54,7 +37,7 @@ def test_sites_are_surveyed_by_their_dataset_json_and_their_first_images(write_s
     assert len(found.samples) == 2 * SAMPLES
     # PIL gives width and height, an array rows and columns
     assert [sample.image.spatial_shape for sample in found.samples] == [(10, 12)] * 3 + [(6, 8)] * 3
-    assert (found.kind, found.channels, found.is_integer) == ("pictures", 1, True)
+    assert (found.kind, found.channels, found.has_bytes) == ("pictures", 1, True)
 
 
 def test_a_sites_own_folder_is_enough_and_pictures_of_which_some_are_in_colour_have_three_channels(write_site):
@@ -62,12 +45,6 @@ def test_a_sites_own_folder_is_enough_and_pictures_of_which_some_are_in_colour_h
     assert survey_sites(data / "north").sites == ("north",)
     write_site("south")
     assert survey_sites(data).channels == 3
-
-
-def test_windows_have_the_channels_that_are_stored(windows):
-    found = survey_sites(windows)
-    assert (found.kind, found.channels, found.is_integer) == ("windows", 3, False)
-    assert (found.task, found.split_unit) == ("classification", "recordings")
 
 
 def test_windows_and_pictures_make_no_study(write_site):
@@ -121,8 +98,3 @@ def test_a_study_of_which_one_site_does_not_know_its_patients_is_unknown_where_t
     write_site("south", split_unit="slices")
     with pytest.raises(DataError, match="site 'south' must have the split_unit of site '.*', patient, not slices"):
         survey_sites(data)
-
-
-def test_a_folder_without_data_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="--data must hold a dataset.json, or a folder with one for each site"):
-        survey_sites(tmp_path)

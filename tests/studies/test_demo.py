@@ -82,11 +82,6 @@ def test_the_smallest_hospital_comes_first_with_what_each_method_gives_it(chosen
     ]
 
 
-def test_a_hospital_without_a_comparison_has_no_sentence(chosen_run):
-    runs = {"fedavg": chosen_run(north=joined(difference=None))}
-    assert demo.conclude_sizes(runs, {"north": 14}) == []
-
-
 def test_a_demonstration_that_is_interrupted_says_that_it_goes_on(silofl, tmp_path, carried_out, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt

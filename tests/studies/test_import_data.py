@@ -6,19 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl_hospital.importing.importers import LAYOUTS
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_help_of_a_layout_says_what_source_must_hold(silofl, layout):
-    code, out, error = silofl("import", layout, "--help")
-    assert (code, error) == (0, "")
-    description = out.partition(f"\n{layout}:\n\n")[2]
-    # the tree has a colon before it, and stands in by four
-    head, tree, _ = description.partition(":\n\n    SOURCE")
-    assert tree and "::" not in description and "Own data" in head
-    assert [other for other in LAYOUTS if f"\n{other}:\n" in out] == [layout]
-
 
 @pytest.mark.parametrize(("option", "value"), [("--test", "x"), ("--validation", "1"), ("--layout", "brats")])
 def test_an_imports_bad_value_is_refused_with_its_option(refused, tmp_path, option, value):
@@ -61,28 +48,6 @@ def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site, is
     wanted = {"examples": {site: {"training": 3, "validation": 1, "test": 1}}, "patients": {site: 5 * is_known}}
     wanted |= {"tested": {site: 1}, "notes": notes}
     assert (code, json.loads(out), error) == (0, wanted, "")
-
-
-def test_too_few_test_patients_for_a_verdict_are_named_and_a_larger_share_helps(silofl, tmp_path):
-    for site, number in (("north", 100), ("south", 40)):
-        rows = ["file,label,patient\n"]
-        folder = tmp_path / "source" / site
-        folder.mkdir(parents=True)
-        # Two pictures per patient.
-        for image in range(2 * number):
-            pixels = np.random.default_rng(image).integers(0, 255, (4, 4), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"{image}.png")
-            rows.append(f"{image}.png,{'ab'[image % 4 > 1]},p{image // 2}\n")
-        (folder / "labels.csv").write_text("".join(rows))
-    # A fifth of 100 are 20, of 40 eight.
-    said = {
-        share: silofl("import", "table", tmp_path / "source", share, "--test", share)[1] for share in ("0.2", "0.5")
-    }
-    assert "takes at least 20 test patients per site, not 8 (south): put more patients into the test" in said["0.2"]
-    assert "a verdict" not in said["0.5"]
-    new_study = {share: silofl("new-study", share, f"study-{share}")[1] for share in said}
-    assert "CAUTION  a verdict on joining takes at least 20 test patients per site, not 8 (south)" in new_study["0.2"]
-    assert "a verdict" not in new_study["0.5"]
 
 
 @pytest.fixture
@@ -130,39 +95,6 @@ def test_to_import_again_another_folder_is_named_or_the_old_one_removed(silofl, 
 def test_labels_with_values_for_some_are_refused(refused, tmp_path, labels):
     error = refused("import", "folders", tmp_path, tmp_path / "out", f"--labels={labels}")
     assert "must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not" in error
-
-
-def test_an_import_takes_patterns(silofl, refused, tmp_path):
-    for number in range(4):
-        folder = tmp_path / "source" / "ward" / f"p{number}"
-        folder.mkdir(parents=True)
-        for name in ("t1", "t2", "seg"):
-            pixels = np.full((3, 3), number % 2 if name == "seg" else 50 * number + len(name), np.uint8)
-            Image.fromarray(pixels).save(folder / f"{name}.png")
-    patterns = ["--image-pattern", "T1={case}/t1.png,T2={case}/t2.png", "--mask-pattern", "{case}/seg.png"]
-    command = ["import", "folders", tmp_path / "source", tmp_path / "target"]
-    assert "must be given together" in refused(*command, *patterns[:2])
-    code, out, error = silofl(*command, *patterns)
-    # of 4: round(4 * 0.2) = 1 test, round(3 * 0.2) = 1 validation, 2 training
-    assert (code, out.splitlines()[0], error) == (0, "ward: 2 training, 1 validation, 1 test, patients unknown", "")
-    content = json.loads((tmp_path / "target" / "ward" / "dataset.json").read_text())
-    assert content["channel_names"] == ["T1", "T2"]
-
-
-def test_an_import_of_classes_counts_them_and_draws_who_has_which(silofl, tmp_path):
-    for name in ("well", "ill"):
-        (tmp_path / "source" / "ward" / name).mkdir(parents=True)
-        for number in range(5):
-            pixels = np.full((4, 4), number, np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "source" / "ward" / name / f"{number}.png")
-    command = ["import", "table", tmp_path / "source"]
-    code, out, error = silofl(*command, tmp_path / "first", "--json")
-    # of 5 of each class: 1 test, round(4 * 0.2) = 1 validation, 3 training
-    ward = {part: {"ill": count, "well": count} for part, count in (("training", 3), ("validation", 1), ("test", 1))}
-    assert (code, json.loads(out)["classes"], error) == (0, {"ward": ward}, "")
-    assert {path.name for path in (tmp_path / "first").iterdir()} == {"ward", "partition.md"}
-    code, out, _ = silofl(*command, tmp_path / "second")
-    assert code == 0 and "well" in out
 
 
 def test_masks_on_another_grid_are_refused_and_resampled_on_request(silofl, tmp_path):

@@ -9,7 +9,6 @@ from silofl.cli import COMMANDS, CommandParser
 from silofl.federation.results import AllSitesTest
 from silofl.study import Study
 from silofl.training.case_pictures import write_scores
-from silofl_desk.options import check_backend
 from silofl_desk.studies import side_by_side
 from silofl_desk.studies.compared_runs import ComparisonPlan
 from silofl_desk.studies.method_rows import compute_further_averages
@@ -80,7 +79,6 @@ def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own_and_trains_no
     parser = CommandParser(prog="simulate", fill=COMMANDS["simulate"].add_arguments)
     _, _, _, _, *arguments = side_by_side.build_command(run)
     options = parser.parse_args(arguments)
-    check_backend(options)
     assert (options.alone, options.sites) == (True, ["pooled"])
     assert not settle_job(run.job, run.wanted, run.changes)[0].is_guarded
 

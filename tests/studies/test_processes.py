@@ -5,7 +5,6 @@ import sys
 import psutil
 import pytest
 
-from silofl_desk.studies import processes
 from silofl_desk.studies.processes import ProcessTree
 
 pytestmark = pytest.mark.timeout(60)
@@ -87,14 +86,6 @@ def test_a_grandchild_that_lost_its_parent_ends_too(start, told, tmp_path):
     assert alive([pid]) == []
 
 
-def test_a_process_that_does_not_listen_is_killed(start, told, monkeypatch):
-    monkeypatch.setattr(processes, "GRACE_S", 0.2)
-    tree = start("trap '' TERM; echo $$ > \"$PIDS\"; exec sleep 300")
-    pids = told(1)
-    tree.end()
-    assert alive(pids) == []
-
-
 def test_a_process_is_asked_politely_first(start, told, log, tmp_path):
     (tmp_path / "polite.py").write_text(POLITE)
     tree = start(f'exec "{sys.executable}" -S "{tmp_path}/polite.py"')
@@ -111,26 +102,6 @@ def test_the_exit_code_is_the_commands_and_output_and_errors_are_appended_to_the
     assert exit_code(tree) == 3
     tree.end()
     assert tree.poll() == 3
-
-
-@pytest.fixture
-def typed():
-    """Let this process have something to read, which a command that shares its input would take."""
-    kept, (reader, writer) = os.dup(0), os.pipe()
-    os.write(writer, b"typed\n")
-    os.close(writer)
-    os.dup2(reader, 0)
-    yield
-    os.dup2(kept, 0)
-    os.close(kept)
-    os.close(reader)
-
-
-def test_a_command_has_nothing_to_read_and_a_session_of_its_own(start, typed, log):
-    assert exit_code(start("cat")) == 0
-    assert log.read_text() == ""
-    assert exit_code(start("cut -d ' ' -f 6 /proc/$$/stat")) == 0
-    assert int(log.read_text()) != os.getsid(0)
 
 
 ENDED = """

@@ -1,7 +1,6 @@
 import io
 import json
 import os
-import re
 import threading
 import time
 
@@ -16,7 +15,7 @@ from silofl.federation.run_folder import PHASE
 from silofl.federation.steps import StepFile
 from silofl.study import Study
 from silofl_desk.studies import progress
-from silofl_desk.studies.progress import RoundLines, announce, repeat_in_background
+from silofl_desk.studies.progress import RoundLines, repeat_in_background
 from tests.conftest import score
 
 STUDY = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 4, "algorithm": {"name": "fedavg"}}
@@ -56,20 +55,6 @@ def lines(tmp_path):
     return found
 
 
-def test_after_the_last_round_each_task_of_the_sites_gets_a_line(lines, tmp_path):
-    lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
-    for phase in ("train 4", "validate 4", "test 3", "guard_choose 3", "guard_choose 3", "collect_all 3"):
-        (tmp_path / PHASE).write_text(f"{phase} 1")
-        lines.print_phase()
-    # training has the lines of its rounds
-    assert lines.text() == [
-        "validating the models of round 4",
-        "testing the models of round 3",
-        "choosing what each site keeps",
-        "task of the sites: collect all",
-    ]
-
-
 def test_a_long_round_is_never_silent_and_shows_its_steps(lines, tmp_path, monkeypatch):
     lines.print_phase()
     (tmp_path / PHASE).write_text("train 2 1")
@@ -88,15 +73,13 @@ def test_a_long_round_is_never_silent_and_shows_its_steps(lines, tmp_path, monke
 
 
 @pytest.mark.parametrize(("schedule", "number", "most"), [("constant", 34, 200), ("poly", 30, 8)])
-def test_an_own_model_that_goes_on_has_a_line_with_its_round_and_the_time_since_it_began(
-    tmp_path, monkeypatch, schedule, number, most
-):
-    """Each round of it is a task of its own."""
+def test_an_own_model_that_goes_on_has_a_line_with_its_round(tmp_path, monkeypatch, schedule, number, most):
     study = parse(Study, STUDY | {"training": {"schedule": schedule}}, "study.yaml")
     console = Console(record=True, width=300, file=io.StringIO())
-    lines = RoundLines(study, tmp_path, console, began=0.0)
+    lines = RoundLines(study, tmp_path, console)
+    lines._began = 0.0
     lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
-    for step, ago in ((1, 120), (2, 110), (30, 1)):
+    for step, ago in ((1, 130), (2, 125), (30, 120)):
         (tmp_path / PHASE).write_text(f"guard_train 4 {step}")
         os.utime(tmp_path / PHASE, (time.time() - ago,) * 2)
         lines.print_phase()
@@ -104,22 +87,8 @@ def test_an_own_model_that_goes_on_has_a_line_with_its_round_and_the_time_since_
     # The first task asks also sites whose own model has ended: whether any trains is known with the second.
     first, *_, last = console.export_text().splitlines()
     assert first == f"training the own model: round {number - 28} of at most {most}"
-    # From four rounds on, to 200; or twice as many anew. It began two minutes ago.
+    # From four rounds on, to 200; or twice as many anew. This round began two minutes ago.
     assert last == f"training the own model: round {number} of at most {most}, 2.0 min so far"
-
-
-def test_sites_whose_own_models_have_ended_are_not_said_to_train_them_but_a_long_first_round_is(
-    tmp_path, monkeypatch, lines
-):
-    lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
-    for phase in ("guard_train 4 1", "guard_choose 4 1"):
-        (tmp_path / PHASE).write_text(phase)
-        lines.print_phase()
-    assert lines.text() == ["choosing what each site keeps"]
-    monkeypatch.setattr(progress, "QUIET_S", 0.0)
-    (tmp_path / PHASE).write_text("guard_train 4 1")
-    lines.print_phase()
-    assert lines.text()[-1].startswith("training the own model: round 5 of at most 200, ")
 
 
 def test_a_finished_round_is_told_before_the_task_that_follows_it(lines, tmp_path):
@@ -136,31 +105,6 @@ def test_the_start_of_the_sites_is_not_silent_and_an_earlier_starts_task_is_not_
     console = Console(record=True, width=300, file=io.StringIO())
     RoundLines(parse(Study, STUDY, "study.yaml"), tmp_path, console).print_phase()
     assert console.export_text().startswith("starting the sites: ")
-
-
-def test_an_announced_phase_is_said_at_its_start_and_with_its_time_at_its_end():
-    console = Console(record=True, width=300, file=io.StringIO())
-    with announce("writing the report", console):
-        assert console.export_text(clear=False) == "writing the report ... "
-    assert re.fullmatch(r"writing the report \.\.\. \d+\.\d s\n", console.export_text())
-
-
-def test_a_phase_that_goes_on_and_on_takes_a_new_line_before_100_columns(monkeypatch):
-    monkeypatch.setattr(progress, "QUIET_S", 0.001)
-    console, told, enough = Console(record=True, width=300, file=io.StringIO()), [], threading.Event()
-
-    def describe():
-        told.append("step 120 of 300 at north")
-        if len(told) == 8:
-            enough.set()
-        return told[-1]
-
-    with announce("training", console, describe):
-        assert enough.wait(10)
-    # A mark is 24 characters, a comma, a time and dots: some 36. So two fit into a line, and eight take four of them.
-    first, *others = console.export_text().splitlines()
-    assert first.startswith("training ... step") and len(others) >= 3
-    assert all(line.startswith("  step") for line in others) and max(map(len, [first, *others])) <= 100
 
 
 def test_an_action_is_repeated_until_the_block_ends_and_its_error_is_not_lost():

@@ -42,11 +42,3 @@ def test_two_sites_of_one_name_and_a_folder_without_sites_are_refused(silofl, tm
     (tmp_path / "empty").mkdir()
     code, _, error = silofl("survey", tmp_path / "empty")
     assert code == 2 and "DATA must hold a dataset.json, or a folder with one for each site" in error
-
-
-def test_all_faults_of_all_sites_are_told_at_once(silofl, tmp_path):
-    for name in ("north", "south"):
-        write_hospital(tmp_path / name, 2)
-        (tmp_path / name / "1.png").write_bytes(b"no picture")
-    code, _, error = silofl("survey", tmp_path)
-    assert code == 2 and "site 'north': case '1'" in error and "site 'south': case '1'" in error

@@ -1,4 +1,4 @@
-"""What a study lead sees of a running job: a table of sites, a status line, and plain values."""
+"""What a study lead sees of a running job: a status line, and plain values."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from silofl.federation.ledger import Round
 from silofl.flare.in_flight import InFlight
-from silofl_desk.studies.watched import Watched, sites_table, status_line
+from silofl_desk.studies.watched import Watched, status_line
 from tests.conftest import score
 
 SITES = ["east", "west"]
@@ -25,21 +25,6 @@ SECOND = record(2, answered=["east"], failed={"west": "no room"}, metrics={"east
 def watched(*ledger, **changes):
     known = {"run": "small-1", "study": "small", "total_rounds": 4, "metric": "dice", "ledger": ledger}
     return Watched(**({"job": "abc-1", "status": "RUNNING", "has_ended": False} | known | changes))
-
-
-def test_each_site_has_its_last_round_and_its_newest_numbers():
-    table = sites_table(watched(FIRST, SECOND))
-    assert table.columns == ("site", "last round", "answered", "loss", "validation dice")
-    assert table.rows == (
-        ("east", "answered", "2 of 2", "0.100", "0.250"),
-        ("west", "failed", "1 of 2", "0.600", "0.750"),
-    )
-
-
-def test_a_site_that_joined_another_round_was_not_asked_in_this_one():
-    joined = record(1, asked=[*SITES, "new"], answered=SITES, late=["new"])
-    assert [row[1] for row in sites_table(watched(joined)).rows] == ["answered", "late", "answered"]
-    assert dict(row[:2] for row in sites_table(watched(joined, record(2))).rows)["new"] == "not asked"
 
 
 def test_the_line_says_how_far_the_job_is():
@@ -94,7 +79,7 @@ def test_a_round_in_flight_shows_its_age_who_has_answered_and_when_the_others_we
 def test_a_program_gets_the_same_numbers():
     values = json.loads(json.dumps(watched(FIRST, SECOND).as_dict()))
     wanted = {"job": "abc-1", "status": "RUNNING", "run": "small-1", "rounds": {"finished": 2, "total": 4}}
-    wanted |= {"best_round": 1, "seconds_left": 6.0}
+    wanted |= {"seconds_left": 6.0}
     assert {key: values[key] for key in wanted} == wanted
     second = {"round": 2, "seconds": 3.0, "loss": pytest.approx(0.1), "validation": None, "answered": ["east"]}
     assert values["ledger"][1] == second | {"late": [], "failed": {"west": "no room"}, "refused": {}}

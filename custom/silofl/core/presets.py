@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         rule = changes["robust"]
         sections[recipe.robust.section] = {"rule": rule} if isinstance(rule, str) else rule
     for name in sections:
-        _check_key(name, algorithm, ["name", "preset", *names, *(one.section for one in recipe.options)])
+        _require_known("a key of algorithm", name, ["name", "preset", *names, *(one.section for one in recipe.options)])
     changed = {option.section: _apply_constants(option, sections.get(option.section, {})) for option in recipe.options}
 
     def new(option: AlgorithmOption | None) -> Any:  # noqa: ANN401
@@ -118,29 +117,6 @@ def refuse_removed(algorithm: object) -> None:
     """
     if algorithm in REMOVED:
         raise ConfigError(f"Algorithm {algorithm!r} is not in this version any more. {REMOVED[str(algorithm)]}")
-
-
-def _check_key(name: str, algorithm: str, known: Collection[str]) -> None:
-    """Refuse a key of an algorithm that is none of its fields, and of its answers' sections."""
-    # Every algorithm is loaded for the sentence alone.
-    owners = {} if name in known else _find_owners()
-    if name in owners:
-        raise ConfigError(
-            f"algorithm.{name} must go with an answer of {' or '.join(owners[name])}, to which it belongs, not with "
-            f"{algorithm} as it is here; name that algorithm, borrow its answer, or leave the key out"
-        )
-    _require_known("a key of algorithm", name, known, owners)
-
-
-def _find_owners() -> dict[str, list[str]]:
-    """Return section -> the algorithms whose recommended preset has it."""
-    owners: dict[str, list[str]] = {}
-    for name in algorithm_names():
-        # A half-written file has none, and must not disturb the sentence on a study that does not name it.
-        with suppress(ConfigError):
-            for option in load_presets(name)["recommended"].options:
-                owners.setdefault(option.section, []).append(name)
-    return owners
 
 
 def _resolve_choice(field: str, value: object) -> object:
@@ -211,10 +187,9 @@ def _find_conflict(recipe: Recipe) -> str | None:
     return None
 
 
-def _require_known(thing: str, name: str, known: Collection[str], others: Collection[str] = ()) -> None:
-    """Refuse a name that is not known, with the nearest one; others may be meant, but not here."""
+def _require_known(thing: str, name: str, known: Collection[str]) -> None:
+    """Refuse a name that is not known, with the nearest one."""
     if name not in known:
         raise ConfigError(
-            f"{thing} must be one of {', '.join(known)}, not "
-            f"{quote_value(name)}{suggest_nearest(name, [*known, *others])}"
+            f"{thing} must be one of {', '.join(known)}, not {quote_value(name)}{suggest_nearest(name, known)}"
         )

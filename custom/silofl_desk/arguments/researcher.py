@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from functools import partial
 from pathlib import Path
 
 from silofl.base.errors import ConfigError
@@ -11,7 +12,7 @@ from silofl_desk.options import (
     JOB,
     RUN,
     SITES,
-    add_backend,
+    add_alone,
     add_cache,
     add_data,
     add_job,
@@ -24,118 +25,10 @@ from silofl_desk.options import (
     add_trust,
     add_weights,
     collect_settings,
+    declare_command,
+    declare_option,
 )
 from silofl_desk.studies.methods import find_method_algorithm, method_names
-
-
-def add_demo(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl demo``."""
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo"), help="folder for phantoms, runs and report (default: demo)"
-    )
-    add_rounds(parser)
-    parser.add_argument("--seed", type=parse_natural, help="seed of phantoms and training (default: 0)")
-
-
-def add_new_study(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl new-study``."""
-    what = "folder with one folder per site, or the folder of one site, each with dataset.json"
-    parser.add_argument("data", type=SITES, metavar="DATA", help=what)
-    parser.add_argument("target", type=Path, metavar="STUDY", help="new job folder; the study gets its name")
-    what = "job folder or bundled job to begin with (default: the bundled job for such data)"
-    parser.add_argument("--from", dest="job", type=JOB, metavar="JOB", help=what)
-    what = "name of another algorithm, with its recommended settings (default: the job's)"
-    parser.add_argument("--algorithm", metavar="NAME", help=what)
-    what = "names of the hospitals that take part, for example north,south, as their kits have them"
-    parser.add_argument("--sites", type=parse_names, default=[], help=what)
-    found = expect_path("a JSON file, survey.json of a run in a network or of silofl survey --json")
-    what = "survey.json of the hospitals, which gives spacing, patch and the window of CT"
-    parser.add_argument("--survey", type=found, metavar="FILE", help=what)
-
-
-def add_survey(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl survey``."""
-    data = "a site's folder with dataset.json, or a folder of such folders"
-    parser.add_argument("data", type=SITES, nargs="+", metavar="DATA", help=data)
-    add_json(parser, "the numbers and sentences as JSON")
-
-
-def add_tune(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl tune``."""
-    add_job(parser)
-    add_data(parser)
-    out = "folder for the runs; the same command goes on, and reuses finished ones (default: tuning)"
-    parser.add_argument("--out", type=Path, default=Path("tuning"), help=out)
-    _add_processes(parser)
-    add_rounds(parser)
-    add_set(parser)
-    add_pretrained(parser)
-    add_cache(parser)
-    add_skip_unreadable(parser)
-
-
-def add_pretrain(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl pretrain``."""
-    add_job(parser)
-    add_data(parser)
-    add_cache(parser)
-    parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")
-    parser.add_argument(
-        "--share", type=float, default=0.2, help="share of each site's training examples to pool (default: 0.2)"
-    )
-    parser.add_argument(
-        "--epochs", type=parse_count, help="passes over them (default: the study's rounds times local epochs)"
-    )
-    add_seed(parser)
-    add_set(parser)
-
-
-def add_simulate(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl simulate``."""
-    add_job(parser)
-    add_data(parser)
-    parser.add_argument("--out", type=Path, required=True, help="new folder for the run")
-    add_cache(parser)
-    add_skip_unreadable(parser)
-    add_rounds(parser)
-    add_seed(parser)
-    add_set(parser)
-    parser.add_argument(
-        "--sites", type=parse_names, default=[], help="sites that take part, for example a,b (default: all)"
-    )
-    add_backend(parser)
-    add_pretrained(parser)
-    add_weights(parser)
-    add_trust(parser)
-    parser.add_argument(
-        "--leave-out", metavar="SITE", help="exclude SITE from training, then test the super model on it"
-    )
-    add_json(parser, "results.json")
-
-
-def add_prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl prepare``."""
-    where = "folder for nvflare simulator, created if missing"
-    parser.add_argument("workspace", type=Path, nargs="?", metavar="WORKSPACE", help=where)
-    add_job(parser)
-    poc = "prepare the workspace of nvflare poc instead; call nvflare poc prepare first"
-    parser.add_argument("--poc", action="store_true", help=poc)
-    add_data(parser)
-    add_cache(parser)
-    parser.add_argument(
-        "--sites", type=parse_names, default=[], help="sites that may take part, for example a,b (default: all)"
-    )
-    add_trust(parser)
-
-
-def add_resume(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl resume``."""
-    parser.add_argument("run", type=RUN, metavar="RUN", help="folder of the run")
-    more = "go on to so many rounds, also where the run has finished (default: from its study.yaml)"
-    parser.add_argument("--rounds", type=parse_count, metavar="N", help=more)
-    add_moved(parser)
-    add_trust(parser)
-    add_json(parser, "results.json")
 
 
 class _Row(argparse.Action):
@@ -178,81 +71,205 @@ def _parse_methods(text: str) -> list[str]:
     return names
 
 
-def add_compare(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl compare``."""
-    head = "methods (also as ALGORITHM:PRESET; add -pretrained to start from the pretrained model):"
-    parser.epilog = "\n  ".join([head, *method_names()])
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    jobs = "job folder or name of a bundled job; --methods use the study of the first"
-    parser.add_argument("jobs", type=JOB, nargs="+", metavar="JOB", help=jobs)
-    add_data(parser)
-    parser.add_argument(
+_add_processes = declare_option(
+    "--processes",
+    type=parse_count,
+    default=1,
+    metavar="N",
+    help="number of runs at a time, each in a process (default: 1)",
+)
+_add_run = declare_option("run", type=RUN, metavar="RUN", help="folder of the run")
+_add_sites = declare_option(
+    "--sites", type=parse_names, default=[], help="sites that take part, for example a,b (default: all)"
+)
+add_demo = declare_command(
+    declare_option(
+        "--out", type=Path, default=Path("demo"), help="folder for phantoms, runs and report (default: demo)"
+    ),
+    add_rounds,
+    declare_option("--seed", type=parse_natural, help="seed of phantoms and training (default: 0)"),
+)
+add_new_study = declare_command(
+    declare_option(
+        "data",
+        type=SITES,
+        metavar="DATA",
+        help="folder with one folder per site, or the folder of one site, each with dataset.json",
+    ),
+    declare_option("target", type=Path, metavar="STUDY", help="new job folder; the study gets its name"),
+    declare_option(
+        "--from",
+        dest="job",
+        type=JOB,
+        metavar="JOB",
+        help="job folder or bundled job to begin with (default: the bundled job for such data)",
+    ),
+    declare_option(
+        "--algorithm",
+        metavar="NAME",
+        help="name of another algorithm, with its recommended settings (default: the job's)",
+    ),
+    declare_option(
+        "--sites",
+        type=parse_names,
+        default=[],
+        help="names of the hospitals that take part, for example north,south, as their kits have them",
+    ),
+    declare_option(
+        "--survey",
+        type=expect_path("a JSON file, survey.json of a run in a network or of silofl survey --json"),
+        metavar="FILE",
+        help="survey.json of the hospitals, which gives spacing, patch and the window of CT",
+    ),
+)
+add_survey = declare_command(
+    declare_option(
+        "data",
+        type=SITES,
+        nargs="+",
+        metavar="DATA",
+        help="a site's folder with dataset.json, or a folder of such folders",
+    ),
+    partial(add_json, what="the numbers and sentences as JSON"),
+)
+add_tune = declare_command(
+    add_job,
+    add_data,
+    declare_option(
+        "--out",
+        type=Path,
+        default=Path("tuning"),
+        help="folder for the runs; the same command goes on, and reuses finished ones (default: tuning)",
+    ),
+    _add_processes,
+    add_rounds,
+    add_set,
+    add_pretrained,
+    add_cache,
+    add_skip_unreadable,
+)
+add_pretrain = declare_command(
+    add_job,
+    add_data,
+    add_cache,
+    declare_option("--out", type=Path, required=True, help="new file for the model, ending in .pt"),
+    declare_option(
+        "--share", type=float, default=0.2, help="share of each site's training examples to pool (default: 0.2)"
+    ),
+    declare_option(
+        "--epochs", type=parse_count, help="passes over them (default: the study's rounds times local epochs)"
+    ),
+    add_seed,
+    add_set,
+)
+add_simulate = declare_command(
+    add_job,
+    add_data,
+    declare_option("--out", type=Path, required=True, help="new folder for the run"),
+    add_cache,
+    add_skip_unreadable,
+    add_rounds,
+    add_seed,
+    add_set,
+    _add_sites,
+    add_alone,
+    add_pretrained,
+    add_weights,
+    add_trust,
+    declare_option("--leave-out", metavar="SITE", help="exclude SITE from training, then test the super model on it"),
+    partial(add_json, what="results.json"),
+)
+add_prepare = declare_command(
+    declare_option(
+        "workspace", type=Path, metavar="WORKSPACE", help="folder for nvflare simulator, created if missing"
+    ),
+    add_job,
+    add_data,
+    add_cache,
+    _add_sites,
+    add_trust,
+)
+add_resume = declare_command(
+    _add_run,
+    declare_option(
+        "--rounds",
+        type=parse_count,
+        metavar="N",
+        help="go on to so many rounds, also where the run has finished (default: from its study.yaml)",
+    ),
+    add_moved,
+    add_trust,
+    partial(add_json, what="results.json"),
+)
+add_cross_test = declare_command(
+    declare_option("run", type=RUN, metavar="RUN", help="folder of a finished simulation"),
+    add_moved,
+    partial(add_json, what="cross_test.json"),
+)
+add_report = declare_command(
+    declare_option("runs", type=RUN, nargs="+", metavar="RUN", help="folder of a run, or of a downloaded job"),
+    declare_option("--out", type=Path, help="page that compares several runs (default: comparison.html)"),
+)
+add_export = declare_command(
+    declare_option(
+        "super_model",
+        type=expect_path("the folder of a super model"),
+        metavar="SUPERMODEL",
+        help="folder of the super model",
+    ),
+    declare_option("-o", "--out", type=Path, required=True, help="new folder for the bundle"),
+)
+_add_compared = declare_command(
+    declare_option(
+        "jobs",
+        type=JOB,
+        nargs="+",
+        metavar="JOB",
+        help="job folder or name of a bundled job; --methods use the study of the first",
+    ),
+    add_data,
+    declare_option(
         "--out", type=Path, required=True, help="folder for the runs and the table; finished runs in it are reused"
-    )
-    add_cache(parser)
-    add_skip_unreadable(parser)
-    parser.add_argument("--seeds", type=_parse_seeds, default=(0, 1, 2), help="seeds (default: 0,1,2)")
-    parser.add_argument(
+    ),
+    add_cache,
+    add_skip_unreadable,
+    declare_option("--seeds", type=_parse_seeds, default=(0, 1, 2), help="seeds (default: 0,1,2)"),
+    declare_option(
         "--methods",
         type=_parse_methods,
         default=[],
         help="methods to compare in the first job's study, for example fedbn,local (listed below)",
-    )
-    add_pretrained(parser)
-    add_weights(parser)
-    parser.add_argument(
+    ),
+    add_pretrained,
+    add_weights,
+    declare_option(
         "--pooled", action="store_true", help="also train on the data of all sites in one place (simulation only)"
-    )
-    add_rounds(parser)
-    parser.add_argument(
+    ),
+    add_rounds,
+    declare_option(
         "--equal-rounds",
         action="store_true",
         help="count extra rounds, such as those of fine-tuning, among the study's rounds",
-    )
-    _add_variants(parser)
-    _add_processes(parser)
-    add_backend(parser)
-    add_json(parser, "table.json")
-
-
-def _add_processes(parser: argparse.ArgumentParser) -> None:
-    """Add ``--processes``."""
-    what = "number of runs at a time, each in a process (default: 1)"
-    parser.add_argument("--processes", type=parse_count, default=1, metavar="N", help=what)
-
-
-def _add_variants(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which one study becomes several rows of the table."""
-    add_set(parser)
-    parser.add_argument(
+    ),
+    # One study becomes several rows of the table.
+    add_set,
+    declare_option(
         "--as",
         dest="variants",
         action=_Row,
         default={},
         metavar="NAME",
         help="add a row NAME: the first job's study with the --set before it; --set after all --as is for all rows",
-    )
+    ),
+    _add_processes,
+    add_alone,
+    partial(add_json, what="table.json"),
+)
 
 
-def add_cross_test(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl cross-test``."""
-    parser.add_argument("run", type=RUN, metavar="RUN", help="folder of a finished simulation")
-    add_moved(parser)
-    add_json(parser, "cross_test.json")
-
-
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl report``."""
-    parser.add_argument("runs", type=RUN, nargs="+", metavar="RUN", help="folder of a run, or of a downloaded job")
-    parser.add_argument("--out", type=Path, help="page that compares several runs (default: comparison.html)")
-
-
-def add_export(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl export``."""
-    parser.add_argument(
-        "super_model",
-        type=expect_path("the folder of a super model"),
-        metavar="SUPERMODEL",
-        help="folder of the super model",
-    )
-    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the bundle")
+def add_compare(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl compare``, and list the methods."""
+    head = "methods (also as ALGORITHM:PRESET; add -pretrained to start from the pretrained model):"
+    parser.epilog = "\n  ".join([head, *method_names()])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    _add_compared(parser)

@@ -1,28 +1,21 @@
 """A recipe of NVFlare whose job lies in a folder, in place of one that is put together from Python objects."""
 
-import subprocess
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
-from nvflare.job_config import fed_job_config
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.fed_job_config import FedJobConfig
-from nvflare.recipe import poc_env
 from nvflare.recipe.poc_env import PocEnv
-from nvflare.recipe.run import Run
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
 from silofl.base.errors import ConfigError
-from silofl.base.files import copy_folder, read_json, write_json
+from silofl.base.files import copy_folder
 from silofl_desk.flare.download import keep_downloads_inside
 
-Follow = Callable[[Path], AbstractContextManager[IO | None]]
+Simulate = Callable[[Path, tuple[str, ...]], int]
 
 
 class FolderRecipe(Recipe):
@@ -34,7 +27,7 @@ class FolderRecipe(Recipe):
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        super().__init__(_FolderJob(name, folder, self.follow_simulation))
+        super().__init__(_FolderJob(name, folder, self.simulate))
 
     def export(
         self,
@@ -56,32 +49,24 @@ class FolderRecipe(Recipe):
         """
         super().export(job_dir, server_exec_params, client_exec_params)
 
-    def run(self, env: ExecEnv, server_exec_params: dict | None = None, client_exec_params: dict | None = None) -> Run:
-        """Carry out the job in an environment; NVFlare's ``execute`` calls it.
-
-        Raises:
-            ConfigError: The job cannot run there.
-        """
-        with self._prepared_poc() if isinstance(env, PocEnv) else nullcontext():
-            return super().run(env, server_exec_params, client_exec_params)
-
     def process_env(self, env: ExecEnv) -> None:
-        """Prepare a simulation's workspace, or check what is submitted to a network; NVFlare calls it.
+        """Check what is submitted to a network; NVFlare calls it.
 
         Raises:
             ConfigError: The job cannot run there.
         """
         # An environment downloads results too.
         keep_downloads_inside()
-        if isinstance(env, SimEnv):
-            names = env.clients or [f"site-{number + 1}" for number in range(env.num_clients)]
-            self.prepare_simulation(Path(env.workspace_root) / self.name, tuple(names))
-        else:
+        if isinstance(env, PocEnv):
+            raise ConfigError("A recipe does not run in PocEnv. Take SimEnv, or ProdEnv with a kit.")
+        if isinstance(env, SimEnv) and not env.clients:
+            raise ConfigError("SimEnv must name the sites in clients, and not number them with num_clients.")
+        if not isinstance(env, SimEnv):
             self.check_submission()
 
     @abstractmethod
-    def prepare_simulation(self, workspace: Path, sites: tuple[str, ...]) -> None:
-        """Prepare the workspace of a simulation.
+    def simulate(self, workspace: Path, sites: tuple[str, ...]) -> int:
+        """Carry out a simulation, and return its exit code.
 
         Args:
             workspace: Folder of the simulation.
@@ -89,45 +74,16 @@ class FolderRecipe(Recipe):
         """
 
     @abstractmethod
-    def follow_simulation(self, workspace: Path) -> AbstractContextManager[IO | None]:
-        """Return what shows a simulation while its block runs, and the file that gets NVFlare's log; None prints it.
-
-        Args:
-            workspace: Folder of the simulation.
-        """
-
-    @abstractmethod
-    def prepare_poc(self) -> int:
-        """Prepare the kits of NVFlare's POC, which are there and not started, and return the number of its sites."""
-
-    @abstractmethod
     def check_submission(self) -> None:
         """Refuse a job that no network takes."""
-
-    @contextmanager
-    def _prepared_poc(self) -> Iterator[None]:
-        """Have `PocEnv` prepare its kits between making and starting them, where NVFlare has no place for it."""
-        provision, config = poc_env.prepare_poc_provision, self._job.job
-
-        def provision_and_prepare(*arguments: Any, **options: Any) -> dict:  # noqa: ANN401
-            project = provision(*arguments, **options)
-            # NVFlare submits the job some seconds later, and gives it to the sites that are there by then alone.
-            config.min_sites = self.prepare_poc()
-            return project
-
-        poc_env.prepare_poc_provision = provision_and_prepare
-        try:
-            yield
-        finally:
-            poc_env.prepare_poc_provision, config.min_sites = provision, None
 
 
 class _FolderJob(FedJob):
     """A job whose files lie in a folder."""
 
-    def __init__(self, name: str, folder: Path, follow: Follow) -> None:
+    def __init__(self, name: str, folder: Path, simulate: Simulate) -> None:
         super().__init__(name=name)
-        self.job = _FolderConfig(name, folder, follow)
+        self.job = _FolderConfig(name, folder, simulate)
 
     def to(self, obj: Any, target: str, id: Any = None, **kwargs: Any) -> Any:  # noqa: A002, ANN401
         """Refuse what would be left out of the job, as a filter or a tracker.
@@ -149,27 +105,22 @@ class _FolderJob(FedJob):
 
 
 class _FolderConfig(FedJobConfig):
-    """NVFlare's writer of a job, of one that lies in a folder.
+    """NVFlare's writer of a job, of one that lies in a folder."""
 
-    Attributes:
-        min_sites: Sites that must be there before NVFlare begins; as the job says where None.
-    """
-
-    def __init__(self, name: str, folder: Path, follow: Follow) -> None:
+    def __init__(self, name: str, folder: Path, simulate: Simulate) -> None:
         super().__init__(name, min_clients=1)
-        self._folder, self._follow = folder, follow
-        self.min_sites: int | None = None
+        self._folder = folder
+        self._simulate = simulate
 
-    def simulator_run(self, workspace: str, **options: Any) -> int | None:  # noqa: ANN401
-        """Carry out the job in NVFlare's simulator, shown by the recipe; returns the simulator's exit code."""
-        with self._follow(Path(workspace)) as log:
-            start = partial(subprocess.Popen, stdout=log, stderr=log)
-            # NVFlare has no place for the log of the process that it starts.
-            fed_job_config.subprocess = SimpleNamespace(Popen=start)
-            try:
-                return super().simulator_run(workspace, **options)
-            finally:
-                fed_job_config.subprocess = subprocess
+    def simulator_run(self, workspace: str, clients: str, **options: Any) -> int:  # noqa: ANN401
+        """Carry out the job in the recipe's simulation, and return its exit code.
+
+        Raises:
+            ConfigError: It is to share GPUs out.
+        """
+        if options.get("gpu"):
+            raise ConfigError("A recipe takes no gpu_config. Name the GPUs of all sites in CUDA_VISIBLE_DEVICES.")
+        return self._simulate(Path(workspace), tuple(clients.split(",")))
 
     def generate_job_config(self, job_root: str) -> None:
         """Copy the job to a new folder of its name.
@@ -181,5 +132,3 @@ class _FolderConfig(FedJobConfig):
         if target.exists():
             raise ConfigError(f"a job must be exported to a new folder, not {target}, which exists; name another")
         copy_folder(self._folder, target)
-        if self.min_sites is not None:
-            write_json(target / "meta.json", read_json(target / "meta.json") | {"min_clients": self.min_sites})

@@ -30,12 +30,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 # NVFlare's words for the status of a job: of one that waits to begin, and of one whose server was stopped under it.
 SUBMITTED, ABANDONED = "SUBMITTED", "FINISHED:ABANDONED"
-# NVFlare tries to start a job within seconds, unless so many run as its settings allow.
-UNTRIED_S = 60.0
-UNTRIED = (
-    "the server has not tried to start it for a minute: it runs as many jobs as it may, or starts none any more; have "
-    "its administrator call silofl server check"
-)
 # NVFlare's own ten seconds, and five for each answer, are too few on a machine that is busy.
 SESSION_S = 60.0
 RETRY_S = 2.0
@@ -132,8 +126,6 @@ class Lead:
         self.kit, self._patience_s = kit, patience_s
         self._open = contextlib.ExitStack()
         self._session: Session | None = None
-        # Job -> since when it is known to wait.
-        self._waits_since: dict[str, float] = {}
 
     def __enter__(self) -> Lead:
         """Connect at the first request."""
@@ -157,9 +149,7 @@ class Lead:
             copied = copy_folder(job, Path(scratch, job.resolve().name))
             try:
                 # Once: a job whose id was lost on its way back would run twice.
-                number = self._connect().submit_job(str(copied))
-                self._waits_since[number] = time.monotonic()
-                return number
+                return self._connect().submit_job(str(copied))
             except SiloFLError:
                 raise
             except Exception as error:  # NVFlare has an exception of its own for each reason
@@ -188,38 +178,15 @@ class Lead:
         return {site: one["second"] for site, one in found.items() if one["second"] and one["seconds"] < LATELY_S}
 
     def status(self, number: str) -> tuple[str, str]:
-        """Return NVFlare's word for a job's status, and what it says of the job's way to the sites."""
+        """Return NVFlare's word for a job's status, and what it says of the job's way to the sites, or of its wait.
+
+        Raises:
+            ConfigError: The server knows no such job, or does not let this person ask.
+        """
         meta = self._ask(lambda session: session.get_job_meta(number))
         # Of a job that was given up, as nobody was there, only the tries tell why: the last but one, and that it was.
         details = meta.get("job_deploy_detail") or (meta.get("schedule_history") or [])[-2:]
         return str(meta.get("status", "")), "; ".join(details)
-
-    def find(self, number: str) -> str | None:
-        """Return NVFlare's word for the status of a job; None where the server knows no such job."""
-
-        def ask(session: Session) -> str | None:
-            try:
-                return str(session.get_job_meta(number).get("status", ""))
-            except JobNotFound:
-                return None
-
-        return self._ask(ask)
-
-    def describe_queue(self, number: str) -> str:
-        """Say what a job that has not begun waits for, of all that this person may see."""
-        meta, jobs = self._ask(lambda session: (session.get_job_meta(number), session.list_jobs()))
-        jobs.sort(key=lambda job: str(job.get("submit_time")))
-        place = next((i for i, job in enumerate(jobs) if job.get("job_id") == number), 0)
-        running = [str(job.get("job_name")) for job in jobs if job.get("status") in ("DISPATCHED", "RUNNING")]
-        before = [str(job.get("job_name")) for job in jobs[:place] if job.get("status") == SUBMITTED]
-        tried = (meta.get("schedule_history") or ["never"])[-1]
-        waited = time.monotonic() - self._waits_since.setdefault(number, time.monotonic())
-        # Without a hospital it tries nothing.
-        is_untried = tried == "never" and waited > UNTRIED_S and self.connected()
-        return (
-            f"running: {', '.join(running) or 'nothing'}; before it in the queue: {', '.join(before) or 'nothing'}; "
-            f"last tried: {tried}; {UNTRIED if is_untried else 'NVFlare tries again within ten minutes'}"
-        )
 
     def update(self, number: str, progress: Progress) -> None:
         """Bring what is known of a job up to date, where its process at the server answers."""

@@ -53,6 +53,5 @@ class _Sites(SimulatorClientRunner):
             is_dead = ended[1] is None
             return ended
         finally:
-            # Where sites take turns, the next turn starts a new process.
-            if is_dead and num_of_threads == len(self.federated_clients):
+            if is_dead:
                 self.known.remove_client(client.token)

@@ -1,12 +1,10 @@
 """The workspace of NVFlare's simulator: its class allow list and the settings of the simulated machines."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from silofl.base.files import make_folder, read_json, write_json, write_text
-from silofl.base.settings import dump_yaml, load_settings
-from silofl.flare.places import local_file
+from silofl.base.files import read_json, write_json, write_text
+from silofl.base.settings import dump_yaml
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.setup.site import Server, Site
 from silofl_desk.flare.submission import list_classes
@@ -43,35 +41,3 @@ def prepare_workspace(workspace: Path, site: Site, server: Server, others: Seque
     write_json(local / "resources.json", resources)
     write_text(local / "site.yaml", dump_yaml(site.model_dump(exclude_none=True)))
     write_text(local / "server.yaml", dump_yaml(server.model_dump()))
-
-
-def read_simulated_site(workspace: Path, name: str) -> Site:
-    """Read a simulated site's settings as they are now: its own ``NAME/local/site.yaml``, or that of all sites.
-
-    Raises:
-        ConfigError: There is none, or it is wrong.
-    """
-    return load_settings(Site, local_file(workspace / name, "site.yaml") or workspace / "local" / "site.yaml")
-
-
-def name_sites(sites: Sequence[str]) -> dict[str, str]:
-    """Return name in NVFlare -> site of the data: its own, and the number that NVFlare gives to sites without a name.
-
-    Where a site is called by such a number already, all have their own names alone.
-    """
-    own = {site: site for site in sites}
-    numbered = {f"site-{number}": site for number, site in enumerate(sites, start=1)}
-    return own if own.keys() & numbered.keys() else own | numbered
-
-
-def link_sites(folder: Path, data: Path, sites: Sequence[str]) -> None:
-    """Link the sites' data folders under every name that a site may have in NVFlare.
-
-    Args:
-        folder: Holds the links; those of earlier sites go.
-        data: Holds a folder per site.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    make_folder(folder)
-    for name, site in name_sites(sites).items():
-        (folder / name).symlink_to(data / site, target_is_directory=True)

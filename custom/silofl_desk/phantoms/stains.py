@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.base.errors import ConfigError
 from silofl.base.files import read_json, write_atomically, write_json
 from silofl_desk.phantoms.phantoms import check_free, check_marker, seed_generator
 
@@ -106,13 +105,9 @@ def make_stains(target: Path, seed: int = 0, strength: float = 1.0) -> Path:
         `target`.
 
     Raises:
-        ConfigError: The seed or the strength is negative.
         DataError: `target` holds simulated hospitals of another seed, strength or version, or other data under a
             site's name.
     """
-    for name, value in (("seed", seed), ("strength", strength)):
-        if not value >= 0:
-            raise ConfigError(f"{name} must be 0 or more, not {value}")
     marker, wanted = target / MARKER, {"seed": seed, "version": VERSION, "strength": float(strength)}
     if marker.exists():
         check_marker(target, read_json(marker), wanted)

@@ -4,7 +4,6 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from silofl.base.errors import SiloFLError
@@ -28,7 +27,6 @@ def run_alone(
     settings: Site,
     pretrained: Arrays | None,
     on_round: Callable[[], None] = lambda: None,
-    latest: Callable[[str], Site] | None = None,
 ) -> None:
     """Carry out a study with its sites one after the other; the results are in the run's folder.
 
@@ -38,9 +36,8 @@ def run_alone(
         settings: Settings of all sites; ``{site}`` in them tells the sites apart.
         pretrained: All arrays of the pretrained model, where the study needs one.
         on_round: Called after every exchange with the sites.
-        latest: Reads a site's settings anew, where they lie in a file that may change; as for `SiteRounds`.
     """
-    here = {name: SiteRounds(name, study, settings, partial(latest, name) if latest else None) for name in sites}
+    here = {name: SiteRounds(name, study, settings) for name in sites}
 
     def ask(task: str, messages: Mapping[str, Message]) -> Answers:
         given = {site: here[site].answer(task, message) for site, message in messages.items()}

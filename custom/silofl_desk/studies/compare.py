@@ -14,7 +14,7 @@ from silofl.base.errors import ConfigError, ExitCode, SiloFLError
 from silofl.base.files import write_json, write_text
 from silofl.base.options import make_console
 from silofl.federation.results import Results, read_results
-from silofl_desk.options import check_backend, path_to_text, read_changes
+from silofl_desk.options import path_to_text, read_changes
 from silofl_desk.report.run_records import RowRuns, RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised
@@ -40,7 +40,6 @@ from silofl_hospital.report.tables import format_duration, markdown_table, print
 
 def run(options: argparse.Namespace) -> int:
     """Run a comparison and return its exit code."""
-    check_backend(options)
     asked = ComparisonPlan(
         jobs=tuple(options.jobs),
         methods=tuple(options.methods),
@@ -48,7 +47,6 @@ def run(options: argparse.Namespace) -> int:
         changes=read_changes(options),
         seeds=options.seeds,
         data=path_to_text(options.data),
-        threads=options.threads,
         is_pooled=options.pooled,
         pretrained=path_to_text(options.pretrained),
         weights=path_to_text(options.weights and find_weights_file(options.weights)),

@@ -41,7 +41,6 @@ class ComparisonPlan:
         changes: Changes to the study of every row, by dotted key.
         seeds: Of the runs of each row.
         data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
-        threads: Sites that NVFlare runs at a time; all where None.
         is_pooled: Whether the centralised upper bound is run too.
         pretrained: File of a pretrained model for those that need one.
         weights: File of weights that everybody starts from, in the rows without a pretrained model.
@@ -57,7 +56,6 @@ class ComparisonPlan:
     changes: Mapping[str, object] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
     data: str | None = None
-    threads: int | None = None
     is_pooled: bool = False
     pretrained: str | None = None
     weights: str | None = None
@@ -76,7 +74,7 @@ class ComparedRun:
         seed: Of the study.
         path: Folder of the run.
         job: The job that it runs.
-        wanted: Data, sites and threads.
+        wanted: Data and sites.
         changes: Changes to the job's study, by dotted key.
     """
 
@@ -115,7 +113,6 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
             )
     wanted = Simulation(
         asked.data,
-        threads=asked.threads,
         is_alone=asked.is_alone,
         cache=asked.cache,
         skip_unreadable=asked.skip_unreadable,

@@ -8,11 +8,9 @@ from pathlib import Path
 from silofl.base.errors import ConfigError, DataError, Faults
 from silofl.data.contrasts import ImageFiles, check_contrasts, list_missing_contrasts, read_source
 from silofl.data.domain import Kind, image_kind
-from silofl.data.intensity import LEAST_RANGE
 from silofl.data.inventory import read_task_and_labels
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
 from silofl.data.records import Record, locate, parse_record
-from silofl.data.units import count_units
 from silofl.reading.header import read_header
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings
@@ -44,9 +42,7 @@ class Survey:
         regions: The regions that the data propose for the study, name -> labels.
         split_unit: What no two parts of a site's data share; ``unknown`` where one site does not know.
         samples: The first training images of each site.
-        num_cases: Training cases of the largest site.
         class_counts: Classification: number of the class -> training cases of all sites.
-        tested: Site -> patients of its test; recordings or cases where they are not known.
         has_validation: Whether any site has validation data.
     """
 
@@ -57,9 +53,7 @@ class Survey:
     channel_names: tuple[str, ...]
     split_unit: str
     samples: tuple[FirstImage, ...]
-    num_cases: int
     class_counts: Counter[int]
-    tested: dict[str, int]
     has_validation: bool
 
     @property
@@ -121,19 +115,9 @@ class Survey:
         return codes.pop() if len(codes) == 1 else None
 
     @property
-    def is_integer(self) -> bool:
-        """Whether all images are stored as integers."""
-        return all(sample.image.dtype_max is not None for sample in self.samples)
-
-    @property
-    def faint(self) -> str | None:
-        """How bright the brightest image of more than 8 bits is, where that is little of its type; else None."""
-        deep = [sample.image for sample in self.samples if (sample.image.dtype_max or 0) > BYTE]
-        if not deep:
-            return None
-        value, most = max((int(image.array.max()), image.dtype_max) for image in deep)
-        is_faint = value < LEAST_RANGE * most
-        return f"the brightest of the first images of more than 8 bits has {value} of {most}" if is_faint else None
+    def has_bytes(self) -> bool:
+        """Whether all images are stored as whole numbers of 8 bits."""
+        return all(sample.image.dtype_max == BYTE for sample in self.samples)
 
 
 def survey_sites(data: Path) -> Survey:
@@ -161,13 +145,10 @@ def survey_sites(data: Path) -> Survey:
         _check_spelling(part, contrasts)
     unit = found[0].split_unit if len(known) == len(found) else "unknown"
     names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
-    largest, counts = max(part.num_cases for part in found), sum((part.class_counts for part in found), Counter())
+    counts = sum((part.class_counts for part in found), Counter())
     first = found[0]
-    tested = {site: number for part in found for site, number in part.tested.items()}
     is_validated = any(part.has_validation for part in found)
-    return Survey(
-        names, first.task, first.labels, first.regions, contrasts, unit, samples, largest, counts, tested, is_validated
-    )
+    return Survey(names, first.task, first.labels, first.regions, contrasts, unit, samples, counts, is_validated)
 
 
 def list_site_folders(data: Path, argument: str) -> list[Path]:
@@ -206,12 +187,8 @@ def _survey_site(folder: Path) -> Survey:
     unit = str(content.get("split_unit", "patient"))
     classes = (one.get("label") for one in records if isinstance(one, dict) and task == "classification")
     counts = Counter(number for number in classes if isinstance(number, int) and number in labels)
-    test = content.get("test")
-    tested = {site: count_units([one for one in test if isinstance(one, dict)] if isinstance(test, list) else ())}
     is_validated = bool(content.get("validation"))
-    return Survey(
-        (site,), task, labels, regions, names, unit, tuple(samples), len(records), counts, tested, is_validated
-    )
+    return Survey((site,), task, labels, regions, names, unit, tuple(samples), counts, is_validated)
 
 
 def _read_sample(folder: Path, record: Record, settings: DataSettings) -> FirstImage:

@@ -14,10 +14,8 @@ from silofl.base.errors import ConfigError, ExitCode, make_printable
 from silofl.base.files import copy_folder, write_text
 from silofl.base.options import make_console
 from silofl.base.settings import dump_yaml, parse, read_yaml
-from silofl.core.algorithm_option import AlgorithmOption
-from silofl.core.gain import describe_few_units
 from silofl.core.presets import find_recipe
-from silofl.core.training_end import LEAST_RISE, PATIENCE
+from silofl.core.training_end import PATIENCE
 from silofl.data.inventory import measure_grid
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
@@ -25,8 +23,6 @@ from silofl.models.weights import SUFFIXES
 from silofl.study import Study, load_study
 from silofl.study.sections import FITTING, CardSettings
 from silofl_desk.studies.data_survey import FirstImage, Survey, survey_sites
-from silofl_desk.studies.reference import study_keys
-from silofl_desk.studies.shared_batchnorm import ALL, Seen, list_batchnorm_cautions
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
 from silofl_desk.studies.survey_rules import Surveyed, choose_patch, choose_spacing, choose_window, read_survey
 
@@ -36,8 +32,6 @@ LEAST_SIDE = {"unet": 32, "densenet121": 32, "lenet5": 16, "alexnet": 64}
 LEAST_SELECTOR_SIDE = 32
 # The most rounds of a study whose training ends by itself.
 MOST_ROUNDS = 200
-# Where the algorithm takes a rule, which a lead may choose by taking away the first mark.
-ROBUST = "  # robust: clipped  # one bad site moves the model little; one with far more patients counts less"
 # What only the lead knows.
 CARD = [
     "",
@@ -86,12 +80,7 @@ def run(options: argparse.Namespace) -> int:
     if not {*study.federation.named} <= {*found.sites}:
         # A simulation is of the sites whose data are here.
         data += " --set federation.sites=null"
-    asked = f"--sites {len(study.federation.named or found.sites)}{_estimate_options(study, found)}"
-    console.print(f"  silofl estimate {target} {asked}", markup=False)
-    # It pools all sites of a folder.
-    if study.recipe.needs_pretrained and not is_one:
-        console.print(f"  silofl pretrain {target} --data {data} --out f.pt", markup=False)
-        data += " --pretrained f.pt"
+    console.print(f"  silofl estimate {target} --sites {len(study.federation.named or found.sites)}", markup=False)
     if not is_one:
         console.print(f"  silofl tune {target} --data {data}", markup=False)
     console.print(f"  silofl simulate {target} --data {data} --out RUN --alone", markup=False)
@@ -108,17 +97,7 @@ def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
         name, share = found.most_frequent
         yield f"{share:.0%} of the training cases are {name}: metric {study.metric}, training.sampler balanced"
 
-    def find_images() -> dict[str, list[Seen]]:
-        found_images: dict[str, list[Seen]] = {}
-        for one in found.samples:
-            record, group = one.record, str(one.record.label) if study.task == "classification" else ALL
-            images = prepare_image(one.source, study)
-            found_images.setdefault(one.site, []).extend((group, record.patient or record.case, i) for i in images)
-        return found_images
-
-    cautions = [*study.cautions, *list_batchnorm_cautions(study, find_images)]
-    cautions += describe_few_units(found.tested) if study.is_guarded else []
-    yield from (f"CAUTION  {sentence}" for sentence in cautions)
+    yield from (f"CAUTION  {sentence}" for sentence in study.cautions)
 
 
 def _describe_cut(study: Study, found: Survey) -> str:
@@ -132,15 +111,6 @@ def _describe_cut(study: Study, found: Survey) -> str:
     elif is_whole:
         why = "a class is the whole volume's"
     return f"{'3D volumes' if is_whole else '2D slices of the volumes'} ({why})"
-
-
-def _estimate_options(study: Study, found: Survey) -> str:
-    """Return the option of ``silofl estimate`` for the size of images, where the study leaves it open."""
-    is_resized = any(step.name == "Resize" for step in study.data.transforms)
-    if found.kind == "windows" or study.data.dimensions == 3 or is_resized:
-        return ""
-    height, width = _measure_plane(found.samples[0], study)
-    return f" --image-size {height}x{width}"
 
 
 def write_new_study(
@@ -180,23 +150,18 @@ def write_new_study(
         values.pop("guard", None)
     for key in ("weights", "weights_sha256", "pretrained_sha256"):
         values.get("model", {}).pop(key, None)
-    comments = _fit_to_data(values, template, found, target.resolve().name)
+    _fit_to_data(values, template, found, target.resolve().name)
     if survey:
-        comments |= _fit_to_survey(values["data"], survey)
-    comments |= _fit_federation(values, template, found, sites)
+        _fit_to_survey(values["data"], survey)
+    _fit_federation(values, template, found, sites)
     if algorithm:
-        values, changed = _replace_algorithm(values, algorithm)
-        comments |= changed
-    values, changed = _end_by_patience(values, found)
-    comments |= changed
+        values = _replace_algorithm(values, algorithm)
+    _end_by_patience(values, found)
     study = parse(Study, values, "the new study.yaml")
     study.recipe.check_images(study, (), found.missing)
     # A pretrained model stays behind, and so do weights: they know the other job's data.
     copy_folder(job, target, *(f"*{suffix}" for suffix in SUFFIXES))
-    write_text(
-        study_file(target),
-        _study_text(values, comments, job, found, [type(one) for one in study.recipe.options]),
-    )
+    write_text(study_file(target), _study_text(values, job))
     fit_meta(target, study, ("name", "federation.min_sites", "federation.sites"))
     if algorithm:
         fit_configurations(target, study)
@@ -228,79 +193,59 @@ def _explain_slices(found: Survey) -> str:
 
 def _check_template(job: Path, template: Study, found: Survey) -> None:
     """Refuse a job for another task, or with a network for another kind of images."""
-    is_of_windows, has_windows = template.model.name == WINDOW_NETWORK, found.kind == "windows"
-    example = choose_job(found)
     # Of classes and of findings the same networks answer.
-    if FITTING[template.task] is not FITTING[found.task]:
+    is_of_task = FITTING[template.task] is FITTING[found.task]
+    is_flat_or_volumes = template.data.dimensions == 2 or found.kind == "volumes"
+    is_of_windows = template.model.name == WINDOW_NETWORK
+    if not is_of_task or not is_flat_or_volumes or is_of_windows != (found.kind == "windows"):
         raise ConfigError(
-            f"--from must be a job for {found.task}, the task of the data, not {job}, which is for {template.task}; "
-            f"leave it out, or take {example}"
-        )
-    if template.data.dimensions == 3 and found.kind != "volumes":
-        raise ConfigError(
-            f"--from must be a job for {found.kind}, not {job}, whose study sees volumes in 3D; leave it out, or "
-            f"take {example}"
-        )
-    if is_of_windows != has_windows:
-        raise ConfigError(
-            f"--from must be a job for {found.kind}, not {job}, whose network is {template.model.name}; leave it "
-            f"out, or take {example}"
+            f"--from must be a job for {found.task} of {found.kind}, not {job}; leave it out, or take "
+            f"{choose_job(found)}"
         )
 
 
-def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: str) -> dict[str, str]:
-    """Replace a job's values by those of the data; return a remark for each dotted key that was taken from them."""
-    where = "the sites' dataset.json" if len(found.sites) > 1 else "dataset.json"
+def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: str) -> None:
+    """Replace a job's values by those of the data."""
     values |= {"name": name, "task": found.task, "labels": found.labels}
     if found.labels != template.labels:
         # They are unions of the job's own labels.
         values.pop("regions", None)
     if found.regions:
-        regions = {name: list(labels) for name, labels in found.regions.items()}
-        # After the labels, of which they are unions.
-        others = {key: values.pop(key) for key in [*values][[*values].index("labels") + 1 :] if key != "regions"}
-        values |= {"regions": regions, **others}
-    comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")
+        values["regions"] = {name: list(labels) for name, labels in found.regions.items()}
     if found.task == "multilabel" != template.task:
         # Most findings are rare: who names none is right in most.
         values["metric"] = "auroc"
         values.get("training", {}).pop("sampler", None)
-        comments["metric"] = "mean over the findings; accuracy is high where none is found"
-    comments |= {"regions": f"as in {where}: these unions of labels are scored"} if found.regions else {}
-    comments |= _fit_channels(values, found, where)
-    comments |= _fit_intensity(values["data"], found)
-    return comments | _fit_geometry(values, template, found) | _fit_classes(values, found)
+    _fit_channels(values, found)
+    _fit_intensity(values["data"], found)
+    _fit_geometry(values, template, found)
+    _fit_classes(values, found)
 
 
-def _fit_federation(values: dict[str, Any], template: Study, found: Survey, sites: Sequence[str]) -> dict[str, str]:
-    """Name the hospitals, and ask for no more answers than there are sites; return the remarks."""
-    settings, comments = values.setdefault("federation", {}), {}
+def _fit_federation(values: dict[str, Any], template: Study, found: Survey, sites: Sequence[str]) -> None:
+    """Name the hospitals, and ask for no more answers than there are sites."""
+    settings = values.setdefault("federation", {})
     settings.pop("sites", None)
     if sites:
         settings["sites"] = sorted(sites)
-        comments["federation.sites"] = "the names of their kits; who of them never comes is missed by name"
-    if (number := len(sites or found.sites)) < template.federation.min_sites:
+    number = len(sites or found.sites)
+    if number < template.federation.min_sites:
         settings["min_sites"] = number
-        comments["federation.min_sites"] = f"the sites that {'are named' if sites else 'have data here'}"
-    return comments
 
 
-def _fit_classes(values: dict[str, Any], found: Survey) -> dict[str, str]:
-    """Let a rare class count as much as a frequent one, in training and in the metric; return the remarks."""
+def _fit_classes(values: dict[str, Any], found: Survey) -> None:
+    """Let a rare class count as much as a frequent one, in training and in the metric."""
     if found.most_frequent is None or found.most_frequent[1] <= MOST_FREQUENT:
-        return {}
-    remark = f"{found.most_frequent[1]:.0%} of the training cases are {found.most_frequent[0]}"
+        return
     values["metric"] = "balanced_accuracy" if values["metric"] == "accuracy" else values["metric"]
     # The noise of differential privacy does not cover numbers of cases.
-    if values.get("privacy", {}).get("dp_sgd"):
-        return {"metric": remark}
-    values["training"].pop("class_weights", None)
-    values["training"]["sampler"] = "balanced"
-    return {"metric": remark, "training.sampler": remark}
+    if not values.get("privacy", {}).get("dp_sgd"):
+        values["training"].pop("class_weights", None)
+        values["training"]["sampler"] = "balanced"
 
 
-def _replace_algorithm(values: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the study with another algorithm and what this needs, and a remark at each key that it changes."""
+def _replace_algorithm(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the study with another algorithm and what this needs."""
     recipe = find_recipe(name, "recommended", {})
     model = values.get("model", {})
     if model.get("normalization", "batch") == "batch":
@@ -311,12 +256,12 @@ def _replace_algorithm(values: dict[str, Any], name: str) -> tuple[dict[str, Any
         changed = {**values, section: {**values.get(section, {}), **needed}}
         with suppress(ConfigError):
             parse(Study, changed, "the new study.yaml")
-            return changed, {f"{section}.{key}": f"as {name} needs" for key in needed}
-    return values, {}
+            return changed
+    return values
 
 
-def _end_by_patience(values: dict[str, Any], found: Survey) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the study with rounds that end by themselves, and the remarks; unchanged where its own rounds must stay.
+def _end_by_patience(values: dict[str, Any], found: Survey) -> None:
+    """Let the rounds end by themselves, but where the study's own rounds must stay.
 
     They stay where another number of rounds changes what a round does, and where no validation can end them.
     """
@@ -324,43 +269,32 @@ def _end_by_patience(values: dict[str, Any], found: Survey) -> tuple[dict[str, A
     mixing = study.recipe.mixing
     is_planned = study.training.has_falling_rate or study.is_private
     is_planned = is_planned or (mixing is not None and mixing.traits.shared_rounds == "half")
-    if is_planned or not study.rounds or not found.has_validation:
-        return values, {}
-    federation = {**values.get("federation", {}), "patience": study.federation.patience or PATIENCE}
-    ending = {**values, "rounds": MOST_ROUNDS, "federation": federation}
-    remark = f"training ends when none of so many rounds raised validation by more than {LEAST_RISE:g}"
-    return ending, {"rounds": "the most; training ends earlier by federation.patience", "federation.patience": remark}
+    if not is_planned and study.rounds and found.has_validation:
+        values["rounds"] = MOST_ROUNDS
+        values["federation"]["patience"] = study.federation.patience or PATIENCE
 
 
-def _fit_channels(values: dict[str, Any], found: Survey, where: str) -> dict[str, str]:
-    """Begin the section ``data`` with the channels of the data; return the remarks."""
+def _fit_channels(values: dict[str, Any], found: Survey) -> None:
+    """Begin the section ``data`` with the channels of the data."""
     named = {"channel_names": list(found.channel_names)} if found.channel_names else {}
     others = {key: value for key, value in values.get("data", {}).items() if key not in ("channels", "channel_names")}
     settings = values["data"] = {"channels": found.channels, **named, **others}
     settings |= {"split_unit": found.split_unit, "transforms": [], "modality": found.modality}
-    comments = {
-        "data.channels": "of the first images",
-        "data.channel_names": f"of {where}; the network sees zeros where a site lacks one",
-    }
     if not found.channel_names:
         # Of contrasts alone.
         settings.pop("resample", None)
     elif found.is_resampled:
         settings["resample"] = True
-        comments["data.resample"] = "contrasts of one of the first cases lie on different grids"
-    return comments
 
 
-def _fit_intensity(settings: dict[str, Any], found: Survey) -> dict[str, str]:
-    is_picture, faint = found.kind == "pictures", found.faint
-    if settings.get("intensity", "dtype") != "dtype" or (found.is_integer and is_picture and not faint):
-        return {}
-    settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
-    return {"data.intensity": faint} if is_picture and faint else {}
+def _fit_intensity(settings: dict[str, Any], found: Survey) -> None:
+    """Scale by the values themselves where the range of the files' type says little of them."""
+    if settings.get("intensity", "dtype") == "dtype" and not (found.kind == "pictures" and found.has_bytes):
+        settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
 
 
-def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> dict[str, str]:
-    """Choose directions, spacing and size of the images; return the remarks."""
+def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> None:
+    """Choose directions, spacing and size of the images."""
     settings, turned = values["data"], {"Orientation": {"axcodes": "RAS"}}
     if found.kind == "volumes":
         settings["volume_transforms"] = settings.get("volume_transforms") or [turned]
@@ -373,36 +307,24 @@ def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> dic
         sides = np.round(np.median(sizes, axis=0) / SIDE_STEP_3D).astype(int) * SIDE_STEP_3D
         settings["volume_transforms"] = [turned]
         settings["transforms"] = [{"Resize": {"spatial_size": sides.clip(2 * SIDE_STEP_3D, MOST_SIDE_3D).tolist()}}]
-        return {"data.transforms": "all volumes come to one size; a larger one needs more memory"}
-    if template.data.dimensions == 3:
+    elif template.data.dimensions == 3:
         settings["volume_transforms"] = [turned, {"Spacing": {"pixdim": _median_spacing(found)}}]
-        return {
-            "data.volume_transforms": "the spacing is the median of the first images, in mm",
-            "data.patches": f"those of {template.name}; the network must be able to halve them",
-        }
-    if found.kind == "windows":
-        return {}
-    study = parse(Study, values, "the new study.yaml")
-    sizes = np.array([_measure_plane(sample, study) for sample in found.samples])
-    settings["transforms"], remark = _choose_resize(sizes, template)
-    return {"data.transforms": remark}
+    elif found.kind != "windows":
+        study = parse(Study, values, "the new study.yaml")
+        sizes = np.array([_measure_plane(sample, study) for sample in found.samples])
+        settings["transforms"] = _choose_resize(sizes, template)
 
 
-def _fit_to_survey(settings: dict[str, Any], survey: Surveyed) -> dict[str, str]:
-    """Replace spacing and patch by those of the surveyed hospitals, and scale CT by its window; return the remarks."""
-    comments = {}
+def _fit_to_survey(settings: dict[str, Any], survey: Surveyed) -> None:
+    """Replace spacing and patch by those of the surveyed hospitals, and scale CT by its window."""
     if settings.get("patches"):
         spacing = choose_spacing(survey)
         settings["volume_transforms"] = [{"Orientation": {"axcodes": "RAS"}}, {"Spacing": {"pixdim": spacing}}]
         settings["patches"] = {**settings["patches"], "size": choose_patch(survey, spacing)}
-        comments["data.volume_transforms"] = "the spacing is the median of the surveyed hospitals, in mm"
-        comments["data.patches"] = "their size has the proportions of the hospitals' median volume"
     window = choose_window(survey)
     if window:
         settings["intensity"] = "raw"
         settings["transforms"] = [*settings["transforms"], {"ScaleIntensityRange": window}]
-        comments["data.intensity"] = "the values of CT have a meaning; data.transforms scales them"
-    return comments
 
 
 def _median_spacing(found: Survey) -> list[float]:
@@ -417,8 +339,8 @@ def _measure_plane(sample: FirstImage, study: Study) -> tuple[int, ...]:
     return prepare_image(sample.source, study).shape[2:]
 
 
-def _choose_resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:
-    """Return the transforms that bring images to one size where they are not, and a remark.
+def _choose_resize(sizes: np.ndarray, template: Study) -> list[dict[str, Any]]:
+    """Return the transforms that bring images to one size where they are not.
 
     Args:
         sizes: Height and width of the first images as the study prepares them, (n, 2).
@@ -426,18 +348,17 @@ def _choose_resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, A
     """
     least, most = sizes.min(axis=0), sizes.max(axis=0)
     is_one_size, needed = (least == most).all(), _least_side(template)
-    remark = f"the first images measure {least[0]} x {least[1]}" + ("" if is_one_size else f" to {most[0]} x {most[1]}")
     is_turned = any(transform.name == "RandRotate90" for transform in template.data.augment)
     if is_one_size and needed <= least.min() and most.max() <= MOST_SIDE and not (is_turned and least[0] != least[1]):
-        return [], remark
+        return []
     own = [{step.name: step.options} for step in template.data.transforms if step.name == "Resize"]
     if own and least.min() < needed:
-        return own, remark
+        return own
     middle = np.round(np.median(sizes, axis=0) / SIDE_STEP).astype(int) * SIDE_STEP
     sides = np.clip(middle, -(-needed // SIDE_STEP) * SIDE_STEP, MOST_SIDE)
     # Images that are turned by 90 degrees stay of one size only where they are square.
     sides = np.full(2, sides.max()) if is_turned else sides
-    return [{"Resize": {"spatial_size": sides.tolist()}}], remark
+    return [{"Resize": {"spatial_size": sides.tolist()}}]
 
 
 def _least_side(study: Study) -> int:
@@ -445,69 +366,12 @@ def _least_side(study: Study) -> int:
     return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.selector else 1)
 
 
-def _study_text(
-    values: Mapping[str, Any],
-    comments: Mapping[str, str],
-    job: Path,
-    found: Survey,
-    answers: Sequence[type[AlgorithmOption]],
-) -> str:
-    """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
-    remarks = {**list_key_choices(found.task, answers), **comments}
+def _study_text(values: Mapping[str, Any], job: Path) -> str:
+    """Return a study.yaml, with what its reader must think of first and what only he knows."""
     size = "data.patches" if values["data"].get("patches") else "the size of the images in data.transforms"
-    lines = [
-        f"# {values['name']}, based on {make_printable(job.resolve().name)}. silofl schema study explains every key.",
-        f"# Think first about {size}. silofl tune finds a learning rate.",
-        "",
-    ]
-    lines += section_lines(values, remarks)
-    if _takes_robust(values):
-        lines.insert(lines.index("algorithm:") + 1, ROBUST)
-    if "card" not in values:
-        lines += CARD
-    return "\n".join(lines) + "\n"
-
-
-def _takes_robust(values: Mapping[str, Any]) -> bool:
-    """Return whether a study without a robust rule may have one."""
-    algorithm = values["algorithm"]
-    try:
-        parse(Study, {**values, "algorithm": {"robust": "clipped", **algorithm}}, "the new study.yaml")
-    except ConfigError:
-        return False
-    return "robust" not in algorithm
-
-
-def section_lines(
-    values: Mapping[str, Any], remarks: Mapping[str, str], prefix: str = "", indent: str = ""
-) -> list[str]:
-    """Return a section's lines of YAML with a remark at some dotted keys, inner sections indented by two spaces."""
-    lines = []
-    for key, value in values.items():
-        # Keys of some sections are names of labels.
-        written = f"{indent}{_flow_yaml(key)}"
-        if isinstance(value, dict) and key not in ("labels", "regions"):
-            lines += [*[""] * (not indent), f"{written}:"]
-            lines += section_lines(value, remarks, f"{prefix}{key}.", f"{indent}  ")
-        else:
-            lines += _yaml_lines(written, value, remarks.get(prefix + key))
-    return lines
-
-
-def list_key_choices(task: str, answers: Sequence[type[AlgorithmOption]]) -> dict[str, str]:
-    """Return dotted key -> its possible values, of keys with named values."""
-    named = {key.name: key.values.replace("`", "") for key in study_keys(answers) if key.values.startswith("`")}
-    return named | {key: ", ".join(values) for key, values in FITTING[task].items()}
-
-
-def _yaml_lines(key: str, value: object, remark: str | None) -> list[str]:
-    """Return a key with its value as YAML, a list of transforms one a line."""
-    note = f"  # {remark}" if remark else ""
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return [f"{key}:{note}", *(f"    - {_flow_yaml(item)[1:-1]}" for item in value)]
-    return [f"{key}: {_flow_yaml(value)}{note}"]
-
-
-def _flow_yaml(value: object) -> str:
-    text = dump_yaml(value, default_flow_style=True, width=10_000)
-    return text.removesuffix("\n").removesuffix("...").strip()
+    head = (
+        f"# {values['name']}, based on {make_printable(job.resolve().name)}. silofl schema study explains every key.\n"
+        f"# Think first about {size}. silofl tune finds a learning rate.\n"
+    )
+    card = "" if "card" in values else "\n".join(CARD) + "\n"
+    return head + dump_yaml(dict(values)) + card

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.base.files import save_tensors, write_json
+from silofl.base.files import save_tensors
 from silofl.base.options import make_console
 from silofl.core.steps import Batch, plain_step
 from silofl.data.batches import training_batches
@@ -60,12 +60,10 @@ def pretrain(
 ) -> Path:
     """Train a job's network on a share of every site's training data, and write it for ``--pretrained``.
 
-    A ``.json`` of the same name says what it was trained on.
-
     Args:
         job: Job folder whose study names network, training and seed.
         out: New file, ending in ``.pt``.
-        changes: To the study, by dotted key; the ``.json`` names them.
+        changes: To the study, by dotted key.
         share: Of each site's training examples, above 0 and at most 1.
         epochs: Passes over the pooled examples; as many as the study has rounds times local epochs where None.
         console: Shows what is pooled, and the model's score.
@@ -97,16 +95,12 @@ def pretrain(
     fix_home_statistics(model, pool.images, study, choose_device(study.device))
     _, score = evaluate(model, test, study, choose_device(study.device))
     save_tensors(out, {name: value.cpu() for name, value in model.state_dict().items()})
-    facts = {"study": study.name, "data": simulation.data, "sites": list(sites), "share": share}
-    facts |= {"seed": study.seed, "changes": dict(changes)}
-    facts |= {"sha256": hashlib.sha256(out.read_bytes()).hexdigest()}
-    measured = {"examples": len(pool), "epochs": epochs, "last_loss": loss, study.metric: score.value}
-    write_json(out.with_suffix(".json"), facts | measured)
+    digest = hashlib.sha256(out.read_bytes()).hexdigest()
     console.print(
         f"{out}: {epochs} epoch{'s' * (epochs != 1)} on {len(pool)} examples, loss {loss:.3f} in the last; "
         f"{study.metric} {score.value:.3f} on all sites' test data, which it has not seen"
     )
-    console.print(f"a study that starts from it alone has model.pretrained_sha256: {facts['sha256']}", markup=False)
+    console.print(f"a study that starts from it alone has model.pretrained_sha256: {digest}", markup=False)
     return out
 
 

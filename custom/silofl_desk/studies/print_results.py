@@ -1,18 +1,14 @@
 """What a run prints as it begins, and once it is finished: what joining gave each site, then its models' numbers."""
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 
 from rich.console import Console
 
 from silofl.base.schema import read_file
 from silofl.core.training_end import LEAST_RISE
 from silofl.federation.ledger import read_ledger
-from silofl.federation.results import Results, read_results
-from silofl.federation.run_folder import PHASE
+from silofl.federation.results import Results
 from silofl.inference.evaluations import FILE as EVALUATIONS
 from silofl.inference.evaluations import Evaluations
 from silofl.parts.load import list_kinds
@@ -20,7 +16,6 @@ from silofl.study import Study
 from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.result_tables import calling_table, site_table
-from silofl_desk.studies.progress import POLL_S, RoundLines, repeat_in_background
 from silofl_hospital.report.page import print_blocks
 from silofl_hospital.report.tables import MISSING, print_lines, print_table
 
@@ -46,27 +41,6 @@ def describe_end(study: Study) -> list[str]:
         f"Training takes {study.length}. It ends when none of the last {study.patience} has raised the sites' "
         f"validation by more than {LEAST_RISE:g}; the line of each round says what it took, and the most that is left."
     ]
-
-
-@contextmanager
-def show_rounds(study: Study, folder: Path, console: Console) -> Iterator[None]:
-    """Print the rounds of the run that begins in a folder of runs while a block carries it out, and then its result."""
-    earlier, began, found = set(folder.glob(f"*/{PHASE}")), time.time(), []
-
-    def print_news() -> None:
-        new = set() if found else set(folder.glob(f"*/{PHASE}")) - earlier
-        found.extend(RoundLines(study, path.parent, console, began) for path in new)
-        for lines in found:
-            lines.print_news()
-
-    with repeat_in_background(print_news, POLL_S):
-        yield
-    print_news()
-    for lines in found:
-        if results := read_results(lines.run):
-            print_results(results, console)
-            print_notes(lines.run, results, console)
-        console.print(f"results: {lines.run}; its page: silofl report {quote(str(lines.run))}")
 
 
 def print_results(results: Results, console: Console) -> None:

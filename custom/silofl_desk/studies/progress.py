@@ -40,18 +40,17 @@ class RoundLines:
     Args:
         study: The study that runs.
         console: Where the lines go.
-        began: When the run was started, in seconds as of `time.time`; now where None.
     """
 
-    def __init__(self, study: Study, run: Path, console: Console, began: float | None = None) -> None:
+    def __init__(self, study: Study, run: Path, console: Console) -> None:
         self.study, self.run, self.console = study, run, console
         # The rounds of earlier starts are not printed again.
         self.shown = read_ledger(run) or []
         self._last_round = last_round(study, self.shown)
-        self._stamp, self._printed, self._task = 0, time.monotonic(), ""
-        # The task that goes on, which each round of an own model is anew, and since when.
-        self._current = ("", 0.0)
-        self._began = time.time() if began is None else began
+        self._stamp = 0
+        self._printed = time.monotonic()
+        self._task = ""
+        self._began = time.time()
 
     def print_news(self) -> None:
         """Print what is new, or what goes on; to be called again and again."""
@@ -74,8 +73,6 @@ class RoundLines:
     def print_phase(self) -> None:
         """Print the sites' task where it is new and no round's training, and after `QUIET_S` how long it goes on."""
         task, step, doing, since = read_phase(self.run, self.study, self._began)
-        if task == TRAIN or task != self._current[0]:
-            self._current = task, since
         # Training has a line for each round, and what a round exchanges besides it is short.
         # Of own models the first task asks all sites: those whose model has ended train nothing, and answer at once.
         is_said = task in (self._task, TRAIN) or (task, step) == (TRAIN_OWN, 1)
@@ -85,7 +82,7 @@ class RoundLines:
         else:
             self.print_if_quiet(
                 lambda: (
-                    f"{doing}{', ' if ':' in doing else ': '}{format_duration(time.time() - self._current[1])} so far"
+                    f"{doing}{', ' if ':' in doing else ': '}{format_duration(time.time() - since)} so far"
                     f"{describe_steps(self.run, since)}"
                 )
             )

@@ -1,37 +1,25 @@
-"""Write the reference of every key of study.yaml, ``docs/study.md``, from the settings classes.
+"""Write the reference of every key of study.yaml, ``docs/study.md``, from the schema that editors use.
 
-    python -m silofl_desk.studies.reference docs/study.md
-
-A key's values and default come from its type, its meaning from the docstring of the class that holds it.
+python -m silofl_desk.studies.reference docs/study.md
 """
 
-import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
-
-from annotated_types import BaseMetadata, Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from typing import Any
 
 from silofl.base.files import write_text
-from silofl.base.schema import read_meanings, read_summary
 from silofl.base.settings import NAME, flatten_keys
-from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import algorithm_names, all_ingredients, find_recipe
-from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
-from silofl.core.robust import Robust
-from silofl.study import Study
+from silofl.core.recipe import PRESET_NAMES, Recipe
+from silofl_hospital.site.schema import study_schema
 
-WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false", Any: "anything"}
-NUMBERS = {2: "two", 6: "six"}
-# A whole number above 0.
-COUNT = "count"
+Schema = Mapping[str, Any]
+
+WORDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true, false"}
+NUMBERS = {2: "two", 3: "three", 6: "six"}
 # The default of a key that may be left out and then has no value.
 UNSET = "unset"
 # A larger bound only catches slips of the pen; a reader learns nothing from it.
@@ -40,101 +28,96 @@ TOLD = 10**6
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a settings section.
+    """One key of a study.yaml.
 
     Attributes:
         name: The key, dotted from the top of the file.
-        values: Its possible values, in words.
+        values: Its possible values, in words; empty of a section.
         default: Its default as YAML; None where it must be given.
         meaning: Its effect.
-        inner: The settings class of a section; None for a plain value.
     """
 
     name: str
     values: str
     default: str | None
     meaning: str
-    inner: type | None
 
 
-def list_keys(section: type, prefix: str = "") -> list[Key]:
-    """Return the keys of a settings class, pydantic model or dataclass, without those of its inner sections."""
-    hints, meanings, found = get_type_hints(section, include_extras=True), read_meanings(section), []
-    for name, default in _defaults(section).items():
-        inner = _find_section(hints[name])
-        text = None if default is PydanticUndefined or inner else _default_text(default)
-        meaning = read_summary(inner) if inner else meanings.get(name, "")
-        found.append(Key(prefix + name, "" if inner else describe_values(hints[name]), text, meaning, inner))
-    return found
+def study_keys() -> list[Key]:
+    """Return the keys that a study.yaml may hold, those of all algorithms among them."""
+    definitions = study_schema()["$defs"]
+    return list(_walk(definitions["Study"], definitions, ""))
 
 
-def all_keys(section: type, prefix: str = "") -> Iterator[Key]:
-    """Go through the keys of a settings class and of all sections within it."""
-    for key in list_keys(section, prefix):
-        yield key
-        if key.inner:
-            yield from all_keys(key.inner, f"{key.name}.")
+def _walk(section: Schema, definitions: Schema, prefix: str) -> Iterator[Key]:
+    """Go through the keys of a section and of all sections within it."""
+    for name, value in section["properties"].items():
+        inner = _find_section(value, definitions)
+        if inner:
+            yield Key(prefix + name, "", UNSET, inner["description"])
+            yield from _walk(inner, definitions, f"{prefix}{name}.")
+            continue
+        is_required = name in section.get("required", ())
+        default = None if is_required else _default_text(value.get("default"))
+        yield Key(prefix + name, describe_values(value), default, value["description"])
 
 
-def study_keys(answers: Iterable[type[AlgorithmOption]]) -> Iterator[Key]:
-    """Go through the keys that a study.yaml may hold.
-
-    Args:
-        answers: Those of the study's recipe, or of all algorithms.
-    """
-    yield from all_keys(Study)
-    yield from recipe_keys()
-    for answer in answers:
-        yield from list_keys(answer, f"algorithm.{answer.section}.")
+def _find_section(value: Schema, definitions: Schema) -> Schema | None:
+    """Return the section that a key holds, or holds unless null; None of a plain value."""
+    for kind in (value, *value.get("anyOf", ())):
+        found = definitions.get(kind.get("$ref", "").rpartition("/")[2], {})
+        if "properties" in found:
+            return found
+    return None
 
 
-def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an algorithm that has one") -> list[Key]:
-    """Return the keys of a recipe.
-
-    Args:
-        lenders: Names the algorithms that have an answer of the recipe; the default loads no algorithm's file.
-    """
-    hints, meanings = get_type_hints(Recipe, include_extras=True), read_meanings(Recipe)
-    keys = []
-    for name, default in _defaults(Recipe).items():
-        default = WITHOUT.get(name, default)
-        # No algorithm has a rule of its own.
-        other = describe_values(Robust.model_fields["rule"].annotation) if name == Robust.section else lenders(name)
-        values = f"`{default}`, or {other}" if name in WITHOUT else describe_values(hints[name])
-        keys.append(Key(f"algorithm.{name}", values, _default_text(default), meanings[name], None))
-    return keys
-
-
-def _list_lenders(field: str) -> str:
-    """Return the names of the algorithms that have an answer of their own."""
-    recipes = {name: find_recipe(name, "recommended", {}) for name in algorithm_names()}
-    names = ", ".join(f"`{name}`" for name, recipe in recipes.items() if getattr(recipe, field))
-    return f"list of {names}" if field == "parts" else names
+def describe_values(value: Schema) -> str:
+    """Describe in words the values that a schema allows."""
+    if "$ref" in value:
+        return value["$ref"].rpartition("/")[2].removesuffix("Settings").lower()
+    if "anyOf" in value:
+        return ", or ".join(describe_values(one) for one in value["anyOf"] if one.get("type") != "null")
+    if "enum" in value or "const" in value:
+        return ", ".join(f"`{one}`" for one in value.get("enum", [value.get("const")]))
+    if value.get("type") == "array":
+        items = value.get("items") or value["prefixItems"][0]
+        is_fixed = value.get("minItems") == value.get("maxItems") is not None
+        number = f"{NUMBERS[value['minItems']]}: " if is_fixed else ""
+        return f"list of {number}{describe_values(items)}"
+    if value.get("type") == "object":
+        inner = value.get("additionalProperties")
+        return f"key: {describe_values(inner)}, ..." if isinstance(inner, dict) else "keys and values"
+    if value.get("pattern") == NAME:
+        return "name"
+    return _describe_range(value)
 
 
-def describe_values(kind: object) -> str:
-    """Describe the values of a type in words."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _add_bounds(describe_values(inner[0]), _collect_constraints(inner[1:]))
-    if origin is Literal:
-        return ", ".join(f"`{value}`" for value in inner)
-    if origin in (Union, UnionType):
-        return ", or ".join(describe_values(one) for one in inner if one is not NoneType)
-    if origin is tuple and inner[-1] is Ellipsis:
-        return f"list of {describe_values(inner[0])}"
-    if origin is tuple:
-        return f"list of {NUMBERS.get(len(inner), len(inner))}: {describe_values(inner[0])}"
-    if origin is dict:
-        return f"{describe_values(inner[0])}: {describe_values(inner[1])}, ..."
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind.__name__.removesuffix("Settings").lower()
-    return WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+def _describe_range(value: Schema) -> str:
+    least, above = value.get("minimum"), value.get("exclusiveMinimum")
+    below, most = value.get("exclusiveMaximum"), value.get("maximum")
+    text = WORDS[value["type"]]
+    if value["type"] == "integer" and above == 0:
+        text = "count"
+    elif above is not None:
+        text += f" above {above}"
+    elif least is not None and least > -TOLD:
+        text += f" from {least}"
+    if below is not None and below < TOLD:
+        text += f" to below {below}"
+    if most is not None and most < TOLD:
+        text += f" to {most}"
+    return text
 
 
 def study_page() -> str:
     """Return the page."""
-    sections = [key.name for key in list_keys(Study) if key.inner]
+    keys = study_keys()
+    inner = [key for key in keys if not key.values and "." not in key.name]
+    # Of the sections of `algorithm` each constant has its own line.
+    constants = [
+        key for key in keys if key.name.startswith("algorithm.") and (not key.values or key.name.count(".") > 1)
+    ]
+    sections = ", ".join(f"[{key.name}](#{key.name})" for key in inner)
     lines = [
         "# study.yaml",
         "",
@@ -146,35 +129,38 @@ def study_page() -> str:
         "[site.yaml](../site_configs/README.md#siteyaml). After `silofl schema study > study.schema.json` an",
         "editor checks files that begin with `# yaml-language-server: $schema=study.schema.json`.",
         "",
-        f"- [The study](#the-study), {', '.join(f'[{name}](#{name})' for name in sections)}",
+        f"- [The study](#the-study), {sections}",
         "- Algorithm: [constants](#constants), [presets](#presets)",
         "",
-        *_section_page("The study", Study, "", with_summary=False),
+        "## The study",
+        "",
+        *(_key_item(key) for key in keys if key.values and "." not in key.name),
     ]
-    for key in list_keys(Study):
-        if key.inner and key.name == "algorithm":
-            lines += _algorithm_page(key.inner)
-        elif key.inner:
-            lines += _section_page(f"`{key.name}`", key.inner, f"{key.name}.")
-    return "\n".join(lines).rstrip() + "\n"
+    for section in inner:
+        within = [key for key in keys if key.name.startswith(f"{section.name}.") and key not in constants]
+        lines += ["", f"## `{section.name}`", "", section.meaning, ""]
+        lines += [_key_item(key) for key in within if key.values]
+        if section.name == "algorithm":
+            lines += ["", *_constants_page(constants), "", *_presets_page()]
+    return "\n".join(lines) + "\n"
 
 
-def _algorithm_page(settings: type) -> list[str]:
-    lines = _section_page("`algorithm`", settings, "algorithm.")
-    lines += [
-        "The following keys override the preset. The name of an algorithm takes over what that algorithm does there;"
-    ]
-    lines += [f"[all {len(algorithm_names())}](algorithms.md) are in one table:"]
-    lines += ["", *map(_key_item, recipe_keys(_list_lenders)), ""]
-    lines += ["### Constants", ""]
-    for answer in filter(list_keys, all_ingredients()):
-        lines += [f"- **{answer.section}**: {read_summary(answer)}"]
+def _constants_page(keys: list[Key]) -> list[str]:
+    lines = ["### Constants", "", f"Of [all {len(algorithm_names())} algorithms](algorithms.md):", ""]
+    for key in keys:
         # Four spaces: two are enough for GitHub and not for the site.
-        lines += [f"    {_key_item(key)}" for key in list_keys(answer, f"algorithm.{answer.section}.")]
-    lines += [""]
-    lines += ["### Presets", "", "Values of presets that differ from the defaults above:", ""]
+        if key.values:
+            lines.append(f"    {_key_item(key)}")
+        elif any(other.name.startswith(f"{key.name}.") for other in keys):
+            lines.append(f"- **{key.name.removeprefix('algorithm.')}**: {key.meaning}")
+    return lines
+
+
+def _presets_page() -> list[str]:
+    """Return the values of presets that differ from the defaults, one line for those that are alike."""
     base = _preset_values(Recipe())
-    base |= {f"{one.section}.{key}": value for one in all_ingredients() for key, value in _defaults(one).items()}
+    for kind in all_ingredients():
+        base |= {f"{kind.section}.{key}": field.default for key, field in kind.model_fields.items()}
     alike: dict[str, list[str]] = {}
     for name in algorithm_names():
         chosen: dict[str, list[str]] = {}
@@ -183,33 +169,19 @@ def _algorithm_page(settings: type) -> list[str]:
             differing = [f"`{key}: {_default_text(value)}`" for key, value in values.items() if base.get(key) != value]
             if differing:
                 chosen.setdefault(", ".join(differing), []).append(preset)
-        for keys, of in chosen.items():
-            presets = "all" if len(of) == len(PRESET_NAMES) else ", ".join(of)
-            alike.setdefault(f"{presets}: {keys}", []).append(name)
-    return [*lines, *(f"- {', '.join(names)}; {values}" for values, names in alike.items()), ""]
+        for keys, presets in chosen.items():
+            word = "all" if len(presets) == len(PRESET_NAMES) else ", ".join(presets)
+            alike.setdefault(f"{word}: {keys}", []).append(name)
+    lines = ["### Presets", "", "Values of presets that differ from the defaults above:", ""]
+    return [*lines, *(f"- {', '.join(names)}; {values}" for values, names in alike.items())]
 
 
 def _preset_values(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe's plain values and the constants of its answers by dotted key."""
-    named = recipe.as_dict()
+    named = recipe.choices()
     plain = {key: named[key] for key in ("stays_home", "weights", "server_lr", "start_from_pretrained", "extra_rounds")}
     constants = {section: values for section, values in named["constants"].items() if values}
     return dict(flatten_keys(constants)) | plain
-
-
-def _section_page(title: str, section: type, prefix: str, with_summary: bool = True) -> list[str]:
-    lines = [f"## {title}", ""]
-    lines += [read_summary(section), ""] if with_summary else []
-    return [*lines, *_key_items(section, prefix), ""]
-
-
-def _key_items(section: type, prefix: str) -> Iterator[str]:
-    """Go through the list of a section's keys; below the top of the file, with those of inner sections."""
-    for key in list_keys(section, prefix):
-        if key.inner and prefix:
-            yield from _key_items(key.inner, f"{key.name}.")
-        elif not key.inner:
-            yield _key_item(key)
 
 
 def _key_item(key: Key) -> str:
@@ -225,63 +197,11 @@ def _mark_default(key: Key) -> str:
     return key.values.replace(shown, f"**{shown}**", 1) if shown else f"{key.values}; **`{key.default}`**"
 
 
-def _defaults(section: type) -> dict[str, Any]:
-    """Return a class's fields with their defaults, undefined where a value must be given."""
-    if issubclass(section, BaseModel):
-        return {name: field.get_default(call_default_factory=True) for name, field in section.model_fields.items()}
-    missing = dataclasses.MISSING
-    return {
-        field.name: PydanticUndefined if field.default is missing else field.default
-        for field in dataclasses.fields(section)
-    }
-
-
-def _find_section(kind: object) -> type | None:
-    """Return the settings class that a type is, or is unless None; None for the type of a plain value."""
-    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    for one in kinds:
-        if isinstance(one, type) and (issubclass(one, BaseModel) or dataclasses.is_dataclass(one)):
-            return one
-    return None
-
-
-def _collect_constraints(metadata: tuple[Any, ...]) -> list[BaseMetadata]:
-    found = []
-    for one in metadata:
-        found += _collect_constraints(tuple(one.metadata)) if isinstance(one, FieldInfo) else [one]
-    return found
-
-
-def _add_bounds(text: str, constraints: list[BaseMetadata]) -> str:
-    told = [one for one in constraints if all(abs(getattr(one, kind, 0)) < TOLD for kind in ("ge", "gt", "le", "lt"))]
-    bounds = {kind: next((c for c in told if isinstance(c, kind)), None) for kind in (Gt, Ge, Lt, Le)}
-    if text == WORDS[int] and bounds[Gt] and bounds[Gt].gt == 0:
-        text = COUNT
-    elif bounds[Gt]:
-        text += f" above {bounds[Gt].gt}"
-    elif bounds[Ge]:
-        text += f" from {bounds[Ge].ge}"
-    if bounds[Lt]:
-        text += f" to below {bounds[Lt].lt}"
-    if bounds[Le]:
-        text += f", at most {bounds[Le].le}" if bounds[Gt] else f" to {bounds[Le].le}"
-    # A bound says by itself that it is of a number.
-    text = text.removeprefix(f"{WORDS[float]} ")
-    if any(getattr(constraint, "pattern", None) == NAME for constraint in constraints):
-        text = "name"
-    least, most = (next((c for c in constraints if isinstance(c, kind)), None) for kind in (MinLen, MaxLen))
-    if least and most and least.min_length == most.max_length:
-        return text.replace("list of", f"list of {NUMBERS.get(least.min_length, least.min_length)}:", 1)
-    return text
-
-
 def _default_text(value: object) -> str:
     """Return a plain value as a study.yaml would hold it, on one line."""
     if value is None:
         return UNSET
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, default=str)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 if __name__ == "__main__":

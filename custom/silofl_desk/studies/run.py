@@ -30,7 +30,7 @@ from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
 from silofl.flare.kit import Kit, read_kit
 from silofl.study import Study, load_study
-from silofl_desk.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_ended
+from silofl_desk.flare.lead import ABANDONED, Lead, Progress, has_ended
 from silofl_desk.flare.submission import check_job
 from silofl_desk.report.run_page import write_report
 from silofl_desk.studies.print_results import describe_end, print_notes, print_results
@@ -77,35 +77,22 @@ def check_new(out: Path) -> None:
 
 
 def carry_out_job(job: Path, kit: Kit, out: Path, options: argparse.Namespace) -> int:
-    """Carry out a job as `follow_new_job` does, with the options of `add_retries`; returns its result's exit code."""
-    console = make_console(options)
-    try:
-        code = follow_new_job(job, kit, out, options.retries, console)
-    except TrainingError as error:
-        console.print(make_printable(str(error)), markup=False)
-        return ExitCode.FAILED
-    if options.json:
-        print_json(out)
-    return code
-
-
-def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int:
     """Submit a job, show its rounds, download its result, and submit its continuation where it was stopped.
 
     Args:
         job: An NVFlare job folder with ``app/config/study.yaml``. Where it goes on with a run, the ledger beside it
             says for which sites is waited.
+        kit: The lead's.
         out: Folder of the results, which then holds the job too.
-        retries: How often a run that was stopped goes on.
-        console: Shows rounds and results.
+        options: ``retries``, how often a run that was stopped goes on, and ``json``.
 
     Returns:
         The exit code: 0 COMPLETE, 1 FAILED, 3 INCOMPLETE, 130 interrupted.
 
     Raises:
         ConfigError: The server cannot be reached, or would not take the job.
-        TrainingError: The server did not come back, or the job never began.
     """
+    console = make_console(options)
     study = load_study(study_file(job))
     for sentence in [*describe_end(study), *check_job(job, study)]:
         console.print(sentence, markup=False, soft_wrap=True)
@@ -120,14 +107,19 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
             if missing := watch.wait_for_sites():
                 watch.give_up_without(missing)
             results = watch.carry_out()
-            for attempt in range(1, retries + 1):
+            for attempt in range(1, options.retries + 1):
                 if not results.was_stopped or watch.is_aborted:
                     break
                 # The rest of the sentence is for whoever has to go on by hand.
                 reason = make_printable(results.reasons[0]).partition(";")[0]
-                console.print(f"stopped: {reason}; going on by itself, {attempt} of {retries} times", markup=False)
+                console.print(
+                    f"stopped: {reason}; going on by itself, {attempt} of {options.retries} times", markup=False
+                )
                 watch.wait_for_sites()
                 results = watch.carry_out()
+        except TrainingError as error:
+            console.print(make_printable(str(error)), markup=False)
+            return ExitCode.FAILED
         except KeyboardInterrupt:
             if watch.number is None:
                 console.print("\ninterrupted before the job was submitted; nothing runs: give the same command again")
@@ -144,6 +136,8 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
     console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
     if results.status == "FAILED":
         console.print(f"correct this, then go on: {continue_command(out, kit)}", markup=False)
+    if options.json:
+        print_json(out)
     return ExitCode[results.status]
 
 
@@ -250,7 +244,6 @@ class WatchedRun:
             self.job = copy_folder(self.job, self.out / JOB)
             self.open_files.enter_context(hold_lock(self.out / LOCK))
         self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
-        self._print_connected_sites()
         status, details = self._follow()
         if status == ABANDONED:
             # The server lost the job when it stopped: nothing can be downloaded.
@@ -283,24 +276,6 @@ class WatchedRun:
         for site in [site for site in missing if reports[site].round_seconds is None]:
             reports[site] = replace(reports[site], faults=(f"{missing[site]} was not connected",))
         return reports
-
-    def _print_connected_sites(self) -> None:
-        federation, there = self.study.federation, sorted(self.lead.connected())
-        wanted = federation.num_sites or federation.min_sites
-        if len(there) < wanted and not federation.named:
-            names, limit = ", ".join(there) or "none", f"{federation.join_timeout_s:g} s"
-            self.console.print(
-                f"{len(there)} of {wanted} sites are connected ({names}); the first round waits for the others, "
-                f"at most {limit} (federation.join_timeout_s)",
-                markup=False,
-            )
-        least = read_json(self.job / "meta.json").get("min_clients")
-        if type(least) is int and len(there) < least:
-            self.console.print(
-                f"{len(there)} of {least} sites are connected that min_clients of meta.json asks for; NVFlare begins "
-                "the job once they are, and tries for a week (for 40 minutes at a server with NVFlare's own settings)",
-                markup=False,
-            )
 
     def wait_for_sites(self) -> dict[str, str]:
         """Wait until the sites that the study names, and those of the last round, are connected.
@@ -348,23 +323,22 @@ class WatchedRun:
                 return status, details
             if status == RUNNING:
                 self.lead.update(self.number, self.progress)
-            self._show(status)
+            self._show(status, details)
             time.sleep(POLL_S)
 
-    def _show(self, status: str) -> None:
-        self._lines.print_if_quiet(lambda: self._describe(status))
+    def _show(self, status: str, details: str) -> None:
+        self._lines.print_if_quiet(lambda: self._describe(status, details))
         # What answers has begun; by its id the sites find what they have done of a round.
         self._keep_run()
         if self.progress.ledger:
             write_json(self.out / LEDGER, self.progress.ledger)
             self._lines.print_new_rounds()
 
-    def _describe(self, status: str) -> str:
+    def _describe(self, status: str, details: str) -> str:
         """Say what goes on, where no round has ended for long."""
         task = self.progress.in_flight
         if task is None:
-            queue = f"; {self.lead.describe_queue(self.number)}" if status == SUBMITTED else ""
-            return make_printable(f"job {self.number} is {status}{queue}")
+            return make_printable(f"job {self.number} is {status}; {details}")
         return describe_in_flight(task, self.lead.last_heard(), self.study, self._lines.shown)
 
     def _keep_run(self) -> None:

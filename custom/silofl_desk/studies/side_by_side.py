@@ -88,7 +88,7 @@ def build_command(run: ComparedRun) -> list[str]:
     if run.has_started:
         return [*silofl, "resume", str(run.path)]
     wanted = run.wanted
-    options = {"--out": run.path, "--data": wanted.data, "--threads": wanted.threads}
+    options = {"--out": run.path, "--data": wanted.data}
     options |= {"--cache": wanted.cache, "--pretrained": wanted.pretrained, "--weights": wanted.weights}
     options |= {"--skip-unreadable": wanted.skip_unreadable or None, "--leave-out": wanted.left_out}
     given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
@@ -28,8 +27,8 @@ from silofl.models.weights import read_start
 from silofl.setup.extensions import list_allowed_extensions
 from silofl.setup.site import Server
 from silofl.study import STORED, Study, load_study
-from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
-from silofl_desk.options import check_backend, path_to_text, read_changes
+from silofl_desk.flare.workspace import other_classes, prepare_workspace
+from silofl_desk.options import path_to_text, read_changes
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.sentences import changes_sentence
@@ -62,11 +61,9 @@ ENDING_S = 15.0
 
 def run(options: argparse.Namespace) -> int:
     """Run a job from its first round and return the exit code."""
-    check_backend(options)
     wanted = Simulation(
         data=path_to_text(options.data),
         sites=tuple(options.sites),
-        threads=options.threads,
         left_out=options.leave_out,
         pretrained=path_to_text(options.pretrained),
         weights=path_to_text(options.weights and find_weights_file(options.weights)),
@@ -94,7 +91,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
     Args:
         job: An NVFlare job folder with ``app/config/study.yaml``.
         run: Folder of the run; must be new or empty.
-        wanted: Data, sites and threads.
+        wanted: Data and sites.
         changes: Dotted key -> value, changed in this run's copy of the job.
         console: Shows rounds and results.
 
@@ -105,7 +102,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         ConfigError: The job, the study or the command is wrong; before anything was trained.
         DataError: A site's data is wrong; before anything was trained.
     """
-    return _carry_out(run, console, lambda: _start_simulation(job, run, wanted, changes, console))
+    return _carry_out(run, console, lambda: simulate_job(job, run, wanted, changes, console))
 
 
 def _carry_out(run: Path, console: Console, work: Callable[[], int]) -> int:
@@ -121,7 +118,8 @@ def _carry_out(run: Path, console: Console, work: Callable[[], int]) -> int:
         return ExitCode.INTERRUPTED
 
 
-def _start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:
+def simulate_job(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:
+    """Run a job as `start_simulation` does, where a signal ends it as it ends the whole program."""
     study, simulation = settle_job(job, wanted, changes)
     changes = with_weights(changes, simulation.weights)
     check_code(job, simulation)
@@ -245,14 +243,14 @@ def _run_prepared_job(
         try:
             if simulator is None:
                 arrays = given and given.arrays
-                settings, latest = site_settings(simulation, run), partial(read_simulated_site, workspace)
+                settings = site_settings(simulation, run)
                 with repeat_in_background(lines.print_news, POLL_S):
-                    run_alone(study, run, simulation.sites, settings, arrays, latest=latest)
+                    run_alone(study, run, simulation.sites, settings, arrays)
                 lines.print_new_rounds()
                 return _conclude_run(run, simulation, study, console)
             with whole_path(run.resolve()) as place:
                 folders = {"job_folder": job.name, "workspace": workspace.name, "log": "log.txt"}
-                arguments = {"clients": ",".join(simulation.sites), "threads": simulation.threads}
+                arguments = {"clients": ",".join(simulation.sites), "threads": len(simulation.sites)}
                 simulator.tell(json.dumps(arguments | {key: str(place / name) for key, name in folders.items()}))
                 with _followed(simulator, lines):
                     return _conclude_run(run, simulation, study, console)

@@ -1,14 +1,12 @@
 """The sites of a simulation: their settings, and their data, which are read before any training."""
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from silofl.base.errors import ConfigError, DataError
+from silofl.base.errors import DataError
 from silofl.base.files import write_json
 from silofl.base.schema import dump_record
 from silofl.core.gain import describe_few_units
@@ -88,14 +86,8 @@ def load_site(study: Study, simulation: Simulation, run: Path, name: str) -> Sit
 
 
 def site_settings(simulation: Simulation, run: Path) -> Site:
-    """Return the settings of all simulated sites, which keep their own states in ``sites/`` of the run's folder.
-
-    Raises:
-        ConfigError: A folder's path would mean another one there.
-    """
+    """Return the settings of all simulated sites, which keep their own states in ``sites/`` of the run's folder."""
     run = run.resolve()
-    for folder in filter(None, (str(run), simulation.data, simulation.cache)):
-        _check_plain(folder)
     return Site(
         data=f"{simulation.data}/{{site}}",
         state_dir=f"{run}/sites/{{site}}",
@@ -107,14 +99,3 @@ def site_settings(simulation: Simulation, run: Path) -> Site:
         min_partners=0,
         extensions=list_allowed_extensions(),
     )
-
-
-def _check_plain(folder: str) -> None:
-    """Refuse a path in which a site's settings would fill something in, and so mean another folder."""
-    braces = re.search(r"\{\w*\}", folder)
-    if braces or os.path.expandvars(folder) != folder:
-        odd = braces[0] if braces else "variable with $"
-        raise ConfigError(
-            f"the path of a folder must hold no {odd}, which the sites' settings would fill in, not {folder!r}; rename "
-            "it, or name another"
-        )

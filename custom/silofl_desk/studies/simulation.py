@@ -1,10 +1,10 @@
-"""The settings of a simulation (study, sites, data and threads), checked before anything is trained."""
+"""The settings of a simulation (study, sites and data), checked before anything is trained."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from silofl.base.bundled_jobs import META, suggest_job
 from silofl.base.errors import ConfigError, quote_value, suggest_nearest
@@ -34,7 +34,6 @@ class Simulation:
         data: Folder that holds one data folder a site; where None, ``phantoms``, in 3D ``phantom_volumes``, of a
             classification ``stains``, made at first use.
         sites: The sites that take part; where empty, all with a ``dataset.json``.
-        threads: Sites that NVFlare runs at a time; all where None.
         left_out: A site that does not take part; the finished super model is tested on all its cases.
         pretrained: File of a pretrained model, in place of one that lies in the job.
         weights: File of weights that everybody starts from, in place of what the job says of it.
@@ -45,9 +44,10 @@ class Simulation:
             whose folder may be somebody else's.
     """
 
+    FORMER_KEYS: ClassVar = ("threads",)
+
     data: str | None = None
     sites: tuple[str, ...] = ()
-    threads: int | None = None
     left_out: str | None = declare_optional()
     pretrained: str | None = declare_optional()
     weights: str | None = declare_optional()
@@ -99,7 +99,7 @@ def read_simulation(run: Path, moved: Moved = UNMOVED) -> Simulation:
 
 
 def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
-    """Return a job's study with its changes, by dotted key, and the simulation with all sites and threads named.
+    """Return a job's study with its changes, by dotted key, and the simulation with all sites named.
 
     Raises:
         ConfigError: The job, the study or the command is wrong.
@@ -300,7 +300,7 @@ def _provide_phantoms(study: Study) -> Path:
 
 
 def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
-    """Check the data folder and the named sites, and fill in all sites and threads."""
+    """Check the data folder and the named sites, and fill in all sites."""
     data, sites = Path(wanted.data) if wanted.data else _provide_phantoms(study), wanted.sites
     if not data.is_dir():
         state = "a file" if data.exists() else "not there"
@@ -331,11 +331,8 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
     _check_names(sites or found, wanted.is_alone)
     _check_cache(wanted.cache)
     names = tuple(sorted(sites) or found)
-    threads = len(names) if wanted.threads is None else wanted.threads
-    if not 1 <= threads <= len(names):
-        raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
     cache = wanted.cache and str(Path(wanted.cache).resolve())
-    return replace(wanted, data=str(data.resolve()), sites=names, threads=threads, cache=cache)
+    return replace(wanted, data=str(data.resolve()), sites=names, cache=cache)
 
 
 def _check_names(sites: Sequence[str], is_alone: bool) -> None:

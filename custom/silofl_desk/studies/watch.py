@@ -8,9 +8,7 @@ import time
 from pathlib import Path
 from shlex import quote
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
+from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode, TrainingError, make_printable
 from silofl.base.files import make_folder
@@ -22,11 +20,9 @@ from silofl.federation.results import read_results
 from silofl.federation.round_line import round_line
 from silofl.flare.kit import read_kit
 from silofl_desk.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_ended
-from silofl_desk.studies.metrics_file import write_metrics
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import QUIET_S
-from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line
-from silofl_hospital.report.tables import rich_table
+from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, status_line
 
 POLL_S = 2.0
 # How often it asks for machines that the server refused, on a line of its own.
@@ -44,15 +40,14 @@ def run(options: argparse.Namespace) -> int:
     kit, console = read_kit(options.kit, ("admin",)), make_console(options)
     if not re.fullmatch("[0-9A-Za-z-]+", options.job):
         raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
-    for name in ("download", "metrics") if options.json else ():
-        if getattr(options, name):
-            raise ConfigError(f"--{name} must be given without --json, which looks once and ends; leave one out")
+    if options.json and options.download:
+        raise ConfigError("--download must be given without --json, which looks once and ends; leave one out")
     with Lead(kit, PATIENCE_S) as lead:
         try:
             enable_interrupts()
             watch = WatchedJob(lead, options.job)
             if not options.json:
-                return follow_job(watch, console, options.download, options.metrics)
+                return follow_job(watch, console, options.download)
             print(json.dumps(watch.ask_progress().as_dict(), indent=1))
             return ExitCode.COMPLETE
         except TrainingError as error:
@@ -84,9 +79,8 @@ class WatchedJob:
             ConfigError: The server knows no such job, or does not let this person ask for its rounds.
             TrainingError: The server cannot be reached.
         """
-        status, progress = self.lead.find(self.job), self._progress
-        if status is None:
-            raise ConfigError(f"JOB must be one that the server knows, not {self.job}; nvflare job list shows them")
+        status, details = self.lead.status(self.job)
+        progress = self._progress
         if status == RUNNING:
             self.lead.update(self.job, progress)
             if not progress.may_ask:
@@ -111,17 +105,16 @@ class WatchedJob:
             in_flight=progress.in_flight,
             heard=self.lead.last_heard() if progress.in_flight else {},
             second_machines=self._second_machines,
-            queue=self.lead.describe_queue(self.job) if status == SUBMITTED else "",
+            queue=details if status == SUBMITTED else "",
         )
 
 
-def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None, metrics: Path | None = None) -> int:
-    """Show a job's rounds until it has ended, one line each above a table of its sites.
+def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None) -> int:
+    """Show a job's rounds until it has ended, one line each, and from time to time how far it is.
 
     Args:
-        console: Shows rounds and sites.
+        console: Shows the rounds.
         folder: Where the job's result goes once it has ended, which it may have done before; None for nowhere.
-        metrics: Where its numbers for Prometheus go; None for nowhere.
 
     Returns:
         0 where NVFlare calls the job completed, else 1.
@@ -138,28 +131,19 @@ def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None, 
         on = "" if seen.status == COMPLETED else f"; to go on: {_continue_command(watch)}"
         raise ConfigError(f"job {watch.job} must be running or waiting, not {seen.status}; {_fetch_advice(watch)}{on}")
     shown = 0
-    printed = time.monotonic()
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            for number in range(shown, len(seen.ledger)):
-                printed = time.monotonic()
-                live.console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
-            shown = len(seen.ledger)
-            if metrics is not None:
-                write_metrics(seen, metrics)
-            table = [rich_table(sites_table(seen), console)] if seen.ledger else []
-            live.update(Group(*table, Text(status_line(seen))), refresh=True)
-            if seen.has_ended:
-                break
-            # There the live table is not drawn before the end.
-            if not console.is_terminal and time.monotonic() - printed > QUIET_S:
-                printed = time.monotonic()
-                console.print(status_line(seen), markup=False)
-            time.sleep(POLL_S)
-            seen = watch.ask_progress()
-    if not console.is_terminal:
-        # There the last table is printed without an end of its line.
-        console.line()
+    # At the beginning it is said at once.
+    printed = -math.inf
+    while True:
+        for number in range(shown, len(seen.ledger)):
+            console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
+        shown = len(seen.ledger)
+        if seen.has_ended or time.monotonic() - printed > QUIET_S:
+            console.print(status_line(seen), markup=False)
+            printed = time.monotonic()
+        if seen.has_ended:
+            break
+        time.sleep(POLL_S)
+        seen = watch.ask_progress()
     if seen.status == ABANDONED:
         result = LOST
     else:

@@ -1,4 +1,4 @@
-"""A running job as its study lead watches it: a table of the sites, a status line, and plain values."""
+"""A running job as its study lead watches it: a status line, and plain values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,14 +7,13 @@ from typing import Any
 
 from silofl.base.errors import make_printable
 from silofl.base.schema import dump_record
-from silofl.federation.ledger import Round, find_best_round
+from silofl.federation.ledger import Round
 from silofl.federation.round_line import Whole, describe_rise, last_round, seconds_left, typical_seconds
 from silofl.flare.in_flight import InFlight
 from silofl.parts.task import TRAIN
 from silofl.training.metrics import mean_of_known
-from silofl_desk.report.round_tables import KINDS
 from silofl_desk.studies.progress import describe_task
-from silofl_hospital.report.tables import TextTable, format_duration, format_number
+from silofl_hospital.report.tables import format_duration
 
 # A round that takes more than so many times the usual time waits for somebody; nobody knows then how long.
 OVERDUE = 2
@@ -75,11 +74,6 @@ class Watched:
         there = {*task.answered, *(site for site in task.waiting if site in self.heard)} if task else {*last}
         return [site for site in self.sites if site not in there]
 
-    @property
-    def best_round(self) -> int | None:
-        """The round with the best validation so far; None where none was validated."""
-        return find_best_round(self.ledger)
-
     @cached_property
     def last_round(self) -> int:
         """The round with which the run ends if no later one raises the validation."""
@@ -113,7 +107,6 @@ class Watched:
             "missing": self.missing,
             "second_machines": dict(self.second_machines),
             "queue": self.queue or None,
-            "best_round": self.best_round,
             "ledger": [_round_values(record) for record in self.ledger] if is_known else None,
         }
 
@@ -129,31 +122,6 @@ def _round_values(record: Round) -> dict[str, Any]:
         "failed": record.failed,
         "refused": record.refused,
     }
-
-
-def sites_table(watched: Watched) -> TextTable:
-    """Return one row a site: what came of it in the last round, in how many it answered, and its newest numbers."""
-    columns = ("site", "last round", "answered", "loss", f"validation {watched.metric}")
-    return TextTable(columns, tuple(_site_row(watched.ledger, site) for site in watched.sites), num_text=2)
-
-
-def _site_row(ledger: Sequence[Round], site: str) -> tuple[str, ...]:
-    asked = [record for record in ledger if site in record.asked]
-    answered = [record for record in asked if site in record.answered]
-    losses = [record.metrics[site].get("loss") for record in answered if site in record.metrics]
-    scores = [record.validated[site] for record in ledger if site in record.validated]
-    return (
-        site,
-        _site_state(ledger[-1], site),
-        f"{len(answered)} of {len(asked)}",
-        format_number(losses[-1] if losses else None),
-        format_number(scores[-1] if scores else None),
-    )
-
-
-def _site_state(record: Round, site: str) -> str:
-    """Return what came of a site in a round."""
-    return next((kind for kind in ("answered", *KINDS) if site in getattr(record, kind)), "not asked")
 
 
 def status_line(watched: Watched) -> str:

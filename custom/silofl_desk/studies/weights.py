@@ -9,15 +9,13 @@ from silofl.models.weights import SUFFIXES
 
 # Where a bundle, and a run with one model for all, keep theirs.
 BUNDLE, RUN = Path("models", "model.pt"), Path("model", "best.pt")
-# Folders of a run's other models: of single sites, and of a super model.
-OTHERS = ("model", "supermodel/weights")
 
 
 def find_weights_file(source: Path) -> Path:
     """Return the file of weights that a file or folder stands for.
 
     Raises:
-        ConfigError: It is not there or holds none, or holds several models.
+        ConfigError: It is not there, or holds none or several models.
     """
     if source.is_file():
         if source.suffix not in SUFFIXES:
@@ -26,15 +24,9 @@ def find_weights_file(source: Path) -> Path:
     for place in (BUNDLE, RUN):
         if (source / place).is_file():
             return source / place
-    others = sorted(str(path.relative_to(source)) for folder in OTHERS for path in (source / folder).glob("*.pt"))
-    if others:
-        raise ConfigError(
-            f"--weights must be a run with one model for all sites, not {source}, which has {len(others)} files of "
-            f"models; name one of them, as {source / others[0]}"
-        )
     raise ConfigError(
         f"--weights must be a file of weights, a bundle with {BUNDLE} or a finished run with {RUN}, not {source}; name "
-        "another"
+        "another, or one of the files of a run with several models"
     )
 
 

@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 
 from silofl.base.errors import ExitCode
 from silofl.base.schema import read_meanings, read_summary
-from silofl.core.presets import algorithm_names, all_ingredients
+from silofl.core.presets import algorithm_names, all_ingredients, load_presets
 from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.data.manifest import KEYS, PARTS, Manifest
 from silofl.data.records import Record
@@ -60,13 +60,20 @@ def study_schema() -> Schema:
     keys["name"]["enum"], keys["preset"]["enum"] = names, [*PRESET_NAMES]
     keys |= {kind.section: place for kind, place in zip(all_ingredients(), sections, strict=True)}
     # An answer is borrowed by the name of its algorithm; a rule has one of its own, or constants.
-    answers = known.pop("Recipe")["properties"] | {name: {"enum": [word, *names]} for name, word in WITHOUT.items()}
-    answers["parts"] = {"type": "array", "items": {"enum": names}}
+    answers = known.pop("Recipe")["properties"] | {
+        name: {"enum": [word, *_list_lenders(name)], "default": word} for name, word in WITHOUT.items()
+    }
+    answers["parts"] = {"type": "array", "items": {"enum": _list_lenders("parts")}, "default": []}
     rules = [WITHOUT["robust"], *known["Robust"]["properties"]["rule"]["enum"]]
     answers["robust"] = {"anyOf": [{"enum": rules}, keys["robust"]]}
     keys |= _explain(answers, Recipe)
     known["AlgorithmSettings"]["additionalProperties"] = False
     return study | schema
+
+
+def _list_lenders(field: str) -> list[str]:
+    """Return the algorithms that have an answer of their own."""
+    return [name for name in algorithm_names() if getattr(load_presets(name)["recommended"], field)]
 
 
 def dataset_schema() -> Schema:

@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from dealing import deal_equally, deal_shares, draw_shares, shard_sites, split_by_class
+from dealing_options import DIRICHLET, OWN, SHARDS, Dealing
 from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
 from silofl.reading.access import link_or_copy
-from silofl_desk.sets.dealing import deal_equally, deal_shares, draw_shares, shard_sites, split_by_class
-from silofl_desk.sets.options import DIRICHLET, OWN, SHARDS, Dealing
 from silofl_hospital.importing.importers import write_plans
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.site_files import UNKNOWN, JsonRecord, SitePlan, Writer, split_patients
