@@ -7,7 +7,7 @@ DATA holds one folder per set and seed, dealt with that seed by a recipe (``--se
 validation data, which ``recipes/medmnist.py`` makes with ``--validation 0.25``. Every method runs with the guard, both
 with a falling and with a constant learning rate. Each run takes one process; finished
 ones in OUT are used again. The tables are printed and written as OUT/joining.md: means and their deviation over the
-seeds, then the verdicts as ``silofl compare`` prints them. Where a run has no result, all rows of its set are compared
+seeds, and how many verdicts there are. Where a run has no result, all rows of its set are compared
 on the seeds that each of them has.
 """
 
@@ -25,7 +25,6 @@ from silofl.federation.results import Results, read_results
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import mean_and_deviation
-from silofl_desk.studies.comparison import compare_joining
 from silofl_hospital.report.tables import TextTable, markdown_table
 
 # Not local training: its model is the one that every site trains alone.
@@ -96,13 +95,11 @@ def format_page(wanted: Wanted, out: Path) -> str:
     parts: list[str] = []
     for name, rows in wanted.items():
         found = find_rows(rows, out)
-        # One family of tests for a set: all methods, schedules, sites and seeds.
-        if joining := compare_joining(found):
+        if any(run.joining for runs in found.values() for run in runs):
             one = next(run for runs in found.values() for run in runs)
             facts = f"{one.metric}, {len(one.sites)} sites, {one.rounds} rounds, split unit: {one.split_unit}."
             means = markdown_table(TextTable(COLUMNS, tuple(summarise(row, runs) for row, runs in found.items())), [])
-            verdicts = markdown_table(joining.table, [joining.note], joining.losses)
-            parts.append(f"### {name}\n\n{facts}\n\n{means}\n{verdicts}")
+            parts.append(f"### {name}\n\n{facts}\n\n{means}")
     return "\n".join(parts)
 
 

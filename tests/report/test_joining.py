@@ -23,7 +23,6 @@ from silofl_desk.report.sentences import (
     more_rounds_sentence,
 )
 from silofl_desk.report.verdict_words import ONE_START
-from silofl_desk.studies.comparison import JOINING_NOTE
 from silofl_desk.studies.hospitals import NOTE
 from silofl_desk.studies.print_results import print_results
 from silofl_hospital.report.page import Items, Tiles
@@ -271,7 +270,7 @@ def test_the_note_says_what_single_units_lack_and_how_cases_with_nothing_to_find
     counts = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
     assert f"{empty} nothing in it" in joining_note(results(**counts))
     # The verdict says whether it was.
-    assert "trained to its end" not in plain + JOINING_NOTE + NOTE
+    assert "trained to its end" not in plain + NOTE
 
 
 def test_a_model_that_more_rounds_may_raise_is_named_with_the_remedy(joining):

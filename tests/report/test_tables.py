@@ -1,5 +1,4 @@
 import io
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -13,8 +12,7 @@ from silofl_desk.report.sentences import (
     missing_labels_sentence,
     surface_sentence,
 )
-from silofl_desk.studies.comparison import list_limits
-from silofl_desk.studies.method_rows import compute_further_averages
+from silofl_desk.studies.comparison import compute_further_averages
 from silofl_desk.studies.print_results import print_results
 from silofl_hospital.report.tables import (
     TextTable,
@@ -258,7 +256,6 @@ def test_beside_the_accuracy_means_over_different_classes_have_no_mean_over_site
         means = dict(zip(table.columns, table.rows[len(found.sites)], strict=True))
         assert (means["balanced accuracy"] == "-") == is_refused
         assert ("different classes: balanced accuracy and areas" in missing_labels_sentence(found)) == is_refused
-    assert any("different classes" in note for note in list_limits({"run": [replace(found, mean=None)]}))
 
 
 def test_a_mean_over_some_findings_alone_is_said_to_be_one(findings, classes):

@@ -37,7 +37,7 @@ def with_sensitivity(evaluation):
 
 def test_the_test_of_a_left_out_site_is_written_with_the_keys_of_its_rule(unseen, unseen_plain):
     with_selector, without = dump_record(unseen()), dump_record(unseen_plain())
-    assert with_selector.keys() - without.keys() == {"choices", "threshold", "threshold_from", "by_threshold"}
+    assert with_selector.keys() - without.keys() == {"choices", "threshold", "by_threshold"}
     assert read_record(UnseenTest, with_selector, "unseen.json") == unseen()
 
 
@@ -46,7 +46,7 @@ def test_a_record_of_release_0_4_is_read_without_what_it_said_beyond_this_one(un
     forbidden = {"num_cases": 1, "reasons": {"unlike": 1}}
     older = record["evaluation"] | {"cut": {"organ": {"num_cases": 1, "share": 0.5}}}
     older |= {"withheld": forbidden | {"used": {"": {"dice": {"value": 1.0, "interval": None, "num_cases": 1}}}}}
-    found = read_record(UnseenTest, record | {"evaluation": older}, "unseen.json")
+    found = read_record(UnseenTest, record | {"evaluation": older, "num_seen": 0, "threshold_from": "x"}, "unseen.json")
     assert dump_record(found.evaluation) == record["evaluation"] | {"withheld": forbidden}
     bins = [{"low": 0.5, "num_cases": 2, "confidence": 0.5, "accuracy": 0.5}]
     assert read_record(Calibration, {"bins": bins, "temperature": 2.0, "temperatures": [1.0]}, "x") == Calibration(2.0)

@@ -17,13 +17,15 @@ MASKS = JOB.with_name("fedavg_masks")
 
 
 def test_runs_are_planned_in_the_order_of_the_rows_with_all_seeds_of_one_behind_one_another(tmp_path, phantoms):
-    asked = ComparisonPlan((JOB,), ("local", "harmofl:paper"), seeds=(3, 1), changes={"rounds": 2}, data=str(phantoms))
+    # What the job does by itself is no row of its own.
+    methods = ("local", "fedavg", "harmofl:paper")
+    asked = ComparisonPlan((JOB,), methods, seeds=(3, 1), changes={"rounds": 2}, data=str(phantoms))
     runs = plan_runs(asked, tmp_path)
     names = ["fedavg_phantoms", "local", "harmofl-paper"]
     assert [run.path.relative_to(tmp_path / "runs").name for run in runs] == [
         f"{n}-seed{k}" for n in names for k in (3, 1)
     ]
-    assert runs[0].changes == {"seed": 3, "rounds": 2}
+    assert runs[0].name == "fedavg" and runs[0].changes == {"seed": 3, "rounds": 2}
     assert runs[-1].name == "harmofl:paper"
     assert runs[-1].changes == {"algorithm": {"name": "harmofl", "preset": "paper"}, "seed": 1, "rounds": 2}
     assert not list(tmp_path.iterdir())
@@ -114,9 +116,3 @@ def test_a_normalisation_for_all_rows_is_theirs_but_not_where_a_row_would_be_fed
         refused = "fedbn: .*normalization must be batch or batch_home if only BatchNorm stays at home"
         with pytest.raises(ConfigError, match=refused):
             plan_runs(replace(asked, methods=("fedbn",)), tmp_path)
-
-
-def test_what_the_job_does_by_itself_is_no_row_of_its_own(phantoms, tmp_path):
-    """As found: a FedAvg study was compared with ``--methods fedavg``, and trained twice."""
-    asked = ComparisonPlan((JOB,), ("local", "fedavg", "fedprox"), seeds=(0,), data=str(phantoms))
-    assert [run.name for run in plan_runs(asked, tmp_path / "out")] == ["fedavg", "local", "fedprox"]

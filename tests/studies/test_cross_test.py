@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from silofl.data.site_data import SiteData
-from silofl_desk.studies.cross_test import cross_table, cross_test
+from silofl_desk.studies.cross_test import cross_test
 
 from ..conftest import SMALL_UNET, change_json
 from .conftest import JOB
@@ -28,16 +28,6 @@ def test_each_sites_model_is_tested_on_each_sites_data_and_on_all_together():
     # A site without test cases has no value.
     found = cross_test(make_contents(rule="mean"), {"north": site_data("a"), "south": site_data()})
     assert found["north"] == {"north": 1.0, "south": None, "all sites": 1.0}
-
-
-def test_the_table_has_the_mean_over_sites_before_all_cases_together():
-    values = {"north": {"north": 1.0, "south": 0.5, "all sites": 0.6}, "south": {"north": None, "south": 0.25}}
-    values["south"]["all sites"] = 0.25
-    table = cross_table(values, "dice")
-    assert table.columns == ("model of", "north", "south", "mean", "all sites")
-    assert table.rows == (("north", "1.000", "0.500", "0.750", "0.600"), ("south", "-", "0.250", "0.250", "0.250"))
-    # Of a mean over classes, which sites may lack, there is none.
-    assert cross_table(values, "auroc").rows[0] == ("north", "1.000", "0.500", "-", "0.600")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from silofl.training.case_pictures import write_scores
 from silofl_desk.options import check_backend
 from silofl_desk.studies import side_by_side
 from silofl_desk.studies.compared_runs import ComparisonPlan
-from silofl_desk.studies.method_rows import compute_further_averages
+from silofl_desk.studies.comparison import compute_further_averages
 from silofl_desk.studies.pooled import plan_centralised_runs, regroup_by_site
 from silofl_desk.studies.simulation import settle_job
 
@@ -73,24 +73,19 @@ def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own_and_trains_no_local_model(phantoms, tmp_path):
-    changes = {"guard": True}
+@pytest.mark.parametrize("key", ["federation.min_sites", "federation"])
+def test_what_every_row_asks_of_a_federation_leaves_the_pool_one_site_that_compares_with_nobody(
+    phantoms, tmp_path, key
+):
+    changes = {key: 2 if key == "federation.min_sites" else {"min_sites": 2}, "rounds": 7, "guard": True}
     asked = ComparisonPlan((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True, is_alone=True)
     (run,) = plan_centralised_runs(asked, tmp_path, Console())
+    study, simulation = settle_job(run.job, run.wanted, run.changes)
+    assert (simulation.sites, study.federation.min_sites, study.rounds) == (("pooled",), 1, 7)
+    assert not study.is_guarded
+    # It can be run in a process of its own.
     parser = CommandParser(prog="simulate", fill=COMMANDS["simulate"].add_arguments)
     _, _, _, _, *arguments = side_by_side.build_command(run)
     options = parser.parse_args(arguments)
     check_backend(options)
     assert (options.alone, options.sites) == (True, ["pooled"])
-    assert not settle_job(run.job, run.wanted, run.changes)[0].is_guarded
-
-
-@pytest.mark.parametrize("key", ["federation.min_sites", "federation"])
-def test_what_every_row_asks_of_a_federation_leaves_the_pool_one_site(phantoms, tmp_path, key):
-    value = 2 if key == "federation.min_sites" else {"min_sites": 2, "patience": 5}
-    changes = {key: value, "rounds": 7}
-    asked = ComparisonPlan((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
-    (run,) = plan_centralised_runs(asked, tmp_path, Console())
-    study, simulation = settle_job(run.job, run.wanted, run.changes)
-    assert (simulation.sites, study.federation.min_sites, study.rounds) == (("pooled",), 1, 7)
-    assert study.federation.patience == (None if key == "federation.min_sites" else 5)

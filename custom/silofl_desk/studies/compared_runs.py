@@ -16,8 +16,8 @@ from silofl.study import STORED, Study, load_study, plain_study
 from silofl_desk.options import replaces
 from silofl_desk.report.run_records import flat_settings
 from silofl_desk.studies import simulate
+from silofl_desk.studies.comparison import CENTRALISED
 from silofl_desk.studies.conditions import NORMALIZATION
-from silofl_desk.studies.method_rows import CENTRALISED
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_desk.studies.simulation import (
     Simulation,

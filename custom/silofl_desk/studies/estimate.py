@@ -13,12 +13,11 @@ from rich.table import Table
 
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.options import make_console
-from silofl.models.weights import read_weights
 from silofl.study import Study
 from silofl.training.private import compute_study_epsilon, spent_in_round
 from silofl_desk.options import read_changes
 from silofl_desk.studies.declared_shapes import has_own_size, image_shape
-from silofl_desk.studies.simulation import changed_study, study_file
+from silofl_desk.studies.simulation import changed_study
 from silofl_desk.studies.traffic import Traffic, count_traffic
 from silofl_hospital.report.tables import print_lines
 
@@ -50,24 +49,20 @@ class JobEstimate:
         study: The study's name.
         digest: Of its settings; hospitals compare it.
         num_rounds: All rounds.
-        ends_early: Whether they are only the most.
         sites: Sites that take part.
         image_shape: (C, *spatial) of the examples, or patches.
         is_size_assumed: Whether neither the study nor the setting says how large images are.
         traffic: Bytes for each site.
-        saved_bytes: On a site's line in the entire run, what frozen parameters save.
         epsilon: What all rounds spend at the site, where the study has differential privacy.
     """
 
     study: str
     digest: str
     num_rounds: int
-    ends_early: bool
     sites: int
     image_shape: tuple[int, ...]
     is_size_assumed: bool
     traffic: Traffic
-    saved_bytes: int = 0
     epsilon: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,14 +80,13 @@ def run(options: argparse.Namespace) -> int:
     image_size = parse_size(options.image_size) if options.image_size else None
     setting = Setting(options.sites, options.examples, image_size, options.patients)
     study = changed_study(options.job, read_changes(options))
-    start = read_weights(study_file(options.job).with_name(study.model.weights), study) if study.model.weights else None
     console = make_console(options)
     found = estimate(study, setting)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
     else:
         print_estimate(found, console)
-    print_lines([*([start.sentence] if start else []), *(f"CAUTION  {one}" for one in study.cautions)], console)
+    print_lines([f"CAUTION  {one}" for one in study.cautions], console)
     return ExitCode.COMPLETE
 
 
@@ -120,17 +114,14 @@ def estimate(study: Study, setting: Setting) -> JobEstimate:
     _check_setting(study, setting)
     shape = image_shape(study, setting.image_size)
     traffic = count_traffic(study, setting.sites, shape)
-    unfrozen = count_traffic(study.unfrozen, setting.sites, shape) if study.training.frozen else traffic
     return JobEstimate(
         study=study.name,
         digest=study.digest,
         num_rounds=study.total_rounds,
-        ends_early=study.ends_early,
         sites=setting.sites,
         image_shape=shape,
         is_size_assumed=setting.image_size is None and not study.data.patches and not has_own_size(study),
         traffic=traffic,
-        saved_bytes=unfrozen.site_bytes - traffic.site_bytes,
         epsilon=_estimate_epsilon(study, setting) if study.is_private else None,
     )
 
@@ -148,16 +139,10 @@ def print_estimate(found: JobEstimate, console: Console) -> None:
     table.add_row("end", f"{traffic.finish_bytes_to / MIB:.2f}", back)
     console.print(table)
     assumed = ", assumed: give --image-size" if found.is_size_assumed else ""
-    whole = f"at most {found.num_rounds} rounds" if found.ends_early else "the whole run"
     facts = {
         "size of an example": "x".join(map(str, found.image_shape)) + assumed,
-        "line of each site": f"{traffic.site_bytes / MIB:.1f} MiB in {whole}",
+        "line of each site": f"{traffic.site_bytes / MIB:.1f} MiB in {found.num_rounds} rounds",
     }
-    if found.saved_bytes:
-        before = (found.saved_bytes + traffic.site_bytes) / MIB
-        facts["frozen parameters"] = (
-            f"save {found.saved_bytes / MIB:.1f} MiB of {before:.1f} MiB on the line of each site"
-        )
     facts["line of the server"] = f"{found.sites * traffic.site_bytes / MIB:.1f} MiB"
     if found.epsilon is not None:
         spent = f"epsilon {found.epsilon:.3g} in the whole run; more at a site with fewer people"

@@ -22,8 +22,6 @@ from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
 from silofl.base.options import SPECIFICITY
 from silofl.base.schema import dump_record
-from silofl.data.learnt import FILE as LEARNT
-from silofl.data.learnt import find_learnt
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
@@ -38,24 +36,17 @@ from silofl.inference.evaluations import describe_test
 from silofl.inference.geometry import check_images
 from silofl.inference.super_results import ThresholdTest
 from silofl.models.roles import GLOBAL
-from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
 from silofl.training.evaluation import evaluate
 from silofl.training.joined import CHOSEN, LOCAL
 from silofl.training.metrics import value_or_none
+from silofl.training.site_score import SiteScore
 from silofl_desk.report.unseen import UnseenTest, read_unseen
 from silofl_desk.studies.joined_examples import join_examples
 
-HOME = {
-    "nothing": "the last steps of each model",
-    "batchnorm": "BatchNorm",
-    "head": "the last layer",
-    "everything": "every model",
-}
-NO_SUPER_MODEL = (
-    "The run wrote no super model, because {home} stayed at the sites; in a simulation it is put together from "
-    "{source}, and all of them answer: mean of all sites."
-)
+NO_SUPER_MODEL = "The run wrote no super model: the mean of {source} answers, which only a simulation can put together."
+# Of all sites' test data together.
+EVERYONE = "all sites"
 
 
 def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteData], console: Console) -> UnseenTest:
@@ -77,8 +68,7 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     folder = run / directory.FOLDER
     if not folder.is_dir():
         contents = assemble_models(run)
-        home, source = HOME[contents.study.recipe.stays_home], contents.facts["assembled_from"]
-        console.print(NO_SUPER_MODEL.format(home=home, source=source))
+        console.print(NO_SUPER_MODEL.format(source=contents.facts["assembled_from"]))
         directory.write_model_folder(folder, contents)
     fingerprint, known = directory.read_fingerprint(folder), _read_earlier_test(run)
     if known and (known.site, known.evaluation.fingerprint, known.digest) == (site, fingerprint, digest):
@@ -109,21 +99,10 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
         **measure_models(model, parts),
         own=values_by_model(_predict_parts(local, parts)) if local else None,
         assembled_from=contents.facts.get("assembled_from"),
-        num_seen=_count_seen(run, site_cases, contents.study),
     )
     write_json(run / "unseen.json", dump_record(result))
     directory.add_test(folder, site, describe_test("left out of the training", evaluation))
     return result
-
-
-def _count_seen(run: Path, site: SiteCases, study: Study) -> int | None:
-    """Return how many cases the sites of a run learnt from, by their images; None where that was not recorded."""
-    results = read_results(run)
-    sites = results.sites if results and results.run else ()
-    folders = [run / "sites" / name / results.run for name in sites]
-    learnt = find_learnt(folders, site.data, site.parts, study)
-    is_known = bool(folders) and all((folder / LEARNT).is_file() for folder in folders)
-    return len(learnt) if is_known or learnt else None
 
 
 def assemble_models(run: Path) -> Contents:
@@ -168,6 +147,16 @@ def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tup
         yield site, SuperModel(replace(contents, models={site: state}), device).network(site)
 
 
+def score_site_models(contents: Contents, tests: Mapping[str, Examples]) -> dict[str, dict[str, SiteScore]]:
+    """Test each site's own model on several parts of data; returns site of the model -> part -> score."""
+    study, device = contents.study, choose_device(contents.study.device)
+    set_threads("auto")
+    found: dict[str, dict[str, SiteScore]] = {}
+    for owner, model in load_site_networks(contents, device):
+        found[owner] = {name: evaluate(model, part, study, device)[1] for name, part in tests.items() if len(part)}
+    return found
+
+
 def measure_at_all_sites(run: Path, data: Mapping[str, SiteData]) -> AllSitesTest:
     """Test each site's own model of a finished classification run on all sites' test data.
 
@@ -177,10 +166,7 @@ def measure_at_all_sites(run: Path, data: Mapping[str, SiteData]) -> AllSitesTes
         ConfigError: No site kept its model, or one is broken.
     """
     contents, together = assemble_models(run), join_examples({site: own.test for site, own in data.items()})
-    study, device = contents.study, choose_device(contents.study.device)
-    set_threads("auto")
-    networks = load_site_networks(contents, device)
-    found = {site: evaluate(model, together, study, device)[1].also for site, model in networks}
+    found = {site: scores[EVERYONE].also for site, scores in score_site_models(contents, {EVERYONE: together}).items()}
     means = (float(np.mean([own[key] for own in found.values()])) for key in ("accuracy", "balanced_accuracy"))
     return AllSitesTest(*means, found, len(set(together.cases)))
 
@@ -210,7 +196,6 @@ def measure_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, An
         "models": models,
         "choices": _count_choices(model, results, contents.threshold)[1],
         "threshold": contents.threshold,
-        "threshold_from": _explain_threshold(contents),
         "by_threshold": tuple(ThresholdTest(gamma, *_count_choices(model, results, gamma)) for gamma in thresholds),
     }
 
@@ -232,16 +217,6 @@ def _count_choices(
     counts = Counter(chosen.values())
     names = sorted(model.contents.models, key=lambda name: (name != GLOBAL, name))
     return value_or_none(score_choice(results, chosen)), {name: counts[name] for name in names}
-
-
-def _explain_threshold(contents: Contents) -> str | None:
-    if contents.threshold is None:
-        return None
-    if contents.study.recipe.threshold != "tuned":
-        return "set by the study"
-    scores = (contents.facts.get("validation") or {}).values()
-    has_validation = any(score.get("value") is not None for score in scores)
-    return "tuned on validation data" if has_validation else "no validation data to tune it on"
 
 
 def _read_earlier_test(run: Path) -> UnseenTest | None:

@@ -26,7 +26,7 @@ from silofl.study import Study, load_study
 from silofl.study.sections import FITTING, CardSettings
 from silofl_desk.studies.data_survey import FirstImage, Survey, survey_sites
 from silofl_desk.studies.reference import study_keys
-from silofl_desk.studies.shared_batchnorm import ALL, Seen, list_batchnorm_cautions
+from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
 from silofl_desk.studies.survey_rules import Surveyed, choose_patch, choose_spacing, choose_window, read_survey
 
@@ -108,15 +108,7 @@ def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
         name, share = found.most_frequent
         yield f"{share:.0%} of the training cases are {name}: metric {study.metric}, training.sampler balanced"
 
-    def find_images() -> dict[str, list[Seen]]:
-        found_images: dict[str, list[Seen]] = {}
-        for one in found.samples:
-            record, group = one.record, str(one.record.label) if study.task == "classification" else ALL
-            images = prepare_image(one.source, study)
-            found_images.setdefault(one.site, []).extend((group, record.patient or record.case, i) for i in images)
-        return found_images
-
-    cautions = [*study.cautions, *list_batchnorm_cautions(study, find_images)]
+    cautions = [*study.cautions, *list_batchnorm_cautions(study)]
     cautions += describe_few_units(found.tested) if study.is_guarded else []
     yield from (f"CAUTION  {sentence}" for sentence in cautions)
 

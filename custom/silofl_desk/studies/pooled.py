@@ -14,7 +14,7 @@ from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.sentences import POOLED_SITE
 from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, check_all_data, make_seeded_runs
-from silofl_desk.studies.method_rows import CENTRALISED
+from silofl_desk.studies.comparison import CENTRALISED
 from silofl_desk.studies.pooled_folder import group_by_site, pool_sites
 from silofl_desk.studies.simulation import Simulation, settle_job
 
