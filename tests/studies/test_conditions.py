@@ -55,17 +55,16 @@ def test_extra_rounds_count_as_rounds_and_seed_and_name_are_what_rows_are_for(ma
 
 def test_other_data_are_told_by_site_and_unknown_ones_are_no_difference(made):
     def differ(a, b):
-        return "".join(line for line in list_differences({"a": [a], "b": [b]}) if "in data (" in line)
+        return "".join(line for line in list_differences({"a": [a], "b": [b]}) if "the data of" in line)
 
     first = with_data(made(), east=counts(8, 2, 2))
     assert differ(first, with_data(made(), east=counts(6, 2, 4, digest="9876543210"))) == (
-        "The rows differ in data (cases in training / validation / test): east 8 / 2 / 2, dataset.json 01234567 (a); "
-        "east 6 / 2 / 4, dataset.json 98765432 (b)."
+        "The rows differ in the data of east: 8 / 2 / 2 cases, 01234567 (a); 6 / 2 / 4 cases, 98765432 (b)."
     )
     assert not differ(made(), made())
     # The same dataset.json with other files; an older run has not recorded them.
     one, other = (with_data(made(), east=replace(counts(8, 2, 2), content=text)) for text in ("abcdef012", "fedcba987"))
-    assert "dataset.json 01234567, with its files abcdef01 (a); " in differ(one, other) and not differ(first, other)
+    assert "cases, 01234567, abcdef01 (a); " in differ(one, other) and not differ(first, other)
 
 
 def test_the_settings_in_which_rows_differ_are_a_table(made):

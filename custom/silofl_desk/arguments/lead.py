@@ -12,19 +12,12 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl estimate``."""
     add_job(parser)
     parser.add_argument("--sites", type=parse_count, required=True, help="number of sites")
-    what = "training examples at the largest site, for privacy.dp_sgd (default: 500)"
-    parser.add_argument("--examples", type=parse_count, default=500, help=what)
     add_set(parser)
     parser.add_argument(
         "--image-size",
         metavar="HxW",
         help="size of the images in pixels, or XxYxZ of volumes, in mm if data.volume_transforms has Spacing, else in "
         "voxels; needed if study.yaml does not give it",
-    )
-    parser.add_argument(
-        "--patients",
-        type=parse_count,
-        help="training patients at that site, for privacy.dp_sgd (default: one per example)",
     )
     parser.add_argument("--json", action="store_true", help="print the estimate as JSON")
 

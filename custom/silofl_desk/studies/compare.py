@@ -1,14 +1,13 @@
 """``silofl compare``: run every job and every method with each seed on the same data, and write one table."""
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from silofl.base.errors import ConfigError, ExitCode, SiloFLError
+from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import write_json, write_text
 from silofl.base.options import make_console
 from silofl.federation.results import read_results
@@ -16,7 +15,6 @@ from silofl_desk.options import check_backend, path_to_text, read_changes
 from silofl_desk.report.run_records import RowRuns, RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised
-from silofl_desk.studies import side_by_side, simulate
 from silofl_desk.studies.compared_runs import (
     ComparedRun,
     ComparisonPlan,
@@ -28,9 +26,10 @@ from silofl_desk.studies.comparison import CENTRALISED, compared_sites, list_not
 from silofl_desk.studies.comparison_page import list_trained_rows, print_comparison, write_rows
 from silofl_desk.studies.conditions import NORMALIZATION, list_differences
 from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses
+from silofl_desk.studies.side_by_side import log_path, run_side_by_side
 from silofl_desk.studies.simulation import changed_study
 from silofl_desk.studies.weights import find_weights_file
-from silofl_hospital.report.tables import format_duration, markdown_table
+from silofl_hospital.report.tables import markdown_table
 
 
 def run(options: argparse.Namespace) -> int:
@@ -83,19 +82,15 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     if asked.is_pooled:
         runs += centralised.plan_centralised_runs(asked, out, console)
     # Local training leaves its models, trained to their end, to the other rows, which compare with them.
-    ordered = sorted(runs, key=lambda run: not changed_study(run.job, run.changes).recipe.trains_alone)
-    num_alone = sum(changed_study(run.job, run.changes).recipe.trains_alone for run in runs)
+    alone = [run for run in runs if changed_study(run.job, run.changes).recipe.trains_alone]
     try:
-        if processes > 1:
-            failures: dict[Path, str] = {}
-            for group in filter(None, (ordered[:num_alone], ordered[num_alone:])):
-                failures |= side_by_side.run_side_by_side(group, out, processes, console)
-        else:
-            failures = _run_in_turn(ordered, console)
+        for group in (alone, [run for run in runs if run not in alone]):
+            if group:
+                run_side_by_side(group, out, processes, console)
     except KeyboardInterrupt:
         console.print("to go on with the comparison, give the same command again")
         return ExitCode.INTERRUPTED
-    rows, unfinished = collect_rows(runs, failures)
+    rows, unfinished = collect_rows(runs, out)
     _write_table(rows, [*_describe_unfinished(unfinished), *_describe_changes(asked, runs)], runs, out, console)
     if unfinished:
         return ExitCode.FAILED
@@ -103,59 +98,27 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     return ExitCode.INCOMPLETE if "INCOMPLETE" in statuses else ExitCode.COMPLETE
 
 
-def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, str]:
-    """Carry out one run after another; returns the folder of each that could not be -> why."""
-    started, failures = time.monotonic(), {}
-    for number, run in enumerate(runs, start=1):
-        so_far = format_duration(time.monotonic() - started)
-        console.print(f"\nrun {number} of {len(runs)}: {run.name}, seed {run.seed} ({so_far} so far)", markup=False)
-        try:
-            if _carry_out_run(run, console) == ExitCode.INTERRUPTED:
-                raise KeyboardInterrupt
-        except (SiloFLError, OSError) as error:
-            console.print(f"the run failed: {error}", markup=False)
-            failures[run.path] = str(error)
-    return failures
-
-
-def collect_rows(
-    runs: Sequence[ComparedRun], failures: Mapping[Path, str]
-) -> tuple[RowRuns, dict[tuple[str, int], str]]:
+def collect_rows(runs: Sequence[ComparedRun], out: Path) -> tuple[RowRuns, dict[tuple[str, int], str]]:
     """Return row -> its runs with numbers, and row and seed -> why there are none.
 
     Args:
         runs: In the order of the rows.
-        failures: Folder -> why a run could not be carried out.
+        out: Folder of the comparison.
     """
     unfinished: dict[tuple[str, int], str] = {}
     rows: dict[str, list[RunRecords]] = {run.name: [] for run in runs}
     for run in runs:
-        try:
-            rows[run.name].append(_read_run(run, failures.get(run.path)))
-        except ConfigError as error:
-            unfinished[run.name, run.seed] = str(error)
+        results = read_results(run.path)
+        if results is None:
+            unfinished[run.name, run.seed] = f"it ended early, and {log_path(run, out)} says why"
+        elif not results.is_finished:
+            unfinished[run.name, run.seed] = "; ".join(results.reasons)
+        else:
+            # A run on pooled data has its results by the sites that the cases come from.
+            is_pooled = run.name == CENTRALISED
+            found = centralised.regroup_by_site(run.path, results) if is_pooled else results
+            rows[run.name].append(replace(read_run(run.path), results=found))
     return rows, unfinished
-
-
-def _carry_out_run(run: ComparedRun, console: Console) -> int:
-    if run.has_started and simulate.is_finished(run.path):
-        console.print(f"already finished: {run.path}", markup=False)
-        return ExitCode.COMPLETE
-    if run.has_started:
-        return simulate.resume(run.path, console)
-    return simulate.start_simulation(run.job, run.path, run.wanted, run.changes, console)
-
-
-def _read_run(run: ComparedRun, failure: str | None) -> RunRecords:
-    """Return the records of a run; one on pooled data has its results by the sites that the cases come from."""
-    results = read_results(run.path) if failure is None else None
-    if results is None:
-        raise ConfigError(failure or f"it ended early, and {run.path / 'log.txt'} says why")
-    if not results.is_finished:
-        raise ConfigError("; ".join(results.reasons))
-    if run.name == CENTRALISED:
-        return replace(read_run(run.path), results=centralised.regroup_by_site(run.path, results))
-    return read_run(run.path)
 
 
 def _describe_unfinished(unfinished: Mapping[tuple[str, int], str]) -> list[str]:

@@ -1,6 +1,7 @@
 """What differs between compared runs besides their algorithms: settings and data."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from silofl.data.manifest import PARTS
@@ -36,34 +37,33 @@ def settings_table(rows: RowRuns) -> TextTable | None:
 
 def list_differences(rows: RowRuns) -> list[str]:
     """Return a sentence on each setting and on the data in which rows differ besides the algorithm."""
-    return [f"The rows differ in {what}: {format_groups(groups)}." for what, groups in _find_differences(rows)]
-
-
-def _find_differences(rows: RowRuns) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    settings = {id(run): _compared_settings(run) for runs in rows.values() for run in runs}
-    for key in dict.fromkeys(key for values in settings.values() for key in values):
-
-        def value(run: RunRecords, key: str = key) -> str | None:
-            if key == NORMALIZATION and _keeps_batchnorm(run):
-                return None
-            return settings[id(run)].get(key, NOT_SET if run.study else None)
-
-        yield from _if_several(key, group_rows_by_value(rows, value))
-    yield from _if_several("sites", group_rows_by_value(rows, lambda run: ", ".join(run.sites) or None))
     runs = [run for of_row in rows.values() for run in of_row]
-    other = [site for site in sorted({site for run in runs for site in run.sites}) if has_other_data(runs, site)]
-    by_data = group_rows_by_value(rows, lambda run: ", ".join(f"{site} {_cases_text(run, site)}" for site in other))
-    yield from _if_several("data (cases in training / validation / test)", by_data)
+    settings = {id(run): _compared_settings(run) for run in runs}
+    keys = dict.fromkeys(key for of_run in settings.values() for key in of_run)
+    values: dict[str, Callable[[RunRecords], str | None]] = {key: partial(_find_setting, settings, key) for key in keys}
+    values["sites"] = lambda run: ", ".join(run.sites) or None
+    for site in sorted({site for run in runs for site in run.sites}):
+        if has_other_data(runs, site):
+            values[f"the data of {site}"] = partial(_describe_data, site)
+    groups = {what: group_rows_by_value(rows, value) for what, value in values.items()}
+    return [f"The rows differ in {what}: {format_groups(found)}." for what, found in groups.items() if len(found) > 1]
 
 
-def _if_several(what: str, groups: dict[str, list[str]]) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    if len(groups) > 1:
-        yield what, groups
+def _find_setting(settings: Mapping[int, Mapping[str, str]], key: str, run: RunRecords) -> str | None:
+    # BatchNorm that a method keeps at home is part of the method.
+    keeps_batchnorm = run.results.normalization == "batch" and run.results.recipe.get("stays_home") == "batchnorm"
+    if key == NORMALIZATION and keeps_batchnorm:
+        return None
+    return settings[id(run)].get(key, NOT_SET if run.study else None)
 
 
-def _keeps_batchnorm(run: RunRecords) -> bool:
-    """Return whether a run has BatchNorm because its method keeps this at home."""
-    return run.results.normalization == "batch" and run.results.recipe.get("stays_home") == "batchnorm"
+def _describe_data(site: str, run: RunRecords) -> str | None:
+    """Return the cases in training, validation and test, and the digests of dataset.json and of all files."""
+    if site not in run.sites:
+        return None
+    counts = count_data(run, site)
+    cases = " / ".join(describe_count(counts[part, "cases"]) for part in PARTS)
+    return ", ".join([f"{cases} cases", *(digest[:8] for digest in _data_digests(run, site) if digest)])
 
 
 def group_rows_by_value(rows: Mapping[str, Sequence[T]], value: Callable[[T], str | None]) -> dict[str, list[str]]:
@@ -103,15 +103,6 @@ def has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
 
 def _data_digests(run: RunRecords, site: str) -> tuple[str | None, str | None]:
     return (run.data[site].digest, run.data[site].content) if site in run.data else (None, None)
-
-
-def _cases_text(run: RunRecords, site: str) -> str:
-    if site not in run.sites:
-        return "none"
-    sizes, (digest, content) = count_data(run, site), _data_digests(run, site)
-    cases = " / ".join(describe_count(sizes[part, "cases"]) for part in PARTS)
-    files = f", with its files {content[:8]}" if content else ""
-    return f"{cases}, dataset.json {digest[:8]}{files}" if digest else cases
 
 
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:

@@ -38,7 +38,8 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
     make_folder(out / LOGS)
     waiting = [run for run in runs if not (run.has_started and is_finished(run.path))]
     finished = len(runs) - len(waiting)
-    console.print(f"{len(runs)} runs, {min(processes, len(runs))} at a time; {finished} already finished")
+    number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    console.print(f"{number}, {min(processes, len(runs))} at a time; {finished} already finished")
     running: list[tuple[ComparedRun, ProcessTree]] = []
     failures: dict[Path, str] = {}
     printed = time.monotonic()
