@@ -143,11 +143,11 @@ def test_links_lead_to_the_sections_with_a_name():
 
 def test_numbers_stand_to_the_right_the_best_are_marked_and_short_words_stay_on_a_line():
     rows = (("a", "word", "1", "2", "3"), ("b", "x" * 21, "4", "5", "6"), ("all", "", "7", "8", "9"))
-    content = TextTable(("site", "what", "p", "q", "r"), rows, 2, 1, frozenset({(0, 3)}), frozenset({(1, 4)}))
+    content = TextTable(("site", "what", "p", "q", "r"), rows, 2, 1, frozenset({(0, 3)}))
     table = Table(content)
     assert [table.head_style(column) for column in range(5)] == ["", "", "number", "number", "number"]
     assert [table.cell_style(0, column) for column in range(1, 5)] == ["short", "number", "number strong", "number"]
-    assert [table.cell_style(1, column) for column in range(1, 5)] == ["", "number", "number", "number level"]
+    assert [table.cell_style(1, column) for column in range(1, 5)] == ["", "number", "number", "number"]
     assert [table.row_style(row) for row in range(3)] == ["", "", "summary first"]
 
 

@@ -179,9 +179,9 @@ def test_metrics_of_packages_stand_behind_the_surface_distances_with_their_cases
 
 def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):
     rows = (("a", "0.3"), ("b", "0.2"), ("c", "0.1"))
-    table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}), level_cells=frozenset({(1, 1)}))
+    table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}))
     lines = printed(print_table, table).splitlines()
-    assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2", "="], ["c", "0.1"]]
+    assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2"], ["c", "0.1"]]
 
 
 def test_a_terminal_breaks_words_and_headings_of_a_wide_table_but_no_number():
@@ -283,14 +283,14 @@ def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes, findi
     assert "(40 cases): AUROC 0.625, accuracy 0.500" in text
 
 
-def test_markdown_has_the_best_in_bold_the_level_ones_underlined_and_the_notes_below():
+def test_markdown_has_the_best_in_bold_and_the_notes_below():
     rows = (("a", "0.500"), ("b|c", "0.250"), ("d", "0.125"))
-    table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}), level_cells=frozenset({(1, 1)}))
+    table = TextTable(("method", "east"), rows, best_cells=frozenset({(0, 1)}))
     assert markdown_table(table, ["One.", "Two."]).splitlines() == [
         "| method | east |",
         "| --- | --- |",
         "| a | **0.500** |",
-        "| b/c | <ins>0.250</ins> |",
+        "| b/c | 0.250 |",
         "| d | 0.125 |",
         "",
         "- One.",
