@@ -34,7 +34,7 @@ def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert "centralised (data pooled: simulation only)" in page
     again = silofl(*command, "--methods", "local")
-    assert "1 run, 1 at a time; 1 already finished" in again.stdout and "centralised" not in again.stdout
+    assert again.stdout.count("already finished") == 2 and "centralised" not in again.stdout
 
 
 @pytest.mark.slow

@@ -3,11 +3,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 from silofl.base.errors import ConfigError
-from silofl.cli import main
 from silofl.models import build_plain_model
 from silofl.study import load_study
+from silofl_desk.studies import simulate
 from silofl_desk.studies.compared_runs import ComparisonPlan, list_with_batchnorm, plan_runs
 from silofl_desk.studies.simulation import changed_study, study_file
 
@@ -56,8 +57,9 @@ def test_the_place_of_a_run_that_holds_something_else_is_refused(tmp_path, phant
 
 
 def test_an_earlier_run_on_other_sites_or_whose_settings_are_broken_is_refused(tmp_path, phantoms, training):
-    assert main(["compare", str(JOB), "--data", str(phantoms), "--out", str(tmp_path), "--seeds", "0"]) == 0
-    path = tmp_path / "runs" / "fedavg_phantoms-seed0" / "run.json"
+    (run,) = plan_runs(ComparisonPlan((JOB,), seeds=(0,), data=str(phantoms)), tmp_path)
+    simulate.start_simulation(run.job, run.path, run.wanted, run.changes, Console(quiet=True))
+    path = run.path / "run.json"
     other = json.dumps(json.loads(path.read_text()) | {"sites": ["north"]})
     for content, sentence in (
         (other, "what is asked for, not one that differs in sites of the run"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.errors import ConfigError, ExitCode, SiloFLError
 from silofl.base.files import write_json, write_text
 from silofl.base.options import make_console
 from silofl.federation.results import read_results
@@ -15,6 +15,7 @@ from silofl_desk.options import check_backend, path_to_text, read_changes
 from silofl_desk.report.run_records import RowRuns, RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised
+from silofl_desk.studies import simulate
 from silofl_desk.studies.compared_runs import (
     ComparedRun,
     ComparisonPlan,
@@ -26,7 +27,7 @@ from silofl_desk.studies.comparison import CENTRALISED, compared_sites, list_not
 from silofl_desk.studies.comparison_page import list_trained_rows, print_comparison, write_rows
 from silofl_desk.studies.conditions import NORMALIZATION, list_differences
 from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses
-from silofl_desk.studies.side_by_side import log_path, run_side_by_side
+from silofl_desk.studies.side_by_side import run_side_by_side
 from silofl_desk.studies.simulation import changed_study
 from silofl_desk.studies.weights import find_weights_file
 from silofl_hospital.report.tables import markdown_table
@@ -83,14 +84,17 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
         runs += centralised.plan_centralised_runs(asked, out, console)
     # Local training leaves its models, trained to their end, to the other rows, which compare with them.
     alone = [run for run in runs if changed_study(run.job, run.changes).recipe.trains_alone]
+    failures: dict[Path, str] = {}
     try:
         for group in (alone, [run for run in runs if run not in alone]):
-            if group:
-                run_side_by_side(group, out, processes, console)
+            if processes == 1:
+                failures |= _run_in_turn(group, console)
+            elif group:
+                failures |= run_side_by_side(group, out, processes, console)
     except KeyboardInterrupt:
         console.print("to go on with the comparison, give the same command again")
         return ExitCode.INTERRUPTED
-    rows, unfinished = collect_rows(runs, out)
+    rows, unfinished = collect_rows(runs, failures)
     _write_table(rows, [*_describe_unfinished(unfinished), *_describe_changes(asked, runs)], runs, out, console)
     if unfinished:
         return ExitCode.FAILED
@@ -98,19 +102,45 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     return ExitCode.INCOMPLETE if "INCOMPLETE" in statuses else ExitCode.COMPLETE
 
 
-def collect_rows(runs: Sequence[ComparedRun], out: Path) -> tuple[RowRuns, dict[tuple[str, int], str]]:
+def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, str]:
+    """Carry out one run after another in this process; returns the folder of each that could not be -> why."""
+    failures = {}
+    for run in runs:
+        console.print(f"\n{run.name}, seed {run.seed}:", markup=False)
+        try:
+            if _carry_out_run(run, console) == ExitCode.INTERRUPTED:
+                raise KeyboardInterrupt
+        except (SiloFLError, OSError) as error:
+            console.print(f"the run failed: {error}", markup=False)
+            failures[run.path] = str(error)
+    return failures
+
+
+def _carry_out_run(run: ComparedRun, console: Console) -> int:
+    if not run.has_started:
+        return simulate.start_simulation(run.job, run.path, run.wanted, run.changes, console)
+    if not simulate.is_finished(run.path):
+        return simulate.resume(run.path, console)
+    console.print(f"already finished: {run.path}", markup=False)
+    return ExitCode.COMPLETE
+
+
+def collect_rows(
+    runs: Sequence[ComparedRun], failures: Mapping[Path, str]
+) -> tuple[RowRuns, dict[tuple[str, int], str]]:
     """Return row -> its runs with numbers, and row and seed -> why there are none.
 
     Args:
         runs: In the order of the rows.
-        out: Folder of the comparison.
+        failures: Folder -> why a run could not be carried out.
     """
     unfinished: dict[tuple[str, int], str] = {}
     rows: dict[str, list[RunRecords]] = {run.name: [] for run in runs}
     for run in runs:
         results = read_results(run.path)
         if results is None:
-            unfinished[run.name, run.seed] = f"it ended early, and {log_path(run, out)} says why"
+            early = f"it ended early, and {run.path / 'log.txt'} says why"
+            unfinished[run.name, run.seed] = failures.get(run.path, early)
         elif not results.is_finished:
             unfinished[run.name, run.seed] = "; ".join(results.reasons)
         else:
