@@ -71,7 +71,7 @@ def test_fedbn_beside_a_study_with_groupnorm_keeps_batchnorm_at_home(silofl, tra
     assert found == {"study": "group", "fedbn": "batch"}
     # What the comparison itself sets describes the row, and is no difference to warn of.
     table = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert table["differences"] == [] and "Set for fedbn: model.normalization: batch." in table["notes"]
+    assert table["differences"] == [] and "Normalization: group (fedavg); batch (fedbn)." in table["notes"]
     # BatchNorm stays at home, so the run's copy of the job has the filter that makes sure of it.
     assert GUARD in study_file(jobs["fedbn"]).with_name("config_fed_client.json").read_text()
 

@@ -20,12 +20,11 @@ from silofl_desk.studies.compared_runs import (
     ComparedRun,
     ComparisonPlan,
     list_other_methods,
-    list_with_batchnorm,
     plan_runs,
 )
 from silofl_desk.studies.comparison import CENTRALISED, compared_sites, list_notes, methods_table, methods_values
 from silofl_desk.studies.comparison_page import list_trained_rows, print_comparison, write_rows
-from silofl_desk.studies.conditions import NORMALIZATION, list_differences
+from silofl_desk.studies.conditions import list_differences
 from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses
 from silofl_desk.studies.side_by_side import run_side_by_side
 from silofl_desk.studies.simulation import changed_study
@@ -95,7 +94,7 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
         console.print("to go on with the comparison, give the same command again")
         return ExitCode.INTERRUPTED
     rows, unfinished = collect_rows(runs, failures)
-    _write_table(rows, [*_describe_unfinished(unfinished), *_describe_changes(asked, runs)], runs, out, console)
+    _write_table(rows, [*_describe_unfinished(unfinished), *_describe_changes(asked)], runs, out, console)
     if unfinished:
         return ExitCode.FAILED
     statuses = {run.results.status for of_row in rows.values() for run in of_row}
@@ -155,9 +154,8 @@ def _describe_unfinished(unfinished: Mapping[tuple[str, int], str]) -> list[str]
     return [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in unfinished.items()]
 
 
-def _describe_changes(asked: ComparisonPlan, runs: Sequence[ComparedRun]) -> list[str]:
+def _describe_changes(asked: ComparisonPlan) -> list[str]:
     changed = {"every row": asked.changes, **asked.variants}
-    changed |= dict.fromkeys(list_with_batchnorm(asked, runs), {NORMALIZATION: "batch"})
     return [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
 
 

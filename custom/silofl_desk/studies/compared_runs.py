@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -130,14 +130,13 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
 
 def _name_jobs(runs: Sequence[ComparedRun], jobs: Collection[str]) -> dict[str, str]:
     """Return row of a job -> its algorithm, as the methods are named; without jobs that are not alone in it."""
-    found: dict[str, set[str]] = {}
+    names = {}
     for run in runs:
         if run.name in jobs:
             algorithm = changed_study(run.job, run.changes).algorithm
-            preset = f":{algorithm.preset}" * (algorithm.preset != "recommended")
-            found.setdefault(run.name, set()).add(f"{algorithm.name}{preset}")
-    counts = Counter([*(name for names in found.values() for name in names), *{run.name for run in runs}])
-    names = {row: min(several) for row, several in found.items() if len(several) == 1}
+            preset = "" if algorithm.preset == "recommended" else f":{algorithm.preset}"
+            names[run.name] = f"{algorithm.name}{preset}"
+    counts = Counter([*names.values(), *{run.name for run in runs}])
     return {row: name for row, name in names.items() if counts[name] == 1}
 
 
@@ -168,13 +167,6 @@ def _find_changes(asked: ComparisonPlan, method: str) -> dict[str, object]:
                 return algorithm | more
     # What else is wrong is said of the row.
     return algorithm
-
-
-def list_with_batchnorm(asked: ComparisonPlan, runs: Iterable[ComparedRun]) -> list[str]:
-    """Return the methods that got BatchNorm in place of the study's normalisation."""
-    normalizations = {run.name: changed_study(run.job, run.changes).model.normalization for run in runs}
-    own = changed_study(asked.jobs[0], asked.changes).model.normalization
-    return [name for name in asked.methods if normalizations.get(name, own) != own]
 
 
 def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
