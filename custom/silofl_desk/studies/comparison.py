@@ -12,7 +12,6 @@ from silofl.training.site_score import Values
 from silofl_desk.report.result_tables import has_moved_thresholds, mean_and_deviation, summarise_seeds
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import (
-    EVERYONE,
     POOLED_MEAN,
     SHARED_BATCHNORM,
     UNLIKE_CLASSES,
@@ -38,7 +37,6 @@ AVERAGES_ALSO = {
     "accuracy": "accuracy (site average)",
     "balanced_accuracy": "balanced accuracy (site average)",
     "auroc": "AUROC (site average, where defined)",
-    "everyone_balanced_accuracy": "balanced accuracy on all sites' test data",
 }
 # Columns, by their names in a round's record.
 DRIFT = {"drift": "drift of sites", "dissimilarity": "dissimilarity of updates"}
@@ -199,9 +197,7 @@ def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str
             continue
         if (mean := results.mean_of_sites(known, key)) is not None:
             found[key] = mean
-    if results.everyone is None or not results.everyone.by_site.keys() >= set(sites):
-        return found
-    return found | {"everyone_balanced_accuracy": results.everyone.balanced_accuracy}
+    return found
 
 
 def are_comparable(runs: Sequence[RunRecords]) -> bool:
@@ -305,8 +301,7 @@ def list_notes(rows: RowRuns) -> list[str]:
     pretrained = rows_where(lambda run: bool(run.recipe.get("needs_pretrained")))
     is_multilabel = any(run.has_findings for run in runs)
     metrics = sorted({run.metric for run in runs if run.metric})
-    meanings = {key: metric_sentence(key, is_multilabel) for key in METRIC_NAMES}
-    meanings["everyone_balanced_accuracy"] = EVERYONE
+    defined = {key: metric_sentence(key, is_multilabel) for key in AVERAGES_ALSO}
     named = ", ".join(map(str, seeds))
     notes = [
         (
@@ -315,7 +310,10 @@ def list_notes(rows: RowRuns) -> list[str]:
             f"{POOLED}: {POOLED_MEAN}. Both are missing if a site is missing.",
         ),
         *((True, f"{metric}: {metric_sentence(metric, is_multilabel)}") for metric in metrics),
-        *((column in columns, f"{column}: {meanings[key]}") for key, column in AVERAGES_ALSO.items()),
+        *(
+            (column in columns, f"{column}: {metric_sentence(key, is_multilabel)}")
+            for key, column in AVERAGES_ALSO.items()
+        ),
         (len(seeds) > 1, f"Seeds {named}: mean ± standard deviation over them."),
         (len(seeds) == 1, f"One seed: {named}."),
         (bool(guessing), f"{guessing}: {GUESSING}."),
@@ -337,7 +335,6 @@ def list_notes(rows: RowRuns) -> list[str]:
     ]
     said = [sentence for holds, sentence in notes if holds]
     for name, of_row in results.items():
-        said += [f"{name}: {why}." for why in dict.fromkeys(run.batchnorm for run in of_row) if why]
         for run in of_row:
             told = [*filter(None, [run.ended_early and f"{run.ended_early}."]), *run.reasons]
             said += [f"{name}, seed {run.seed}: {run.status}: {sentence}" for sentence in told]

@@ -12,14 +12,18 @@ from silofl.base.files import write_json
 from silofl.base.options import make_console
 from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents
+from silofl.training.device import choose_device, set_threads
+from silofl.training.evaluation import evaluate
 from silofl.training.metrics import value_or_none
 from silofl_desk.studies.comparison import Value, make_values_table, pivot
 from silofl_desk.studies.finished import read_finished_run
 from silofl_desk.studies.joined_examples import join_examples
-from silofl_desk.studies.leave_out import EVERYONE, score_site_models
+from silofl_desk.studies.leave_out import load_site_networks
 from silofl_desk.studies.simulation import Moved
 from silofl_hospital.report.tables import print_lines, print_table
 
+# Of all sites' test data together.
+EVERYONE = "all sites"
 NOTE = (
     "A row is a site's model, a column the test data that it is tested on; all sites: over all their cases together. "
     "The diagonal is each site's model at home."
@@ -50,9 +54,14 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
     Returns:
         Site of the model -> site of the data, and ``all sites`` last -> the study's metric; None where no case counts.
     """
+    study, device = contents.study, choose_device(contents.study.device)
     tests = {site: own.test for site, own in data.items()}
     tests |= {EVERYONE: join_examples(tests)}
-    return {
-        owner: {site: value_or_none(scores[site]) if site in scores else None for site in tests}
-        for owner, scores in score_site_models(contents, tests).items()
-    }
+    set_threads("auto")
+    found: dict[str, dict[str, float | None]] = {}
+    for owner, model in load_site_networks(contents, device):
+        found[owner] = {
+            site: value_or_none(evaluate(model, part, study, device)[1]) if len(part) else None
+            for site, part in tests.items()
+        }
+    return found

@@ -1,4 +1,4 @@
-"""Test the models of a finished simulation where none of them trained: a left-out site (FedSM's Table 5), or all sites.
+"""Test the models of a finished simulation where none of them trained: at a left-out site (FedSM's Table 5).
 
 Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation, CVPR 2022,
 arXiv:2203.10144.
@@ -12,7 +12,6 @@ from operator import or_
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from torch import nn
@@ -25,7 +24,7 @@ from silofl.base.schema import dump_record
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.federation.results import AllSitesTest, read_results
+from silofl.federation.results import read_results
 from silofl.inference import SuperModel, directory
 from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
 from silofl.inference.choice import ENSEMBLE
@@ -37,16 +36,11 @@ from silofl.inference.geometry import check_images
 from silofl.inference.super_results import ThresholdTest
 from silofl.models.roles import GLOBAL
 from silofl.training.device import choose_device, set_threads
-from silofl.training.evaluation import evaluate
 from silofl.training.joined import CHOSEN, LOCAL
 from silofl.training.metrics import value_or_none
-from silofl.training.site_score import SiteScore
 from silofl_desk.report.unseen import UnseenTest, read_unseen
-from silofl_desk.studies.joined_examples import join_examples
 
 NO_SUPER_MODEL = "The run wrote no super model: the mean of {source} answers, which only a simulation can put together."
-# Of all sites' test data together.
-EVERYONE = "all sites"
 
 
 def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteData], console: Console) -> UnseenTest:
@@ -145,30 +139,6 @@ def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tup
     """Yield each site with its model in evaluation mode, one at a time in memory."""
     for site, state in contents.models.items():
         yield site, SuperModel(replace(contents, models={site: state}), device).network(site)
-
-
-def score_site_models(contents: Contents, tests: Mapping[str, Examples]) -> dict[str, dict[str, SiteScore]]:
-    """Test each site's own model on several parts of data; returns site of the model -> part -> score."""
-    study, device = contents.study, choose_device(contents.study.device)
-    set_threads("auto")
-    found: dict[str, dict[str, SiteScore]] = {}
-    for owner, model in load_site_networks(contents, device):
-        found[owner] = {name: evaluate(model, part, study, device)[1] for name, part in tests.items() if len(part)}
-    return found
-
-
-def measure_at_all_sites(run: Path, data: Mapping[str, SiteData]) -> AllSitesTest:
-    """Test each site's own model of a finished classification run on all sites' test data.
-
-    A site with few classes may do well at home with a model that knows no others; this test shows it.
-
-    Raises:
-        ConfigError: No site kept its model, or one is broken.
-    """
-    contents, together = assemble_models(run), join_examples({site: own.test for site, own in data.items()})
-    found = {site: scores[EVERYONE].also for site, scores in score_site_models(contents, {EVERYONE: together}).items()}
-    means = (float(np.mean([own[key] for own in found.values()])) for key in ("accuracy", "balanced_accuracy"))
-    return AllSitesTest(*means, found, len(set(together.cases)))
 
 
 def measure_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
