@@ -22,8 +22,15 @@ from silofl_desk.studies.compared_runs import (
     list_other_methods,
     plan_runs,
 )
-from silofl_desk.studies.comparison import CENTRALISED, compared_sites, list_notes, methods_table, methods_values
-from silofl_desk.studies.comparison_page import list_trained_rows, print_comparison, write_rows
+from silofl_desk.studies.comparison import (
+    CENTRALISED,
+    compared_sites,
+    list_notes,
+    list_trained_rows,
+    methods_table,
+    methods_values,
+)
+from silofl_desk.studies.comparison_page import print_comparison, write_rows
 from silofl_desk.studies.conditions import list_differences
 from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses
 from silofl_desk.studies.side_by_side import run_side_by_side

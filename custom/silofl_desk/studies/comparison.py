@@ -238,7 +238,7 @@ def methods_table(rows: RowRuns) -> TextTable:
 
 
 def _find_leaders(rows: RowRuns, values: Sequence[Value]) -> dict[str, str]:
-    if not are_comparable(_list_trained(rows)):
+    if not _are_alike(rows):
         return {}
     num_seeds, guessing = max(map(len, rows.values()), default=0), list_guessing(rows)
     cells = pivot(one for one in values if one.method != CENTRALISED)
@@ -251,8 +251,13 @@ def _find_leaders(rows: RowRuns, values: Sequence[Value]) -> dict[str, str]:
     return leaders
 
 
-def _list_trained(rows: RowRuns) -> list[RunRecords]:
-    return [run for name, runs in rows.items() if name != CENTRALISED for run in runs]
+def list_trained_rows(rows: RowRuns) -> RowRuns:
+    """Return the rows with runs of hospitals that keep their data."""
+    return {name: runs for name, runs in rows.items() if runs and name != CENTRALISED}
+
+
+def _are_alike(rows: RowRuns) -> bool:
+    return are_comparable([*chain(*list_trained_rows(rows).values())])
 
 
 def methods_values(rows: RowRuns) -> list[dict[str, Any]]:
@@ -301,7 +306,6 @@ def list_notes(rows: RowRuns) -> list[str]:
     pretrained = rows_where(lambda run: bool(run.recipe.get("needs_pretrained")))
     is_multilabel = any(run.has_findings for run in runs)
     metrics = sorted({run.metric for run in runs if run.metric})
-    defined = {key: metric_sentence(key, is_multilabel) for key in AVERAGES_ALSO}
     named = ", ".join(map(str, seeds))
     notes = [
         (
@@ -342,7 +346,7 @@ def list_notes(rows: RowRuns) -> list[str]:
 
 
 def _marking_note(rows: RowRuns) -> str:
-    if not are_comparable(_list_trained(rows)):
+    if not _are_alike(rows):
         return UNLIKE
     return MARKED if max(map(len, rows.values())) > 1 else ONE_SEED
 

@@ -12,7 +12,7 @@ from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
 from silofl_desk.report.run_page import page_address, write_report
 from silofl_desk.report.run_records import RowRuns, RunRecords, list_result_rows, read_run
-from silofl_desk.studies.comparison import CENTRALISED, list_notes, methods_table
+from silofl_desk.studies.comparison import list_notes, list_trained_rows, methods_table
 from silofl_desk.studies.comparison_figures import comparison_images, curves_image
 from silofl_desk.studies.conditions import list_differences, rows_by_name, settings_table
 from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses
@@ -113,11 +113,6 @@ def make_comparison_page(rows: RowRuns, folder: Path, more: Sequence[str] = ()) 
 def print_comparison(rows: RowRuns, console: Console, more: Sequence[str] = ()) -> None:
     """Print what joining gave, then the table with its notes."""
     print_blocks([*joining_blocks(list_trained_rows(rows)), *number_blocks(rows, more)], console)
-
-
-def list_trained_rows(rows: RowRuns) -> RowRuns:
-    """Return the rows with runs of hospitals that keep their data."""
-    return {name: runs for name, runs in rows.items() if runs and name != CENTRALISED}
 
 
 def joining_blocks(rows: RowRuns) -> list[Block]:

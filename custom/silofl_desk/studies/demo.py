@@ -21,7 +21,7 @@ from silofl_desk.phantoms.phantoms import SITES, UNLIKE_SIZES, UNSEEN_SITE, make
 from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.studies.compared_runs import ComparedRun
 from silofl_desk.studies.comparison_page import print_comparison, write_rows
-from silofl_desk.studies.hospitals import conclude, cost_table, hospital_table
+from silofl_desk.studies.hospitals import conclude, hospital_table
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import announce
 from silofl_desk.studies.side_by_side import LOGS, run_side_by_side
@@ -115,7 +115,6 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     for said, table in (
         ([elsewhere, *conclude_sizes(runs, count_training_patients(data))], None),
         (at_home, hospital_table(rows)),
-        (["What it costs, two runs at a time:"], cost_table(rows)),
     ):
         console.print()
         _print_wrapped(said, console)

@@ -83,20 +83,6 @@ def list_losses(rows: RowRuns) -> list[str]:
     ]
 
 
-def cost_table(rows: RowRuns) -> TextTable:
-    """Return one row a run: its minutes of training, and what travelled to and from a hospital on average."""
-    lines = []
-    for name, run in ((name, run) for name, runs in rows.items() for run in runs):
-        minutes = sum(record.seconds or 0.0 for record in run.ledger) / 60
-        bytes_to, bytes_from = (
-            sum(sum(getattr(record, way).values()) for record in run.ledger) / max(1, len(run.results.sites)) / 2**20
-            for way in ("bytes_to", "bytes_from")
-        )
-        lines.append((name, str(len(run.ledger)), f"{minutes:.1f}", f"{bytes_to:.1f}", f"{bytes_from:.1f}"))
-    columns = ("method", "rounds", "minutes in rounds", "MiB to a hospital", "MiB from it")
-    return TextTable(columns, tuple(lines))
-
-
 def conclude(rows: RowRuns) -> list[str]:
     """Say which model is best where none trained, what each hospital gains, and what the federated models are worth.
 

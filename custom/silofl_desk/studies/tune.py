@@ -8,7 +8,8 @@ trained with further seeds, whose spread says whether the lead is more than chan
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,9 +83,12 @@ def run(options: argparse.Namespace) -> int:
     normalizations = list_normalizations(study, options.job, changes, next(iter(data.values())).image_shape)
     rates = ", ".join(f"{rate:g}" for rate in rates_around(own.rate))
     print_lines([f"{RATE} {rates}, with {NORMALIZATION} {', '.join(normalizations)}"], console)
-    trials = _Trials(options.job, options.out, wanted, changes, study.seed, options.processes, console)
+    seeds = tuple((study.seed + number) % 2**32 for number in range(NUM_SEEDS))
+    asked = ComparisonPlan((options.job,), seeds=seeds, pretrained=wanted.pretrained)
+    # No site compares with a model of its own, which takes as long again.
+    pattern = ComparedRun(str(own), 0, options.out, options.job, wanted, {**changes, "guard": False})
     try:
-        scores = search(own, normalizations, trials.measure)
+        scores = search(own, normalizations, partial(_measure, asked, pattern, options.processes, console))
     except KeyboardInterrupt:
         console.print("to go on with the search, give the same command again")
         return ExitCode.INTERRUPTED
@@ -159,46 +163,33 @@ def list_normalizations(
     return [*dict.fromkeys(names)]
 
 
-@dataclass(frozen=True)
-class _Trials:
-    """The runs of a search.
+def _measure(
+    asked: ComparisonPlan,
+    pattern: ComparedRun,
+    processes: int,
+    console: Console,
+    trials: Sequence[Trial],
+    num_seeds: int,
+) -> Scores:
+    """Carry out the runs of trials that are not finished; returns the validation of each trial's seeds.
 
-    Attributes:
-        job: The job's folder.
-        out: Folder of all runs, of which finished ones are used again.
-        wanted: Data, and how they are read.
-        changes: Changes to the job's study, by dotted key.
-        seed: Of the first run of each trial.
+    Args:
+        asked: Its seeds begin with the study's.
+        pattern: A run of the study's own values, in the search's folder.
         processes: Runs at a time.
-        console: Shows a line where a run ends.
     """
-
-    job: Path
-    out: Path
-    wanted: Simulation
-    changes: Mapping[str, object]
-    seed: int
-    processes: int
-    console: Console
-
-    def measure(self, trials: Sequence[Trial], num_seeds: int) -> Scores:
-        """Carry out the runs that are not finished; returns the validation of each trial's seeds."""
-        seeds = tuple((self.seed + number) % 2**32 for number in range(num_seeds))
-        asked = ComparisonPlan((self.job,), seeds=seeds, pretrained=self.wanted.pretrained)
-        planned: dict[Trial, list[ComparedRun]] = {}
-        for trial in trials:
-            # No site compares with a model of its own, which takes as long again.
-            changes = {**self.changes, **trial.changes, "guard": False}
-            pattern = ComparedRun(str(trial), 0, self.out, self.job, self.wanted, changes)
-            planned[trial] = make_seeded_runs(asked, self.out, pattern)
-        runs = [run for several in planned.values() for run in several]
-        failures = run_side_by_side(runs, self.out, self.processes, self.console)
-        print_lines([f"{path.name} has no score: {reason}" for path, reason in failures.items()], self.console)
-        scores = {}
-        for trial, several in planned.items():
-            results = [read_results(run.path) for run in several]
-            scores[trial] = [one.validation_mean for one in results if one and one.validation_mean is not None]
-        return scores
+    planned: dict[Trial, list[ComparedRun]] = {}
+    for trial in trials:
+        run = replace(pattern, name=str(trial), changes={**pattern.changes, **trial.changes})
+        planned[trial] = make_seeded_runs(replace(asked, seeds=asked.seeds[:num_seeds]), pattern.path, run)
+    runs = [run for several in planned.values() for run in several]
+    failures = run_side_by_side(runs, pattern.path, processes, console)
+    print_lines([f"{path.name} has no score: {reason}" for path, reason in failures.items()], console)
+    scores = {}
+    for trial, several in planned.items():
+        results = [read_results(run.path) for run in several]
+        scores[trial] = [one.validation_mean for one in results if one and one.validation_mean is not None]
+    return scores
 
 
 def _show_search(own: Trial, scores: Scores, console: Console) -> None:
