@@ -9,7 +9,7 @@ from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
 from silofl_desk.studies.joined_examples import join_examples
-from silofl_desk.studies.pooled_folder import group_by_site, pool_manifests, pool_sites
+from silofl_desk.studies.pooled_folder import pool_manifests, pool_sites
 
 from .conftest import SiteFolder
 
@@ -54,28 +54,18 @@ def test_a_pool_keeps_the_findings_of_each_patient(pool, sites):
     assert found == {"training": [[], [0]] * 2, "validation": [[0, 2]] * 2, "test": [[1, 2]] * 2}
 
 
-def test_a_pools_arrays_are_the_sites_arrays(tmp_path, pool, sites, study):
-    pooled = load_site_data(pool(), study(), tmp_path / "cache", has_progress=False)
-    own = [load_site_data(one.folder, study(), tmp_path / "cache", has_progress=False) for one in sites.values()]
-    np.testing.assert_array_equal(pooled.training.images, np.concatenate([one.training.images for one in own]))
-    np.testing.assert_array_equal(pooled.test.targets, np.concatenate([one.test.targets for one in own]))
-
-
-def test_files_are_linked_and_brought_again(pool, sites):
+def test_files_are_linked_and_brought_again_and_all_of_a_dicom_series(pool, sites):
     source = sites["north"].folder / "a.png"
-    assert os.path.samefile(pool() / "north" / "a.png", source)
-    source.unlink()
-    sites["north"].picture("a.png", np.zeros((8, 8), np.uint8))
-    assert (pool() / "north" / "a.png").read_bytes() == source.read_bytes()
-
-
-def test_every_file_of_a_dicom_series_is_brought(tmp_path, pool, sites):
     series = sites["north"].folder / "series"
     series.mkdir()
     for number in range(2):
         (series / f"{number}.dcm").write_bytes(bytes([number]))
     sites["north"].content["test"].append({"image": "series", "label": "d-mask.png", "patient": "d"})
     sites["north"].write()
+    assert os.path.samefile(pool() / "north" / "a.png", source)
+    source.unlink()
+    sites["north"].picture("a.png", np.zeros((8, 8), np.uint8))
+    assert (pool() / "north" / "a.png").read_bytes() == source.read_bytes()
     assert {path.name for path in (pool() / "north" / "series").iterdir()} == {"0.dcm", "1.dcm"}
 
 
@@ -124,17 +114,9 @@ def test_sites_that_do_not_go_together_are_not_pooled(pool, sites, changes, sent
     sites["south"].write(**changes)
     with pytest.raises(DataError, match=sentence):
         pool()
-
-
-@pytest.mark.parametrize("unknown", ["north", "south"])
-def test_the_pool_with_a_site_that_does_not_know_its_patients_is_unknown(pool, sites, unknown):
-    sites[unknown].write(split_unit="unknown")
+    # A pool of which one site does not know its patients is unknown.
+    sites["south"].write(split_unit="unknown", labels={"1": "nucleus"})
     assert json.loads((pool() / "dataset.json").read_text())["split_unit"] == "unknown"
-
-
-def test_a_pools_values_go_back_to_their_sites():
-    values = {"north/a": 0.5, "south/series/b": 0.75, "north/c": 1.0}
-    assert group_by_site(values) == {"north": [0.5, 1.0], "south": [0.75]}
 
 
 def test_a_pool_says_which_labels_its_sites_annotate(empty_site, study):
