@@ -1,14 +1,10 @@
-import json
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
-from silofl.data.site_data import load_site_data
-from silofl_desk.studies.joined_examples import join_examples
 from silofl_desk.studies.pooled_folder import pool_manifests, pool_sites
 
 from .conftest import SiteFolder
@@ -42,18 +38,6 @@ def test_a_pool_holds_all_records_of_all_sites_part_by_part_under_their_sites_na
     assert manifest.validation[1].image == "south/c.png" and manifest.validation[1].label == "south/c-mask.png"
 
 
-def test_a_pool_keeps_the_findings_of_each_patient(pool, sites):
-    labels = {0: "effusion", 1: "nodule", 2: "device"}
-    for folder in sites.values():
-        records = [record for part in ("training", "validation", "test") for record in folder.content[part]]
-        for record, found in zip(records, ([], [0], [0, 2], [1, 2]), strict=True):
-            record["label"] = found
-        folder.write(task="multilabel", labels={str(number): name for number, name in labels.items()})
-    content = json.loads((pool(task="multilabel", labels=labels) / "dataset.json").read_text())
-    found = {part: [record["label"] for record in content[part]] for part in ("training", "validation", "test")}
-    assert found == {"training": [[], [0]] * 2, "validation": [[0, 2]] * 2, "test": [[1, 2]] * 2}
-
-
 def test_files_are_linked_and_brought_again_and_all_of_a_dicom_series(pool, sites):
     source = sites["north"].folder / "a.png"
     series = sites["north"].folder / "series"
@@ -81,28 +65,6 @@ def test_indices_classes_and_recordings_stay_as_they_are(empty_site, study):
     assert record == wanted | {"recording": "4"}
 
 
-def contrasts_of(folder, study, names, images):
-    """Return the manifest of a site whose cases have these images for these contrasts."""
-    site = SiteFolder(folder)
-    for part in ("training", "test"):
-        for name in [*filter(None, images), "m.png"]:
-            site.mask(f"{part}-{name}")
-        files = [name and f"{part}-{name}" for name in images]
-        site.content[part] = [{"image": files, "label": f"{part}-m.png", "patient": part}]
-    return read_manifest(site.write(channel_names=names), study(channels=3, channel_names=["T1", "T2", "FLAIR"]))
-
-
-@pytest.mark.parametrize("images", [["a.png", None], ["both.png"]])
-def test_sites_are_pooled_where_all_name_the_same_contrasts(tmp_path, study, images):
-    north = contrasts_of(tmp_path / "north", study, ["T1", "T2"], images)
-    same = contrasts_of(tmp_path / "same", study, ["T1", "T2"], images)
-    content = pool_manifests({"north": north, "same": same})
-    assert content["channel_names"] == ["T1", "T2"] and len(content["test"]) == 2
-    other = contrasts_of(tmp_path / "other", study, ["FLAIR", "T1"], ["f.png", "a.png"])
-    with pytest.raises(DataError, match="site 'other' must have the channel_names of site 'north', .'T1', 'T2'."):
-        pool_manifests({"north": north, "other": other})
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -114,26 +76,3 @@ def test_sites_that_do_not_go_together_are_not_pooled(pool, sites, changes, sent
     sites["south"].write(**changes)
     with pytest.raises(DataError, match=sentence):
         pool()
-    # A pool of which one site does not know its patients is unknown.
-    sites["south"].write(split_unit="unknown", labels={"1": "nucleus"})
-    assert json.loads((pool() / "dataset.json").read_text())["split_unit"] == "unknown"
-
-
-def test_a_pool_says_which_labels_its_sites_annotate(empty_site, study):
-    empty_site.content |= {"labels": {"1": "organ", "2": "lesion"}, "labels_annotated": [1]}
-    for part, name in (("training", "a"), ("test", "b")):
-        empty_site.add(part, name)
-    settings = study(labels={1: "organ", 2: "lesion"})
-    manifest = read_manifest(empty_site.write(), settings)
-    assert pool_manifests({"north": manifest})["labels_annotated"] == [1]
-    del empty_site.content["labels_annotated"]
-    with pytest.raises(DataError, match="site 'south' must have the labels_annotated of site 'north', .1,.,"):
-        pool_manifests({"north": manifest, "south": read_manifest(empty_site.write(), settings)})
-
-
-def test_sites_that_annotate_different_labels_are_not_taken_as_one(site, study, tmp_path):
-    site.write(labels={"1": "organ", "2": "lesion"})
-    part = load_site_data(site.folder, study(labels={1: "organ", 2: "lesion"}), tmp_path / "cache").test
-    assert join_examples({"north": part, "south": part}).annotated is None
-    with pytest.raises(DataError, match="sites must have the same labels_annotated to be taken as one"):
-        join_examples({"north": part, "south": replace(part, annotated=(1,))})
