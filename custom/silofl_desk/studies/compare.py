@@ -172,7 +172,7 @@ def _write_table(rows: RowRuns, more: Sequence[str], runs: Sequence[ComparedRun]
     console.print()
     print_comparison(rows, console, more)
     joining, differences = hospital_table(trained), list_differences(trained)
-    text = markdown_table(joining, [NOTE], [*list_losses(trained), *conclude(trained)]) if joining else ""
+    text = markdown_table(joining, [NOTE], [*list_losses(trained), *conclude(trained)]) + "\n" if joining else ""
     write_text(out / "table.md", text + markdown_table(methods_table(rows), notes, differences))
     statuses = {run.path: run.results.status for of_row in rows.values() for run in of_row}
     values = {

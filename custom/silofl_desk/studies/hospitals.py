@@ -96,9 +96,9 @@ def conclude(rows: RowRuns) -> list[str]:
     chosen = {name: runs for name, runs in chosen.items() if name not in guessing}
     if not chosen:
         return said
-    starts = _describe_starts(chosen)
-    kept = _conclude_kept(chosen) + ("" if starts else f" {ONE_START[0].upper()}{ONE_START[1:]}.")
-    return [*conclude_unseen(group_unseen(chosen)), *starts, kept, _conclude_federated(chosen), *said]
+    # With several starts the verdicts of single ones mislead.
+    joining = _describe_starts(chosen) or [_conclude_kept(chosen)]
+    return [*conclude_unseen(group_unseen(chosen)), *joining, _conclude_federated(chosen), *said]
 
 
 def _describe_starts(rows: RowRuns) -> list[str]:
@@ -150,10 +150,10 @@ def _conclude_kept(rows: RowRuns) -> str:
     listed = ", ".join(f"{name} {found.count(BETTER)} of {len(found)}" for name, found in verdicts.items())
     losing = "".join(f", and {text}" for text in count_verdicts(one for one in counted if one == WORSE))
     compared = _name_compared(next(iter(rows.values()))[0])
-    several = "run" if any(len(runs) > 1 for runs in rows.values()) else "method"
     return (
-        f"In {counted.count(BETTER)} of {len(counted)} pairs of hospital and {several}, the model that the hospital "
-        f"keeps is better for its test patients than its own model{compared} (2.5 % level; {listed}){losing}."
+        f"In {counted.count(BETTER)} of {len(counted)} pairs of hospital and run, the model that the hospital "
+        f"keeps is better for its test patients than its own model{compared} (2.5 % level; {listed}){losing}. "
+        f"{ONE_START[0].upper()}{ONE_START[1:]}."
     )
 
 
