@@ -6,8 +6,6 @@ import pytest
 from rich.console import Console
 
 from silofl.base.files import read_json
-from silofl.base.schema import dump_record
-from silofl.federation.ledger import Round
 from silofl_desk.studies import simulate, tune
 from silofl_desk.studies.simulation import changed_study
 from silofl_desk.studies.tune import Trial, choose, find_best, list_normalizations, rates_around, rates_beyond, search
@@ -119,10 +117,6 @@ def tuned(silofl, training, monkeypatch):
                 score = {"value": value, "num_cases": 1, "num_excluded": 0}
                 training.results = {"validation": {site: score for site in ("north", "south")}}
                 simulate.start_simulation(run.job, run.path, run.wanted, run.changes, Console(quiet=True))
-                rising = [
-                    dump_record(Round(n, validation={"north": {**score, "value": value * n / 20}})) for n in (1, 2)
-                ]
-                (run.path / "ledger.json").write_text(json.dumps(rising))
             return failures
 
         monkeypatch.setattr(tune, "run_side_by_side", carry_out)

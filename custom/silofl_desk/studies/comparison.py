@@ -101,12 +101,12 @@ class Value(NamedTuple):
 def pivot(values: Iterable[Value]) -> Cells:
     """Return row -> column -> the known values, in the order in which they come."""
     listed = list(values)
-    columns = dict.fromkeys(one.column for one in listed)
+    columns = dict.fromkeys(item.column for item in listed)
     table: dict[str, dict[str, list[float]]] = {}
-    for one in listed:
-        cells = table.setdefault(one.row, {column: [] for column in columns})
-        if one.value is not None:
-            cells[one.column].append(one.value)
+    for item in listed:
+        cells = table.setdefault(item.row, {column: [] for column in columns})
+        if item.value is not None:
+            cells[item.column].append(item.value)
     return table
 
 
@@ -138,13 +138,13 @@ def _format_seeds(column: str, values: SeedValues) -> str:
 def list_values(rows: RowRuns) -> list[Value]:
     """Return the values of all runs: of each model at each site, and its averages over the sites."""
     sites = compared_sites(rows)
-    found = []
+    values = []
     for method, runs in rows.items():
         measured = [_measure_models(run, sites) for run in runs] or [{"": dict.fromkeys(sites)}]
         for model in dict.fromkeys(chain(*measured)):
             for of_run in measured:
-                found += [Value(method, column, value, model) for column, value in of_run.get(model, {}).items()]
-    return found
+                values += [Value(method, column, value, model) for column, value in of_run.get(model, {}).items()]
+    return values
 
 
 def compared_sites(rows: RowRuns) -> list[str]:
@@ -177,10 +177,10 @@ def _fill_columns(
     results: Results, sites: Sequence[str], values: Values, pooled: float | None
 ) -> dict[str, float | None]:
     """Return the value of each site and both means, which count only where every site has a value."""
-    found = {site: values.get(site) for site in sites}
-    if not found or None in found.values():
-        return {**found, CLIENT_AVERAGE: None, POOLED: None}
-    return {**found, CLIENT_AVERAGE: results.mean_of_sites(found.values()), POOLED: pooled}
+    columns = {site: values.get(site) for site in sites}
+    if not columns or None in columns.values():
+        return {**columns, CLIENT_AVERAGE: None, POOLED: None}
+    return {**columns, CLIENT_AVERAGE: results.mean_of_sites(columns.values()), POOLED: pooled}
 
 
 def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str, float]:
@@ -188,16 +188,19 @@ def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str
 
     An average needs a test at every site, and a value; that of the AUROC is over the sites that have one.
     """
-    tests, found = results.tests, {}
+    tests = results.tests
     tested = [tests[site].also for site in sites if site in tests and tests[site].also]
-    for key in METRIC_NAMES if len(tested) == len(sites) else ():
-        known = [also[key] for also in tested if also.get(key) is not None]
+    averages: dict[str, float] = {}
+    if len(tested) < len(sites):
+        return averages
+    for key in METRIC_NAMES:
+        values = [also[key] for also in tested if also.get(key) is not None]
         # A site whose test cases are all of one class has no AUROC, however well it does.
-        if key == results.metric or (key != "auroc" and len(known) < len(sites)):
+        if key == results.metric or (key != "auroc" and len(values) < len(sites)):
             continue
-        if (mean := results.mean_of_sites(known, key)) is not None:
-            found[key] = mean
-    return found
+        if (mean := results.mean_of_sites(values, key)) is not None:
+            averages[key] = mean
+    return averages
 
 
 def are_comparable(runs: Sequence[RunRecords]) -> bool:
@@ -219,12 +222,12 @@ def is_clearly_above(values: SeedValues, others: SeedValues) -> bool:
 
 def find_best(column: Mapping[str, SeedValues]) -> str | None:
     """Return the row that leads every other with several seeds; None where none does, or it is alone."""
-    known = {row: values for row, values in column.items() if len(values) > 1}
-    if len(known) < 2:
+    compared = {row: values for row, values in column.items() if len(values) > 1}
+    if len(compared) < 2:
         return None
-    highest = max(known, key=lambda row: np.mean(known[row]))
-    others = [values for row, values in known.items() if row != highest]
-    return highest if all(is_clearly_above(known[highest], values) for values in others) else None
+    highest = max(compared, key=lambda row: np.mean(compared[row]))
+    leads = all(is_clearly_above(compared[highest], values) for row, values in compared.items() if row != highest)
+    return highest if leads else None
 
 
 def methods_table(rows: RowRuns) -> TextTable:
@@ -241,10 +244,10 @@ def _find_leaders(rows: RowRuns, values: Sequence[Value]) -> dict[str, str]:
     if not _are_alike(rows):
         return {}
     num_seeds, guessing = max(map(len, rows.values()), default=0), list_guessing(rows)
-    cells = pivot(one for one in values if one.method != CENTRALISED)
-    methods = {one.row: one.method for one in values}
+    cells = pivot(item for item in values if item.method != CENTRALISED)
+    methods = {item.row: item.method for item in values}
     leaders = {}
-    for column in dict.fromkeys(one.column for one in values):
+    for column in dict.fromkeys(item.column for item in values):
         best = find_best({row: of_row[column] for row, of_row in cells.items() if len(of_row[column]) == num_seeds})
         if best and methods[best] not in guessing and column not in DRIFT.values():
             leaders[column] = best
@@ -262,10 +265,11 @@ def _are_alike(rows: RowRuns) -> bool:
 
 def methods_values(rows: RowRuns) -> list[dict[str, Any]]:
     """Return the table's rows as plain values for programs."""
-    sites, found = compared_sites(rows), []
+    sites = compared_sites(rows)
+    lines = []
     for name, cells in pivot(list_values(rows)).items():
         numbers = {column: _seed_numbers(values) for column, values in cells.items()}
-        found.append(
+        lines.append(
             {
                 "name": name,
                 "sites": {site: numbers.pop(site) for site in sites},
@@ -274,7 +278,7 @@ def methods_values(rows: RowRuns) -> list[dict[str, Any]]:
                 "also": numbers,
             }
         )
-    return found
+    return lines
 
 
 def _seed_numbers(values: SeedValues) -> dict[str, Any]:
@@ -295,7 +299,7 @@ def list_notes(rows: RowRuns) -> list[str]:
         return []
     trained = {name: of_row for name, of_row in results.items() if name != CENTRALISED}
     seeds = sorted({run.seed for run in runs if run.seed is not None})
-    columns = {one.column for one in list_values(rows)}
+    columns = {item.column for item in list_values(rows)}
 
     def rows_where(holds: Callable[[Results], bool], among: Mapping[str, Sequence[Results]] = results) -> str:
         return ", ".join(name for name, of_row in among.items() if any(map(holds, of_row)))
