@@ -87,18 +87,6 @@ def test_rows_begin_with_the_pretrained_model_or_where_given_the_weights(
     }
 
 
-@pytest.mark.parametrize("is_variant", [True, False], ids=["a row's", "the job's"])
-def test_weights_for_all_rows_do_not_replace_those_of_a_row(windows, write_windows_job, tmp_path, is_variant):
-    job, file = write_windows_job("adafed_activity", {"name": "fedavg"}), tmp_path / "f.pt"
-    torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
-    own = {"model.weights": "own.pt", "model.weights_sha256": "0" * 64}
-    changes = {"variants": {"slow": own}} if is_variant else {"changes": own}
-    asked = ComparisonPlan((job,), seeds=(0,), data=str(windows), weights=str(file), **changes)
-    name = "slow" if is_variant else job.name
-    with pytest.raises(ConfigError, match=f"--weights must not go with {name}, whose study names weights of its own"):
-        plan_runs(asked, tmp_path / "out")
-
-
 def test_a_method_that_keeps_batchnorm_at_home_gets_it_in_a_study_with_another_normalisation(phantoms, tmp_path):
     """As found: ``--methods fedbn`` of a study with GroupNorm trained FedAvg once more."""
     at_home, others = ("fedbn", "harmofl", "f-adafed"), ("local", "fedper", "harmofl:paper")

@@ -179,13 +179,7 @@ def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> 
         if asked.has_equal_rounds:
             run = replace(run, changes=changes | _equal_rounds(run))
         # Given to all rows together: those that need none would refuse it, and no row starts from two files.
-        study = _settle_run(run)[0]
-        is_needed = study.recipe.needs_pretrained
-        if asked.weights and study.model.weights and not is_needed:
-            raise ConfigError(
-                f"--weights must not go with {run.name}, whose study names weights of its own, {study.model.weights}, "
-                "which they would replace; leave --weights out, or that row"
-            )
+        is_needed = _settle_run(run)[0].recipe.needs_pretrained
         files = {"pretrained": asked.pretrained} if is_needed else {"weights": asked.weights}
         runs.append(replace(run, wanted=replace(run.wanted, **files)))
     for run in runs:
