@@ -3,7 +3,7 @@ from pathlib import Path
 
 from silofl.core.gain import WORSE
 from silofl_desk.report.run_records import RunRecords
-from silofl_desk.studies.hospitals import conclude, hospital_table, list_losses
+from silofl_desk.studies.hospitals import conclude, hospital_table, list_losses, unseen_tables
 from tests.report.conftest import joined
 
 
@@ -90,6 +90,9 @@ def test_own_models_and_the_mean_of_their_answers_stand_before_the_federated_one
         "At coast, which took no part in the training: the others' own models 0.125 to 0.375, the mean of their "
         "answers 0.250 to 0.500, federated models 0.500 (fedavg) to 0.750 (fedsm)."
     )
+    (table,) = unseen_tables(rows)
+    assert table.columns == ("dice at coast", "own: north", "own: south", "own: mean", "federated")
+    assert table.rows == (("fedavg", "0.125", "-", "0.250", "0.500"), ("fedsm", "0.375", "-", "0.500", "0.750"))
     # Hospitals that took no part are told apart.
     (run,) = rows["fedsm"]
     rows["fedsm"] = [replace(run, unseen=replace(run.unseen, site="hills"))]

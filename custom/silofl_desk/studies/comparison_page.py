@@ -15,7 +15,7 @@ from silofl_desk.report.run_records import RowRuns, RunRecords, list_result_rows
 from silofl_desk.studies.comparison import list_notes, list_trained_rows, methods_table
 from silofl_desk.studies.comparison_figures import comparison_images, curves_image
 from silofl_desk.studies.conditions import list_differences, rows_by_name, settings_table
-from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses
+from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses, unseen_tables
 from silofl_hospital.report.page import (
     REPORT,
     Banner,
@@ -121,7 +121,8 @@ def joining_blocks(rows: RowRuns) -> list[Block]:
     if table is None:
         return []
     banner = [Banner("bad", "BAD", NOT_BETTER, losses)] if losses else []
-    return [*banner, *(Text(sentence) for sentence in conclude(rows)), Table(table), Text(NOTE, "note")]
+    unseen = [Table(one) for one in unseen_tables(rows)]
+    return [*banner, *(Text(sentence) for sentence in conclude(rows)), *unseen, Table(table), Text(NOTE, "note")]
 
 
 def number_blocks(rows: RowRuns, more: Sequence[str] = ()) -> list[Block]:

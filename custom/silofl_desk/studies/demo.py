@@ -21,7 +21,7 @@ from silofl_desk.phantoms.phantoms import SITES, UNLIKE_SIZES, UNSEEN_SITE, make
 from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.studies.compared_runs import ComparedRun
 from silofl_desk.studies.comparison_page import print_comparison, write_rows
-from silofl_desk.studies.hospitals import conclude, hospital_table
+from silofl_desk.studies.hospitals import conclude, hospital_table, unseen_tables
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import announce
 from silofl_desk.studies.side_by_side import LOGS, run_side_by_side
@@ -112,13 +112,13 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
         report = write_rows(rows, out / "report.html")
     code = _predict_unseen(out, data, console, log)
     elsewhere, *at_home = conclude(rows)
-    for said, table in (
-        ([elsewhere, *conclude_sizes(runs, count_training_patients(data))], None),
-        (at_home, hospital_table(rows)),
+    for said, tables in (
+        ([elsewhere, *conclude_sizes(runs, count_training_patients(data))], unseen_tables(rows)),
+        (at_home, [hospital_table(rows)]),
     ):
         console.print()
         _print_wrapped(said, console)
-        if table is not None:
+        for table in filter(None, tables):
             print_table(table, console)
     minutes = (time.monotonic() - started) / 60
     console.print(f"\nAfter {minutes:.1f} minutes: pictures are in {report}, details in {out / LOGS}")

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from silofl.core.gain import BETTER, UNFINISHED, WORSE, Effect, MeanEffect
+from silofl.inference.choice import ENSEMBLE
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl_desk.report.left_out_site import conclude_unseen, group_unseen
 from silofl_desk.report.result_pictures import average_models, list_verdicts, rows_with_choices
@@ -11,7 +12,7 @@ from silofl_desk.report.result_tables import case_metric, mean_and_deviation
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import describe_problems
 from silofl_desk.report.verdict_words import ONE_START, count_verdicts, shorten_verdict
-from silofl_desk.studies.comparison import GUESSING, SMALLEST, list_guessing
+from silofl_desk.studies.comparison import GUESSING, SMALLEST, Value, list_guessing, make_values_table, pivot
 from silofl_desk.studies.conditions import has_other_data
 from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measure_starts
 from silofl_hospital.report.tables import TextTable, format_number
@@ -81,6 +82,21 @@ def list_losses(rows: RowRuns) -> list[str]:
         for tone, sentence in describe_problems(run.results)
         if tone == "bad" and run.results.is_finished
     ]
+
+
+def unseen_tables(rows: RowRuns) -> list[TextTable]:
+    """Return one table a hospital that took no part: the others' own models there, their mean, and each method's."""
+    tables = []
+    for (site, metric), tests in group_unseen(rows).items():
+        values = []
+        for name, several in tests.items():
+            for test in several:
+                own = test.own or {}
+                values += [Value(name, f"own: {owner}", own[owner]) for owner in own if owner != ENSEMBLE]
+                values += [Value(name, "own: mean", own.get(ENSEMBLE)), Value(name, "federated", test.value)]
+        if any(test.own for several in tests.values() for test in several):
+            tables.append(make_values_table(pivot(values), f"{metric} at {site}"))
+    return tables
 
 
 def conclude(rows: RowRuns) -> list[str]:
