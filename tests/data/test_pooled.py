@@ -1,15 +1,11 @@
-import json
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
-from silofl.data.site_data import load_site_data
-from silofl_desk.studies.joined_examples import join_examples
-from silofl_desk.studies.pooled_folder import group_by_site, pool_manifests, pool_sites
+from silofl_desk.studies.pooled_folder import pool_manifests, pool_sites
 
 from .conftest import SiteFolder
 
@@ -42,40 +38,18 @@ def test_a_pool_holds_all_records_of_all_sites_part_by_part_under_their_sites_na
     assert manifest.validation[1].image == "south/c.png" and manifest.validation[1].label == "south/c-mask.png"
 
 
-def test_a_pool_keeps_the_findings_of_each_patient(pool, sites):
-    labels = {0: "effusion", 1: "nodule", 2: "device"}
-    for folder in sites.values():
-        records = [record for part in ("training", "validation", "test") for record in folder.content[part]]
-        for record, found in zip(records, ([], [0], [0, 2], [1, 2]), strict=True):
-            record["label"] = found
-        folder.write(task="multilabel", labels={str(number): name for number, name in labels.items()})
-    content = json.loads((pool(task="multilabel", labels=labels) / "dataset.json").read_text())
-    found = {part: [record["label"] for record in content[part]] for part in ("training", "validation", "test")}
-    assert found == {"training": [[], [0]] * 2, "validation": [[0, 2]] * 2, "test": [[1, 2]] * 2}
-
-
-def test_a_pools_arrays_are_the_sites_arrays(tmp_path, pool, sites, study):
-    pooled = load_site_data(pool(), study(), tmp_path / "cache", has_progress=False)
-    own = [load_site_data(one.folder, study(), tmp_path / "cache", has_progress=False) for one in sites.values()]
-    np.testing.assert_array_equal(pooled.training.images, np.concatenate([one.training.images for one in own]))
-    np.testing.assert_array_equal(pooled.test.targets, np.concatenate([one.test.targets for one in own]))
-
-
-def test_files_are_linked_and_one_that_changed_is_brought_again(pool, sites):
+def test_files_are_linked_and_brought_again_and_all_of_a_dicom_series(pool, sites):
     source = sites["north"].folder / "a.png"
-    assert os.path.samefile(pool() / "north" / "a.png", source)
-    source.unlink()
-    sites["north"].picture("a.png", np.zeros((8, 8), np.uint8))
-    assert (pool() / "north" / "a.png").read_bytes() == source.read_bytes()
-
-
-def test_every_file_of_a_dicom_series_is_brought(tmp_path, pool, sites):
     series = sites["north"].folder / "series"
     series.mkdir()
     for number in range(2):
         (series / f"{number}.dcm").write_bytes(bytes([number]))
     sites["north"].content["test"].append({"image": "series", "label": "d-mask.png", "patient": "d"})
     sites["north"].write()
+    assert os.path.samefile(pool() / "north" / "a.png", source)
+    source.unlink()
+    sites["north"].picture("a.png", np.zeros((8, 8), np.uint8))
+    assert (pool() / "north" / "a.png").read_bytes() == source.read_bytes()
     assert {path.name for path in (pool() / "north" / "series").iterdir()} == {"0.dcm", "1.dcm"}
 
 
@@ -91,75 +65,14 @@ def test_indices_classes_and_recordings_stay_as_they_are(empty_site, study):
     assert record == wanted | {"recording": "4"}
 
 
-def contrasts_of(folder, study, names, images):
-    """Return the manifest of a site whose cases have these images for these contrasts."""
-    site = SiteFolder(folder)
-    for part in ("training", "test"):
-        for name in [*filter(None, images), "m.png"]:
-            site.mask(f"{part}-{name}")
-        files = [name and f"{part}-{name}" for name in images]
-        site.content[part] = [{"image": files, "label": f"{part}-m.png", "patient": part}]
-    return read_manifest(site.write(channel_names=names), study(channels=3, channel_names=["T1", "T2", "FLAIR"]))
-
-
-@pytest.mark.parametrize("images", [["a.png", None], ["both.png"]])
-def test_sites_are_pooled_where_all_name_the_same_contrasts(tmp_path, study, images):
-    north = contrasts_of(tmp_path / "north", study, ["T1", "T2"], images)
-    same = contrasts_of(tmp_path / "same", study, ["T1", "T2"], images)
-    content = pool_manifests({"north": north, "same": same})
-    assert content["channel_names"] == ["T1", "T2"] and len(content["test"]) == 2
-    other = contrasts_of(tmp_path / "other", study, ["FLAIR", "T1"], ["f.png", "a.png"])
-    with pytest.raises(DataError, match="site 'other' must have the channel_names of site 'north', .'T1', 'T2'."):
-        pool_manifests({"north": north, "other": other})
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"split_unit": "slices"}, "site 'south' must have the split_unit of site 'north', 'patient'.*'slices'"),
         ({"labels": {"1": "cell"}}, "site 'south': dataset.json must have labels {'1': 'nucleus'} as the study"),
-        (None, "must hold the pool of north, south as they are now"),
     ],
 )
-def test_sites_that_do_not_go_together_and_other_data_are_not_pooled(tmp_path, pool, sites, changes, sentence):
-    kept = tmp_path / "out" / "pooled" / "dataset.json"
-    if changes is None:
-        before = (pool() / "dataset.json").read_text()
-        sites["north"].add("training", "new")
-        sites["north"].write()
-    else:
-        sites["south"].write(**changes)
+def test_sites_that_do_not_go_together_are_not_pooled(pool, sites, changes, sentence):
+    sites["south"].write(**changes)
     with pytest.raises(DataError, match=sentence):
         pool()
-    assert changes or kept.read_text() == before
-
-
-@pytest.mark.parametrize("unknown", ["north", "south"])
-def test_the_pool_with_a_site_that_does_not_know_its_patients_is_unknown(pool, sites, unknown):
-    sites[unknown].write(split_unit="unknown")
-    assert json.loads((pool() / "dataset.json").read_text())["split_unit"] == "unknown"
-
-
-def test_a_pools_values_go_back_to_their_sites():
-    values = {"north/a": 0.5, "south/series/b": 0.75, "north/c": 1.0}
-    assert group_by_site(values) == {"north": [0.5, 1.0], "south": [0.75]}
-
-
-def test_a_pool_says_which_labels_its_sites_annotate(empty_site, study):
-    empty_site.content |= {"labels": {"1": "organ", "2": "lesion"}, "labels_annotated": [1]}
-    for part, name in (("training", "a"), ("test", "b")):
-        empty_site.add(part, name)
-    settings = study(labels={1: "organ", 2: "lesion"})
-    manifest = read_manifest(empty_site.write(), settings)
-    assert pool_manifests({"north": manifest})["labels_annotated"] == [1]
-    del empty_site.content["labels_annotated"]
-    with pytest.raises(DataError, match="site 'south' must have the labels_annotated of site 'north', .1,.,"):
-        pool_manifests({"north": manifest, "south": read_manifest(empty_site.write(), settings)})
-
-
-def test_sites_that_annotate_different_labels_are_not_taken_as_one(site, study, tmp_path):
-    site.write(labels={"1": "organ", "2": "lesion"})
-    part = load_site_data(site.folder, study(labels={1: "organ", 2: "lesion"}), tmp_path / "cache").test
-    assert join_examples({"north": part, "south": part}).annotated is None
-    with pytest.raises(DataError, match="sites must have the same labels_annotated to be taken as one"):
-        join_examples({"north": part, "south": replace(part, annotated=(1,))})

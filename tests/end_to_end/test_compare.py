@@ -26,13 +26,13 @@ def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp
     assert rows["fedsm super"]["sites"]["north"]["values"] == [own["sites"]["north"]["value"]]
     assert rows["fedsm personal"]["sites"]["south"]["values"] == [own["sites"]["south"]["models"]["south"]]
     # all cases together are the same cases, whatever the site
-    assert table["rows"][-1]["pooled"]["mean"] == pytest.approx(pooled["pooled"])
+    assert table["rows"][-1]["pooled"]["mean"] == pytest.approx(pooled["pooled"], abs=5e-4)
     scores = next((tmp_path / "out" / "runs" / "centralised-seed4" / "sites" / "pooled").glob("*/scores.csv"))
     values = [float(row["value"]) for row in csv.DictReader(scores.open()) if row["case"].startswith("south/")]
     assert table["rows"][-1]["sites"]["south"]["mean"] == pytest.approx(sum(values) / len(values))
     assert "CENTRALISED" in done.stderr and "same person" not in done.stderr
     page = (tmp_path / "out" / "comparison.html").read_text()
-    assert "Mean over cases after round 1: 1: fedsm 0." in page and ", centralised 0." in page
+    assert "centralised (data pooled: simulation only)" in page
     again = silofl(*command, "--methods", "local")
     assert again.stdout.count("already finished") == 2 and "centralised" not in again.stdout
 

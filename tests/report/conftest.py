@@ -356,7 +356,7 @@ def unseen():
         evaluation = evaluate_plainly(value, num_cases, num_excluded)
         values = {"site": "coast", "digest": "d", "rule": "choice", "evaluation": evaluation}
         values |= {"models": {"global": 0.55, "north": 0.5, "ensemble": 0.575}, "choices": tests[1].choices}
-        values |= {"threshold": 0.9, "threshold_from": "tuned on validation data", "by_threshold": tuple(tests)}
+        values |= {"threshold": 0.9, "by_threshold": tuple(tests)}
         return UnseenTest(**values | changes)
 
     return build
@@ -365,7 +365,7 @@ def unseen():
 @pytest.fixture
 def unseen_plain(unseen):
     """Build the test of a super model without selector at a site of four cases that was left out."""
-    nothing = {"choices": None, "threshold": None, "threshold_from": None, "by_threshold": ()}
+    nothing = {"choices": None, "threshold": None, "by_threshold": ()}
     return lambda **changes: unseen(**{"rule": "only", "models": {"global": 0.6}, **nothing, **changes})
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from silofl.base.errors import AggregationError
 from silofl.base.schema import dump_record
-from silofl.cli import main
 from silofl.core.gain import WORSE
 from silofl.study import load_study
 from silofl_desk.studies.compared_runs import ComparisonPlan
@@ -19,110 +18,99 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
 
 @pytest.fixture
-def compare(tmp_path, phantoms, training, capsys):
+def compare(silofl, tmp_path, phantoms, training):
     """Run the command; returns exit code, output, and the table for programs where there is one."""
 
     def run(*options, seeds="0,1"):
-        arguments = ["compare", JOB, "--data", phantoms, "--out", tmp_path / "out", "--seeds", seeds, *options]
-        code = main([str(argument) for argument in arguments])
+        given = ["--data", phantoms, "--out", tmp_path / "out", "--seeds", seeds, *options]
+        code, out, error = silofl("compare", JOB, *given)
         path = tmp_path / "out" / "table.json"
-        return code, "".join(capsys.readouterr()), json.loads(path.read_text()) if path.is_file() else None
+        return code, out + error, json.loads(path.read_text()) if path.is_file() else None
 
     return run
 
 
-def test_every_job_and_method_runs_for_each_seed_and_stands_in_the_table(compare, training, tmp_path):
-    code, out, table = compare("--methods", "local")
+def test_every_job_and_method_runs_for_each_seed_and_the_table_opens_with_what_joining_gave(
+    compare, training, tmp_path
+):
+    lost, gained = joined(kept=0.6, verdict=WORSE, p_below=0.001), joined(kept=0.6, p_below=0.9)
+    training.results = {"joining": {"north": dump_record(lost), "south": dump_record(gained)}}
+    code, out, table = compare("--methods", "local,fedavg")
     assert code == 0
     # Local training leaves its models to the others, and stands where it was named.
     assert training.carried_out == [f"{name}-seed{seed}" for name in ("local", "fedavg_phantoms") for seed in (0, 1)]
-    assert [row["name"] for row in table["rows"]] == ["fedavg", "local"]
+    assert "fedavg: the row fedavg, which is what the first job does" in out
+    assert [row["name"] for row in table["rows"]] == ["fedavg", "local"] and table["seeds"] == [0, 1]
     # 0.5 with seed 0, 0.625 with seed 1
     assert table["rows"][0]["sites"]["north"]["values"] == [0.5, 0.625]
     assert {run["status"] for run in table["runs"]} == {"COMPLETE"}
-    assert "run 1 of 4: local, seed 0" in out and "so far" in out
+    assert out.index("local, seed 0:") < out.index("fedavg, seed 0:")
+    problem = "fedavg, seed 0: north: the model that it keeps scores 0.600, its own model 0.700"
+    assert out.index(f"BAD  {problem}") < out.index("client average")
     written = (tmp_path / "out" / "table.md").read_text()
-    # both are level everywhere: 0.5 and 0.625 have the mean 0.5625 and the deviation 0.125 / sqrt(2)
-    assert "| local | <ins>0.562 ± 0.088</ins> |" in written and "| winner | none: 2 level |" in written
-    assert [(row["sites_won"], row["sites_level"]) for row in table["rows"]] == [([], ["north", "south"])] * 2
+    assert written.startswith(f"- {problem}") and "| local | 0.562 ± 0.088 |" in written
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert page.index(problem) < page.index("<h2>Results</h2>")
+    # Finished runs are used again, but not of another study.
+    for *option, key in (("--rounds", "7", "rounds"), ("--set", "training.batch_size=3", "training.batch_size")):
+        code, out, _ = compare(*option)
+        assert code == 2 and f"must be a run of what is asked for, not one that differs in {key};" in out
+    code, out, table = compare(seeds="0,2")
+    assert (code, training.carried_out[4:], table["seeds"]) == (0, ["fedavg_phantoms-seed2"], [0, 2])
+    assert "already finished" in out
 
 
 def test_fedbn_beside_a_study_with_groupnorm_keeps_batchnorm_at_home(silofl, training, phantoms, tmp_path):
     assert silofl("new-study", phantoms, "study")[0] == 0
     asked = ("--data", phantoms, "--out", "out", "--seeds", "0", "--methods", "fedavg,fedbn")
-    code, out, error = silofl("compare", "study", *asked)
+    code, _, error = silofl("compare", "study", *asked)
     assert code == 0, error
-    assert "fedbn: with model.normalization batch, which is needed\n" in out
     jobs = {name: tmp_path / "out" / "runs" / f"{name}-seed0" / "job" for name in ("study", "fedbn")}
     assert training.carried_out == [f"{name}-seed0" for name in jobs]
     found = {name: load_study(study_file(job)).model.normalization for name, job in jobs.items()}
     assert found == {"study": "group", "fedbn": "batch"}
     # What the comparison itself sets describes the row, and is no difference to warn of.
     table = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert table["differences"] == [] and "Set for fedbn: model.normalization: batch." in table["notes"]
-    assert "NOT ALIKE" not in (tmp_path / "out" / "comparison.html").read_text()
+    assert table["differences"] == [] and "Normalization: group (fedavg); batch (fedbn)." in table["notes"]
+    # BatchNorm stays at home, so the run's copy of the job has the filter that makes sure of it.
     assert GUARD in study_file(jobs["fedbn"]).with_name("config_fed_client.json").read_text()
 
 
-def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
-    lost, gained = joined(kept=0.6, verdict=WORSE, p_below=0.001), joined(kept=0.6, p_below=0.9)
-    training.results = {"joining": {"north": dump_record(lost), "south": dump_record(gained)}}
-    _, out, _ = compare(seeds="0")
-    problem = "fedavg: north: the model that it keeps scores 0.600, its own model 0.700"
-    assert out.index(f"BAD  {problem}") < out.index("verdicts") < out.index("client average")
-    written = (tmp_path / "out" / "table.md").read_text()
-    assert written.startswith(f"- {problem}") and "| fedavg | 1 better, 1 worse |" in written
-    assert written.index("| 1 better, 1 worse |") < written.index("client average")
-    page = (tmp_path / "out" / "comparison.html").read_text()
-    assert page.index(problem) < page.index("All hospitals together") < page.index("<h2>Results</h2>")
-
-
-def test_finished_runs_are_used_again_but_not_of_another_study(compare, training):
-    compare(seeds="0")
-    for *option, key in (("--rounds", "7", "rounds"), ("--set", "training.batch_size=3", "training.batch_size")):
-        code, out, _ = compare(*option, seeds="0")
-        assert code == 2 and f"must be a run of what is asked for, not one that differs in {key};" in out
-    code, out, table = compare("--methods", "local", seeds="0,1")
-    assert code == 0 and training.carried_out[1:] == ["local-seed0", "local-seed1", "fedavg_phantoms-seed1"]
-    assert "already finished" in out and table["seeds"] == [0, 1]
-
-
-def test_images_of_data_that_cannot_be_written_to_are_decoded_elsewhere(compare, training, phantoms, tmp_path):
+def test_images_of_data_that_cannot_be_written_to_are_decoded_elsewhere_those_of_the_pool_too(
+    compare, training, phantoms, tmp_path
+):
     data, cache = tmp_path / "data", tmp_path / "cache"
     shutil.copytree(phantoms, data, ignore=shutil.ignore_patterns(".silofl-cache"))
     # As nothing keeps root from writing, a file is in the folder's place.
     (data / ".silofl-cache").write_text("")
     code, out, _ = compare("--data", data, seeds="0")
     assert code == 2 and "or name another folder with cache_dir in site.yaml, in a simulation with --cache" in out
-    assert compare("--data", data, "--pooled", "--cache", cache, seeds="0")[0] == 0
-    assert training.carried_out == ["fedavg_phantoms-seed0", "centralised-seed0"]
+    code, out, table = compare("--data", data, "--pooled", "--cache", cache, seeds="0")
+    assert (code, training.carried_out) == (0, ["fedavg_phantoms-seed0", "centralised-seed0"])
     # north, south and their pool
     assert len(list(cache.glob("*/index.json"))) == 3
+    assert "CENTRALISED: this pools the patients' data of all sites in one place" in out
+    row = table["rows"][-1]
+    assert row["name"] == "centralised (data pooled: simulation only)"
+    assert row["sites"] == {site: {"mean": 0.75, "std": None, "values": [0.75]} for site in ("north", "south")}
+    assert json.loads((tmp_path / "out" / "runs" / "centralised-seed0" / "run.json").read_text())["sites"] == ["pooled"]
 
 
-def test_an_unfinished_run_goes_on(compare, training):
-    training.status["fedavg_phantoms-seed0"] = "INTERRUPTED"
-    code, out, table = compare()
-    assert (code, table, training.carried_out) == (130, None, ["fedavg_phantoms-seed0"])
-    assert "give the same command again" in out
-    training.status.clear()
-    assert compare()[0] == 0
-    assert training.carried_out[1:] == ["fedavg_phantoms-seed0", "fedavg_phantoms-seed1"]
-
-
-def test_a_run_on_data_that_were_changed_since_is_refused_and_not_shown_as_of_today(
+def test_an_unfinished_run_goes_on_and_one_on_data_that_were_changed_since_is_refused(
     compare, training, phantoms, tmp_path
 ):
     data = shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
-    assert compare("--data", data, seeds="0")[0] == 0
+    training.status["fedavg_phantoms-seed0"] = "INTERRUPTED"
+    code, out, table = compare("--data", data)
+    assert (code, table, training.carried_out) == (130, None, ["fedavg_phantoms-seed0"])
+    assert "give the same command again" in out
+    training.status.clear()
+    assert compare("--data", data)[0] == 0
+    assert training.carried_out[1:] == ["fedavg_phantoms-seed0", "fedavg_phantoms-seed1"]
     image = data / "north" / json.loads((data / "north" / "dataset.json").read_text())["training"][0]["image"]
-    before = image.read_bytes()
-    image.write_bytes(before[:-1] + b"\1")
-    code, out, _ = compare("--data", data, seeds="0")
+    image.write_bytes(image.read_bytes()[:-1] + b"\1")
+    code, out, _ = compare("--data", data)
     assert code == 2 and "must be a run of what is asked for, not one that differs in data of north" in out
-    # Files that were only written anew are what they were.
-    image.write_bytes(before)
-    assert compare("--data", data, seeds="0")[0] == 0
 
 
 def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
@@ -139,28 +127,16 @@ def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
     assert table["rows"][2]["client_average"]["values"] == [0.5, 0.625]
 
 
-@pytest.mark.parametrize(("ending", "code"), [("KILLED", 1), (AggregationError("no"), 1), ("INCOMPLETE", 3)])
-def test_one_run_that_goes_wrong_decides_the_code_of_the_comparison(compare, training, ending, code):
-    training.status["fedavg_phantoms-seed0"] = ending
-    assert compare(seeds="0")[0] == code
-
-
-def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, tmp_path):
-    code, out, table = compare("--pooled", seeds="0")
-    assert code == 0
-    assert "CENTRALISED: this pools the patients' data of all sites in one place" in out
-    row = table["rows"][-1]
-    assert row["name"] == "centralised (data pooled: simulation only)"
-    assert row["needs_pooled_data"] and not row["is_federated"]
-    assert row["sites"] == {site: {"mean": 0.75, "std": None, "values": [0.75]} for site in ("north", "south")}
-    run = tmp_path / "out" / "runs" / "centralised-seed0"
-    assert json.loads((run / "run.json").read_text())["sites"] == ["pooled"]
-    assert (tmp_path / "out" / "pooled" / "pooled" / "north").is_dir()
+def test_an_incomplete_run_decides_the_code_of_the_comparison(compare, training):
+    training.status["fedavg_phantoms-seed0"] = "INCOMPLETE"
+    assert compare(seeds="0")[0] == 3
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        ([JOB], "not 'fedavg_phantoms' twice"),
+        (["nowhere"], "must be a job folder"),
         (["--seeds", "0,x"], "--seeds must be a whole number of at least 0, not 'x'"),
         (["--seeds", ""], "not ''"),
         (["--seeds", "0,1,0"], "--seeds must name each seed once, not 0,1,0"),
@@ -189,15 +165,8 @@ def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, t
     ],
 )
 def test_a_comparison_that_cannot_be_is_refused_before_anything_starts(refused, tmp_path, two_sites, options, reason):
-    assert reason in refused("compare", JOB, "--data", two_sites, "--out", tmp_path / "out", "--seeds", "0", *options)
+    assert reason in refused("compare", "--data", two_sites, "--out", tmp_path / "out", "--seeds", "0", JOB, *options)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_comparison_of_a_job_twice_or_of_none_is_refused(refused, tmp_path, two_sites):
-    out = ["--data", two_sites, "--out", tmp_path / "out"]
-    assert "not 'fedavg_phantoms' twice" in refused("compare", JOB, JOB, *out)
-    assert "JOB" in refused("compare", *out)
-    assert "must be a job folder" in refused("compare", tmp_path / "nowhere", *out)
 
 
 def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(silofl, monkeypatch, tmp_path):
@@ -235,7 +204,6 @@ def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(comp
     code, out, table = compare(*rows, "--methods", "local:paper", seeds="0")
     names = ["fedavg", "fast", "own", "local:paper"]
     folders = ["fedavg_phantoms-seed0", "fast-seed0", "own-seed0", "local-paper-seed0"]
-    # Local training comes first, as the others take its models.
     assert code == 0 and training.carried_out == [folders[-1], *folders[:-1]]
     assert [row["name"] for row in table["rows"]] == names
     fast = {"training.learning_rate": 0.01, "algorithm.server_lr": 0.5}
@@ -243,16 +211,9 @@ def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(comp
     assert "Set for every row: training.batch_size: 4." in table["notes"]
     # learning rates are no row's algorithm: the difference is said before the numbers; all have the batch size
     unlike = "The rows differ in training.learning_rate: 0.003 (fedavg, own, local:paper); 0.01 (fast)."
-    assert table["differences"] == [unlike]
-    assert out.index(unlike) < out.index("client average")
+    assert table["differences"] == [unlike] and out.index(unlike) < out.index("client average")
     assert (tmp_path / "out" / "table.md").read_text().startswith(f"- {unlike}\n\n| method")
     assert "Set for fast: training.learning_rate: 0.01, algorithm.server_lr: 0.5." in out
-    page = (tmp_path / "out" / "comparison.html").read_text()
-    assert "The rows differ in training.learning_rate" in page and "client average" in page
-    assert page.count("<h3>Each run</h3>") == 1 and "training: patients" in page
     studies = [load_study(study_file(tmp_path / "out" / "runs" / name / "job")) for name in folders]
     assert [study.training.learning_rate for study in studies] == [0.003, 0.01, 0.003, 0.003]
     assert {study.training.batch_size for study in studies} == {4}
-    # BatchNorm stays at home in FedBN, so the run's copy of the job has the filter that makes sure of it
-    config = tmp_path / "out" / "runs" / "own-seed0" / "job" / "app" / "config" / "config_fed_client.json"
-    assert GUARD in config.read_text() and studies[2].recipe.stays_home == "batchnorm"

@@ -3,12 +3,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 from silofl.base.errors import ConfigError
-from silofl.cli import main
 from silofl.models import build_plain_model
 from silofl.study import load_study
-from silofl_desk.studies.compared_runs import ComparisonPlan, list_with_batchnorm, plan_runs
+from silofl_desk.studies import simulate
+from silofl_desk.studies.compared_runs import ComparisonPlan, plan_runs
 from silofl_desk.studies.simulation import changed_study, study_file
 
 from .conftest import JOB
@@ -17,13 +18,15 @@ MASKS = JOB.with_name("fedavg_masks")
 
 
 def test_runs_are_planned_in_the_order_of_the_rows_with_all_seeds_of_one_behind_one_another(tmp_path, phantoms):
-    asked = ComparisonPlan((JOB,), ("local", "harmofl:paper"), seeds=(3, 1), changes={"rounds": 2}, data=str(phantoms))
+    # What the job does by itself is no row of its own.
+    methods = ("local", "fedavg", "harmofl:paper")
+    asked = ComparisonPlan((JOB,), methods, seeds=(3, 1), changes={"rounds": 2}, data=str(phantoms))
     runs = plan_runs(asked, tmp_path)
     names = ["fedavg_phantoms", "local", "harmofl-paper"]
     assert [run.path.relative_to(tmp_path / "runs").name for run in runs] == [
         f"{n}-seed{k}" for n in names for k in (3, 1)
     ]
-    assert runs[0].changes == {"seed": 3, "rounds": 2}
+    assert runs[0].name == "fedavg" and runs[0].changes == {"seed": 3, "rounds": 2}
     assert runs[-1].name == "harmofl:paper"
     assert runs[-1].changes == {"algorithm": {"name": "harmofl", "preset": "paper"}, "seed": 1, "rounds": 2}
     assert not list(tmp_path.iterdir())
@@ -54,8 +57,9 @@ def test_the_place_of_a_run_that_holds_something_else_is_refused(tmp_path, phant
 
 
 def test_an_earlier_run_on_other_sites_or_whose_settings_are_broken_is_refused(tmp_path, phantoms, training):
-    assert main(["compare", str(JOB), "--data", str(phantoms), "--out", str(tmp_path), "--seeds", "0"]) == 0
-    path = tmp_path / "runs" / "fedavg_phantoms-seed0" / "run.json"
+    (run,) = plan_runs(ComparisonPlan((JOB,), seeds=(0,), data=str(phantoms)), tmp_path)
+    simulate.start_simulation(run.job, run.path, run.wanted, run.changes, Console(quiet=True))
+    path = run.path / "run.json"
     other = json.dumps(json.loads(path.read_text()) | {"sites": ["north"]})
     for content, sentence in (
         (other, "what is asked for, not one that differs in sites of the run"),
@@ -83,18 +87,6 @@ def test_rows_begin_with_the_pretrained_model_or_where_given_the_weights(
     }
 
 
-@pytest.mark.parametrize("is_variant", [True, False], ids=["a row's", "the job's"])
-def test_weights_for_all_rows_do_not_replace_those_of_a_row(windows, write_windows_job, tmp_path, is_variant):
-    job, file = write_windows_job("adafed_activity", {"name": "fedavg"}), tmp_path / "f.pt"
-    torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
-    own = {"model.weights": "own.pt", "model.weights_sha256": "0" * 64}
-    changes = {"variants": {"slow": own}} if is_variant else {"changes": own}
-    asked = ComparisonPlan((job,), seeds=(0,), data=str(windows), weights=str(file), **changes)
-    name = "slow" if is_variant else job.name
-    with pytest.raises(ConfigError, match=f"--weights must not go with {name}, whose study names weights of its own"):
-        plan_runs(asked, tmp_path / "out")
-
-
 def test_a_method_that_keeps_batchnorm_at_home_gets_it_in_a_study_with_another_normalisation(phantoms, tmp_path):
     """As found: ``--methods fedbn`` of a study with GroupNorm trained FedAvg once more."""
     at_home, others = ("fedbn", "harmofl", "f-adafed"), ("local", "fedper", "harmofl:paper")
@@ -102,7 +94,6 @@ def test_a_method_that_keeps_batchnorm_at_home_gets_it_in_a_study_with_another_n
     runs = plan_runs(asked, tmp_path)
     found = {run.name: changed_study(run.job, run.changes).model.normalization for run in runs}
     assert found == dict.fromkeys(("fedavg", *others), "group") | dict.fromkeys(at_home, "batch")
-    assert list_with_batchnorm(asked, runs) == [*at_home]
 
 
 def test_a_normalisation_for_all_rows_is_theirs_but_not_where_a_row_would_be_fedavg(phantoms, tmp_path):
@@ -110,13 +101,6 @@ def test_a_normalisation_for_all_rows_is_theirs_but_not_where_a_row_would_be_fed
         asked = ComparisonPlan((MASKS,), ("harmofl",), seeds=(0,), changes=given, data=str(phantoms))
         runs = plan_runs(asked, tmp_path)
         assert {changed_study(run.job, run.changes).model.normalization for run in runs} == {"instance"}
-        assert list_with_batchnorm(asked, runs) == []
         refused = "fedbn: .*normalization must be batch or batch_home if only BatchNorm stays at home"
         with pytest.raises(ConfigError, match=refused):
             plan_runs(replace(asked, methods=("fedbn",)), tmp_path)
-
-
-def test_what_the_job_does_by_itself_is_no_row_of_its_own(phantoms, tmp_path):
-    """As found: a FedAvg study was compared with ``--methods fedavg``, and trained twice."""
-    asked = ComparisonPlan((JOB,), ("local", "fedavg", "fedprox"), seeds=(0,), data=str(phantoms))
-    assert [run.name for run in plan_runs(asked, tmp_path / "out")] == ["fedavg", "local", "fedprox"]

@@ -1,39 +1,140 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from silofl.core.gain import WORSE
+from silofl.core.presets import find_recipe
 from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.studies.comparison import (
     AT_HALF,
+    MARKED,
+    ONE_SEED,
+    UNLIKE,
     are_comparable,
-    compare_drift,
-    compare_joining,
-    compared_sites,
-    comparison_notes,
-    comparison_table,
-    list_limits,
+    compute_further_averages,
+    find_best,
+    is_clearly_above,
+    list_notes,
+    list_values,
+    methods_table,
+    methods_values,
+    pivot,
 )
-from silofl_desk.studies.comparison_page import print_comparison
-from silofl_desk.studies.conditions import rows_by_name
 from tests.report.conftest import counts, joined, with_data
 
-LOSING = joined(kept=0.5, verdict=WORSE, p_below=0.001)
+FEDERATED = {"stays_home": "nothing", "extra_rounds": 0}
+
+
+def records(*methods):
+    """Return the rows of some methods, each as name -> results."""
+    return {
+        name: [RunRecords(Path("run"), one, [], {}, {}) for one in runs]
+        for method in methods
+        for name, runs in method.items()
+    }
+
+
+def twice(method, name, *values, **changes):
+    """Build a method with the same values at east and west with two seeds, so that the seeds' spread is 0."""
+    return method(name, values, values, **changes)
+
+
+def marked(*methods):
+    """Return the (row, column) of the cells that are marked as the best."""
+    return methods_table(records(*methods)).best_cells
+
+
+def notes(*methods):
+    return "\n".join(list_notes(records(*methods)))
+
+
+def test_the_table_has_a_row_a_method_in_the_order_given_with_the_means_over_seeds(method):
+    table = methods_table(records(method("b", (0.5, 0.75), (0.25, 1.0)), method("a", (0.5, None)), {"fedprox": []}))
+    assert table.columns == ("method", "east", "west", "client average", "pooled mean")
+    # pooled (0.5 + 4 * 0.75) / 5 and (0.25 + 4 * 1) / 5
+    assert table.rows[0] == ("b", "0.375 ± 0.177", "0.875 ± 0.177", "0.625 ± 0.000", "0.775 ± 0.106")
+    # A mean counts only where each site has a value.
+    assert table.rows[1:] == (("a", "0.500", "-", "-", "-"), ("fedprox", *"----"))
+
+
+def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_model(fedsm):
+    rows = pivot(list_values(records(fedsm)))
+    assert list(rows) == ["fedsm super", "fedsm global", "fedsm personal", "fedsm ensemble"]
+    assert (rows["fedsm personal"]["east"], rows["fedsm personal"]["west"]) == ([0.75], [0.5])
+    # (0.5 + 0.25) / 2, and (1 * 0.5 + 4 * 0.25) / 5
+    assert rows["fedsm global"]["client average"] == [0.375]
+    assert rows["fedsm global"]["pooled mean"] == pytest.approx([0.3])
+    assert "which one must know the site" in notes(fedsm)
+
+
+def test_many_sites_and_long_averages_stand_in_rows(results):
+    sites = {f"a_long_name_of_hospital_{number}": 0.5 for number in range(5)}
+    table = methods_table(records({"a": [results(sites=sites)], "b": [results(sites=sites)]}))
+    assert table.columns == ("site", "a", "b") and table.rows[0] == ("a_long_name_of_hospital_0", "0.500", "0.500")
+
+
+@pytest.mark.parametrize(
+    ("values", "others", "expected"),
+    [
+        # means 0.7 and 0.5; deviations 0.1 * sqrt(2) = 0.141 and 0: the difference of 0.2 is more
+        ((0.6, 0.8), (0.5, 0.5), True),
+        # 0.7 and 0.6: 0.1 is less than 0.141
+        ((0.6, 0.8), (0.6, 0.6), False),
+        # the larger deviation counts, whichever row has it
+        ((0.6, 0.6), (0.4, 0.6), False),
+        # more than no spread, but not to be seen in three decimals
+        ((0.6004, 0.6004), (0.6, 0.6), False),
+        ((0.601, 0.601), (0.6, 0.6), True),
+        # one seed has no spread
+        ((0.9,), (0.5, 0.5), False),
+    ],
+)
+def test_a_mean_leads_by_more_than_the_seeds_spread(values, others, expected):
+    assert is_clearly_above(values, others) is expected
+    assert find_best({"a": values, "b": others}) == ("a" if expected else None)
+
+
+def test_a_row_is_the_best_where_it_leads_all_that_have_every_seed(method):
+    a, b = twice(method, "a", 0.5, 0.9), twice(method, "b", 0.75, 0.5)
+    # east, west, client average; pooled (0.5 + 3.6) / 5 and (0.75 + 2) / 5
+    assert marked(a, b) == {(1, 1), (0, 2), (0, 3), (0, 4)}
+    assert MARKED in notes(a, b)
+    assert marked(a) == frozenset() == marked(method("a", (0.9, 0.9)), method("b", (0.1, 0.1)))
+    assert ONE_SEED in notes(method("a", (0.9, 0.9)), method("b", (0.1, 0.1)))
+    # A row that lacks a seed is not compared.
+    thrice = [method(name, *[values] * 3) for name, values in (("a", (0.5, 0.9)), ("b", (0.75, 0.5)))]
+    assert marked(*thrice, twice(method, "c", 0.95, 0.95)) == marked(a, b)
+    local, pooled = twice(method, "local", 0.95, 0.95), twice(method, "centralised", 1.0, 1.0)
+    assert marked(local, a, pooled) == {(0, column) for column in range(1, 5)}
+    assert "centralised: these rows need the data of all sites pooled" in notes(local, a, pooled)
+    assert methods_table(records(pooled)).rows[0][0] == "centralised (data pooled: simulation only)"
+
+
+def test_nothing_is_marked_where_rows_measure_other_things_or_the_first_may_guess(method):
+    other = twice(method, "b", 0.75, 0.5, metric="dice_with_background")
+    assert not marked(twice(method, "a", 0.5, 0.9), other) and UNLIKE in notes(twice(method, "a", 0.5, 0.9), other)
+
+    def tested(name, value, count):
+        values = {"also": {"accuracy": value}, "label_cases": dict.fromkeys(("ill", "well"), count)}
+        by_site = {key: dict.fromkeys(("east", "west"), one) for key, one in values.items()}
+        return twice(method, name, value, value, metric="accuracy", **by_site)
+
+    # Of 8 cases 6 right ones show nothing.
+    guess = tested("a", 0.75, 2)
+    assert not marked(guess, tested("c", 0.7, 100)) and marked(guess, tested("c", 0.8, 100))
+    assert "\na: no model is shown to be better than guessing." in notes(guess, tested("c", 0.7, 100))
 
 
 @pytest.mark.parametrize(
     ("changes", "are_alike"),
     [
         ({"mean": 0.1}, True),
-        # A site without a count of excluded cases has none.
-        ({"excluded_cases": {"west": 2}}, True),
         # Excluded cases are test cases too: 4 + 2 at west in both.
         ({"cases": {"east": 1, "west": 6}, "excluded_cases": {"east": 0, "west": 0}}, True),
         ({"metric": "dice_with_background"}, False),
         ({"regions": {"all": [1]}}, False),
         ({"split_unit": "slices"}, False),
         ({"cases": {"east": 1, "west": 5}}, False),
-        ({"sites": {"east": 0.5, "west": None}, "cases": {"east": 1}, "excluded_cases": {"east": 0}}, True),
     ],
 )
 def test_runs_are_compared_where_they_measure_the_same(made, changes, are_alike):
@@ -41,130 +142,97 @@ def test_runs_are_compared_where_they_measure_the_same(made, changes, are_alike)
 
 
 def test_runs_on_other_data_are_not_compared_however_many_test_cases_they_have(made):
-    # Nor where a site has no value in any run, as an AUROC where all test cases are of one class.
-    for values in ({"east": 0.9, "west": 0.9}, {"east": 0.9, "west": None}):
-        first, same, other = (
-            with_data(made(sites=values), west=counts(8, 2, 2, digest=digest)) for digest in ("01", "01", "02")
-        )
-        assert are_comparable([first, same]) and not are_comparable([first, same, other])
+    first, same, other = (with_data(made(), west=counts(8, 2, 2, digest=digest)) for digest in ("01", "01", "02"))
+    assert are_comparable([first, same]) and not are_comparable([first, same, other])
 
 
-def test_a_run_that_lacks_sites_is_not_compared_however_high_its_mean(results):
-    assert compared_sites([results(sites={"west": 1.0}), results(sites={"east": None})]) == ["east", "west"]
-    lacking = results(sites={"east": 0.9, "west": None}, mean=0.9)
-    runs = [lacking, results(mean=0.5), results(mean=0.6)]
-    assert "Run 1 has no value at west: do not compare its mean with the others'." in comparison_notes(runs)
-    many, failed = results(sites={f"site-{i}": 0.5 for i in range(5)}), results(status="FAILED")
-    assert "has no value at 5 of 7 sites" in comparison_notes([results(), many])[0]
-    assert "has no value at any site" in comparison_notes([failed, failed])[0]
+def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_one(classes, results):
+    # (0.25 + 0.75) / 2
+    assert compute_further_averages(classes(), ["east", "west"]) == {"balanced_accuracy": 0.5, "auroc": 0.875}
+    # A run that did not test at north is not the better for it; a segmentation has none.
+    assert compute_further_averages(classes(), ["east", "west", "north"]) == {}
+    assert compute_further_averages(results(), ["east", "west"]) == {}
+    # Means over different classes have no average; a site of one class has no area, and the others have an average.
+    cases = {"east": {"a": 2, "b": 2}, "west": {"a": 2, "b": 2, "c": 1}}
+    assert compute_further_averages(classes(label_cases=cases), ["east", "west"]) == {}
+    assert [*compute_further_averages(classes(label_cases=cases | {"west": {"a": 3}}), ["east", "west"])] == ["auroc"]
 
 
-def test_caveats_name_the_runs_they_hold_for(results):
-    other = results(normalization="batch_stateless", split_unit="slices", regions={"all": [1]})
-    notes = list_limits({"run 1": [results()], "run 2": [other], "run 3": [other]})
-    label = "batch_stateless (a prediction depends on the other images of its batch)"
-    assert f"Normalization: batch (run 1); {label} (run 2, run 3)." in notes
-    assert "Split: by patient (run 1); by slices, same person in training and test (run 2, run 3)." in notes
-    assert "Regions: each label (run 1); all (organ) (run 2, run 3)." in notes
-    assert not any("Regions" in note for note in list_limits({"run 1": [results()]}))
+def test_averages_beside_the_metric_are_columns_with_a_note(method):
+    also = {"east": {"balanced_accuracy": 0.5}, "west": {"balanced_accuracy": 0.25}}
+    fedavg = method("fedavg", (0.5, 0.75), metric="accuracy", also=also)
+    cells = pivot(list_values(records(fedavg, method("local", (1, 1)))))
+    # (0.5 + 0.25) / 2
+    assert [*cells["fedavg"].items()][-1] == ("balanced accuracy (site average)", [0.375])
+    assert cells["local"]["balanced accuracy (site average)"] == []
+    assert "balanced accuracy (site average): Recall of each class" in notes(fedavg)
 
 
-def test_a_comparison_of_one_seed_says_that_it_marks_no_best(results, printed):
-    runs = [results(mean=0.5), results(mean=0.9, seed=1)]
-    assert not comparison_table(runs)[0].best_cells
-    text, sentence = printed(print_comparison, records(*runs), width=200), "Each row is one run with one random seed."
-    assert sentence in text and "*" not in text
-    # Rows of two seeds have a table of their own, which marks what is best.
-    both = {"fedavg": [run for of_row in records(*runs).values() for run in of_row]}
-    assert sentence not in printed(print_comparison, both, width=200)
-
-
-@pytest.mark.parametrize("home", ["nothing", "head"])
-def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results, home):
-    shared, local = (results(normalization="batch", recipe={"stays_home": one}) for one in (home, "batchnorm"))
-    assert "run 1: BatchNorm is shared" in "\n".join(list_limits({"run 1": [shared], "run 2": [local]}))
-    assert "BatchNorm is shared" not in "\n".join(list_limits({"run 1": [shared], "run 2": [shared]}))
-
-
-def records(*results):
-    return rows_by_name([RunRecords(Path("run"), one, [], {}, {}) for one in results])
-
-
-@pytest.mark.parametrize("federated", [0.3, 0.8])
-def test_values_at_the_usual_threshold_are_said_to_be_so_where_the_hospitals_own_move_them(joining, federated):
-    one = joined(test={"local": 0.7, "federated": federated, "federated_calibrated": 0.8, "chosen": 0.8})
-    assert (AT_HALF in list_limits({"run 1": [joining(east=one)]})) == (federated == 0.3)
-
-
-def test_a_row_whose_models_may_all_have_guessed_is_named(results):
-    def tested(accuracy):
-        also = {site: {"accuracy": accuracy, "balanced_accuracy": accuracy} for site in ("east", "west")}
-        cases = {site: {"healthy": 25, "sick": 25} for site in also}
-        return results(metric="accuracy", also=also, label_cases=cases)
-
-    notes = list_limits({"run 1": [tested(0.9)], "run 2": [tested(0.5)], "run 3": [results()]})
-    assert [note for note in notes if "guessing" in note] == ["run 2: no model is shown to be better than guessing."]
-
-
-def test_numbers_are_never_cropped_in_a_narrow_terminal(results, printed):
-    sites = {f"a_long_name_of_hospital_{i}": 0.1 * i for i in range(1, 9)}
-    text = printed(print_comparison, records(results(sites=sites), results(sites=sites)), width=40)
-    assert all(f"{value:.3f}" in text for value in sites.values()) and "…" not in text
-
-
-def test_a_comparison_has_one_row_a_run_with_its_means(results):
-    other = results(algorithm="fedavg", sites={"east": 0.25}, mean=0.25, spread=0.0)
-    table, shared = comparison_table([results(), other])
-    assert table.columns == ("run", "algorithm", "reported round", "mean", "spread", "pooled") and table.num_text == 2
-    assert table.rows[1] == ("2", "fedavg", "2", "0.250", "0.000", "0.700")
-    assert shared == "study small, preset recommended, normalization batch, seed 0, status COMPLETE"
-    alone, shared = comparison_table([results()])
-    assert alone.rows[0][:7] == ("1", "small", "harmofl", "recommended", "batch", "0", "COMPLETE") and shared == ""
-
-
-def test_a_row_has_the_mean_over_rounds_and_its_deviation_over_seeds(measured, run, results, record):
+def test_the_drift_is_a_column_by_its_digits_and_never_the_best(measured, run, results, record):
     plain = read_run(run("b").json("results.json", results()).study().ledger(record(1, drift=None)).path)
-    drifting = [read_run(measured("a0", 0.1, 0.3)), read_run(measured("a1", 0.4, 0.4))]
+    drifting = [read_run(measured("a0", 0.1, 0.3)), read_run(measured("a1", 0.4, 0.4, seed=1))]
+    table = methods_table({"a": drifting, "b": [plain]})
+    assert table.columns[-2:] == ("drift of sites", "dissimilarity of updates")
     # means of the seeds .2 and .4: .3, deviation .141
-    rows = (("a", "0.3 ± 0.14", "2 ± 0"), ("b", "-", "-"))
-    assert compare_drift({"a": drifting, "b": [plain]}).rows == rows
-    assert compare_drift({"b": [plain]}) is None
+    assert [row[-2:] for row in table.rows] == [("0.3 ± 0.14", "2 ± 0"), ("-", "-")] and not table.best_cells
+    assert "HarmoFL, Eq. 9" in "\n".join(list_notes({"a": drifting}))
+    assert "Eq. 9" not in "\n".join(list_notes({"b": [plain]}))
 
 
-def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(joining, results):
-    own = joined("local", 0.9, 0.4, 0.9, "keeps its own model")
-    rows = {
-        "fedbn": [joining(east=joined(p_below=0.9), west=own), joining(east=joined(p_below=0.9), west=LOSING)],
-        "local": [results()],
-        "harmofl": [joining(east=joined(p_below=0.02, verdict=WORSE))],
-    }
-    fedbn, harmofl = compare_joining(rows).table.rows
-    # Kept 0.85 and 0.9, then 0.85 and 0.5; alone 0.7 and 0.9, then 0.7 twice; 0.001 times 4 tests.
-    assert fedbn[:2] == ("fedbn", "2 better, 1 worse, 1 own model kept")
-    assert fedbn[2:] == ("0.750 ± 0.071", "0.700 ± 0.141", "0.775 ± 0.141", "1 of 3", "1")
-    test = dict.fromkeys(("federated", "federated_calibrated", "chosen"), 0.9) | {"local": 0.75}
-    moved = {"fedbn": [joining(east=joined(test=test | {"local_uncalibrated": 0.5}))]}
-    assert compare_joining(moved).table.columns[2:5] == ("alone", "alone at 0.5", "federated")
-    assert compare_joining(moved).table.rows[0][2:5] == ("0.750", "0.500", "0.900")
-    # It loses by itself, and 0.02 times 3 is above 5 %.
-    assert harmofl == ("harmofl", "1 worse", "0.700", "0.800", "0.850", "1 of 1", "0")
-    assert compare_joining({"local": [results()]}) is None
+def test_the_rows_are_plain_values_for_programs(method, fedsm):
+    values = methods_values(records(method("fedavg", (0.5, 0.75), (0.75, 0.75)), fedsm, {"fedprox": []}))
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    # mean 0.625, deviation 0.125 * sqrt(2)
+    east = {"mean": 0.625, "std": pytest.approx(0.125 * 2**0.5), "values": [0.5, 0.75]}
+    assert values[0]["sites"]["east"] == east and values[0]["pooled"]["values"] == pytest.approx([0.7, 0.75])
+    assert values[1]["name"] == "fedsm super" and values[1]["client_average"]["std"] is None
+    assert values[-1]["client_average"] == {"mean": None, "std": None, "values": []}
 
 
-def test_no_more_sites_are_below_alone_after_the_correction_than_before_it(joining):
-    """Five units that are all worse: too few to say, with p 1 / 32."""
-    few = joined(verdict="too few to say", p_below=1 / 32)
-    assert compare_joining({"fedbn": [joining(east=few)]}).table.rows[0][-2:] == ("0 of 1", "0")
+@pytest.fixture
+def described(results):
+    def build(name="fedavg", seeds=(0,), **changes):
+        return {name: [results(**{"recipe": FEDERATED, "seed": seed, **changes}) for seed in seeds]}
+
+    return build
 
 
-def test_sites_that_lose_are_named_and_means_over_other_sites_or_seeds_said_to_be_no_rivals(joining):
-    both, one = joining(east=joined(), west=joined()), joining(east=joined())
-    assert "Do not compare the means of rows" in compare_joining({"fedavg": [both], "fedbn": [one]}).note
-    assert "Do not compare the means of rows" not in compare_joining({"fedavg": [both], "fedbn": [both]}).note
-    (sentence,) = compare_joining({"fedbn": [one, joining(west=LOSING)]}).losses
-    assert sentence.startswith("fedbn, seed 0: west: the model that it keeps scores 0.500, its own model 0.700")
+HOME = {"stays_home": "batchnorm"}
+EXTRA = {"recipe": FEDERATED | {"extra_rounds": 50}}
+ALONE = {"own_models": {"east": {"best_round": 3, "rounds": 5, "is_finished": True}}}
 
 
-def test_a_comparison_is_printed_with_what_joining_gave_first(joining, printed):
-    text = printed(print_comparison, records(joining(east=LOSING), joining(east=joined())), width=200)
-    assert text.index("BAD  1: ") < text.index("verdicts") < text.index("reported round")
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"split_unit": "slices"}, "Split: by patient (fedavg); by slices, same person in training and test (other)."),
+        ({"normalization": "instance"}, "Normalization: batch (fedavg); instance (other)."),
+        ({"regions": {"all": [1]}}, "Regions: each label (fedavg); all (organ) (other)."),
+        ({"metric": "dice_with_background"}, "Metric: dice (fedavg); dice_with_background (other);"),
+        (EXTRA, "Rounds: 2 (fedavg); 2 and 50 extra (other)."),
+        (ALONE, "Rounds: 2 (fedavg); 2, then each site alone to its end, up to round 5 (other)."),
+        ({"ended_early": "the run ended after round 1 of 2"}, "other, seed 0: COMPLETE: the run ended after round 1"),
+        ({"status": "INCOMPLETE", "reasons": ["west missed [2]"]}, "other, seed 0: INCOMPLETE: west missed [2]"),
+        ({"recipe": find_recipe("adafed", "paper", {}).as_dict()}, "other: these rows use a pretrained model"),
+        ({"recipe": HOME}, "fedavg: BatchNorm is shared"),
+        ({"mean": None, "metric": "accuracy"}, "other: the sites' tests show different classes"),
+    ],
+)
+def test_a_note_says_what_a_row_is_and_what_limits_it(described, changes, sentence):
+    assert sentence in notes(described(), described("other", **changes))
+    assert sentence.split(" (")[0] not in notes(described()) or "(" in sentence
+
+
+def test_what_holds_of_all_rows_is_said_of_none(described):
+    text = notes(described(seeds=(0, 1)), described("fedprox", seeds=(0, 1)))
+    for line in ("Split: by patient.", "Normalization: batch.", "Rounds: 2.", "Metric: dice;", "Seeds 0, 1: mean ±"):
+        assert line in text
+    for word in ("Regions", "shared", "these rows", "AUROC", "decision threshold"):
+        assert word not in text
+    assert "One seed: 3." in notes(described(seeds=(3,))) and list_notes({"fedavg": []}) == []
+
+
+def test_values_at_the_usual_threshold_are_said_to_be_so_where_the_hospitals_own_move_them(joining):
+    for federated in (0.3, 0.8):
+        one = joined(test={"local": 0.7, "federated": federated, "federated_calibrated": 0.8, "chosen": 0.8})
+        assert (AT_HALF in list_notes(records({"a": [joining(east=one)]}))) == (federated == 0.3)

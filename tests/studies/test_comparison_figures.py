@@ -1,7 +1,7 @@
 import pytest
 
 from silofl.training.site_score import SiteScore
-from silofl_desk.report.rounds import ROUND_TEST, VALIDATION, mean_over_sites
+from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
 from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.comparison_figures import (
     best_so_far,
@@ -9,7 +9,6 @@ from silofl_desk.studies.comparison_figures import (
     curves_image,
     draw_panes,
     find_shared_case,
-    run_curves,
 )
 from silofl_hospital.report.canvas import PAGE
 from tests.report.conftest import LABELS
@@ -36,10 +35,10 @@ def test_the_case_that_most_runs_hold_is_shown(pictures):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_comparison_names_the_runs_without_the_case(finished, pictures):
+def test_the_same_case_of_the_runs_that_hold_it_is_drawn(finished, pictures):
     runs = [read_run(finished("a")), read_run(finished("b")), read_run(finished("c", pictures(("x",))))]
     image = comparison_images(runs)[0]
-    assert image.caption == "east: a (no picture of it: 3: harmofl)"
+    assert image.caption == "east: a"
     # a is the first of two cases, whose values are 0.2 and 0.8
     assert image.alt == (
         "Site east, case a: truth and predictions of the runs, with their dice: 1: harmofl 0.200, 2: harmofl 0.200."
@@ -67,21 +66,11 @@ def read(run, results, record):
     return make
 
 
-def test_a_mean_is_over_sites_and_the_best_so_far_never_falls():
-    assert best_so_far([None, 0.5, 0.25, None, 0.75]) == [None, 0.5, 0.5, 0.5, 0.75]
-    found = {
-        "east": SiteScore(value=0.5, num_cases=1, num_excluded=0),
-        "new": SiteScore(value=None, num_cases=0, num_excluded=2),
-        "west": SiteScore(value=0.75, num_cases=4, num_excluded=0),
-    }
-    # (0.5 + 0.75) / 2
-    assert mean_over_sites(found) == 0.625 and mean_over_sites({}) is None
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_tests_of_every_round_are_drawn_of_the_runs_that_have_them_and_chose_nothing(read):
     both = [read("with", scores(0.5, 0.6), scores(0.7, 0.8)), read("without", None, None)]
     image = curves_image(ROUND_TEST, both)
+    assert best_so_far([None, 0.5, 0.25, None, 0.75]) == [None, 0.5, 0.5, 0.5, 0.75]
     # (0.5 + 0.6) / 2 and (0.7 + 0.8) / 2
     assert image.alt == (
         "Test by round. Mean over sites after round 2: 1: harmofl 0.75. east after round 2: 1: harmofl 0.7. "
@@ -90,14 +79,3 @@ def test_tests_of_every_round_are_drawn_of_the_runs_that_have_them_and_chose_not
     assert "These scores chose neither" in image.caption
     assert curves_image(ROUND_TEST, both[1:]) is None
     assert "1: harmofl 0.5, 2: harmofl 0.5" in curves_image(VALIDATION, both).alt
-
-
-def test_another_test_is_another_picture_and_leaves_that_of_the_validation_as_it_is(read, run):
-    one, other = (
-        [read(name, scores(0.5, 0.6), scores(*last))] for name, last in (("a", (0.7, 0.8)), ("b", (0.1, 0.8)))
-    )
-    assert run_curves(ROUND_TEST, one).panels != run_curves(ROUND_TEST, other).panels
-    assert run_curves(VALIDATION, one).panels == run_curves(VALIDATION, other).panels
-    # Before the first round there is nothing to draw.
-    records = read_run(run("c").json("run.json", {}).path)
-    assert curves_image(VALIDATION, [records]) is None and curves_image(ROUND_TEST, [records]) is None

@@ -5,7 +5,6 @@ from silofl.study import Study, load_study
 from silofl_desk.studies.declared_shapes import (
     IMAGE,
     WINDOW,
-    has_own_size,
     image_shape,
     prepared_shape,
 )
@@ -23,9 +22,8 @@ def without_transforms(job):
 
 def test_a_study_that_resizes_says_how_large_its_images_are_and_another_has_an_assumed_size():
     study = study_of("fedavg_phantoms")
-    assert has_own_size(study) and image_shape(study) == image_shape(study, (500, 30)) == (1, 96, 96)
+    assert image_shape(study) == image_shape(study, (500, 30)) == (1, 96, 96)
     study = without_transforms("fedavg_phantoms")
-    assert not has_own_size(study)
     assert image_shape(study) == (1, *IMAGE) and image_shape(study, (40, 50)) == (1, 40, 50)
     assert image_shape(study_of("adafed_activity"))[1:] == WINDOW
 
@@ -36,11 +34,11 @@ def test_examples_have_the_channels_of_their_neighbours():
     for transforms in ((), (centre,)):
         values = study_of("fedavg_phantoms").model_dump() | {"data": {"neighbours": 1, "transforms": transforms}}
         study = parse(Study, values, "study.yaml")
-        assert image_shape(study, (40, 50)) == (3, 40, 50) and not has_own_size(study)
+        assert image_shape(study, (40, 50)) == (3, 40, 50)
 
 
 def test_a_volume_that_is_cut_into_patches_has_a_size_of_its_own():
     study = study_of("harmofl_volumes")
-    assert image_shape(study, (250, 200, 100)) == (2, 32, 32, 16) and not has_own_size(study)
+    assert image_shape(study, (250, 200, 100)) == (2, 32, 32, 16)
     # Voxels of 1 mm become those of 5 mm, from the first one's place on.
     assert prepared_shape(study, (250, 200, 100)) == (2, 51, 41, 21)

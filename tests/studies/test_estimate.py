@@ -4,107 +4,41 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from silofl.base.errors import ConfigError
-from silofl.base.settings import parse
-from silofl.models import build_plain_model
-from silofl.study import Study
-from silofl.training.private import compute_epsilon
-from silofl.training.spent import Spent
-from silofl_desk.studies.estimate import Setting, estimate, parse_size, print_estimate
+from silofl_desk.studies.estimate import estimate, print_estimate
 from silofl_desk.studies.simulation import changed_study
 
 from ..conftest import SMALL_UNET
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
-VOLUMES, CLASSES = (JOB.with_name(f"fedavg_{kind}_3d") for kind in ("masks", "classes"))
-
-
+VOLUMES = JOB.with_name("fedavg_masks_3d")
 # The time goes into building networks.
 SMALL = {"model": SMALL_UNET, "training.batch_size": 2, "rounds": 3}
 
 
-@pytest.fixture
-def study():
-    return changed_study(JOB, SMALL)
-
-
-def print_of(found):
-    console = Console(record=True, width=200)
-    print_estimate(found, console)
-    return console.export_text()
-
-
-@pytest.mark.parametrize("text", ["96", "0x96", "axb"])
-def test_a_size_that_is_none_is_refused(text):
-    assert parse_size("96x128") == (96, 128)
-    with pytest.raises(ConfigError, match="--image-size must be HxW in pixels"):
-        parse_size(text)
-
-
-@pytest.mark.parametrize(
-    ("changes", "setting", "message"),
-    [
-        ({}, Setting(1), "--sites must be at least federation.min_sites, 2, not 1"),
-    ],
-)
-def test_what_no_run_could_be_is_refused(changes, setting, message):
-    with pytest.raises(ConfigError, match=message):
-        estimate(changed_study(JOB, SMALL | changes), setting)
-
-
-def test_the_estimate_says_what_frozen_parameters_save(study):
-    frozen = study.model_copy(update={"training": study.training.model_copy(update={"frozen": ("model.0.*",)})})
-    whole, found = (estimate(one, Setting(2)) for one in (study, frozen))
-    model = build_plain_model(study, 0).state_dict()
-    size = sum(array.nbytes for name, array in model.items() if "model.0." in name and array.is_floating_point())
-    # 3 rounds there and back, and twice more there
-    assert found.saved_bytes == whole.traffic.site_bytes - found.traffic.site_bytes == 8 * size > 0
-    assert whole.saved_bytes == 0 and "frozen" not in print_of(whole)
-    saved, rest = (f"{value / (1 << 20):.1f} MiB" for value in (found.saved_bytes, whole.traffic.site_bytes))
-    assert f"frozen parameters: save {saved} of {rest} on the line of each site\n" in print_of(found)
-
-
-def test_rounds_alike_are_one_row_and_the_lines_are_of_all_rounds(study):
-    found = estimate(study, Setting(4))
-    text, mib = print_of(found), 1 << 20
-    assert "size of an example: 1x96x96\n" in text and "1-3" in text
-    assert f"line of each site: {found.traffic.site_bytes / mib:.1f} MiB in the whole run\n" in text
-    assert f"line of the server: {4 * found.traffic.site_bytes / mib:.1f} MiB\n" in text
-    early = changed_study(JOB, SMALL | {"rounds": 30, "federation.patience": 10})
-    text = print_of(estimate(early, Setting(2)))
-    assert "MiB in at most 30 rounds\n" in text and "whole run" not in text
-
-
-def test_an_estimate_is_plain_json_and_says_what_is_assumed(study):
-    found = json.loads(json.dumps(estimate(study, Setting(2, 10)).as_dict()))
+def test_rounds_alike_are_one_row_and_the_lines_are_of_all_rounds():
+    study = changed_study(JOB, SMALL)
+    found = json.loads(json.dumps(estimate(study, 4)))
     assert [record["round"] for record in found["rounds"]] == [1, 2, 3]
-    assert found["image_shape"] == [1, 96, 96] and not found["is_size_assumed"]
-    open_size = parse(Study, study.model_dump() | {"data": {}}, "study.yaml")
-    assert estimate(open_size, Setting(2)).is_size_assumed
-    assert not estimate(open_size, Setting(2, image_size=(64, 64))).is_size_assumed
+    assert found["image_shape"] == [1, 96, 96] and found["digest"] == study.digest
+    console, of_site = Console(record=True, width=200), found["bytes_per_site"] / (1 << 20)
+    print_estimate(found, console)
+    text = console.export_text()
+    assert "size of an example: 1x96x96\n" in text and "1-3" in text
+    assert f"line of each site: {of_site:.1f} MiB in 3 rounds\n" in text
+    assert f"line of the server: {4 * of_site:.1f} MiB\n" in text
+    open_size = changed_study(JOB, SMALL | {"data.transforms": []})
+    assert estimate(open_size, 2, "64x32")["image_shape"] == (1, 64, 32)
 
 
 @pytest.mark.parametrize(
     ("job", "arguments", "message"),
     [
         (JOB, ["--sites", 0], "at least 1, not '0'"),
-        (JOB, ["--sites", 4, "--examples", 0], "--examples must be a whole number of at"),
-        (
-            JOB,
-            ["--sites", 4, "--image-size", "96"],
-            "--image-size must be HxW in pixels, as 96x128, or XxYxZ of volumes",
-        ),
-        (
-            JOB,
-            ["--sites", 4, "--image-size", "9x9x9"],
-            "must have 2 sides, in pixels, as many as data.dimensions, not 3",
-        ),
-        (VOLUMES, ["--sites", 4, "--image-size", "9x9"], "must have 3 sides, in mm, as many as data.dimensions, not 2"),
-        (
-            CLASSES,
-            ["--sites", 4, "--image-size", "9x9"],
-            "must have 3 sides, in voxels, as many as data.dimensions, not",
-        ),
+        (JOB, ["--sites", 1], "--sites must be at least federation.min_sites, 2, not 1"),
+        (JOB, ["--sites", 4, "--image-size", "96"], "must have 2 sides, as data.dimensions: HxW in pixels, as 96x128"),
+        (JOB, ["--sites", 4, "--image-size", "0x96"], "not '0x96'"),
+        (JOB, ["--sites", 4, "--image-size", "axb"], "not 'axb'"),
+        (VOLUMES, ["--sites", 4, "--image-size", "9x9"], "must have 3 sides, as data.dimensions"),
         (".", ["--sites", 2], "must be a job folder"),
     ],
 )
@@ -113,26 +47,6 @@ def test_nonsense_is_refused_before_anything_is_counted(refused, monkeypatch, jo
     assert message in refused("estimate", job, *arguments)
 
 
-@pytest.mark.parametrize(("rounds", "is_said"), [(10, True), (20, False)])
-def test_too_few_rounds_for_a_verdict_are_said_and_the_remedy_helps(silofl, rounds, is_said):
-    arguments = ("--sites", 2, "--set", f"rounds={rounds}")
-    code, out, _ = silofl("estimate", JOB, *arguments)
-    assert code == 0 and ("CAUTION  10 rounds allow no verdict on joining" in out) == is_said
-    assert out.endswith("as with --set rounds=20\n") == is_said
-
-
-def test_what_differential_privacy_spends_depends_on_the_patients(study, refused):
-    changes = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0, "delta": 0.001}}}
-    changes |= {"model": SMALL_UNET | {"normalization": "instance"}, "training.has_batch_dice": False}
-    private = changed_study(JOB, SMALL | changes)
-    spent = {
-        patients: estimate(private, Setting(2, examples=100, patients=patients)).epsilon for patients in (50, 75, None)
-    }
-    # 50 batches an epoch, 3 rounds.
-    assert spent[50] == compute_epsilon([Spent(1.0, 2 / 50, 3 * 50)], 0.001)
-    assert spent[50] > spent[75] > spent[None]
-    assert estimate(study, Setting(2)).epsilon is None
-    with pytest.raises(ConfigError, match="--patients must go with privacy.dp_sgd and be at most --examples, 100"):
-        estimate(private, Setting(2, examples=100, patients=101))
-    options = ("--sites", 2, "--patients", 5)
-    assert "--patients must go with privacy.dp_sgd" in refused("estimate", JOB, *options)
+def test_a_studys_cautions_are_said_with_its_bytes(silofl):
+    code, out, _ = silofl("estimate", JOB, "--sites", 2, "--set", "rounds=10")
+    assert code == 0 and "CAUTION  10 rounds allow no verdict on joining" in out

@@ -13,7 +13,6 @@ from silofl.base.settings import parse
 from silofl.cli import main
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain
-from silofl.data.learnt import record_learnt
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.inference import SuperModel
@@ -102,26 +101,12 @@ def test_the_choice_is_that_of_the_tuned_gamma_even_where_another_is_better():
     assert result["models"] == {"global": 0.0, "north": 1.0, "south": 0.0, "ensemble": 1.0}
     # 0.74 is no candidate
     assert found(make_contents(gamma=0.74))["choices"]["north"] == 3
+    # A selector of the best model has no gamma.
+    best = found(make_contents(selector={"labels": "best_model"}, extra_rounds=1))
+    assert best["by_threshold"] == () and best["threshold"] is None
+    assert best["choices"] == {"global": 0, "north": 3, "south": 0}
     # A super model that answers as an ensemble is tested as one.
     assert found(make_contents(gamma=0.8, super_model={"answer": "ensemble"}))["rule"] == "ensemble"
-
-
-def test_a_selector_of_the_best_model_has_no_gamma():
-    result = found(make_contents(selector={"labels": "best_model"}, extra_rounds=1))
-    assert result["by_threshold"] == () and result["threshold"] is None
-    assert result["choices"] == {"global": 0, "north": 3, "south": 0}
-
-
-@pytest.mark.parametrize(
-    ("facts", "algorithm", "origin"),
-    [
-        ({"validation": {"north": {"value": 0.5}}}, {}, "tuned on validation data"),
-        ({"validation": {"north": {"value": None}}}, {}, "no validation data to tune it on"),
-        ({}, {"super_model": {"threshold": 0.5}}, "set by the study"),
-    ],
-)
-def test_it_is_said_where_gamma_comes_from(facts, algorithm, origin):
-    assert found(make_contents(facts=facts, **algorithm))["threshold_from"] == origin
 
 
 def test_models_without_a_selector_are_tested_alone_without_cases_whose_truth_and_prediction_are_empty():
@@ -154,34 +139,14 @@ def run(tmp_path):
     return tmp_path
 
 
-def test_the_test_is_written_and_made_once(run, load):
-    result = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
-    assert json.loads((run / "unseen.json").read_text()) == json.loads(json.dumps(dump_record(result)))
-    assert (result.site, result.evaluation.num_cases) == ("coast", 2)
-    assert run_unseen_test(run, "coast", "d", refuse, Console(quiet=True)) == result
-
-
-@pytest.mark.parametrize(
-    ("learnt", "said"),
-    [("coast", "learnt from 1 of the 2 cases"), ("shore", "No case was seen in training"), ("", "took no part")],
-)
-def test_how_many_cases_were_seen_in_training_is_counted_by_their_images_whoever_says_they_were_left_out(
-    run, load, tmp_path, learnt, said
-):
-    write_result(run, make_study(), sites={"coast": 0.5})
-    if learnt:
-        write_site(tmp_path / "shore", 1, {"training": 1, "validation": 1, "test": 1})
-        folder = tmp_path / learnt
-        record_learnt(run / "sites" / "coast" / "run-1", load_site_data(folder, make_study(), tmp_path / "c", False))
-    found = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
-    assert said in unseen_sentence(found) and ("seen in training" in unseen_sentence(found)) == (learnt == "shore")
-
-
-def test_an_earlier_test_of_something_else_is_made_anew(run, load):
-    def test(site, digest):
+def test_the_test_is_written_and_made_once_of_the_same_model_and_data(run, load):
+    def test(site, digest, load=load):
         return run_unseen_test(run, site, digest, load, Console(quiet=True))
 
-    test("coast", "d")
+    result = test("coast", "d")
+    assert json.loads((run / "unseen.json").read_text()) == json.loads(json.dumps(dump_record(result)))
+    assert (result.site, result.evaluation.num_cases) == ("coast", 2)
+    assert test("coast", "d", refuse) == result
     assert test("shore", "d").site == "shore"
     assert test("shore", "other").digest == "other"
     write_model_folder(run / "supermodel", make_contents(gamma=0.8))
@@ -190,18 +155,16 @@ def test_an_earlier_test_of_something_else_is_made_anew(run, load):
     assert test("shore", "other").threshold == 0.8
 
 
-@pytest.mark.parametrize(("name", "home"), [("fedbn", "BatchNorm"), ("perfedavg", "the last steps of each model")])
-def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(
-    tmp_path, load, name, home, capsys
-):
-    study = make_study("batch", name=name)
+def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(tmp_path, load, capsys):
+    study = make_study("batch", name="fedbn")
     for site in ("north", "south"):
         contents = Contents(study, SHAPE, {site: answering(study, is_sure=site == "north")}, "only")
         write_model_folder(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
     write_result(tmp_path, study, sites={"north": 1.0, "south": 0.0, "lost": None})
     result = run_unseen_test(tmp_path, "coast", "d", load, Console(soft_wrap=True))
-    source, out = "the sites' own models (without lost)", capsys.readouterr().out
-    assert f"because {home} stayed at the sites" in out and f"put together from {source}, and all of them" in out
+    source = "the sites' own models (without lost)"
+    assert f"the mean of {source} answers" in capsys.readouterr().out
+    assert f"put together from {source}: only a simulation can do this" in unseen_sentence(result)
     assert (result.rule, result.assembled_from) == ("mean", source)
     # 144 of 1024 pixels are the blob: 2 * 144 / (1024 + 144) of all of them
     assert result.models == {"north": pytest.approx(288 / 1168), "south": 0.0}
@@ -209,12 +172,11 @@ def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_i
 
 
 def test_the_sites_own_models_are_tested_there_too_alone_and_by_the_mean_of_their_answers(run, load):
-    study = make_study(name="fedavg")
-    for site in ("north", "south"):
+    for site, normalization in (("north", "batch"), ("south", "instance")):
+        study = make_study(normalization, name="fedavg")
         own = Contents(study, SHAPE, {"local": answering(study, is_sure=site == "north")}, "only")
         # What a site keeps lies in one folder.
         write_model_folder(run / "sites" / site / "run-1" / ("own" if site == "north" else "chosen"), own)
-    write_model_folder(run / "sites" / "north" / "run-1" / "chosen", own)
     keeps = {"north": dump_record(joined()), "south": dump_record(joined(chosen="local"))}
     write_result(run, study, sites={"north": 1.0, "south": 0.0}, joining=keeps)
     result = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
@@ -223,18 +185,6 @@ def test_the_sites_own_models_are_tested_there_too_alone_and_by_the_mean_of_thei
     assert result.own == {"north": value, "south": 0.0, "ensemble": value}
     rows = [row[0] for row in unseen_table(result).rows]
     assert "own model of north" in rows and "mean of the own models, were they handed out" in rows
-
-
-def test_own_models_of_unlike_normalisation_are_tested_there_too(run, load):
-    for site, normalization in (("north", "batch"), ("south", "instance")):
-        study = make_study(normalization, name="fedavg")
-        own = Contents(study, SHAPE, {"local": answering(study, is_sure=site == "north")}, "only")
-        write_model_folder(run / "sites" / site / "run-1" / "own", own)
-    keeps = {site: dump_record(joined()) for site in ("north", "south")}
-    write_result(run, study, sites={"north": 1.0, "south": 0.0}, joining=keeps)
-    result = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
-    # as above
-    assert result.own["north"] == pytest.approx(288 / 1168) and result.own["south"] == 0.0
 
 
 def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, capsys):
@@ -265,45 +215,20 @@ def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
         assemble_models(tmp_path)
 
 
-def test_what_a_clinic_would_get_comes_first(unseen):
-    table = unseen_table(unseen())
-    assert table.rows == (
-        ("super model, gamma 0.9 (tuned on validation data): what a clinic would get", "0.600"),
+def test_what_a_clinic_would_get_comes_first_with_gamma_where_a_score_decides(unseen, unseen_plain, printed):
+    assert unseen_table(unseen()).rows == (
+        ("super model, gamma 0.9: what a clinic would get", "0.600"),
         ("global model alone", "0.550"),
         ("model of north alone", "0.500"),
         ("ensemble of all models", "0.575"),
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "answer", "others"),
-    [
-        (
-            {"threshold": None, "by_threshold": (), "models": {"north": 0.5, "ensemble": 0.45}},
-            "super model, most probable model",
-            ["model of north alone", "ensemble of all models"],
-        ),
-        (
-            {"rule": "ensemble"},
-            "super model, ensemble",
-            ["global model alone", "model of north alone", "ensemble of all models"],
-        ),
-        ({"rule": "only", "models": {"global": 0.5}, "choices": None}, "global model", ["global model alone"]),
-        ({"rule": "mean", "models": {"north": 0.5}, "choices": None}, "mean of all sites", ["model of north alone"]),
-    ],
-)
-def test_other_answers_than_a_choice_by_gamma_have_no_gamma(unseen, printed, changes, answer, others):
-    found = unseen(**changes)
-    names = [row[0] for row in unseen_table(found).rows]
-    assert names == [f"{answer}: what a clinic would get", *others]
-    assert "gamma" not in printed(print_blocks, unseen_section(found, "fedsm").blocks)
-
-
-def test_it_is_said_where_models_come_from_and_which_cases_do_not_count(unseen_plain, printed):
-    found = unseen_plain(rule="mean", num_excluded=1, num_seen=0, assembled_from="the sites' own models")
-    text = " ".join(printed(print_blocks, unseen_section(found, "fedsm").blocks).split())
-    assert "dice 0.600 over 4 cases (1 with empty truth and prediction excluded). No case was seen" in text
-    assert "put together from the sites' own models: only a simulation can do this" in text
+    no_gamma = {"threshold": None, "by_threshold": ()}
+    assert unseen_table(unseen(**no_gamma)).rows[0][0].startswith("super model, most probable model")
+    assert unseen_table(unseen(rule="ensemble")).rows[0][0].startswith("super model, ensemble")
+    mean = unseen_plain(rule="mean", num_excluded=1)
+    text = " ".join(printed(print_blocks, unseen_section(mean, "fedsm").blocks).split())
+    assert "dice 0.600 over 4 cases (1 with empty truth and prediction excluded)." in text
+    assert "mean of all sites: what a clinic would get" in text and "gamma" not in text
 
 
 def test_a_left_out_site_is_answered_with_statistics_of_its_own_training_images(tmp_path, load):

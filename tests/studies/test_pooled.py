@@ -1,17 +1,13 @@
-from dataclasses import replace
-
 import pytest
 from rich.console import Console
 
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
 from silofl.cli import COMMANDS, CommandParser
-from silofl.federation.results import AllSitesTest
 from silofl.study import Study
 from silofl.training.case_pictures import write_scores
 from silofl_desk.studies import side_by_side
 from silofl_desk.studies.compared_runs import ComparisonPlan
-from silofl_desk.studies.method_rows import compute_further_averages
 from silofl_desk.studies.pooled import plan_centralised_runs, regroup_by_site
 from silofl_desk.studies.simulation import settle_job
 
@@ -49,12 +45,6 @@ def test_values_of_a_pool_become_those_of_the_sites(result, regroup):
     assert (found.sites, found.mean, found.pooled) == ({}, None, None)
 
 
-def test_the_one_model_of_a_pool_is_every_sites_on_all_test_data(result, regroup):
-    everyone = AllSitesTest(0.75, 0.5, {"pooled": {"accuracy": 0.75, "balanced_accuracy": 0.5}}, 3)
-    found = regroup(replace(result, everyone=everyone), SCORES)
-    assert compute_further_averages(found, ["north", "south"])["everyone_balanced_accuracy"] == 0.5
-
-
 @pytest.mark.parametrize("text", [None, "case,value\na,much\n", "name\na\n"])
 def test_scores_that_are_missing_or_broken_are_refused(tmp_path, result, text):
     path = tmp_path / "sites" / "pooled" / "run-1" / "scores.csv"
@@ -72,23 +62,18 @@ def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own_and_trains_no_local_model(phantoms, tmp_path):
-    changes = {"guard": True}
+@pytest.mark.parametrize("key", ["federation.min_sites", "federation"])
+def test_what_every_row_asks_of_a_federation_leaves_the_pool_one_site_that_compares_with_nobody(
+    phantoms, tmp_path, key
+):
+    changes = {key: 2 if key == "federation.min_sites" else {"min_sites": 2}, "rounds": 7, "guard": True}
     asked = ComparisonPlan((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True, is_alone=True)
     (run,) = plan_centralised_runs(asked, tmp_path, Console())
+    study, simulation = settle_job(run.job, run.wanted, run.changes)
+    assert (simulation.sites, study.federation.min_sites, study.rounds) == (("pooled",), 1, 7)
+    assert not study.is_guarded
+    # It can be run in a process of its own.
     parser = CommandParser(prog="simulate", fill=COMMANDS["simulate"].add_arguments)
     _, _, _, _, *arguments = side_by_side.build_command(run)
     options = parser.parse_args(arguments)
     assert (options.alone, options.sites) == (True, ["pooled"])
-    assert not settle_job(run.job, run.wanted, run.changes)[0].is_guarded
-
-
-@pytest.mark.parametrize("key", ["federation.min_sites", "federation"])
-def test_what_every_row_asks_of_a_federation_leaves_the_pool_one_site(phantoms, tmp_path, key):
-    value = 2 if key == "federation.min_sites" else {"min_sites": 2, "patience": 5}
-    changes = {key: value, "rounds": 7}
-    asked = ComparisonPlan((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
-    (run,) = plan_centralised_runs(asked, tmp_path, Console())
-    study, simulation = settle_job(run.job, run.wanted, run.changes)
-    assert (simulation.sites, study.federation.min_sites, study.rounds) == (("pooled",), 1, 7)
-    assert study.federation.patience == (None if key == "federation.min_sites" else 5)

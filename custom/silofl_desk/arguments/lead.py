@@ -22,12 +22,6 @@ _add_retries = declare_command(
 add_estimate = declare_command(
     add_job,
     declare_option("--sites", type=parse_count, required=True, help="number of sites"),
-    declare_option(
-        "--examples",
-        type=parse_count,
-        default=500,
-        help="training examples at the largest site, for privacy.dp_sgd (default: 500)",
-    ),
     add_set,
     declare_option(
         "--image-size",

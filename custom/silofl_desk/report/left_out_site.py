@@ -56,17 +56,10 @@ def unseen_sentence(unseen: UnseenTest) -> str:
     by = f", with the threshold gamma = {gamma:g} that the training sites found" if gamma is not None else ""
     value = f"{unseen.metric} {format_number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
     without = f" ({excluded} with empty truth and prediction excluded)" if excluded else ""
-    place = f"Site {unseen.site} took no part in the training"
-    if unseen.num_seen:
-        place = (
-            f"The sites learnt from {unseen.num_seen} of the {cases} cases of {unseen.site}, which is no unseen site"
-        )
-    said = f"{place}. There the super model reaches {value}{without}{by}."
+    said = f"Site {unseen.site} took no part in the training. There the super model reaches {value}{without}{by}."
     if unseen.choices:
         listed = ", ".join(f"{name} {count}" for name, count in unseen.choices.items())
         said += f" Cases by the model that was chosen for them: {listed}."
-    if unseen.num_seen == 0:
-        said += " No case was seen in training."
     if unseen.assembled_from:
         said += f" It was put together from {unseen.assembled_from}: only a simulation can do this."
     return said
@@ -76,7 +69,7 @@ def unseen_table(unseen: UnseenTest) -> TextTable:
     """Return one row for each way to answer: what a clinic would get, and each model alone."""
     answer = ANSWERS[unseen.rule]
     if unseen.rule == "choice" and unseen.threshold is not None:
-        answer = f"super model, gamma {unseen.threshold:g} ({unseen.threshold_from})"
+        answer = f"super model, gamma {unseen.threshold:g}"
     rows = [(f"{answer}: {CLINIC}", format_number(unseen.value))]
     for name, value in unseen.models.items():
         rows.append((ALONE.get(name, f"model of {name} alone"), format_number(value)))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from silofl.base.errors import ConfigError
 from silofl.base.schema import declare_optional, read_file
@@ -25,12 +25,12 @@ class UnseenTest:
             hand its own out; None where they trained none.
         choices: With a selector: model -> number of cases for which it is chosen.
         threshold: The paper's gamma; None where the most probable model answers.
-        threshold_from: Where the threshold comes from; None without one.
         by_threshold: The result with each candidate of the threshold, from 0 on.
         assembled_from: The source of a super model that the run itself could not write.
-        num_seen: How many of its cases show an image that a site learnt from; None where no site's record says so.
     """
 
+    # Of version 0.4.
+    FORMER_KEYS: ClassVar = ("threshold_from", "num_seen")
     site: str
     digest: str
     rule: Literal["only", "mean", "choice", "ensemble"]
@@ -39,10 +39,8 @@ class UnseenTest:
     own: Values | None = declare_optional()
     choices: Counts | None = declare_optional()
     threshold: float | None = declare_optional()
-    threshold_from: str | None = declare_optional()
     by_threshold: tuple[ThresholdTest, ...] = declare_optional(())
     assembled_from: str | None = declare_optional()
-    num_seen: int | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse a threshold without the candidates that it was chosen from, and one of these with other models."""

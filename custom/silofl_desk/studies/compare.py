@@ -1,41 +1,42 @@
 """``silofl compare``: run every job and every method with each seed on the same data, and write one table."""
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode, SiloFLError
 from silofl.base.files import write_json, write_text
 from silofl.base.options import make_console
-from silofl.federation.results import Results, read_results
+from silofl.federation.results import read_results
 from silofl_desk.options import path_to_text, read_changes
 from silofl_desk.report.run_records import RowRuns, RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised
-from silofl_desk.studies import side_by_side, simulate
+from silofl_desk.studies import simulate
 from silofl_desk.studies.compared_runs import (
     ComparedRun,
     ComparisonPlan,
     list_other_methods,
-    list_with_batchnorm,
     plan_runs,
 )
-from silofl_desk.studies.comparison import DRIFT_NOTE, are_comparable, compare_drift, compare_joining
-from silofl_desk.studies.comparison_page import Summary, joining_blocks, write_rows
-from silofl_desk.studies.conditions import NORMALIZATION, list_differences
-from silofl_desk.studies.hospitals import describe_starts
-from silofl_desk.studies.method_rows import CENTRALISED, method_sites
-from silofl_desk.studies.method_table import methods_notes, methods_table, methods_values
+from silofl_desk.studies.comparison import (
+    CENTRALISED,
+    compared_sites,
+    list_notes,
+    list_trained_rows,
+    methods_table,
+    methods_values,
+)
+from silofl_desk.studies.comparison_page import print_comparison, write_rows
+from silofl_desk.studies.conditions import list_differences
+from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses
+from silofl_desk.studies.side_by_side import run_side_by_side
 from silofl_desk.studies.simulation import changed_study
 from silofl_desk.studies.weights import find_weights_file
-from silofl_hospital.report.page import print_blocks
-from silofl_hospital.report.tables import format_duration, markdown_table, print_lines, print_table
+from silofl_hospital.report.tables import markdown_table
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,40 +81,36 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder, not {out}, which is a file; name a folder")
-    runs = plan_runs(asked, out)
-    others = list_other_methods(asked)
+    runs, others = plan_runs(asked, out), list_other_methods(asked)
     if own := [name for name in asked.methods if name not in others]:
         console.print(f"{', '.join(own)}: the row {runs[0].name}, which is what the first job does", markup=False)
-    if needing := list_with_batchnorm(asked, runs):
-        console.print(f"{', '.join(needing)}: with {NORMALIZATION} batch, which is needed", markup=False)
     if asked.is_pooled:
         runs += centralised.plan_centralised_runs(asked, out, console)
     # Local training leaves its models, trained to their end, to the other rows, which compare with them.
     alone = [run for run in runs if changed_study(run.job, run.changes).recipe.trains_alone]
-    others = [run for run in runs if run not in alone]
+    failures: dict[Path, str] = {}
     try:
-        if processes > 1:
-            failures = side_by_side.run_side_by_side(alone, out, processes, console) if alone else {}
-            failures |= side_by_side.run_side_by_side(others, out, processes, console) if others else {}
-        else:
-            failures = _run_in_turn([*alone, *others], console)
+        for group in (alone, [run for run in runs if run not in alone]):
+            if processes == 1:
+                failures |= _run_in_turn(group, console)
+            elif group:
+                failures |= run_side_by_side(group, out, processes, console)
     except KeyboardInterrupt:
         console.print("to go on with the comparison, give the same command again")
         return ExitCode.INTERRUPTED
-    rows = collect_rows(runs, failures)
-    _show_table(rows, runs, asked, out, console)
-    statuses = {run.status for of_row in rows.results.values() for run in of_row}
-    if rows.unfinished:
+    rows, unfinished = collect_rows(runs, failures)
+    _write_table(rows, [*_describe_unfinished(unfinished), *_describe_changes(asked)], runs, out, console)
+    if unfinished:
         return ExitCode.FAILED
+    statuses = {run.results.status for of_row in rows.values() for run in of_row}
     return ExitCode.INCOMPLETE if "INCOMPLETE" in statuses else ExitCode.COMPLETE
 
 
 def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, str]:
-    """Carry out one run after another; returns the folder of each that could not be -> why."""
-    started, failures = time.monotonic(), {}
-    for number, run in enumerate(runs, start=1):
-        so_far = format_duration(time.monotonic() - started)
-        console.print(f"\nrun {number} of {len(runs)}: {run.name}, seed {run.seed} ({so_far} so far)", markup=False)
+    """Carry out one run after another in this process; returns the folder of each that could not be -> why."""
+    failures = {}
+    for run in runs:
+        console.print(f"\n{run.name}, seed {run.seed}:", markup=False)
         try:
             if _carry_out_run(run, console) == ExitCode.INTERRUPTED:
                 raise KeyboardInterrupt
@@ -123,132 +120,77 @@ def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, st
     return failures
 
 
-@dataclass(frozen=True)
-class ComparedRows:
-    """What the runs of a comparison came to.
-
-    Attributes:
-        records: Row -> the records of its runs that have numbers.
-        results: Row -> their results; those on pooled data by the sites that the cases come from.
-        unfinished: Row and seed -> why a run has no numbers.
-    """
-
-    records: Mapping[str, list[RunRecords]]
-    results: Mapping[str, list[Results]]
-    unfinished: Mapping[tuple[str, int], str]
-
-    @property
-    def trained(self) -> RowRuns:
-        """The rows with numbers, without the one on pooled data."""
-        return {name: runs for name, runs in self.records.items() if runs and name != CENTRALISED}
+def _carry_out_run(run: ComparedRun, console: Console) -> int:
+    if not run.has_started:
+        return simulate.start_simulation(run.job, run.path, run.wanted, run.changes, console)
+    if not simulate.is_finished(run.path):
+        return simulate.resume(run.path, console)
+    console.print(f"already finished: {run.path}", markup=False)
+    return ExitCode.COMPLETE
 
 
-def collect_rows(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> ComparedRows:
-    """Read what is finished of all runs.
+def collect_rows(
+    runs: Sequence[ComparedRun], failures: Mapping[Path, str]
+) -> tuple[RowRuns, dict[tuple[str, int], str]]:
+    """Return row -> its runs with numbers, and row and seed -> why there are none.
 
     Args:
         runs: In the order of the rows.
         failures: Folder -> why a run could not be carried out.
     """
     unfinished: dict[tuple[str, int], str] = {}
-    rows = ComparedRows({run.name: [] for run in runs}, {run.name: [] for run in runs}, unfinished)
+    rows: dict[str, list[RunRecords]] = {run.name: [] for run in runs}
     for run in runs:
-        try:
-            results = _read_result(run, failures.get(run.path))
-            records = read_run(run.path)
-        except ConfigError as error:
-            unfinished[run.name, run.seed] = str(error)
-            continue
-        rows.results[run.name].append(results)
-        rows.records[run.name].append(records)
-    return rows
+        results = read_results(run.path)
+        if results is None:
+            early = f"it ended early, and {run.path / 'log.txt'} says why"
+            unfinished[run.name, run.seed] = failures.get(run.path, early)
+        elif not results.is_finished:
+            unfinished[run.name, run.seed] = "; ".join(results.reasons)
+        else:
+            # A run on pooled data has its results by the sites that the cases come from.
+            is_pooled = run.name == CENTRALISED
+            found = centralised.regroup_by_site(run.path, results) if is_pooled else results
+            rows[run.name].append(replace(read_run(run.path), results=found))
+    return rows, unfinished
 
 
-def _carry_out_run(run: ComparedRun, console: Console) -> int:
-    if run.has_started and simulate.is_finished(run.path):
-        console.print(f"already finished: {run.path}", markup=False)
-        return ExitCode.COMPLETE
-    if run.has_started:
-        return simulate.resume(run.path, console)
-    return simulate.start_simulation(run.job, run.path, run.wanted, run.changes, console)
+def _describe_unfinished(unfinished: Mapping[tuple[str, int], str]) -> list[str]:
+    return [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in unfinished.items()]
 
 
-def _read_result(run: ComparedRun, failure: str | None) -> Results:
-    results = read_results(run.path) if failure is None else None
-    if results is None:
-        raise ConfigError(failure or f"it ended early, and {run.path / 'log.txt'} says why")
-    if not results.is_finished:
-        raise ConfigError("; ".join(results.reasons))
-    return centralised.regroup_by_site(run.path, results) if run.name == CENTRALISED else results
+def _describe_changes(asked: ComparisonPlan) -> list[str]:
+    changed = {"every row": asked.changes, **asked.variants}
+    return [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
 
 
-def _show_table(
-    rows: ComparedRows, runs: Sequence[ComparedRun], asked: ComparisonPlan, out: Path, console: Console
-) -> None:
-    """Print the table with its notes, below the sentences on what differs between its rows, and write all of it."""
-    trained = rows.trained
-    summary, values = _summarise(rows, runs, asked)
-    unlike = list_differences(trained)
-    joining = compare_joining(rows.results)
-    drift = compare_drift(trained)
+def _write_table(rows: RowRuns, more: Sequence[str], runs: Sequence[ComparedRun], out: Path, console: Console) -> None:
+    """Print what joining gave and the table with its notes, and write them for readers and for programs."""
+    trained, notes = list_trained_rows(rows), [*list_notes(rows), *more]
     console.print()
-    starts = describe_starts(trained)
-    print_lines([*starts, ""] if starts else [], console)
-    print_blocks(joining_blocks(joining), console)
-    print_lines([*unlike, ""], console)
-    print_table(summary.table, console)
-    console.print()
-    print_lines(summary.notes, console)
-    if drift:
-        console.print()
-        print_table(drift, console)
-        print_lines([DRIFT_NOTE], console)
-    head = "".join(f"{sentence}\n\n" for sentence in starts)
-    head += f"{markdown_table(joining.table, [joining.note], joining.losses)}\n" if joining else ""
-    end = f"\n{markdown_table(drift, [DRIFT_NOTE])}" if drift else ""
-    write_text(out / "table.md", head + markdown_table(summary.table, summary.notes, unlike) + end)
-    values |= {
-        **({"drift": [dict(zip(drift.columns, row, strict=True)) for row in drift.rows]} if drift else {}),
-        "differences": unlike,
-        "notes": summary.notes,
-        "runs": [_describe_run(run, rows) for run in runs],
+    print_comparison(rows, console, more)
+    joining, differences = hospital_table(trained), list_differences(trained)
+    text = markdown_table(joining, [NOTE], [*list_losses(trained), *conclude(trained)]) + "\n" if joining else ""
+    write_text(out / "table.md", text + markdown_table(methods_table(rows), notes, differences))
+    statuses = {run.path: run.results.status for of_row in rows.values() for run in of_row}
+    values = {
+        "seeds": sorted({run.seed for run in runs}),
+        "sites": compared_sites(rows),
+        "rows": methods_values(rows),
+        "differences": differences,
+        "notes": notes,
+        "runs": [
+            {
+                "name": run.name,
+                "seed": run.seed,
+                "folder": str(run.path),
+                "status": statuses.get(run.path, "FAILED"),
+                "changes": dict(run.changes),
+            }
+            for run in runs
+        ],
     }
     write_json(out / "table.json", values)
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
     if trained:
-        try:
-            console.print(f"page: {write_rows(trained, out / 'comparison.html', summary)}", markup=False)
-        except (ConfigError, OSError) as error:
-            console.print(f"no page: {error}", markup=False)
-
-
-def _summarise(
-    rows: ComparedRows, runs: Sequence[ComparedRun], asked: ComparisonPlan
-) -> tuple[Summary, dict[str, Any]]:
-    """Return the table of all rows with its notes, and the table as plain values."""
-    methods, is_ranked = rows.results, are_comparable([*chain.from_iterable(rows.trained.values())])
-    table = methods_table(methods, len(asked.seeds), is_ranked)
-    with_batchnorm = list_with_batchnorm(asked, runs)
-    changed = {"every row": asked.changes, **asked.variants}
-    changed |= dict.fromkeys(with_batchnorm, {NORMALIZATION: "batch"})
-    notes = methods_notes(methods, asked.seeds, is_ranked)
-    notes += [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in rows.unfinished.items()]
-    notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
-    values = {
-        "seeds": list(asked.seeds),
-        "sites": method_sites(methods),
-        "rows": methods_values(methods, len(asked.seeds), is_ranked),
-    }
-    summary = Summary(table, notes, rows.records.get(CENTRALISED, ()))
-    return summary, values
-
-
-def _describe_run(run: ComparedRun, rows: ComparedRows) -> dict[str, Any]:
-    statuses = [one.status for one in rows.results[run.name] if one.seed == run.seed]
-    return {
-        "name": run.name,
-        "seed": run.seed,
-        "folder": str(run.path),
-        "status": statuses[0] if statuses else "FAILED",
-        "changes": dict(run.changes),
-    }
+        console.print(f"page: {write_rows(rows, out / 'comparison.html', more)}", markup=False)

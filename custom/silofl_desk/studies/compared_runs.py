@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,8 +16,8 @@ from silofl.study import STORED, Study, load_study, plain_study
 from silofl_desk.options import replaces
 from silofl_desk.report.run_records import flat_settings
 from silofl_desk.studies import simulate
+from silofl_desk.studies.comparison import CENTRALISED
 from silofl_desk.studies.conditions import NORMALIZATION
-from silofl_desk.studies.method_rows import CENTRALISED
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_desk.studies.simulation import (
     Simulation,
@@ -127,14 +127,13 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
 
 def _name_jobs(runs: Sequence[ComparedRun], jobs: Collection[str]) -> dict[str, str]:
     """Return row of a job -> its algorithm, as the methods are named; without jobs that are not alone in it."""
-    found: dict[str, set[str]] = {}
+    names = {}
     for run in runs:
         if run.name in jobs:
             algorithm = changed_study(run.job, run.changes).algorithm
-            preset = f":{algorithm.preset}" * (algorithm.preset != "recommended")
-            found.setdefault(run.name, set()).add(f"{algorithm.name}{preset}")
-    counts = Counter([*(name for names in found.values() for name in names), *{run.name for run in runs}])
-    names = {row: min(several) for row, several in found.items() if len(several) == 1}
+            preset = "" if algorithm.preset == "recommended" else f":{algorithm.preset}"
+            names[run.name] = f"{algorithm.name}{preset}"
+    counts = Counter([*names.values(), *{run.name for run in runs}])
     return {row: name for row, name in names.items() if counts[name] == 1}
 
 
@@ -167,13 +166,6 @@ def _find_changes(asked: ComparisonPlan, method: str) -> dict[str, object]:
     return algorithm
 
 
-def list_with_batchnorm(asked: ComparisonPlan, runs: Iterable[ComparedRun]) -> list[str]:
-    """Return the methods that got BatchNorm in place of the study's normalisation."""
-    normalizations = {run.name: changed_study(run.job, run.changes).model.normalization for run in runs}
-    own = changed_study(asked.jobs[0], asked.changes).model.normalization
-    return [name for name in asked.methods if normalizations.get(name, own) != own]
-
-
 def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
     """Return a checked run for each seed, with name, job, simulation and changes of the pattern."""
     runs = []
@@ -184,13 +176,7 @@ def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> 
         if asked.has_equal_rounds:
             run = replace(run, changes=changes | _equal_rounds(run))
         # Given to all rows together: those that need none would refuse it, and no row starts from two files.
-        study = _settle_run(run)[0]
-        is_needed = study.recipe.needs_pretrained
-        if asked.weights and study.model.weights and not is_needed:
-            raise ConfigError(
-                f"--weights must not go with {run.name}, whose study names weights of its own, {study.model.weights}, "
-                "which they would replace; leave --weights out, or that row"
-            )
+        is_needed = _settle_run(run)[0].recipe.needs_pretrained
         files = {"pretrained": asked.pretrained} if is_needed else {"weights": asked.weights}
         runs.append(replace(run, wanted=replace(run.wanted, **files)))
     for run in runs:

@@ -1,222 +1,364 @@
-"""Compare runs: the rows of their tables, what joining gave in each, and what limits the comparison."""
+"""The one table of a comparison, methods by sites, and the one list of notes below it."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
-from silofl.core.gain import FAMILY_LEVEL, WORSE, holm
+import numpy as np
+
 from silofl.federation.results import Results
-from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
-from silofl.training.metrics import mean_of_known
-from silofl_desk.report.result_tables import (
-    describe_round,
-    has_moved_thresholds,
-    mean_and_deviation,
-    name_models,
-)
+from silofl.training.metrics import mean_of_known, pool_values
+from silofl.training.site_score import Values
+from silofl_desk.report.result_tables import has_moved_thresholds, mean_and_deviation, summarise_seeds
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import (
+    POOLED_MEAN,
     SHARED_BATCHNORM,
     UNLIKE_CLASSES,
-    describe_problems,
     is_guessing,
     normalization_label,
     regions_text,
     shares_batchnorm,
     split_sentence,
 )
-from silofl_desk.report.verdict_words import count_verdicts
-from silofl_desk.studies.conditions import describe_groups, group_rows_by_value, has_other_data
-from silofl_hospital.report.tables import MISSING, TextTable, format_number
+from silofl_desk.report.super_model_page import SUPER, model_values
+from silofl_desk.studies.conditions import describe_groups, has_other_data
+from silofl_hospital.report.metrics import metric_sentence
+from silofl_hospital.report.tables import METRIC_NAMES, TextTable
 
-ONE_SEED = (
-    "Each row is one run with one random seed. Differences can be chance, so no best value is marked: use silofl "
-    "compare with several seeds."
-)
-JOINING_NOTE = (
-    "Verdicts: of all hospitals that made a choice, over all seeds. Mean test values over these hospitals: alone, of "
-    "the hospital's own model; federated, of the federated model; kept, of the one of the two that the hospital chose "
-    "on its validation data{thresholds}. Below alone: how many of the hospitals that keep the federated model became "
-    "worse; by chance 1 in 40 would. After Holm: how many remain after correction for testing many times (Holm's, 5 % "
-    "over all rows)."
-)
-JOINING_THRESHOLDS = (
-    ", each with the decision threshold that the hospital's validation data favour. At 0.5: with the usual one, as in "
-    "the table of methods, where local has the numbers of alone at 0.5"
-)
+# Name of the method whose runs need the data of all sites pooled in one place.
+CENTRALISED = "centralised"
+POOLED_DATA = "(data pooled: simulation only)"
+# No site's name has a space.
+CLIENT_AVERAGE = "client average"
+POOLED = "pooled mean"
+# Averages by which methods are compared besides their metric: key -> name of the column.
+AVERAGES_ALSO = {
+    "accuracy": "accuracy (site average)",
+    "balanced_accuracy": "balanced accuracy (site average)",
+    "auroc": "AUROC (site average, where defined)",
+}
+# Columns, by their names in a round's record.
+DRIFT = {"drift": "drift of sites", "dissimilarity": "dissimilarity of updates"}
+# A difference that the three decimals shown do not show is none.
+SMALLEST = 0.0005
+# Letters of the columns' names that fit a page's width.
+MOST_LETTERS = 100
 GUESSING = "no model is shown to be better than guessing"
 AT_HALF = (
     "Values of methods are at the usual decision threshold of 0.5; alone, federated and kept are at the hospitals' own."
 )
-UNLIKE_SITES = "Do not compare the means of rows with different sites or seeds."
-# Columns, by their names in a round's record.
-DRIFT_COLUMNS = ("drift", "dissimilarity")
 DRIFT_NOTE = (
-    "Means over the rounds, ± their standard deviation over the seeds. Drift: mean over sites and steps of the "
-    "squared distance to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' "
-    "updates, divided by the squared length of their weighted mean, in rounds that all begin from one model; 1 = all "
-    "agree, above 2 = strong. Both grow with the learning rate, the steps and the network: compare rows that share "
-    "these; no accuracy follows from them. A row without numbers has them with --set training.measures_drift=true."
+    "Drift: mean over sites and steps of the squared distance to the received model (HarmoFL, Eq. 9). Dissimilarity: "
+    "mean squared length of the sites' updates, divided by the squared length of their weighted mean (1 = all agree, "
+    "above 2 = strong). Both are means over the rounds and grow with the learning rate, the steps and the network: "
+    "compare rows that share these; no accuracy follows from them."
 )
+MODELS_NOTE = (
+    "Models of a method with a selector: global, one model for all sites; personal, each site's own model, for which "
+    "one must know the site; super, where the selector looks at the images and chooses a model for each case; "
+    "ensemble, all models averaged by the selector's scores."
+)
+POOLING = "these rows need the data of all sites pooled in one place, which only a simulation can do"
+PRETRAINED = (
+    "these rows use a pretrained model; where silofl pretrain made it, it has seen training data of all sites in one "
+    "place, which only a simulation can do, and the .json next to its file says how much"
+)
+UNLIKE = "No value is marked as the best: the runs differ in metric, regions, split or test data."
+ONE_SEED = "No value is marked as the best: with one seed a difference can be chance; give more --seeds."
+MARKED = (
+    "A value is bold or has a star if its lead over every other method is larger than both methods' standard deviation "
+    "over seeds. Local training counts; rows that need pooled data, or may be guesses, do not."
+)
+SeedValues = Sequence[float]
+Cells = Mapping[str, Mapping[str, list[float]]]
 
 
-@dataclass(frozen=True)
-class JoiningComparison:
-    """What joining gave in each row of a comparison.
+class Value(NamedTuple):
+    """One number of a comparison.
 
     Attributes:
-        table: One line a row.
-        losses: A sentence for each site that loses by joining or keeps a model near 0, with its run.
-        note: What the columns are.
+        method: What has it.
+        column: Its site, or average.
+        value: None where it is not known.
+        model: Which of the method's models has it; empty where there is one alone.
     """
 
-    table: TextTable
-    losses: Sequence[str]
-    note: str
+    method: str
+    column: str
+    value: float | None
+    model: str = ""
+
+    @property
+    def row(self) -> str:
+        """Name of its row."""
+        words = [self.method, self.model]
+        if self.method == CENTRALISED:
+            words.append(POOLED_DATA)
+        return " ".join(filter(None, words))
 
 
-def compared_sites(results: Sequence[Results]) -> list[str]:
-    """Return all sites of the runs."""
-    return sorted({site for run in results for site in run.sites})
+def pivot(values: Iterable[Value]) -> Cells:
+    """Return row -> column -> the known values, in the order in which they come."""
+    listed = list(values)
+    columns = dict.fromkeys(item.column for item in listed)
+    table: dict[str, dict[str, list[float]]] = {}
+    for item in listed:
+        cells = table.setdefault(item.row, {column: [] for column in columns})
+        if item.value is not None:
+            cells[item.column].append(item.value)
+    return table
+
+
+def make_values_table(cells: Cells, corner: str, best: Mapping[str, str] | None = None) -> TextTable:
+    """Return the means of cells; those with many or long columns have these as their rows.
+
+    Args:
+        corner: Name of the rows.
+        best: Column -> the row that is marked in it.
+    """
+    rows, columns = list(cells), list(next(iter(cells.values()), ()))
+    places = {(rows.index(row), columns.index(column)) for column, row in (best or {}).items()}
+    texts = [[_format_seeds(column, values) for column, values in row.items()] for row in cells.values()]
+    if sum(map(len, columns)) > MOST_LETTERS:
+        corner = "site"
+        rows, columns = columns, rows
+        places = {(column, row) for row, column in places}
+        texts = [list(turned) for turned in zip(*texts, strict=True)]
+    lines = tuple((name, *line) for name, line in zip(rows, texts, strict=True))
+    return TextTable((corner, *columns), lines, best_cells=frozenset((row, 1 + column) for row, column in places))
+
+
+def _format_seeds(column: str, values: SeedValues) -> str:
+    # By digits and not by decimals: drifts are as small as their rates.
+    forms = (".3g", ".2g") if column in DRIFT.values() else (".3f", ".3f")
+    return mean_and_deviation(values, forms)
+
+
+def list_values(rows: RowRuns) -> list[Value]:
+    """Return the values of all runs: of each model at each site, and its averages over the sites."""
+    sites = compared_sites(rows)
+    values = []
+    for method, runs in rows.items():
+        measured = [_measure_models(run, sites) for run in runs] or [{"": dict.fromkeys(sites)}]
+        for model in dict.fromkeys(chain(*measured)):
+            for of_run in measured:
+                values += [Value(method, column, value, model) for column, value in of_run.get(model, {}).items()]
+    return values
+
+
+def compared_sites(rows: RowRuns) -> list[str]:
+    """Return all sites that have a result."""
+    return sorted({site for run in chain(*rows.values()) for site in run.results.sites})
+
+
+def _measure_models(run: RunRecords, sites: Sequence[str]) -> dict[str, dict[str, float | None]]:
+    """Return the name of each model of a run, empty where it has one alone, with its columns; the tested one first."""
+    results = run.results
+    tested = _fill_columns(results, sites, results.values, results.pooled)
+    for key, average in compute_further_averages(results, sites).items():
+        tested[AVERAGES_ALSO[key]] = average
+    for key, column in DRIFT.items():
+        drift = mean_of_known(getattr(record, key) for record in run.ledger)
+        if drift is not None:
+            tested[column] = drift
+    if not results.super_model:
+        return {"": tested}
+    models = {SUPER: tested}
+    for name, values in model_values(results).items():
+        # Weighed by cases, the sites' means are the mean over all cases, if there is one.
+        known = [(value, results.tests[site].num_cases) for site, value in values.items() if value is not None]
+        has_mean = results.mean_of_sites(values.values()) is not None
+        models.setdefault(name, _fill_columns(results, sites, values, pool_values(known) if has_mean else None))
+    return models
+
+
+def _fill_columns(
+    results: Results, sites: Sequence[str], values: Values, pooled: float | None
+) -> dict[str, float | None]:
+    """Return the value of each site and both means, which count only where every site has a value."""
+    columns = {site: values.get(site) for site in sites}
+    if not columns or None in columns.values():
+        return {**columns, CLIENT_AVERAGE: None, POOLED: None}
+    return {**columns, CLIENT_AVERAGE: results.mean_of_sites(columns.values()), POOLED: pooled}
+
+
+def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str, float]:
+    """Return key of `AVERAGES_ALSO` -> average of a run over the sites, without those that it does not have.
+
+    An average needs a test at every site, and a value; that of the AUROC is over the sites that have one.
+    """
+    tests = results.tests
+    tested = [tests[site].also for site in sites if site in tests and tests[site].also]
+    averages: dict[str, float] = {}
+    if len(tested) < len(sites):
+        return averages
+    for key in METRIC_NAMES:
+        values = [also[key] for also in tested if also.get(key) is not None]
+        # A site whose test cases are all of one class has no AUROC, however well it does.
+        if key == results.metric or (key != "auroc" and len(values) < len(sites)):
+            continue
+        if (mean := results.mean_of_sites(values, key)) is not None:
+            averages[key] = mean
+    return averages
 
 
 def are_comparable(runs: Sequence[RunRecords]) -> bool:
     """Return whether the runs measure the same on the same data: metric, regions, split and what each site has."""
     measured = {(run.results.metric, regions_text(run.results), run.results.split_unit) for run in runs}
-    sites = compared_sites([run.results for run in runs])
-    return len(measured) < 2 and not any(has_other_data(runs, site) for site in sites)
+    return len(measured) < 2 and not any(has_other_data(runs, site) for site in compared_sites({"": runs}))
 
 
-def comparison_notes(results: Sequence[Results]) -> list[str]:
-    """Return sentences on runs without a value at a site."""
-    sites = compared_sites(results)
-    notes = []
-    for number, run in enumerate(results, start=1):
-        without = [site for site in sites if run.values.get(site) is None]
-        where = ", ".join(without) or "any site" if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
-        if without or not sites:
-            notes.append(f"Run {number} has no value at {where}: do not compare its mean with the others'.")
-    return notes
+def is_clearly_above(values: SeedValues, others: SeedValues) -> bool:
+    """Return whether a mean over seeds is above another by more than the seeds' spread, and more than decimals hide.
+
+    The spread is the larger of the two standard deviations over seeds. One seed has none, and leads nothing.
+    """
+    if len(values) < 2 or len(others) < 2:
+        return False
+    spread = max(np.std(one, ddof=1) for one in (values, others))
+    return bool(np.mean(values) - np.mean(others) > max(spread, SMALLEST))
 
 
-def list_guessing(rows: Mapping[str, Sequence[Results]]) -> list[str]:
+def find_best(column: Mapping[str, SeedValues]) -> str | None:
+    """Return the row that leads every other with several seeds; None where none does, or it is alone."""
+    compared = {row: values for row, values in column.items() if len(values) > 1}
+    if len(compared) < 2:
+        return None
+    highest = max(compared, key=lambda row: np.mean(compared[row]))
+    leads = all(is_clearly_above(compared[highest], values) for row, values in compared.items() if row != highest)
+    return highest if leads else None
+
+
+def methods_table(rows: RowRuns) -> TextTable:
+    """Return the table of a comparison, with the best value of each column marked where there is one.
+
+    Local training counts as any other row; one that needs pooled data, or has fewer runs than another, does not, and
+    where one that may guess is at the front, nobody leads.
+    """
+    values = list_values(rows)
+    return make_values_table(pivot(values), "method", _find_leaders(rows, values))
+
+
+def _find_leaders(rows: RowRuns, values: Sequence[Value]) -> dict[str, str]:
+    if not _are_alike(rows):
+        return {}
+    num_seeds, guessing = max(map(len, rows.values()), default=0), list_guessing(rows)
+    cells = pivot(item for item in values if item.method != CENTRALISED)
+    methods = {item.row: item.method for item in values}
+    leaders = {}
+    for column in dict.fromkeys(item.column for item in values):
+        best = find_best({row: of_row[column] for row, of_row in cells.items() if len(of_row[column]) == num_seeds})
+        if best and methods[best] not in guessing and column not in DRIFT.values():
+            leaders[column] = best
+    return leaders
+
+
+def list_trained_rows(rows: RowRuns) -> RowRuns:
+    """Return the rows with runs of hospitals that keep their data."""
+    return {name: runs for name, runs in rows.items() if runs and name != CENTRALISED}
+
+
+def _are_alike(rows: RowRuns) -> bool:
+    return are_comparable([*chain(*list_trained_rows(rows).values())])
+
+
+def methods_values(rows: RowRuns) -> list[dict[str, Any]]:
+    """Return the table's rows as plain values for programs."""
+    sites = compared_sites(rows)
+    lines = []
+    for name, cells in pivot(list_values(rows)).items():
+        numbers = {column: _seed_numbers(values) for column, values in cells.items()}
+        lines.append(
+            {
+                "name": name,
+                "sites": {site: numbers.pop(site) for site in sites},
+                "client_average": numbers.pop(CLIENT_AVERAGE, _seed_numbers(())),
+                "pooled": numbers.pop(POOLED, _seed_numbers(())),
+                "also": numbers,
+            }
+        )
+    return lines
+
+
+def _seed_numbers(values: SeedValues) -> dict[str, Any]:
+    mean, deviation = summarise_seeds(values)
+    return {"mean": mean, "std": deviation, "values": list(values)}
+
+
+def list_guessing(rows: RowRuns) -> list[str]:
     """Return the rows of whose runs none has a model that is shown to be better than guessing."""
-    return [name for name, found in rows.items() if found and all(map(is_guessing, found))]
+    return [name for name, runs in rows.items() if runs and all(is_guessing(run.results) for run in runs)]
 
 
-def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] = ()) -> list[str]:
-    """Return what limits a comparison of rows: split, normalisation, regions, classes and BatchNorm, a sentence each.
+def list_notes(rows: RowRuns) -> list[str]:
+    """Return the notes on a comparison: what its numbers are, and what limits them, one sentence each."""
+    results = {name: [run.results for run in runs] for name, runs in rows.items() if runs}
+    runs = [run for of_row in results.values() for run in of_row]
+    if not runs:
+        return []
+    trained = {name: of_row for name, of_row in results.items() if name != CENTRALISED}
+    seeds = sorted({run.seed for run in runs if run.seed is not None})
+    columns = {item.column for item in list_values(rows)}
 
-    Args:
-        rows: Name -> the results of its runs.
-        pooled: Names of those on data pooled in one place, which have no BatchNorm to share.
-    """
-    runs = [run for of_row in rows.values() for run in of_row]
-    scored = [f"Regions: {describe_groups(rows, lambda run: regions_text(run) or 'each label')}."]
-    lacks_mean = {
-        name: any(one.mean is None and one.pooled is not None for one in found) for name, found in rows.items()
-    }
-    unlike = [name for name, is_so in lacks_mean.items() if is_so]
-    with_batchnorm = {
-        name: any(map(shares_batchnorm, of_row))
-        for name, of_row in rows.items()
-        if name not in pooled and any(run.normalization == "batch" for run in of_row)
-    }
-    shared = [name for name, is_so in with_batchnorm.items() if is_so]
-    guessing = list_guessing(rows)
-    return [
-        *([f"{', '.join(guessing)}: {GUESSING}."] if guessing else []),
-        f"Split: {describe_groups(rows, lambda run: split_sentence(run.split_unit))}.",
-        f"Normalization: {describe_groups(rows, lambda run: normalization_label(run.normalization))}.",
-        *(scored if any(run.regions for run in runs) else []),
-        *([f"{', '.join(unlike)}: {UNLIKE_CLASSES}."] if unlike else []),
-        *([f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(with_batchnorm) else []),
-        *(f"{', '.join(names)}: {why}." for why, names in group_rows_by_value(rows, lambda run: run.batchnorm).items()),
-        *([AT_HALF] if any(map(has_moved_thresholds, runs)) else []),
+    def rows_where(holds: Callable[[Results], bool], among: Mapping[str, Sequence[Results]] = results) -> str:
+        return ", ".join(name for name, of_row in among.items() if any(map(holds, of_row)))
+
+    guessing = ", ".join(list_guessing(rows))
+    unlike = rows_where(lambda run: run.mean is None and run.pooled is not None)
+    sharing = rows_where(shares_batchnorm, trained)
+    pretrained = rows_where(lambda run: bool(run.recipe.get("needs_pretrained")))
+    is_multilabel = any(run.has_findings for run in runs)
+    metrics = sorted({run.metric for run in runs if run.metric})
+    named = ", ".join(map(str, seeds))
+    notes = [
+        (
+            True,
+            f"Metric: {describe_groups(results, lambda run: str(run.metric))}; {CLIENT_AVERAGE}: mean over sites; "
+            f"{POOLED}: {POOLED_MEAN}. Both are missing if a site is missing.",
+        ),
+        *((True, f"{metric}: {metric_sentence(metric, is_multilabel)}") for metric in metrics),
+        *(
+            (column in columns, f"{column}: {metric_sentence(key, is_multilabel)}")
+            for key, column in AVERAGES_ALSO.items()
+        ),
+        (len(seeds) > 1, f"Seeds {named}: mean ± standard deviation over them."),
+        (len(seeds) == 1, f"One seed: {named}."),
+        (bool(guessing), f"{guessing}: {GUESSING}."),
+        (True, f"Split: {describe_groups(results, lambda run: split_sentence(run.split_unit))}."),
+        (True, f"Normalization: {describe_groups(results, lambda run: normalization_label(run.normalization))}."),
+        (
+            any(run.regions for run in runs),
+            f"Regions: {describe_groups(results, lambda run: regions_text(run) or 'each label')}.",
+        ),
+        (bool(unlike), f"{unlike}: {UNLIKE_CLASSES}."),
+        (bool(sharing) and sharing != ", ".join(trained), f"{sharing}: {SHARED_BATCHNORM}."),
+        (any(map(has_moved_thresholds, runs)), AT_HALF),
+        (True, f"Rounds: {describe_groups({name: [of_row] for name, of_row in results.items()}, _describe_rounds)}."),
+        (CENTRALISED in results, f"{CENTRALISED}: {POOLING}."),
+        (bool(pretrained), f"{pretrained}: {PRETRAINED}."),
+        (any(run.super_model for run in runs), MODELS_NOTE),
+        (not columns.isdisjoint(DRIFT.values()), DRIFT_NOTE),
+        (True, _marking_note(rows)),
     ]
+    said = [sentence for holds, sentence in notes if holds]
+    for name, of_row in results.items():
+        for run in of_row:
+            told = [*filter(None, [run.ended_early and f"{run.ended_early}."]), *run.reasons]
+            said += [f"{name}, seed {run.seed}: {run.status}: {sentence}" for sentence in told]
+    return said
 
 
-def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> tuple[TextTable, str]:
-    """Return one row a run, in the given order, with its means, and the facts that all runs share, as words.
-
-    Nothing is marked as the best: each row is one run with one seed.
-
-    Args:
-        names: The row of the table of methods that each run is of; empty where there is no such table.
-    """
-    facts = {"row": [*names]} if names else {}
-    for key in ("study", "algorithm", "preset", "normalization", "seed", "status"):
-        facts[key] = [MISSING if (value := getattr(run, key)) is None else str(value) for run in results]
-    shared = {key: cells[0] for key, cells in facts.items() if len(results) > 1 and len({*cells}) == 1}
-    columns = [("run", [str(number) for number, _ in enumerate(results, start=1)])]
-    columns += [(key, cells) for key, cells in facts.items() if key not in shared]
-    num_text = len(columns)
-    columns.append(("reported round", list(map(describe_round, results))))
-    columns += [(key, [format_number(getattr(run, key)) for run in results]) for key in ("mean", "spread", "pooled")]
-    heads, cells = zip(*columns, strict=True)
-    described = ", ".join(f"{key} {value}" for key, value in shared.items())
-    return TextTable(heads, tuple(zip(*cells, strict=True)), num_text=num_text), described
+def _marking_note(rows: RowRuns) -> str:
+    if not _are_alike(rows):
+        return UNLIKE
+    return MARKED if max(map(len, rows.values())) > 1 else ONE_SEED
 
 
-def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison | None:
-    """Return what joining gave in each row over its seeds; None where no site of any run has made a choice.
-
-    Args:
-        rows: Name -> the results of its runs, all together the family of Holm's correction; local training and training
-            on pooled data have no row.
-    """
-    # At which sites the kept model is another than the own one, and may be below it.
-    tested = {
-        (name, seed, site): one
-        for name, runs in rows.items()
-        for seed, run in enumerate(runs)
-        for site, one in (run.joining or {}).items()
-        if one.p_below is not None and one.chosen != LOCAL
-    }
-    corrected = holm({test: one.p_below for test, one in tested.items()})
-    found = []
-    everyone = [one for runs in rows.values() for run in runs for one in (run.joining or {}).values()]
-    models = name_models(everyone)
-    if any(one.tested(AT_ZERO) not in (None, one.tested(LOCAL)) for one in everyone):
-        models = {LOCAL: models[LOCAL], AT_ZERO: "alone at 0.5"} | models
-    for name, runs in rows.items():
-        joined = [run for run in runs if run.joining]
-        if not joined:
-            continue
-        found_means = [[run.joining_means[model] for run in joined] for model in models]
-        means = [mean_and_deviation([mean for mean in of_model if mean is not None]) for of_model in found_means]
-        verdicts = ", ".join(count_verdicts(one.verdict for run in joined for one in (run.joining or {}).values()))
-        of_row = [test for test in tested if test[0] == name]
-        worse = [test for test in of_row if tested[test].verdict == WORSE]
-        after = sum(corrected[test] < FAMILY_LEVEL for test in worse)
-        found.append((name, verdicts, *means, f"{len(worse)} of {len(of_row)}", str(after)))
-    columns = ("run", "verdicts", *models.values(), "below alone", "after Holm")
-    note = JOINING_NOTE.format(thresholds=JOINING_THRESHOLDS if {FEDERATED, AT_ZERO} & {*models} else "")
-    sites = {frozenset((run.seed, site) for run in runs for site in run.joining or ()) for runs in rows.values()}
-    if len(sites - {frozenset()}) > 1:
-        note += f" {UNLIKE_SITES}"
-    return JoiningComparison(TextTable(columns, tuple(found), num_text=2), _list_losses(rows), note) if found else None
-
-
-def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
-    return [
-        f"{name}{f', seed {run.seed}' * (len(runs) > 1)}: {sentence}"
-        for name, runs in rows.items()
-        for run in runs
-        if run.is_finished and run.joining
-        for tone, sentence in describe_problems(run)
-        if tone == "bad"
-    ]
-
-
-def compare_drift(rows: RowRuns) -> TextTable | None:
-    """Return one line a row; None where no run has measured any drift."""
-    table = []
-    for name, runs in rows.items():
-        means = [
-            [mean_of_known(getattr(record, key) for record in run.ledger) for run in runs] for key in DRIFT_COLUMNS
-        ]
-        known = [[mean for mean in of_column if mean is not None] for of_column in means]
-        # By digits and not by decimals: drifts are as small as their rates.
-        table.append((name, *(mean_and_deviation(of_column, (".3g", ".2g")) for of_column in known)))
-    is_measured = any(cell != MISSING for _, *cells in table for cell in cells)
-    return TextTable(("row", *DRIFT_COLUMNS), tuple(table)) if is_measured else None
+def _describe_rounds(runs: Sequence[Results]) -> str:
+    """Return the rounds of a row; its seeds differ only in when each site's own training ends."""
+    rounds, extra = runs[0].rounds, runs[0].recipe.get("extra_rounds")
+    own = max((one.rounds for run in runs for one in (run.own_models or {}).values()), default=0)
+    if own > (rounds or 0):
+        return f"{rounds}, then each site alone to its end, up to round {own}"
+    return f"{rounds} and {extra} extra" if extra else str(rounds)

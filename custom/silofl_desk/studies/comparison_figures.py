@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.federation.ledger import Round
-from silofl_desk.report.result_pictures import own_value
 from silofl_desk.report.rounds import Measure, describe_curves, list_rounds, mean_over_sites, site_value
 from silofl_desk.report.run_records import CasePictures, RunRecords
 from silofl_desk.studies.conditions import run_names
@@ -28,7 +27,6 @@ from silofl_hospital.report.outlines import (
     show_image,
     write_title,
 )
-from silofl_hospital.report.tables import format_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,13 +116,11 @@ def _comparison_image(site: str, runs: Sequence[RunRecords]) -> PageImage | None
     labels, metric = names[holders[0]].labels, names[holders[0]].metric
     places = {name: list(pictures[name].cases).index(case) for name in holders}
     rows = [(name, case, float(pictures[name].values[place])) for name, place in places.items()]
-    others = [name for name in names if name not in holders]
-    without = f" (no picture of it: {', '.join(others)})" if others else ""
     values = ", ".join(f"{name} {value:.3f}" for name, _, value in rows)
     alt = f"Site {site}, case {case}: truth and predictions of the runs, with their {metric}: {values}."
     panes = _list_panes(pictures, places, metric)
     plot = Plot(f"same_case_{site}", ("run", "case", metric), rows, partial(draw_panes, panes, labels))
-    return make_trimmed_image(plot, alt, f"{site}: {case}{without}")
+    return make_trimmed_image(plot, alt, f"{site}: {case}")
 
 
 # Title, what is below it, image (C, H, W), and label map (H, W).
@@ -132,13 +128,10 @@ Pane = tuple[str, str, NDArray, NDArray]
 
 
 def _list_panes(pictures: Mapping[str, CasePictures], places: Mapping[str, int], metric: str) -> list[Pane]:
-    """Return the truth of a case, a site's own model's prediction where a run has it, and each run's prediction."""
+    """Return the truth of a case and each run's prediction."""
     shown = [(name, pictures[name], place) for name, place in places.items()]
     (_, first, at), short = shown[0], short_metric(metric)
     panes = [("truth", str(first.cases[at]), first.images[at], first.truths[at])]
-    for owner, place in [(one, place) for _, one, place in shown if one.own is not None][:1]:
-        value = f"{short} {format_number(own_value(owner, place))}"
-        panes.append(("own model", value, owner.images[place], owner.own[place]))
     found = ((name, f"{short} {one.values[i]:.3f}", one.images[i], one.predictions[i]) for name, one, i in shown)
     return [*panes, *found]
 

@@ -1,18 +1,11 @@
 """What differs between compared runs besides their algorithms: settings and data."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from silofl.data.manifest import PARTS
-from silofl.federation.results import Results
-from silofl_desk.report.run_records import (
-    RowRuns,
-    RunRecords,
-    all_settings,
-    count_data,
-    data_table,
-    describe_count,
-)
+from silofl_desk.report.run_records import RowRuns, RunRecords, all_settings, count_data, describe_count
 from silofl_hospital.report.tables import MISSING, TextTable
 
 T = TypeVar("T")
@@ -20,15 +13,6 @@ NOT_SET = "not set"
 # Which run it is, and what a row of a comparison exists to show.
 NOT_COMPARED = ("name", "continue_run", "seed", "algorithm")
 NORMALIZATION = "model.normalization"
-# A choice of the study's that goes with any algorithm.
-RULE = "algorithm.robust.rule"
-MEANINGS = {
-    "rounds": "more of them are more training",
-    "metric": "their values measure different things",
-    "data.split_unit": "values are higher where a patient is in training and test",
-    "labels": "their values measure different things",
-    "regions": "their values measure different things",
-}
 
 
 def rows_by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
@@ -36,90 +20,65 @@ def rows_by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
     return {name: [run] for name, run in run_names(runs).items()}
 
 
-def results_by_row(rows: RowRuns) -> dict[str, list[Results]]:
-    """Return the results of each row's runs."""
-    return {name: [run.results for run in of_row] for name, of_row in rows.items()}
+def settings_table(rows: RowRuns) -> TextTable | None:
+    """Return the settings in which rows differ, those of the algorithm too; None where they share all.
 
-
-def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | None]:
-    """Return the settings that all runs share, and a table of the others with one column per row of the runs.
-
-    A row that lacks a setting, as another algorithm's, has a dash there; None without any that differs.
+    A row that lacks a setting, as another algorithm's, has a dash there.
     """
-    found = {name: [all_settings(run) for run in of_row] for name, of_row in runs.items()}
+    found = {name: [all_settings(run) for run in runs] for name, runs in rows.items()}
     keys = dict.fromkeys(key for settings in found.values() for one in settings for key in one)
-    shared, others = [], []
+    lines = []
     for key in keys:
-        values = {name: dict.fromkeys(one.get(key, MISSING) for one in of_row) for name, of_row in found.items()}
-        cells = [", ".join(of_row) for of_row in values.values()]
+        cells = [", ".join(dict.fromkeys(one.get(key, MISSING) for one in of_row)) for of_row in found.values()]
         if len({*cells}) > 1:
-            others.append((key, *cells))
-        else:
-            shared.append((key, cells[0]))
-    table = TextTable(("setting", *runs), tuple(others), num_text=1 + len(runs)) if others else None
-    return shared, table
+            lines.append((key, *cells))
+    return TextTable(("setting", *rows), tuple(lines), num_text=1 + len(rows)) if lines else None
 
 
-def data_tables(runs: RowRuns) -> dict[str, TextTable]:
-    """Return the rows with the same data, as ``a, b`` -> the data table of one run; a run without any site has none."""
-    tables: dict[tuple[tuple[str, ...], ...], tuple[list[str], TextTable]] = {}
-    for name, of_row in runs.items():
-        table = data_table(of_row[0])
-        if table is not None:
-            tables.setdefault(table.rows, ([], table))[0].append(name)
-    return {", ".join(names): table for names, table in tables.values()}
-
-
-def list_differences(runs: RowRuns) -> list[str]:
+def list_differences(rows: RowRuns) -> list[str]:
     """Return a sentence on each setting and on the data in which rows differ besides the algorithm."""
-    return [*_setting_differences(runs), *_data_differences(runs)]
+    runs = [run for of_row in rows.values() for run in of_row]
+    settings = {id(run): _compared_settings(run) for run in runs}
+    keys = dict.fromkeys(key for of_run in settings.values() for key in of_run)
+    values: dict[str, Callable[[RunRecords], str | None]] = {key: partial(_find_setting, settings, key) for key in keys}
+    values["sites"] = lambda run: ", ".join(run.sites) or None
+    for site in sorted({site for run in runs for site in run.sites}):
+        if has_other_data(runs, site):
+            values[f"the data of {site}"] = partial(_describe_data, site)
+    groups = {what: group_rows_by_value(rows, value) for what, value in values.items()}
+    return [f"The rows differ in {what}: {format_groups(found)}." for what, found in groups.items() if len(found) > 1]
 
 
-def _setting_differences(runs: RowRuns) -> Iterator[str]:
-    settings = {id(run): _compared_settings(run) for of_row in runs.values() for run in of_row}
-    for key in dict.fromkeys(key for values in settings.values() for key in values):
-
-        def value(run: RunRecords, key: str = key) -> str | None:
-            return settings[id(run)].get(key, NOT_SET if run.study else None)
-
-        rows = runs
-        if key == NORMALIZATION:
-            rows = {name: of_row for name, of_row in runs.items() if not all(map(_keeps_batchnorm, of_row))}
-        groups = group_rows_by_value(rows, value)
-        if len(groups) > 1:
-            meaning = f"; {MEANINGS[key]}" if key in MEANINGS else ""
-            yield f"The rows differ in {key}: {format_groups(groups)}{meaning}."
+def _find_setting(settings: Mapping[int, Mapping[str, str]], key: str, run: RunRecords) -> str | None:
+    # BatchNorm that a method keeps at home is part of the method.
+    keeps_batchnorm = run.results.normalization == "batch" and run.results.recipe.get("stays_home") == "batchnorm"
+    if key == NORMALIZATION and keeps_batchnorm:
+        return None
+    return settings[id(run)].get(key, NOT_SET if run.study else None)
 
 
-def _keeps_batchnorm(run: RunRecords) -> bool:
-    """Return whether a run has BatchNorm because its method keeps this at home."""
-    return run.results.normalization == "batch" and run.results.recipe.get("stays_home") == "batchnorm"
+def _describe_data(site: str, run: RunRecords) -> str | None:
+    """Return the cases in training, validation and test, and the digests of dataset.json and of all files."""
+    if site not in run.sites:
+        return None
+    counts = count_data(run, site)
+    cases = " / ".join(describe_count(counts[part, "cases"]) for part in PARTS)
+    return ", ".join([f"{cases} cases", *(digest[:8] for digest in _data_digests(run, site) if digest)])
 
 
-def _data_differences(runs: RowRuns) -> Iterator[str]:
-    sites = group_rows_by_value(runs, lambda run: ", ".join(run.sites) or None)
-    if len(sites) > 1:
-        yield f"The rows differ in sites: {format_groups(sites)}."
-    records = [run for of_row in runs.values() for run in of_row]
-    other = [site for site in sorted({s for run in records for s in run.sites}) if has_other_data(records, site)]
-    if other:
-        groups = group_rows_by_value(runs, lambda run: ", ".join(f"{site} {_cases_text(run, site)}" for site in other))
-        yield f"The rows differ in data (cases in training / validation / test): {format_groups(groups)}."
-
-
-def group_rows_by_value(runs: Mapping[str, Sequence[T]], value: Callable[[T], str | None]) -> dict[str, list[str]]:
+def group_rows_by_value(rows: Mapping[str, Sequence[T]], value: Callable[[T], str | None]) -> dict[str, list[str]]:
     """Return value -> the rows with a run of this value; None, a value that is not known, makes no group."""
     groups: dict[str, list[str]] = {}
-    for name, of_row in runs.items():
-        for text in dict.fromkeys(map(value, of_row)):
+    for name, runs in rows.items():
+        for text in dict.fromkeys(map(value, runs)):
             if text is not None:
                 groups.setdefault(text, []).append(name)
     return groups
 
 
-def describe_groups(runs: Mapping[str, Sequence[T]], say: Callable[[T], str]) -> str:
+def describe_groups(rows: Mapping[str, Sequence[T]], say: Callable[[T], str]) -> str:
     """Return the text that all runs share, or each text with its rows."""
-    groups = group_rows_by_value(runs, say)
+    groups = group_rows_by_value(rows, say)
     return format_groups(groups) if len(groups) > 1 else next(iter(groups), "-")
 
 
@@ -129,9 +88,7 @@ def format_groups(groups: Mapping[str, Sequence[str]]) -> str:
 
 
 def _compared_settings(run: RunRecords) -> dict[str, str]:
-    settings = {
-        key: text for key, text in all_settings(run).items() if key == RULE or key.partition(".")[0] not in NOT_COMPARED
-    }
+    settings = {key: text for key, text in all_settings(run).items() if key.partition(".")[0] not in NOT_COMPARED}
     # The extra ones are a key of the algorithm, and rounds of the run all the same.
     total = (run.results.rounds or 0) + (run.results.recipe.get("extra_rounds") or 0)
     return settings | ({"rounds": str(total)} if total else {})
@@ -148,24 +105,14 @@ def _data_digests(run: RunRecords, site: str) -> tuple[str | None, str | None]:
     return (run.data[site].digest, run.data[site].content) if site in run.data else (None, None)
 
 
-def _cases_text(run: RunRecords, site: str) -> str:
-    if site not in run.sites:
-        return "none"
-    sizes, (digest, content) = count_data(run, site), _data_digests(run, site)
-    cases = " / ".join(describe_count(sizes[part, "cases"]) for part in PARTS)
-    files = f", with its files {content[:8]}" if content else ""
-    return f"{cases}, dataset.json {digest[:8]}{files}" if digest else cases
-
-
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
-    """Return name -> run: its row in the table, its algorithm, and preset and seed where algorithms are alike."""
+    """Return name -> run: its number and algorithm, with preset and seed where algorithms are alike."""
     algorithms = [run.results.algorithm or run.path.name for run in runs]
-    if len({*algorithms}) == len(runs):
-        return {f"{i}: {name}": run for i, (name, run) in enumerate(zip(algorithms, runs, strict=True), start=1)}
-    differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
     names = {}
-    for i, (name, run) in enumerate(zip(algorithms, runs, strict=True), start=1):
-        words = [f"{i}: {name}"]
-        words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
+    for number, (name, run) in enumerate(zip(algorithms, runs, strict=True), start=1):
+        words = [f"{number}: {name}"]
+        for key in ("preset", "seed") if len({*algorithms}) < len(runs) else ():
+            if len({getattr(one.results, key) for one in runs}) > 1:
+                words.append(f"seed {run.results.seed}" if key == "seed" else str(run.results.preset))
         names[" ".join(words)] = run
     return names

@@ -47,11 +47,3 @@ def prepared_shape(study: Study, size: tuple[int, ...] | None = None) -> tuple[i
         for steps in (steps for steps in named if steps is not None):
             case = steps(case)
     return (study.data.in_channels, *case["image"].shape[1:])
-
-
-def has_own_size(study: Study) -> bool:
-    """Return whether the study's transforms bring images of all sizes to one size."""
-    # The sizes differ in both sides and in their proportion: only a transform to one size makes them equal.
-    one, other = ((96, 160, 24), (224, 128, 40))
-    axes = study.data.dimensions
-    return prepared_shape(study, one[:axes]) == prepared_shape(study, other[:axes])

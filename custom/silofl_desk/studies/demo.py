@@ -21,7 +21,7 @@ from silofl_desk.phantoms.phantoms import SITES, UNLIKE_SIZES, UNSEEN_SITE, make
 from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.studies.compared_runs import ComparedRun
 from silofl_desk.studies.comparison_page import print_comparison, write_rows
-from silofl_desk.studies.hospitals import conclude, cost_table, explain_losses, hospital_table, unseen_tables
+from silofl_desk.studies.hospitals import conclude, hospital_table, unseen_tables
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import announce
 from silofl_desk.studies.side_by_side import LOGS, run_side_by_side
@@ -47,7 +47,6 @@ SMALL: dict[str, Any] = {
 NETWORK = {"channels": [16, 32, 64], "strides": [2, 2]}
 # The shared rounds before AdaFed compares the hospitals.
 SHARED = 10
-REVERSED = {SITES[2]: "Its contrast is reversed: what is bright elsewhere is dark there."}
 WIDTH = 100
 START = (
     f"Simulated hospitals: {', '.join(SITES)}. Each has its own scanner, and only models leave it. {SITES[0]} has many "
@@ -113,16 +112,13 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
         report = write_rows(rows, out / "report.html")
     code = _predict_unseen(out, data, console, log)
     elsewhere, *at_home = conclude(rows)
-    losses = explain_losses(runs, REVERSED)
     for said, tables in (
         ([elsewhere, *conclude_sizes(runs, count_training_patients(data))], unseen_tables(rows)),
-        (at_home, [table] if (table := hospital_table(runs, shows_half=False)) else []),
-        (["What it costs, two runs at a time:"], [cost_table(rows)]),
-        (["Where each method is worst, with the likely reason:", *losses] if losses else [], []),
+        (at_home, [hospital_table(rows)]),
     ):
         console.print()
         _print_wrapped(said, console)
-        for table in tables:
+        for table in filter(None, tables):
             print_table(table, console)
     minutes = (time.monotonic() - started) / 60
     console.print(f"\nAfter {minutes:.1f} minutes: pictures are in {report}, details in {out / LOGS}")

@@ -3,7 +3,6 @@
 import argparse
 import json
 import re
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -13,180 +12,86 @@ from rich.table import Table
 
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.options import make_console
-from silofl.models.weights import read_weights
 from silofl.study import Study
-from silofl.training.private import compute_study_epsilon, spent_in_round
 from silofl_desk.options import read_changes
-from silofl_desk.studies.declared_shapes import has_own_size, image_shape
-from silofl_desk.studies.simulation import changed_study, study_file
-from silofl_desk.studies.traffic import Traffic, count_traffic
+from silofl_desk.studies.declared_shapes import image_shape
+from silofl_desk.studies.simulation import changed_study
+from silofl_desk.studies.traffic import count_traffic
 from silofl_hospital.report.tables import print_lines
 
 MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The conditions for which a run is estimated.
-
-    Attributes:
-        sites: Sites that take part in every round.
-        examples: Training examples of the largest site, for differential privacy.
-        image_size: (H, W) of the sites' images, or (X, Y, Z), for studies that leave it open or learn from patches.
-        patients: In training at a site, for differential privacy; as many as examples where None.
-    """
-
-    sites: int
-    examples: int = 500
-    image_size: tuple[int, ...] | None = None
-    patients: int | None = None
-
-
-@dataclass(frozen=True)
-class JobEstimate:
-    """The bytes of a run.
-
-    Attributes:
-        study: The study's name.
-        digest: Of its settings; hospitals compare it.
-        num_rounds: All rounds.
-        ends_early: Whether they are only the most.
-        sites: Sites that take part.
-        image_shape: (C, *spatial) of the examples, or patches.
-        is_size_assumed: Whether neither the study nor the setting says how large images are.
-        traffic: Bytes for each site.
-        saved_bytes: On a site's line in the entire run, what frozen parameters save.
-        epsilon: What all rounds spend at the site, where the study has differential privacy.
-    """
-
-    study: str
-    digest: str
-    num_rounds: int
-    ends_early: bool
-    sites: int
-    image_shape: tuple[int, ...]
-    is_size_assumed: bool
-    traffic: Traffic
-    saved_bytes: int = 0
-    epsilon: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        rounds = zip(self.traffic.bytes_to, self.traffic.bytes_from, strict=True)
-        plain = {key: value for key, value in vars(self).items() if key != "traffic"}
-        plain["rounds"] = [{"round": n, "bytes_to": to, "bytes_from": back} for n, (to, back) in enumerate(rounds, 1)]
-        plain["finish_bytes_to"] = self.traffic.finish_bytes_to
-        plain["bytes_per_site"] = self.traffic.site_bytes
-        return plain
-
-
 def run(options: argparse.Namespace) -> int:
     """Print an estimate."""
-    image_size = parse_size(options.image_size) if options.image_size else None
-    setting = Setting(options.sites, options.examples, image_size, options.patients)
     study = changed_study(options.job, read_changes(options))
-    start = read_weights(study_file(options.job).with_name(study.model.weights), study) if study.model.weights else None
     console = make_console(options)
-    found = estimate(study, setting)
+    found = estimate(study, options.sites, options.image_size)
     if options.json:
-        print(json.dumps(found.as_dict(), indent=1))
+        print(json.dumps(found, indent=1))
     else:
         print_estimate(found, console)
-    print_lines([*([start.sentence] if start else []), *(f"CAUTION  {one}" for one in study.cautions)], console)
+    print_lines([f"CAUTION  {one}" for one in study.cautions], console)
     return ExitCode.COMPLETE
 
 
-def parse_size(text: str) -> tuple[int, ...]:
+def estimate(study: Study, sites: int, image_size: str | None = None) -> dict[str, Any]:
+    """Return the bytes of a study, for each site, with its digest, which hospitals compare.
+
+    Args:
+        sites: Sites that take part in every round.
+        image_size: Of the sites' images, as ``96x128``, for studies that leave it open or learn from patches.
+
+    Raises:
+        ConfigError: The size is not possible, or the study does not allow so few sites.
+    """
+    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.num_sites or 1)):
+        if wanted > sites:
+            raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {sites}")
+    shape = image_shape(study, read_size(image_size, study) if image_size else None)
+    traffic = count_traffic(study, sites, shape)
+    rounds = enumerate(zip(traffic.bytes_to, traffic.bytes_from, strict=True), start=1)
+    return {
+        "study": study.name,
+        "sites": sites,
+        "image_shape": shape,
+        "rounds": [{"round": number, "bytes_to": to, "bytes_from": back} for number, (to, back) in rounds],
+        "finish_bytes_to": traffic.finish_bytes_to,
+        "finish_bytes_from": traffic.finish_bytes_from,
+        "bytes_per_site": traffic.site_bytes,
+        "digest": study.digest,
+    }
+
+
+def read_size(text: str, study: Study) -> tuple[int, ...]:
     """Return height and width of a text as ``96x128``, or X, Y and Z of one as ``96x96x32``.
 
     Raises:
-        ConfigError: It is not two or three whole numbers above 0.
+        ConfigError: It is not as many whole numbers above 0 as the study's examples have sides.
     """
-    sides = tuple(int(side) for side in text.split("x")) if re.fullmatch(r"\d+(x\d+){1,2}", text) else (0,)
-    if not all(sides):
+    sides = tuple(int(side) for side in text.split("x")) if re.fullmatch(r"\d+(x\d+)*", text) else (0,)
+    if len(sides) != study.data.dimensions or not all(sides):
         raise ConfigError(
-            "--image-size must be HxW in pixels, as 96x128, or XxYxZ of volumes, as 96x96x32 (in mm if the study has "
-            f"Spacing, else in voxels), not {quote_value(text)}"
+            f"--image-size must have {study.data.dimensions} sides, as data.dimensions: HxW in pixels, as 96x128, or "
+            f"XxYxZ of volumes, as 96x96x32 (in mm if the study has Spacing, else in voxels), not {quote_value(text)}"
         )
     return sides
 
 
-def estimate(study: Study, setting: Setting) -> JobEstimate:
-    """Count the bytes of a study.
-
-    Raises:
-        ConfigError: The setting is not possible, or the study does not allow so many sites.
-    """
-    _check_setting(study, setting)
-    shape = image_shape(study, setting.image_size)
-    traffic = count_traffic(study, setting.sites, shape)
-    unfrozen = count_traffic(study.unfrozen, setting.sites, shape) if study.training.frozen else traffic
-    return JobEstimate(
-        study=study.name,
-        digest=study.digest,
-        num_rounds=study.total_rounds,
-        ends_early=study.ends_early,
-        sites=setting.sites,
-        image_shape=shape,
-        is_size_assumed=setting.image_size is None and not study.data.patches and not has_own_size(study),
-        traffic=traffic,
-        saved_bytes=unfrozen.site_bytes - traffic.site_bytes,
-        epsilon=_estimate_epsilon(study, setting) if study.is_private else None,
-    )
-
-
-def print_estimate(found: JobEstimate, console: Console) -> None:
+def print_estimate(found: dict[str, Any], console: Console) -> None:
     """Print an estimate as a table of rounds and lines."""
-    traffic = found.traffic
     table = Table("round", "MiB to a site", "MiB from a site", box=SIMPLE_HEAD)
-    by_round = zip(range(1, len(traffic.bytes_to) + 1), traffic.bytes_to, traffic.bytes_from, strict=True)
-    for (to, back), group in groupby(by_round, key=lambda row: row[1:]):
-        numbers = [row[0] for row in group]
-        name = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
-        table.add_row(name, f"{to / MIB:.2f}", f"{back / MIB:.2f}")
-    back = f"{traffic.finish_bytes_from / MIB:.2f}" if traffic.finish_bytes_from else "-"
-    table.add_row("end", f"{traffic.finish_bytes_to / MIB:.2f}", back)
+    for (to, back), group in groupby(found["rounds"], key=lambda one: (one["bytes_to"], one["bytes_from"])):
+        numbers = [str(one["round"]) for one in group]
+        table.add_row("-".join(dict.fromkeys((numbers[0], numbers[-1]))), f"{to / MIB:.2f}", f"{back / MIB:.2f}")
+    table.add_row("end", f"{found['finish_bytes_to'] / MIB:.2f}", f"{found['finish_bytes_from'] / MIB:.2f}")
     console.print(table)
-    assumed = ", assumed: give --image-size" if found.is_size_assumed else ""
-    whole = f"at most {found.num_rounds} rounds" if found.ends_early else "the whole run"
-    facts = {
-        "size of an example": "x".join(map(str, found.image_shape)) + assumed,
-        "line of each site": f"{traffic.site_bytes / MIB:.1f} MiB in {whole}",
-    }
-    if found.saved_bytes:
-        before = (found.saved_bytes + traffic.site_bytes) / MIB
-        facts["frozen parameters"] = (
-            f"save {found.saved_bytes / MIB:.1f} MiB of {before:.1f} MiB on the line of each site"
-        )
-    facts["line of the server"] = f"{found.sites * traffic.site_bytes / MIB:.1f} MiB"
-    if found.epsilon is not None:
-        spent = f"epsilon {found.epsilon:.3g} in the whole run; more at a site with fewer people"
-        facts["differential privacy"] = spent
-    facts["hours and memory"] = "silofl run --rehearse measures them at the hospitals"
-    facts["digest of the study as it is"] = found.digest
-    for name, value in facts.items():
-        console.print(f"{name}: {value}", markup=False)
-
-
-def _estimate_epsilon(study: Study, setting: Setting) -> float:
-    is_by_patient = study.privacy.dp_sgd.unit == "patient" and setting.patients is not None
-    units = setting.patients if is_by_patient else setting.examples
-    return compute_study_epsilon(study, spent_in_round(study, units, study.steps_an_epoch(setting.examples)))
-
-
-def _check_setting(study: Study, setting: Setting) -> None:
-    if setting.image_size and len(setting.image_size) != study.data.dimensions:
-        is_resampled = any(one.name == "Spacing" for one in study.data.volume_transforms)
-        unit = "pixels" if study.data.dimensions == 2 else "mm" if is_resampled else "voxels"
-        raise ConfigError(
-            f"--image-size must have {study.data.dimensions} sides, in {unit}, as many as data.dimensions, not "
-            f"{len(setting.image_size)}"
-        )
-    if setting.patients is not None and (not study.is_private or setting.patients > setting.examples):
-        raise ConfigError(
-            f"--patients must go with privacy.dp_sgd and be at most --examples, {setting.examples}, not "
-            f"{setting.patients}; correct it, or leave it out"
-        )
-    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.num_sites or 1)):
-        if wanted > setting.sites:
-            raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {setting.sites}")
+    of_site = found["bytes_per_site"] / MIB
+    lines = [
+        f"size of an example: {'x'.join(map(str, found['image_shape']))}",
+        f"line of each site: {of_site:.1f} MiB in {len(found['rounds'])} rounds",
+        f"line of the server: {found['sites'] * of_site:.1f} MiB",
+        "hours, memory and differential privacy: silofl run --rehearse measures them at the hospitals",
+        f"digest of the study as it is: {found['digest']}",
+    ]
+    print_lines(lines, console)

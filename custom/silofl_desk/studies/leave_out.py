@@ -1,4 +1,4 @@
-"""Test the models of a finished simulation where none of them trained: a left-out site (FedSM's Table 5), or all sites.
+"""Test the models of a finished simulation where none of them trained: at a left-out site (FedSM's Table 5).
 
 Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation, CVPR 2022,
 arXiv:2203.10144.
@@ -6,13 +6,13 @@ arXiv:2203.10144.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from torch import nn
@@ -21,12 +21,10 @@ from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
 from silofl.base.schema import dump_record
-from silofl.data.learnt import FILE as LEARNT
-from silofl.data.learnt import find_learnt
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.federation.results import AllSitesTest, read_results
+from silofl.federation.results import read_results
 from silofl.inference import SuperModel, directory
 from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
 from silofl.inference.choice import ENSEMBLE
@@ -36,24 +34,12 @@ from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_ans
 from silofl.inference.geometry import check_images
 from silofl.inference.super_results import ThresholdTest
 from silofl.models.roles import GLOBAL
-from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
-from silofl.training.evaluation import evaluate
 from silofl.training.joined import CHOSEN, LOCAL
 from silofl.training.metrics import value_or_none
 from silofl_desk.report.unseen import UnseenTest, read_unseen
-from silofl_desk.studies.joined_examples import join_examples
 
-HOME = {
-    "nothing": "the last steps of each model",
-    "batchnorm": "BatchNorm",
-    "head": "the last layer",
-    "everything": "every model",
-}
-NO_SUPER_MODEL = (
-    "The run wrote no super model, because {home} stayed at the sites; in a simulation it is put together from "
-    "{source}, and all of them answer: mean of all sites."
-)
+NO_SUPER_MODEL = "The run wrote no super model: the mean of {source} answers, which only a simulation can put together."
 
 
 def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteData], console: Console) -> UnseenTest:
@@ -75,10 +61,12 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     folder = run / directory.FOLDER
     if not folder.is_dir():
         contents = assemble_models(run)
-        home, source = HOME[contents.study.recipe.stays_home], contents.facts["assembled_from"]
-        console.print(NO_SUPER_MODEL.format(home=home, source=source))
+        console.print(NO_SUPER_MODEL.format(source=contents.facts["assembled_from"]))
         directory.write_model_folder(folder, contents)
-    fingerprint, known = directory.read_fingerprint(folder), _read_earlier_test(run)
+    fingerprint, known = directory.read_fingerprint(folder), None
+    # A broken test is repeated.
+    with suppress(ConfigError):
+        known = read_unseen(run)
     if known and (known.site, known.evaluation.fingerprint, known.digest) == (site, fingerprint, digest):
         return known
     contents, data = directory.read_model_folder(folder), load()
@@ -107,20 +95,9 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
         **measure_models(model, parts),
         own=values_by_model(_predict_parts(local, parts)) if local else None,
         assembled_from=contents.facts.get("assembled_from"),
-        num_seen=_count_seen(run, site_cases, contents.study),
     )
     write_json(run / "unseen.json", dump_record(result))
     return result
-
-
-def _count_seen(run: Path, site: SiteCases, study: Study) -> int | None:
-    """Return how many cases the sites of a run learnt from, by their images; None where that was not recorded."""
-    results = read_results(run)
-    sites = results.sites if results and results.run else ()
-    folders = [run / "sites" / name / results.run for name in sites]
-    learnt = find_learnt(folders, site.data, site.parts, study)
-    is_known = bool(folders) and all((folder / LEARNT).is_file() for folder in folders)
-    return len(learnt) if is_known or learnt else None
 
 
 def assemble_models(run: Path) -> Contents:
@@ -165,23 +142,6 @@ def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tup
         yield site, SuperModel(replace(contents, models={site: state}), device).network(site)
 
 
-def measure_at_all_sites(run: Path, data: Mapping[str, SiteData]) -> AllSitesTest:
-    """Test each site's own model of a finished classification run on all sites' test data.
-
-    A site with few classes may do well at home with a model that knows no others; this test shows it.
-
-    Raises:
-        ConfigError: No site kept its model, or one is broken.
-    """
-    contents, together = assemble_models(run), join_examples({site: own.test for site, own in data.items()})
-    study, device = contents.study, choose_device(contents.study.device)
-    set_threads("auto")
-    networks = load_site_networks(contents, device)
-    found = {site: evaluate(model, together, study, device)[1].also for site, model in networks}
-    means = (float(np.mean([own[key] for own in found.values()])) for key in ("accuracy", "balanced_accuracy"))
-    return AllSitesTest(*means, found, len(set(together.cases)))
-
-
 def measure_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
     """Measure the models of a super model on all cases of a site that none of them has seen.
 
@@ -207,7 +167,6 @@ def measure_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, An
         "models": models,
         "choices": _count_choices(model, results, contents.threshold)[1],
         "threshold": contents.threshold,
-        "threshold_from": _explain_threshold(contents),
         "by_threshold": tuple(ThresholdTest(gamma, *_count_choices(model, results, gamma)) for gamma in thresholds),
     }
 
@@ -229,21 +188,3 @@ def _count_choices(
     counts = Counter(chosen.values())
     names = sorted(model.contents.models, key=lambda name: (name != GLOBAL, name))
     return value_or_none(score_choice(results, chosen)), {name: counts[name] for name in names}
-
-
-def _explain_threshold(contents: Contents) -> str | None:
-    if contents.threshold is None:
-        return None
-    if contents.study.recipe.threshold != "tuned":
-        return "set by the study"
-    scores = (contents.facts.get("validation") or {}).values()
-    has_validation = any(score.get("value") is not None for score in scores)
-    return "tuned on validation data" if has_validation else "no validation data to tune it on"
-
-
-def _read_earlier_test(run: Path) -> UnseenTest | None:
-    """Read an earlier test; None where there is none, or where it is broken and must be repeated."""
-    try:
-        return read_unseen(run)
-    except ConfigError:
-        return None

@@ -18,7 +18,7 @@ from silofl_desk.report.sentences import POOLED_SITE
 
 
 def pool_sites(data: Path, sites: Sequence[str], study: Study, out: Path) -> Path:
-    """Pool the data of several sites as those of one site, named ``pooled``; files that are there are used again.
+    """Pool the data of several sites as those of one site, named ``pooled``.
 
     Files are hard-linked, or copied where that cannot be done. A case, a patient and a path begin with their site, as
     ``north/case3``; a recording stays its patient's.
@@ -32,19 +32,14 @@ def pool_sites(data: Path, sites: Sequence[str], study: Study, out: Path) -> Pat
         ``out``, as the data folder of a simulation with one site.
 
     Raises:
-        DataError: A site's data do not fit the study or the other sites', a file cannot be read or written, or the
-            place holds the pool of other data.
+        DataError: A site's data do not fit the study or the other sites', or a file cannot be read or written.
     """
     manifests = {site: _read_site_manifest(data / site, site, study) for site in sites}
-    folder, text = out / POOLED_SITE, json.dumps(pool_manifests(manifests), indent=1)
-    written = folder / FILE_NAME
-    if written.is_file() and written.read_text(encoding="utf-8") != text:
-        names = ", ".join(sites)
-        raise DataError(f"{folder} must hold the pool of {names} as they are now, not of other data; remove it")
+    folder = out / POOLED_SITE
     for site, manifest in manifests.items():
         for name, place in manifest.places.items():
             _link_files(place, folder / site / name, f"{site}/{name}")
-    write_text(written, text)
+    write_text(folder / FILE_NAME, json.dumps(pool_manifests(manifests), indent=1))
     return out
 
 
@@ -110,20 +105,12 @@ def _pool_record(site: str, record: Record, manifest: Manifest) -> dict[str, Any
 
 
 def _link_files(source: Path, target: Path, name: str) -> None:
-    """Link or copy a file, or every file of a DICOM folder, unless it is there unchanged."""
+    """Link or copy a file, or every file of a DICOM folder."""
     try:
         for file in list_files(source):
             place = target if file == source else target / file.name
-            if not _is_unchanged_copy(file, place):
-                make_folder(place.parent)
-                place.unlink(missing_ok=True)
-                link_or_copy(file, place, name)
+            make_folder(place.parent)
+            place.unlink(missing_ok=True)
+            link_or_copy(file, place, name)
     except OSError as error:
         raise open_error(name, error) from None
-
-
-def _is_unchanged_copy(file: Path, place: Path) -> bool:
-    if not place.is_file():
-        return False
-    here, there = file.stat(), place.stat()
-    return (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)

@@ -16,7 +16,7 @@ from silofl_desk.studies.processes import ProcessTree, enable_interrupts
 from silofl_desk.studies.progress import QUIET_S
 from silofl_desk.studies.simulate import is_finished
 from silofl_desk.studies.simulation import changed_study
-from silofl_hospital.report.tables import format_duration, format_number
+from silofl_hospital.report.tables import format_number
 
 POLL_S = 0.3
 LOGS = "logs"
@@ -37,44 +37,42 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
     """
     make_folder(out / LOGS)
     waiting = [run for run in runs if not (run.has_started and is_finished(run.path))]
-    finished = f"; {len(runs) - len(waiting)} already finished" if len(waiting) < len(runs) else ""
-    console.print(f"{len(runs)} run{'s' * (len(runs) != 1)}, {min(processes, len(runs))} at a time{finished}")
-    # Where all have one seed it says nothing.
-    has_seeds = len({run.seed for run in runs}) > 1
-    names = {run.path: f"{run.name}, seed {run.seed}" if has_seeds else run.name for run in runs}
-    running: list[tuple[ComparedRun, ProcessTree, float]] = []
+    finished = len(runs) - len(waiting)
+    number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    console.print(f"{number}, {min(processes, len(runs))} at a time; {finished} already finished")
+    running: list[tuple[ComparedRun, ProcessTree]] = []
     failures: dict[Path, str] = {}
-    total = len(waiting)
-    started = printed = time.monotonic()
+    printed = time.monotonic()
     enable_interrupts()
     try:
         while waiting or running:
             while waiting and len(running) < processes:
                 run = waiting.pop(0)
-                running.append((run, ProcessTree(build_command(run), log_path(run, out)), time.monotonic()))
+                running.append((run, ProcessTree(build_command(run), log_path(run, out))))
             time.sleep(POLL_S)
             if time.monotonic() - printed > QUIET_S:
                 printed = time.monotonic()
-                done = (f"{names[run.path]}: {_count_rounds(run)}" for run, *_ in running)
-                console.print("; ".join(done), markup=False)
-            for run, tree, since in list(running):
+                console.print("; ".join(f"{_name_run(run)}: {_count_rounds(run)}" for run, _ in running), markup=False)
+            for run, tree in list(running):
                 if tree.poll() is None:
                     continue
-                running.remove((run, tree, since))
-                left, printed = len(waiting) + len(running), time.monotonic()
+                running.remove((run, tree))
+                printed = time.monotonic()
                 results = read_results(run.path)
                 ending = results.status if results else "ended early"
-                ending += f", validation {format_number(results and results.validation_mean)}"
                 if results is None or not results.is_finished:
                     failures[run.path] = f"it ended early, and {log_path(run, out)} says why"
-                took = format_duration(printed - since)
-                coming = format_duration((printed - started) / (total - left) * left)
-                rest = f"; {left} left, about {coming}" * bool(left)
-                console.print(f"{names[run.path]}: {ending}, {took}{rest}", markup=False)
+                left = len(waiting) + len(running)
+                validation = format_number(results and results.validation_mean)
+                console.print(f"{_name_run(run)}: {ending}, validation {validation}; {left} left", markup=False)
     finally:
-        for _, tree, _ in running:
+        for _, tree in running:
             tree.end()
     return failures
+
+
+def _name_run(run: ComparedRun) -> str:
+    return f"{run.name}, seed {run.seed}"
 
 
 def _count_rounds(run: ComparedRun) -> str:

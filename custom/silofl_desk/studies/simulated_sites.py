@@ -23,7 +23,7 @@ from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss
-from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_images
+from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions
 from silofl_desk.studies.simulation import Simulation
 from silofl_hospital.site.input_warnings import count_labels, find_doubts, find_label_doubts
 
@@ -56,9 +56,7 @@ def look_at_data(
     if not simulation.skip_unreadable:
         counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}
     write_json(run / DATA, dump_record(DataCounts(counts)))
-    cautions = list_batchnorm_cautions(
-        study, lambda: {name: sample_images(data[name].training, study) for name in counts}
-    )
+    cautions = list_batchnorm_cautions(study)
     if study.is_guarded:
         cautions += describe_few_units({name: count_test_units(data[name]) for name in counts})
     for sentence in cautions:

@@ -112,9 +112,7 @@ class Table:
         """Return how a cell is shown: numbers to the right, the best ones marked; short words on one line."""
         if column < self.content.num_text:
             return "short" if len(self.content.rows[row][column]) <= MOST_SHORT else ""
-        if (row, column) in self.content.best_cells:
-            return "number strong"
-        return "number level" if (row, column) in self.content.level_cells else "number"
+        return "number strong" if (row, column) in self.content.best_cells else "number"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from rich.text import Text
 from silofl.base.errors import escape_markdown, make_printable
 
 MISSING, NOT_SAID = "-", "withheld"
-MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
 UNITS: dict[str | None, str] = {"mm": "mm", "pixels": "px"}
 METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC"}
 
@@ -28,7 +27,6 @@ class TextTable:
         num_text: Leading columns that hold words; the others hold numbers.
         num_summary: Last rows that sum up the others.
         best_cells: (row, column) of the cells that are marked as the best.
-        level_cells: (row, column) of the cells that are marked as level with the best.
     """
 
     columns: tuple[str, ...]
@@ -36,7 +34,6 @@ class TextTable:
     num_text: int = 1
     num_summary: int = 0
     best_cells: frozenset[tuple[int, int]] = frozenset()
-    level_cells: frozenset[tuple[int, int]] = frozenset()
 
 
 def format_number(value: float | None) -> str:
@@ -114,7 +111,7 @@ def rich_table(table: TextTable, console: Console) -> Table:
 
 
 def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] = ()) -> str:
-    """Return a table in Markdown, the best cells bold, those level with them underlined, its notes as a list below.
+    """Return a table in Markdown, the best cells bold, its notes as a list below.
 
     Args:
         above: Sentences that a reader must know before the numbers.
@@ -131,11 +128,9 @@ def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] 
 
 def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:
     # A sign besides the style, for terminals without bold letters.
-    mark = "*" if (row, column) in table.best_cells else "=" if (row, column) in table.level_cells else ""
-    return Text(f"{make_printable(cell)} {mark}".rstrip(), style=MARK_STYLES[mark])
+    shown = make_printable(cell)
+    return Text(f"{shown} *", style="bold") if (row, column) in table.best_cells else Text(shown)
 
 
 def _emphasise(cell: str, table: TextTable, place: tuple[int, int]) -> str:
-    if place in table.best_cells:
-        return f"**{cell}**"
-    return f"<ins>{cell}</ins>" if place in table.level_cells else cell
+    return f"**{cell}**" if place in table.best_cells else cell
