@@ -14,16 +14,6 @@ from silofl_desk.studies.pooled_folder import pool_manifests
 pytestmark = pytest.mark.usefixtures("decoded_here")
 
 
-def test_a_manifest_holds_its_records_by_part(site, study):
-    folder = site.write()
-    manifest = read_manifest(folder, study())
-    assert [record.case for record in manifest.training] == ["a", "b", "c"]
-    assert [record.patient for record in manifest.test] == ["e", "f"]
-    assert manifest.validation[0].label == "d-mask.png"
-    assert (manifest.task, manifest.labels, manifest.split_unit) == ("segmentation", {1: "nucleus"}, "patient")
-    assert manifest.places["a.png"] == (folder / "a.png").resolve()
-
-
 @pytest.mark.parametrize("validation", [{"validation": []}, {}])
 def test_validation_may_be_empty_and_a_byte_order_mark_be_there(site, study, validation):
     site.content.pop("validation")
@@ -39,13 +29,6 @@ def test_a_missing_dataset_json_and_a_missing_data_folder_are_called_missing(sit
     shutil.rmtree(site.folder)
     with pytest.raises(DataError, match="must exist; the folder is not there"):
         read_manifest(site.folder, study())
-
-
-def test_an_unreadable_dataset_json_is_a_permission_error_not_corrupt_data(site, study, deny):
-    folder = site.write()
-    deny("dataset.json")
-    with pytest.raises(DataError, match="must be readable; permission was denied .*right to read it"):
-        read_manifest(folder, study())
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,9 @@
-import json
-import os
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
-from silofl.data.site_data import load_site_data
-from silofl_desk.studies.joined_examples import join_examples
-from silofl_desk.studies.pooled_folder import group_by_site, pool_manifests, pool_sites
+from silofl_desk.studies.pooled_folder import pool_manifests, pool_sites
 
 from .conftest import SiteFolder
 
@@ -40,33 +34,6 @@ def test_a_pool_holds_all_records_of_all_sites_part_by_part_under_their_sites_na
     assert [record.case for record in manifest.training] == ["north/a", "north/b", "south/a", "south/b"]
     assert [record.patient for record in manifest.test] == ["north/d", "south/d"]
     assert manifest.validation[1].image == "south/c.png" and manifest.validation[1].label == "south/c-mask.png"
-
-
-def test_a_pool_keeps_the_findings_of_each_patient(pool, sites):
-    labels = {0: "effusion", 1: "nodule", 2: "device"}
-    for folder in sites.values():
-        records = [record for part in ("training", "validation", "test") for record in folder.content[part]]
-        for record, found in zip(records, ([], [0], [0, 2], [1, 2]), strict=True):
-            record["label"] = found
-        folder.write(task="multilabel", labels={str(number): name for number, name in labels.items()})
-    content = json.loads((pool(task="multilabel", labels=labels) / "dataset.json").read_text())
-    found = {part: [record["label"] for record in content[part]] for part in ("training", "validation", "test")}
-    assert found == {"training": [[], [0]] * 2, "validation": [[0, 2]] * 2, "test": [[1, 2]] * 2}
-
-
-def test_a_pools_arrays_are_the_sites_arrays(tmp_path, pool, sites, study):
-    pooled = load_site_data(pool(), study(), tmp_path / "cache", has_progress=False)
-    own = [load_site_data(one.folder, study(), tmp_path / "cache", has_progress=False) for one in sites.values()]
-    np.testing.assert_array_equal(pooled.training.images, np.concatenate([one.training.images for one in own]))
-    np.testing.assert_array_equal(pooled.test.targets, np.concatenate([one.test.targets for one in own]))
-
-
-def test_files_are_linked_and_one_that_changed_is_brought_again(pool, sites):
-    source = sites["north"].folder / "a.png"
-    assert os.path.samefile(pool() / "north" / "a.png", source)
-    source.unlink()
-    sites["north"].picture("a.png", np.zeros((8, 8), np.uint8))
-    assert (pool() / "north" / "a.png").read_bytes() == source.read_bytes()
 
 
 def test_every_file_of_a_dicom_series_is_brought(tmp_path, pool, sites):
@@ -134,17 +101,6 @@ def test_sites_that_do_not_go_together_and_other_data_are_not_pooled(tmp_path, p
     assert changes or kept.read_text() == before
 
 
-@pytest.mark.parametrize("unknown", ["north", "south"])
-def test_the_pool_with_a_site_that_does_not_know_its_patients_is_unknown(pool, sites, unknown):
-    sites[unknown].write(split_unit="unknown")
-    assert json.loads((pool() / "dataset.json").read_text())["split_unit"] == "unknown"
-
-
-def test_a_pools_values_go_back_to_their_sites():
-    values = {"north/a": 0.5, "south/series/b": 0.75, "north/c": 1.0}
-    assert group_by_site(values) == {"north": [0.5, 1.0], "south": [0.75]}
-
-
 def test_a_pool_says_which_labels_its_sites_annotate(empty_site, study):
     empty_site.content |= {"labels": {"1": "organ", "2": "lesion"}, "labels_annotated": [1]}
     for part, name in (("training", "a"), ("test", "b")):
@@ -155,11 +111,3 @@ def test_a_pool_says_which_labels_its_sites_annotate(empty_site, study):
     del empty_site.content["labels_annotated"]
     with pytest.raises(DataError, match="site 'south' must have the labels_annotated of site 'north', .1,.,"):
         pool_manifests({"north": manifest, "south": read_manifest(empty_site.write(), settings)})
-
-
-def test_sites_that_annotate_different_labels_are_not_taken_as_one(site, study, tmp_path):
-    site.write(labels={"1": "organ", "2": "lesion"})
-    part = load_site_data(site.folder, study(labels={1: "organ", 2: "lesion"}), tmp_path / "cache").test
-    assert join_examples({"north": part, "south": part}).annotated is None
-    with pytest.raises(DataError, match="sites must have the same labels_annotated to be taken as one"):
-        join_examples({"north": part, "south": replace(part, annotated=(1,))})

@@ -58,12 +58,6 @@ def test_a_table_becomes_a_classification_whose_classes_are_those_of_all_sites(r
     assert summary.patients == {"north": 5, "south": 5}
 
 
-def test_labels_give_the_order_of_the_classes_and_leave_out_none(run):
-    with pytest.raises(ConfigError, match="labels must name all classes of the tables, not leave out sick"):
-        run(labels=("healthy", "ill"))
-    assert run(labels=("sick", "healthy"))[1]["labels"] == {"0": "sick", "1": "healthy"}
-
-
 def test_one_table_may_name_the_sites(run, source):
     rows = [f"{site}/{row}-{site},{site}" for site in ("north", "south") for row in ROWS]
     (source / "all.csv").write_text("\n".join(["file,label,patient,site", *rows]))
@@ -157,7 +151,7 @@ def test_numbers_of_few_kinds_are_classes_in_their_order(run, source):
         ("../x.png,sick,p9", "must name files by their path within its folder, not '../x.png'"),
         ("scans/1.png,sick,p0", "must have one row a file, not several of scans/1.png"),
         ("scans/1.tga,,p9", "labels.csv of site 'north': scans/1.tga must end in one of .png"),
-        ("scans/new.png,,p9", "must name the class of scans/new.png, not nothing"),
+        ("scans/new.png,,p9", "must name the class of scans/new.png, not ''"),
         ("scans/new.png,sick,", "must name the patient of scans/new.png, as of the others"),
         ("scans/new.png,Sick,p9", "label must write a class in one way, not as Sick and sick"),
     ],
@@ -253,55 +247,13 @@ def test_a_table_of_all_sites_with_a_patient_or_a_file_at_two_is_refused(run, so
         run(place=write_table(source, **changes))
 
 
-def test_a_table_of_all_sites_with_a_patient_of_dicom_headers_at_two_is_refused(run, source):
-    rows = []
-    for n in range(6):
-        write_exam(source / f"e{n}", f"P{n % 3}", n)
-        rows.append(f"e{n},{('healthy', 'sick')[n % 2]},{('north', 'south')[n // 4]}")
-    (source / "labels.csv").write_text("\n".join(["file,label,site", *rows]))
-    with pytest.raises(DataError, match="patient 'P[0-2]' must be at one site, not at 'north' and 'south'"):
-        run(place=source / "labels.csv")
-
-
-@pytest.mark.parametrize("word", ["nan", "NA", "N/A", "None", "none", "null", "NaN", "#N/A", "<NA>"])
+@pytest.mark.parametrize("word", ["nan", "None", "#N/A"])
 def test_a_word_for_nothing_is_no_class_unless_the_labels_name_it(run, source, word):
     write_sites(source, [*ROWS, f"scans/x.png,{word},p9", "scans/y.png,,p9"])
-    with pytest.raises(
-        DataError, match="of site 'north' must name the class of scans/x.png, not nothing, as .*"
-    ) as caught:
+    with pytest.raises(DataError, match=f"must name the class of scans/x.png, not '{word}'; .* of scans/y.png, not ''"):
         run()
-    said = str(caught.value)
-    assert f"as '{word}'; fill the column label, remove the row, or, where a label is called so, name all with" in said
-    assert "class of scans/y.png, not nothing; fill the column label, remove the row" in said
     write_sites(source, [*ROWS, f"scans/x.png,{word},p9"])
     assert run(labels=("healthy", "sick", word))[2]["scans/x.png"]["label"] == 2
-
-
-@pytest.mark.parametrize("word", ["nan", "mass|nan", "N/A"])
-def test_an_exam_that_nobody_has_read_is_not_without_findings(run, source, word):
-    rows = [f"scans/{n}.png,{('mass|nodule', 'No Finding', 'mass', '')[n % 4]},p{n}" for n in range(8)]
-    write_sites(source, [*rows, f"scans/x.png,{word},p9"])
-    with pytest.raises(DataError, match="must name the findings of scans/x.png, not nothing, .* with No Finding where"):
-        run()
-    write_sites(source, [*rows, "scans/x.png,No Finding,p9"])
-    assert run()[2]["scans/x.png"]["label"] == []
-
-
-def test_patients_without_names_are_unknown_and_some_without_are_refused(run, source):
-    write_sites(source, [*ROWS, "scans/x.png,sick,NA"])
-    with pytest.raises(DataError, match="must name the patient of scans/x.png, .* .a word as nan or NA names nobody"):
-        run()
-    write_sites(source, [row.rpartition(",")[0] + ",nan" for row in ROWS])
-    assert run()[1]["split_unit"] == "unknown"
-
-
-def test_a_patient_in_several_spellings_is_one(run, source):
-    spelled = [row.replace(",p1", ",P1^" if "/3" in row else ",p1") for row in ROWS]
-    write_sites(source, spelled)
-    summary, _, records = run()
-    assert records["scans/2.png"]["patient"] == records["scans/3.png"]["patient"] == "p1"
-    assert summary.patients == {"north": 5, "south": 5}
-    assert any("patients that are written in several ways" in note for note in summary.notes)
 
 
 RARE = [f"{n}.png,{'rare' if n < 3 else 'common'},p{n}" for n in range(20)]
@@ -311,28 +263,9 @@ def test_a_rare_class_has_a_case_in_each_part(run, source):
     write_sites(source, RARE)
     for seed in range(5):
         shutil.rmtree(source.parent / "target", ignore_errors=True)
-        summary, content, _ = run(seed=seed)
+        _, content, _ = run(seed=seed)
         for part in ("training", "validation", "test"):
             assert [record["label"] for record in content[part]].count(1) == 1
-        assert not any("rare" in note for note in summary.notes)
-
-
-def test_a_class_without_a_test_case_is_named_with_a_remedy_that_works(run, source):
-    write_site(source / "north", RARE[1:])
-    write_site(source / "south", RARE)
-    wanted = "north: no validation case of rare, so that nothing of it chooses the model; give the class at least 3"
-    assert any(note.startswith(wanted) for note in run()[0].notes)
-
-
-def test_a_class_of_patients_with_several_may_get_a_test_case_by_another_seed(run, source):
-    rows = [*(f"{n}.png,common,p{n}" for n in range(9)), "x.png,rare,p0"]
-    write_sites(source, rows)
-    wanted = "north: no test case of rare, so that nothing of it is measured; import again with another --seed"
-    found = []
-    for seed in range(9):
-        shutil.rmtree(source.parent / "target", ignore_errors=True)
-        found.append(any(note.startswith(wanted) for note in run(seed=seed)[0].notes))
-    assert {*found} == {True, False}
 
 
 def test_folders_of_classes_need_no_table(run, tmp_path):
@@ -358,3 +291,9 @@ def test_one_folder_or_folders_of_masks_are_no_classes(tmp_path):
             DataError, match="with a folder of images for each class, or be such a table, not none of these; put"
         ):
             import_layout("table", tmp_path / names[0], tmp_path / "out")
+
+
+def test_labels_give_the_order_of_the_classes_and_leave_out_none(run):
+    with pytest.raises(ConfigError, match="labels must name all classes of the tables, not leave out sick"):
+        run(labels=("healthy", "ill"))
+    assert run(labels=("sick", "healthy"))[1]["labels"] == {"0": "sick", "1": "healthy"}

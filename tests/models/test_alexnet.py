@@ -40,12 +40,6 @@ def test_the_parameters_are_those_of_the_one_stream_alexnet_and_seven_batchnorms
     assert sum(p.numel() for p in network.parameters()) == convolutions + connected
 
 
-def test_images_of_224_pixels_come_to_the_classifiers_grid_by_themselves(network):
-    pooling = next(i for i, module in enumerate(network.features) if isinstance(module, nn.AdaptiveAvgPool2d))
-    with torch.no_grad():
-        assert network.features[:pooling](images(2, 1, 224)).shape == (2, 256, 6, 6)
-
-
 @pytest.mark.parametrize("normalization", ["batch_stateless", "group"])
 def test_colour_images_pass_under_another_normalisation(normalization):
     network = AlexNet(3, 2, normalization, dropout=0.25)

@@ -24,13 +24,6 @@ def test_batchnorm_stands_after_each_convolution_and_nowhere_else():
     ]  # fmt: skip
 
 
-def test_the_pooling_before_the_classifier_changes_no_image_of_28_pixels():
-    network = LeNet5(1, 11).eval()
-    pooling = next(i for i, module in enumerate(network.features) if isinstance(module, nn.AdaptiveAvgPool2d))
-    before = network.features[:pooling](images())
-    assert before.shape == (4, 16, 5, 5) and torch.equal(network.features[pooling](before), before)
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [(16, 16), (28, 28), (32, 40), (64, 64)])
 def test_every_image_gets_a_logit_for_each_class_whatever_its_size(channels, size):

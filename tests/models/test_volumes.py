@@ -1,6 +1,5 @@
 """Networks of whole volumes: windows, deep supervision, the selector, and what is refused."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +9,6 @@ from silofl.base.settings import parse
 from silofl.models.networks import HarmonizedModel, build_model, build_plain_model, check_network
 from silofl.study import Study
 from silofl.study.data_settings import PatchSettings
-from silofl.training.losses import make_loss
 
 DYNUNET = {
     "network": "monai.networks.nets.DynUNet",
@@ -62,11 +60,6 @@ def test_a_network_answers_each_voxel(model):
     assert network.eval()(torch.zeros(2, 1, 16, 16, 16)).shape == (2, 3, 16, 16, 16)
 
 
-def test_a_classifier_answers_a_volume():
-    check_network(classifier(), (1, 32, 32, 32))
-    assert build_plain_model(classifier(), 0).eval()(torch.zeros(2, 1, 32, 32, 32)).shape == (2, 2)
-
-
 @pytest.mark.parametrize(
     ("normalization", "depth", "reason"),
     [("instance", 16, "Expected more than 1 spatial"), ("batch", 4, "change .*data.patches")],
@@ -114,24 +107,6 @@ def test_a_volume_smaller_than_a_patch_is_answered_in_its_own_size():
     assert model(torch.rand(1, 1, 9, 20, 5)).shape == (1, 3, 9, 20, 5)
 
 
-def test_in_training_a_network_sees_patches_only():
-    model = build_plain_model(study_in_3d(DYNUNET | {"normalization": "instance"}), 0)
-    assert model.train()(torch.rand(2, 1, 16, 16, 16)).shape == (2, 2, 3, 16, 16, 16)
-
-
-def test_deep_supervision_weighs_the_coarser_answer_half():
-    study = study_in_3d(DYNUNET, training={"loss": "cross_entropy"})
-    loss, targets = make_loss(study), torch.zeros(1, 2, 2, 2, dtype=torch.int64)
-    # Cross entropy of equal logits of three is log 3; of a sure and right answer 0.
-    equal, sure = torch.zeros(1, 3, 2, 2, 2), torch.tensor([50.0, 0, 0]).view(1, 3, 1, 1, 1).expand(1, 3, 2, 2, 2)
-    # weights 1 and 1/2, together 1: a third of log 3
-    assert float(loss(torch.stack([sure, equal], dim=1), targets)) == pytest.approx(np.log(3) / 3, abs=1e-6)
-    assert float(loss(equal, targets)) == pytest.approx(np.log(3), abs=1e-6)
-    # Where nobody drew label 2, background is either of two of three equal outputs.
-    both = torch.stack([equal, equal], dim=1)
-    assert float(make_loss(study, annotated=(1,))(both, targets)) == pytest.approx(np.log(1.5), abs=1e-6)
-
-
 def test_an_amplitude_belongs_to_a_patch():
     model = build_model(study_in_3d(algorithm={"name": "harmofl"}), (1, 32, 16, 16), 0)
     model.train()(torch.rand(2, 1, 32, 16, 16))
@@ -153,10 +128,3 @@ def test_an_amplitude_belongs_to_a_patch():
 def test_settings_that_do_not_fit_a_volume_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         parse(Study, study_in_3d().model_dump(mode="json", exclude_none=True) | changes, "study.yaml")
-
-
-def test_a_network_without_a_third_dimension_and_patches_for_a_classifier_are_refused():
-    with pytest.raises(ConfigError, match="model.name must be one of unet, densenet121 with data.dimensions 3"):
-        study_in_3d({"name": "lenet5"}, {"patches": None}, task="classification", labels={0: "a", 1: "b"})
-    with pytest.raises(ConfigError, match="data.patches must be left out for a classification"):
-        classifier({"size": [8, 8, 8]})

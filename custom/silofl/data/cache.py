@@ -1,7 +1,6 @@
 """Prepared arrays on disk, written by the first process that needs them and opened without decoding afterwards.
 
-Every file of a cache has a SHA-256 beside it, which is compared whenever the cache is opened: a cache that a disk has
-damaged is made anew from the source.
+A cache of which a file is missing, cut or no array is made anew from the source.
 """
 
 import hashlib
@@ -11,7 +10,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from silofl.base.errors import DataError
 from silofl.base.files import make_folder, open_own, write_text
-from silofl.data.cache_entries import INDEX, SOURCE, CacheSource, protect_entries
+from silofl.data.cache_entries import INDEX, CacheSource, protect_entries
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.volumes import Array, Volumes
@@ -29,8 +27,6 @@ from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
 VERSION = 11
-# In the form of sha256sum, which checks it too.
-SUMS = "SHA256SUMS"
 KINDS = ("images", "targets")
 Cases = Iterable[tuple[str, PreparedCase]]
 logger = logging.getLogger(__name__)
@@ -85,8 +81,7 @@ def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: CacheSo
         return parts
     try:
         _build_entry(target, prepare, source)
-        # Its sums were taken just now, of what can be read.
-        return _open_checked(target)
+        return _open_all(target)
     except OSError as error:
         if error.errno in TOO_MANY_OPEN:
             raise open_error("cache_dir", error) from None
@@ -104,9 +99,7 @@ def open_parts(folder: Path) -> dict[str, Examples] | None:
         DataError: Too many files are open, so that nothing is known of the cache.
     """
     try:
-        if (folder / SUMS).read_text(encoding="utf-8") != _list_checksums(folder):
-            raise ValueError("the sums differ")
-        return _open_checked(folder)
+        return _open_all(folder)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
@@ -116,17 +109,9 @@ def open_parts(folder: Path) -> dict[str, Examples] | None:
         return None
 
 
-def _open_checked(folder: Path) -> dict[str, Examples]:
+def _open_all(folder: Path) -> dict[str, Examples]:
     index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     return {part: _open_part(folder, part, index[part]) for part in PARTS}
-
-
-def _list_checksums(folder: Path) -> str:
-    lines = []
-    for name in sorted([INDEX, SOURCE, *(f"{part}_{kind}.npy" for part in PARTS for kind in KINDS)]):
-        with (folder / name).open("rb") as file:
-            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
-    return "".join(lines)
 
 
 def _open_part(folder: Path, part: str, index: dict[str, list]) -> Examples:
@@ -185,14 +170,11 @@ class NpyStream:
         self._length += len(rows)
 
     def finish(self) -> None:
-        """Write the final length, so that the file can be read."""
+        """Write the final length, so that the file can be read, force it to the disk and close it."""
         # NumPy pads the header so that a larger length fits in: the data need not move.
         self._file.seek(0)
         self._write_header()
         self._file.flush()
-
-    def sync(self) -> None:
-        """Force the finished file to the disk, and close it."""
         os.fsync(self._file.fileno())
         self._file.close()
 
@@ -228,9 +210,3 @@ def _write_cases(folder: Path, cases: Cases) -> None:
     for stream in chain(*streams.values()):
         stream.finish()
     write_text(folder / INDEX, json.dumps(index))
-    with ThreadPoolExecutor(1) as pool:
-        # The disk writes while the sums are taken.
-        synced = [pool.submit(stream.sync) for stream in chain(*streams.values())]
-        write_text(folder / SUMS, _list_checksums(folder))
-        for one in synced:
-            one.result()

@@ -97,17 +97,6 @@ def list_missing_contrasts(names: Iterable[str], sources: Iterable[ImageFiles]) 
     return [name for name in names if any(name not in there for there in found)]
 
 
-def has_several_frames(source: ImageFiles) -> bool:
-    """Return whether DICOM files of an image's contrasts state different frames of reference.
-
-    Nobody knows then whether they lie on one another, be their grids the same: they do after a registration, whose
-    programs often write a new frame, and not where the patient was moved.
-    """
-    files = [file for file in source.files if file is not None]
-    frames = {read_dicom_element(path, "FrameOfReferenceUID") for path, _ in files} if len(files) > 1 else set()
-    return len(frames - {None}) > 1
-
-
 def parse_case(text: str) -> Case:
     """Return the case that a command names: ``FILE``, or ``T1=FILE,T2=FILE`` for contrasts in files of their own.
 

@@ -20,7 +20,7 @@ EVERY = 16
 
 
 def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> None:
-    """Refuse a patient or recording in two parts, a case, image or slice listed twice, and a mask that is an image.
+    """Refuse a patient or recording in two parts, and a case, image or slice that is listed twice.
 
     Two spellings of one patient are refused too, as in capitals alone: nobody can tell whether they are one.
 
@@ -31,7 +31,7 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
             ``unknown`` a record may lack its patient.
 
     Raises:
-        DataError: The first thing that is listed twice or as both, or a record that lacks its patient or recording.
+        DataError: The first thing that is listed twice, or a record that lacks its patient or recording.
     """
     _check_cases(parts)
     _check_spelling(parts)
@@ -40,7 +40,6 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
     elif split_unit == "recordings":
         _check_recordings(parts)
     _check_images(parts, places)
-    _check_masks(parts, places)
 
 
 class SeenImages:
@@ -226,18 +225,6 @@ def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
         if isinstance(record.label, str) and record.patient is not None:
             mine = (part, record)
             _check_one_patient(record.label, mine, masks.setdefault((places[record.label], record.index), mine))
-
-
-def _check_masks(parts: Parts, places: Mapping[str, Path]) -> None:
-    records = [(part, record) for part, record in _iterate_records(parts) if record.index is None]
-    images = {places[file]: (part, record) for part, record in records for file in record.files}
-    for mine in records:
-        label = mine[1].label
-        image = images.get(places[label]) if isinstance(label, str) else None
-        if image is not None:
-            raise DataError(
-                f"{label} must be an image or a mask, not both ({_name_both(image, mine)}); correct dataset.json"
-            )
 
 
 def _check_one_patient(file: str, mine: PartRecord, first: PartRecord) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SUFFIXES = (".pt", ".pth", ".safetensors")
-# What our own models, torch's DataParallel and Lightning's modules put before every name.
 OURS = "network."
-PREFIXES = (OURS, "module.", "model.")
+# What our own models, torch's DataParallel and Lightning's modules put before every name.
+PREFIXES = ("", OURS, "module.", "model.", f"module.{OURS}", "module.model.")
 # A deep network has hundreds of names.
 MOST_NAMES = 12
 REMEDY = "write one for this study with silofl pretrain, then put it there or give --pretrained"
@@ -111,8 +111,7 @@ def read_weights(path: Path, study: Study) -> Start:
 def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]]) -> dict[str, str]:
     """Match a file's tensors to a network's by name and shape.
 
-    Names are taken as they are, and without the prefixes that all of them share (``network.``, ``module.``,
-    ``model.``, also one after the other); whichever of these fits most tensors counts.
+    Names are taken as they are, and without one of `PREFIXES`; whichever of these fits most tensors counts.
 
     Args:
         wanted: Name -> shape in the study's model, whose network's names begin with ``network.``.
@@ -122,7 +121,8 @@ def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Seque
         Name in the model -> name in the file, of those that fit.
     """
     best: dict[str, str] = {}
-    for names in _yield_namings(list(found)):
+    for prefix in PREFIXES:
+        names = {OURS + name.removeprefix(prefix): name for name in found if name.startswith(prefix)}
         fitting = {name: names[name] for name in wanted if name in names}
         fitting = {name: source for name, source in fitting.items() if tuple(found[source]) == tuple(wanted[name])}
         best = max(best, fitting, key=len)
@@ -145,18 +145,6 @@ def _read_agreed_file(path: Path, key: str, agreed: str | None, remedy: str) -> 
             "or write this number into study.yaml"
         )
     return content
-
-
-def _yield_namings(names: list[str]) -> Iterator[dict[str, str]]:
-    """Yield name in the model -> name in the file: as they are, then with fewer and fewer of their own prefixes."""
-    yield {name: name for name in names}
-    short = names
-    while names:
-        yield {OURS + one: name for one, name in zip(short, names, strict=True)}
-        prefix = next((one for one in PREFIXES if all(name.startswith(one) for name in short)), None)
-        if prefix is None:
-            return
-        short = [name.removeprefix(prefix) for name in short]
 
 
 def _read_tensors(name: str, content: bytes) -> dict[str, Tensor]:

@@ -118,8 +118,6 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="checks whose warnings also fail, for example certificate",
     )
-    clean = "new file for dataset.json without the cases that cannot be read"
-    parser.add_argument("--write-clean", type=Path, metavar="FILE", help=clean)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 

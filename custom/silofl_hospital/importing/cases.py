@@ -17,8 +17,7 @@ from silofl.base.naming import is_one_line, normalise_accents
 from silofl.data.contrasts import check_contrasts
 from silofl.data.manifest import PARTS
 from silofl.data.targets import IGNORE
-from silofl.reading.image_grid import find_turned
-from silofl.reading.patient_ids import count_shared_ids, read_own_id
+from silofl.reading.patient_ids import read_own_id
 from silofl_hospital.importing.masks import ENDINGS, SEGMENTATION, Values, plan_layers, plan_mask, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.site_files import (
@@ -268,7 +267,9 @@ def plan_cases(
         if patient is not None:
             record["patient"] = patient
         records[part_of[unit]].append({**record, "case": case})
-    notes = [*said, *([] if is_known else [UNKNOWN]), *_describe_cautions(found, patients)]
+    notes = [*said, *([] if is_known else [UNKNOWN])]
+    if is_known and patients == found.patient_ids:
+        notes.append(f"{found.site}: the patients are those of the DICOM headers (PatientID)")
     lacks = [f"{count} of {len(cases)} cases have no {name}" for name, count in found.missing.items()]
     if lacks:
         notes.append(f"{found.site}: {', '.join(lacks)}; dataset.json has null there, for which networks see zeros")
@@ -294,29 +295,6 @@ def _plan_mask(found: SiteCases, case: str, values: Values, is_resampled: bool) 
     stored = found.masks[case]
     place = f"site {found.site!r}: {stored.relative_to(found.folder).as_posix()}"
     return plan_mask(stored, image, case, values, place, is_resampled)
-
-
-def _describe_cautions(found: SiteCases, patients: Mapping[str, str | None]) -> list[str]:
-    """Return what a person should look at: images that are turned, and patients by DICOM's headers."""
-    pairs = [(next(filter(None, found.images[case])), found.masks[case]) for case in found.images]
-    sentences = find_turned(pairs)
-    by_header = set(found.patient_ids.values()) - {None}
-    if by_header and patients == found.patient_ids:
-        sentences.append("the patients are those of the DICOM headers (PatientID)")
-    elif len(by_header) == 1 and len(patients) > 1 and None in patients.values():
-        sentences.append(
-            "one PatientID stands in all DICOM headers that have one, as archives write it for everybody; the patients "
-            "count as unknown: name them in patients.csv"
-        )
-    else:
-        named = [(str(patients[case]), found.patient_ids[case]) for case in patients if patients[case] is not None]
-        shared, count = count_shared_ids(named)
-        if shared:
-            sentences.append(
-                f"{shared} of {count} PatientIDs in DICOM headers stand for several patients; see that these are "
-                "different persons, and that no other patient has two names in the table"
-            )
-    return [f"{found.site}: {sentence}" for sentence in sentences]
 
 
 def shorten_names(names: Iterable[str]) -> str:
