@@ -88,15 +88,6 @@ def test_a_label_is_moved_with_its_image(study):
             assert torch.equal(inputs[:, 0] > 0.5, targets.bool())
 
 
-def test_the_part_is_not_changed(study):
-    part = pattern()
-    before = part.images.copy()
-    augment = build_augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
-    for inputs, _ in (*training_batches(part, 2, augment, 0, "cpu"), *evaluation_batches(part, 2, "cpu")):
-        inputs.zero_()
-    np.testing.assert_array_equal(part.images, before)
-
-
 def test_an_augmentation_that_changes_the_size_or_blurs_a_label_is_refused(study):
     augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
     for size in ((8, 10), (12, 8)):

@@ -8,7 +8,6 @@ import pytest
 from silofl.data.cache import load_or_prepare
 from silofl.data.cache_entries import CacheSource, list_entries, protect_entries, prune
 from silofl.data.parts import PreparedCase
-from silofl.data.site_data import load_site_data
 
 OLD, NEW = CacheSource("/data/north", "old"), CacheSource("/data/north", "new")
 OTHER = CacheSource("/data/south", "old")
@@ -44,18 +43,9 @@ def test_only_what_is_of_the_same_data_in_an_older_state_is_removed_whatever_its
 def test_entries_of_an_older_version_and_what_was_left_unfinished_go_too(cache):
     (cache / name("c") / "source.json").unlink()
     (cache / f".{name('e')}-x1y2").mkdir()
-    (cache / f".{name('e')}-x1y2" / "training_images.npy").write_bytes(b"images")
+    (cache / f".{name('e')}-x1y2" / "training_images").write_bytes(b"images")
     prune(cache, NEW)
     assert {path.name for path in cache.iterdir()} == {name("b"), "lock"}
-
-
-def test_what_an_older_version_prepared_from_the_same_files_goes(site, study, tmp_path, monkeypatch):
-    monkeypatch.setattr("silofl.data.cache.VERSION", 4)
-    load_site_data(site.write(), study(), tmp_path / "cache")
-    older = list_entries(tmp_path / "cache")
-    monkeypatch.undo()
-    load_site_data(site.folder, study(), tmp_path / "cache")
-    assert len(list_entries(tmp_path / "cache")) == 1 and list_entries(tmp_path / "cache") != older
 
 
 def test_nothing_is_touched_that_is_no_entry(cache, tmp_path_factory):

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.base.errors import ConfigError, DataError
+from silofl.base.errors import DataError
 from silofl.base.settings import parse
-from silofl.data.contrasts import ImageFiles, build_source, parse_case, read_source
+from silofl.data.contrasts import ImageFiles, build_source, read_source
 from silofl.data.domain import Domain
 from silofl.data.drop_channels import DropChannels
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.data.prepared_image import prepare_image, prepare_with_way_back
-from silofl.data.site_data import load_site_data
 from silofl.data.transforms import build_augmentation
 from silofl.study import Study
 from tests.data.conftest import edit
@@ -83,14 +82,6 @@ def test_zeros_stand_for_a_contrast_that_a_case_or_a_site_lacks_and_dataset_json
     np.testing.assert_array_equal(read(volumes(), **three), [blank, T2, T1])
     settings = study(**NAMES | three)
     assert read_manifest(volumes(), settings).missing(settings.data.channel_names) == ["FLAIR"]
-
-
-def test_each_contrast_is_scaled_on_its_own(volumes, study):
-    images = prepare(volumes(t2=T2 + np.int16(5000)), study(**NAMES | {"intensity": "zscore"}))
-    assert images.shape == (3, 2, 4, 5)
-    # Together the second would lie far above 0 and the first far below.
-    np.testing.assert_allclose(images.mean(axis=(0, 2, 3)), [0, 0], atol=1e-5)
-    np.testing.assert_allclose(images.std(axis=(0, 2, 3)), [1, 1], atol=1e-5)
 
 
 def test_contrasts_on_different_grids_are_refused(volumes, read):
@@ -172,16 +163,6 @@ def small(algorithm="fedavg", data=NAMES, **training):
     return parse(Study, values | {"training": training, "algorithm": {"name": algorithm}}, "study.yaml")
 
 
-def test_channels_are_dropped_only_where_they_have_names_and_not_for_amplitude_normalisation(volumes, tmp_path):
-    with pytest.raises(ConfigError, match="training.drop_channels must be 0 without data.channel_names, not 0.2"):
-        small(data={}, drop_channels=0.2)
-    with pytest.raises(ConfigError, match="training.drop_channels must be 0 for amplitude"):
-        small("harmofl", drop_channels=0.2)
-    folder = volumes(images=(None, "T2"))
-    with pytest.raises(DataError, match="all cases must have all contrasts for amplitude normalisation; some lack T1"):
-        load_site_data(folder, small("harmofl"), tmp_path / "cache")
-
-
 def test_a_dropped_contrast_is_zeros_in_all_that_is_seen_together():
     # Channels of two contrasts in three slices; the draws of seed 0 are 0.549 and 0.715, so that the first one goes.
     image = torch.arange(1, 7).float().reshape(6, 1, 1).expand(6, 2, 2)
@@ -211,13 +192,6 @@ def test_a_contrast_that_is_not_there_is_zeros_after_the_studys_augmentation(stu
     image[1::2] = 1
     found = augment.set_random_state(seed=0)({"image": image.clone()})["image"]
     assert not found[0::2].any() and (found[1::2] != 1).all()
-
-
-@pytest.mark.parametrize("case", ["T1={0}/a/T1.nii.gz,T2={0}/a/T2.nii.gz", "{0}/a/both.nii.gz"])
-def test_a_new_case_is_seen_as_one_of_the_training(volumes, study, case):
-    folder, settings = volumes(), study(**NAMES | {"intensity": "percentiles"})
-    found = prepare_image(build_source(parse_case(case.format(folder)), settings.data), settings)
-    np.testing.assert_array_equal(found, prepare(folder, settings))
 
 
 def test_a_new_case_may_lack_a_contrast_and_the_answer_says_so(volumes, study):
@@ -266,15 +240,3 @@ def test_a_new_case_has_contrasts_of_the_study_alone_and_the_first_that_is_there
     with pytest.raises(DataError, match="must be FILE alone,.* not files of T1"):
         build_source({"T1": Path("a.nii")}, study().data)
     assert ImageFiles((None, (Path("b"), "b")), ("T1", "T2")).first == (Path("b"), "b")
-
-
-def test_a_command_names_a_case_by_a_file_or_by_one_for_each_contrast(tmp_path):
-    assert parse_case("a/b.nii.gz") == Path("a/b.nii.gz")
-    assert parse_case("T1=a.nii,T2=b.nii") == {"T1": Path("a.nii"), "T2": Path("b.nii")}
-    odd = tmp_path / "T1=a,b.nii"
-    odd.write_bytes(b"")
-    assert parse_case(str(odd)) == odd
-    # An empty variable of a script is not the folder that it runs in.
-    for text in ("T1=a.nii,b.nii", "T1=a.nii,T1=b.nii", "", " ", "T1="):
-        with pytest.raises(ConfigError, match="an input must be FILE, or NAME=FILE,NAME=FILE"):
-            parse_case(text)

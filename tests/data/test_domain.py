@@ -43,12 +43,6 @@ def test_a_range_is_four_deviations_around_the_mean_with_three_digits():
     assert roughness == Range("roughness", -0.01, 0.01)
 
 
-def test_a_domain_lists_the_forms_that_occur_and_leaves_out_what_is_not_known():
-    picture = Form("pictures", "colour")
-    found = measure_domain([VOLUME, picture, VOLUME], [])
-    assert found == Domain(("pictures", "volumes"), ("colour", "grey"), ("MR",), ("LPS",))
-
-
 def test_two_domains_together_hold_the_images_of_both():
     other = Domain(("volumes",), (), ("CT",), ("RAS",), (Range("mean", 0.1, 0.5), Range("contrast", 0, 1)))
     both = MR | other
@@ -163,11 +157,3 @@ def test_axes_are_known_only_where_the_file_states_them_and_windows_have_none(wr
     assert unknown.axes is None and unknown.voxel_mm is None
     window = Image(np.zeros((3, 1, 8), np.float32), None, None, is_window=True)
     assert read_form(one_file(tmp_path / "a.npz"), window) == Form("windows")
-
-
-def test_the_sides_of_voxels_are_the_same_however_a_volume_is_stored(write_dicom, tmp_path):
-    folder = write_dicom(tmp_path / "series", np.zeros((4, 4, 4), np.int16))
-    # 3 mm along the first axis, which runs to the head, 0.6 and 0.8 in a plane that is turned by its own 3-4-5.
-    affine = np.array([[0, 0.36, -0.64, 0], [0, 0.48, 0.48, 0], [3, 0, 0, 0], [0, 0, 0, 1]])
-    found = read_form(one_file(folder), Image(np.zeros((1, 4, 4, 4)), affine, None))
-    assert found.voxel_mm == pytest.approx((0.6, 0.8, 3))

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.reading.images import read_image
 from silofl_hospital.site.input_warnings import count_labels, find_doubts, find_label_doubts
@@ -39,23 +38,6 @@ def test_images_of_one_value_are_counted_and_not_named(site, asked):
         site.picture(f"{name}.png", np.full((8, 8), ord(name), np.uint8))
     (sentence,) = asked()
     assert sentence.startswith("images must differ from pixel to pixel; 2 of 6 cases hold one value alone: look at")
-
-
-def add_volume(site, part, name, sizes=(1, 1, 3), unit=2, first=1):
-    """Add a volume of 8 x 8 x 2 whose first slice may be empty."""
-    voxels = site.rng.integers(1, 1000, (8, 8, 2)).astype(np.int16)
-    voxels[..., 0] *= first
-    for end, array in (("", voxels), ("-mask", (voxels > 500).astype(np.uint8))):
-        image = nibabel.Nifti1Image(array, np.diag([*sizes, 1]))
-        image.header["xyzt_units"] = unit
-        nibabel.save(image, site.folder / f"{name}{end}.nii.gz")
-    site.content[part].append({"image": f"{name}.nii.gz", "label": f"{name}-mask.nii.gz", "patient": name})
-
-
-def test_an_empty_slice_of_a_volume_is_no_doubt(empty_site, asked):
-    for part in ("training", "training", "test"):
-        add_volume(empty_site, part, f"{part}{len(empty_site.content[part])}", first=0)
-    assert asked(intensity="percentiles") == []
 
 
 def turn(path):
@@ -125,11 +107,3 @@ def test_a_label_that_no_training_case_has_is_named(site, asked):
         "every label must stand in a training case; spot stands in none: look at the labels, or where nobody "
         "drew it list the others alone as labels_annotated in dataset.json"
     ]
-
-
-def test_a_finding_is_counted_in_each_example_that_has_it(study):
-    small = study("multilabel", labels={0: "effusion", 1: "nodule", 2: "mass"})
-    names = tuple("abcd")
-    # both of the first two, the second alone, none, none
-    part = Examples(np.zeros((4, 1, 8, 8), np.float32), np.array([3, 2, 0, 0]), names, names, names)
-    assert count_labels(part, small) == {"effusion": 1, "nodule": 2, "mass": 0}

@@ -150,15 +150,6 @@ def test_the_same_content_under_two_names_is_refused_in_another_format_too(site,
         check_contents(manifest)
 
 
-def test_one_content_for_two_contrasts_of_a_case_is_refused_as_such(site, study):
-    shutil.copyfile(site.folder / "a.png", site.folder / "again.png")
-    site.content["training"][0]["image"] = ["a.png", "again.png"]
-    manifest = read_manifest(site.write(channel_names=["T1", "T2"]), study(channels=2, channel_names=["T1", "T2"]))
-    sentence = "case 'a' must have a file of its own for each contrast; again.png and a.png hold the same content: "
-    with pytest.raises(DataError, match=sentence):
-        check_contents(manifest, {"training": manifest.training[:1]})
-
-
 GRID = np.diag([1, 1, 3, 1.0])
 
 
@@ -211,14 +202,6 @@ def write_indexed(site, patients):
     for number, part in enumerate(["training"] * 3 + ["test"]):
         patient = {} if patients is None else {"patient": patients[number]}
         site.content[part].append({"image": "all.npz", "label": "all.npz", "index": number, **patient})
-
-
-def test_one_picture_at_two_indexes_is_refused_with_both(site, study):
-    write_indexed(site, "abcd")
-    manifest = read_manifest(site.write(), study())
-    both = "all.npz at index 3 and all.npz at index 0 hold the same content"
-    with pytest.raises(DataError, match=f"case 'all#3' must be another image than case 'all#0'; {both}"):
-        check_contents(manifest)
 
 
 def test_one_picture_at_two_indexes_is_no_twin_of_one_patient_in_one_part_and_where_nobody_knows_patients(site, study):

@@ -27,16 +27,15 @@ def test_a_missing_dataset_json_and_a_missing_data_folder_are_called_missing(sit
     with pytest.raises(DataError, match="dataset.json of the data folder 'north' must exist; it is not there"):
         read_manifest(site.folder, study())
     shutil.rmtree(site.folder)
-    with pytest.raises(DataError, match="must exist; the folder is not there"):
+    with pytest.raises(DataError, match="must exist; it is not there"):
         read_manifest(site.folder, study())
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('{"task": "segmentation",', r"must be JSON, not broken at line 1, column \d+"),
-        ("", "must be JSON, not broken"),
-        ('{"training": [], "training": []}', "must give each key once; the key 'training' stands twice"),
+        ('{"task": "segmentation",', r"must be JSON in UTF-8 .*line 1 column \d+"),
+        ('{"training": [], "training": []}', "with each key once .the key 'training' stands twice"),
         ("[" * 100_000, "must be JSON in UTF-8"),
         ('{"task": "Gewebe"}'.encode("utf-16"), "must be JSON in UTF-8"),
         ("[]", "must hold an object, not a list"),
@@ -86,16 +85,6 @@ def test_a_key_without_a_right_value_is_refused(site, study, changes, sentence):
         read_manifest(site.write(), study())
 
 
-def test_a_wrong_record_is_named_by_its_number_and_part_without_an_absolute_path(site, study, tmp_path):
-    (site.folder / "a.png").unlink()
-    with pytest.raises(DataError) as error:
-        read_manifest(site.write(), study())
-    assert "a.png" in str(error.value) and str(tmp_path) not in str(error.value)
-    del site.content["test"][1]["label"]
-    with pytest.raises(DataError, match="record 2 of test must have the key 'label'"):
-        read_manifest(site.write(), study())
-
-
 def test_a_record_without_a_patient_is_refused_unless_study_and_data_say_that_patients_are_unknown(site, study):
     for records in (site.content["training"], site.content["test"]):
         for record in records:
@@ -134,7 +123,7 @@ def test_labels_that_no_site_can_annotate_are_refused(site, study, value):
         read_manifest(site.folder, study(labels=ORGANS))
     content = {"task": "classification", "labels": {"0": "normal", "1": "tumour"}, "labels_annotated": [0]}
     site.write(**content, training=[], validation=[], test=[])
-    with pytest.raises(DataError, match="labels_annotated in dataset.json must go with a segmentation"):
+    with pytest.raises(DataError, match="labels_annotated in dataset.json must list .*; leave it out"):
         read_manifest(site.folder, study("classification"))
 
 

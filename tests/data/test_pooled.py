@@ -36,16 +36,6 @@ def test_a_pool_holds_all_records_of_all_sites_part_by_part_under_their_sites_na
     assert manifest.validation[1].image == "south/c.png" and manifest.validation[1].label == "south/c-mask.png"
 
 
-def test_every_file_of_a_dicom_series_is_brought(tmp_path, pool, sites):
-    series = sites["north"].folder / "series"
-    series.mkdir()
-    for number in range(2):
-        (series / f"{number}.dcm").write_bytes(bytes([number]))
-    sites["north"].content["test"].append({"image": "series", "label": "d-mask.png", "patient": "d"})
-    sites["north"].write()
-    assert {path.name for path in (pool() / "north" / "series").iterdir()} == {"0.dcm", "1.dcm"}
-
-
 def test_indices_classes_and_recordings_stay_as_they_are(empty_site, study):
     empty_site.content |= {"task": "classification", "labels": {"0": "normal", "1": "tumour"}}
     np.savez(empty_site.folder / "all.npz", images=np.zeros((2, 8, 8), np.uint8))
@@ -56,28 +46,6 @@ def test_indices_classes_and_recordings_stay_as_they_are(empty_site, study):
     (record,) = pool_manifests({"north": manifest})["test"]
     wanted = {"image": "north/all.npz", "index": 1, "label": 1, "patient": "north/p1", "case": "north/all#1"}
     assert record == wanted | {"recording": "4"}
-
-
-def contrasts_of(folder, study, names, images):
-    """Return the manifest of a site whose cases have these images for these contrasts."""
-    site = SiteFolder(folder)
-    for part in ("training", "test"):
-        for name in [*filter(None, images), "m.png"]:
-            site.mask(f"{part}-{name}")
-        files = [name and f"{part}-{name}" for name in images]
-        site.content[part] = [{"image": files, "label": f"{part}-m.png", "patient": part}]
-    return read_manifest(site.write(channel_names=names), study(channels=3, channel_names=["T1", "T2", "FLAIR"]))
-
-
-@pytest.mark.parametrize("images", [["a.png", None], ["both.png"]])
-def test_sites_are_pooled_where_all_name_the_same_contrasts(tmp_path, study, images):
-    north = contrasts_of(tmp_path / "north", study, ["T1", "T2"], images)
-    same = contrasts_of(tmp_path / "same", study, ["T1", "T2"], images)
-    content = pool_manifests({"north": north, "same": same})
-    assert content["channel_names"] == ["T1", "T2"] and len(content["test"]) == 2
-    other = contrasts_of(tmp_path / "other", study, ["FLAIR", "T1"], ["f.png", "a.png"])
-    with pytest.raises(DataError, match="site 'other' must have the channel_names of site 'north', .'T1', 'T2'."):
-        pool_manifests({"north": north, "other": other})
 
 
 @pytest.mark.parametrize(
@@ -99,15 +67,3 @@ def test_sites_that_do_not_go_together_and_other_data_are_not_pooled(tmp_path, p
     with pytest.raises(DataError, match=sentence):
         pool()
     assert changes or kept.read_text() == before
-
-
-def test_a_pool_says_which_labels_its_sites_annotate(empty_site, study):
-    empty_site.content |= {"labels": {"1": "organ", "2": "lesion"}, "labels_annotated": [1]}
-    for part, name in (("training", "a"), ("test", "b")):
-        empty_site.add(part, name)
-    settings = study(labels={1: "organ", 2: "lesion"})
-    manifest = read_manifest(empty_site.write(), settings)
-    assert pool_manifests({"north": manifest})["labels_annotated"] == [1]
-    del empty_site.content["labels_annotated"]
-    with pytest.raises(DataError, match="site 'south' must have the labels_annotated of site 'north', .1,.,"):
-        pool_manifests({"north": manifest, "south": read_manifest(empty_site.write(), settings)})

@@ -116,17 +116,6 @@ def test_the_size_of_a_volumes_voxels_is_that_of_the_prepared_ones(study, prepar
     assert case.spacing == pytest.approx(expected, rel=1e-5)
 
 
-def test_pictures_and_files_that_state_no_voxel_size_have_none(site, study, prepare, volume):
-    assert prepare(study()).spacing is None
-    volume()
-    for name in ("v", "l"):
-        image = nibabel.Nifti1Image(np.asanyarray(nibabel.load(site.folder / f"{name}.nii.gz").dataobj), None)
-        image.header["pixdim"][1:4] = 0
-        nibabel.save(image, site.folder / f"new-{name}.nii.gz")
-    site.content["training"][0] |= {"image": "new-v.nii.gz", "label": "new-l.nii.gz"}
-    assert prepare(study(intensity="raw")).spacing is None
-
-
 def test_every_slice_of_a_volume_has_its_class(site, study, prepare, volume):
     volume(label=LABEL)
     site.content |= {"task": "classification", "labels": {"0": "normal", "1": "tumour"}}
@@ -181,29 +170,6 @@ def test_slices_beyond_the_volume_and_of_a_picture_are_refused(site, study, prep
     volume(slices=slices)
     with pytest.raises(DataError, match=r"case 'scan': v.nii.gz must hold slices 0 to 5, not \["):
         prepare(study(intensity="raw"))
-
-
-def test_a_label_of_the_study_that_dataset_json_leaves_out_is_drawn_all_the_same_and_the_remedy_adds_it(
-    site, study, prepare
-):
-    labels = {1: "nucleus", 2: "gland"}
-    site.mask("a-mask.png", np.full((8, 8), 2, np.uint8))
-    said = r"must hold the label values 0 .background., 1 .nucleus., not 2; .* list every label .* in labels and, where"
-    with pytest.raises(DataError, match=said):
-        prepare(study(labels=labels))
-    site.content["labels"] = {"1": "nucleus", "2": "gland"}
-    prepare(study(labels=labels))
-
-
-@pytest.mark.parametrize("name", ["a.png", "a-mask.png"])
-def test_a_truncated_and_an_unreadable_file_name_the_case(site, study, prepare, deny, name):
-    path = site.folder / name
-    path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(DataError, match=f"case 'a': {name} must be a whole file"):
-        prepare(study())
-    deny(name)
-    with pytest.raises(DataError, match=f"case 'a': {name} must be readable; permission was denied"):
-        prepare(study())
 
 
 @pytest.mark.parametrize("options", [{"spatial_size": 8}, {"spatial_size": [9, 9], "mode": "cubist"}])

@@ -1,10 +1,10 @@
 import nibabel
 import numpy as np
 import pytest
-from monai.data import MetaTensor, get_track_meta
+from monai.data import MetaTensor
 
 from silofl.base.errors import ConfigError
-from silofl.data.transforms import ALLOWED, build_augmentation, check_transforms, compose, metadata_tracking
+from silofl.data.transforms import ALLOWED, build_augmentation, check_transforms, compose
 
 OPTIONS = {
     "Orientation": {"axcodes": "LPS"},
@@ -119,14 +119,6 @@ def run(settings, kind, image, label, affine=None):
     return np.asarray(moved["image"]), np.asarray(moved["label"])
 
 
-def test_resize_keeps_the_label_on_its_image(study):
-    settings = study(transforms=[{"Resize": {"spatial_size": [128, 128], "mode": "bilinear"}}])
-    image, label = run(settings, "transforms", SQUARES, SQUARES)
-    # Twice the size: every pixel of the label becomes four, centred where the image's are.
-    np.testing.assert_array_equal(label, SQUARES.repeat(2, axis=1).repeat(2, axis=2))
-    assert np.abs(image - label).mean() < 0.05
-
-
 PADDED = [{"value": -1}, *({"mode": mode} for mode in ("edge", "linear_ramp", "mean"))]
 
 
@@ -175,15 +167,6 @@ def test_an_augmentation_moves_the_label_with_its_image_and_invents_no_values(st
         assert np.abs(image - label).mean() < 0.1
     else:
         np.testing.assert_array_equal(label, SQUARES)
-
-
-@pytest.mark.parametrize("is_on", [True, False])
-def test_metadata_tracking_is_switched_back(is_on):
-    before = get_track_meta()
-    with pytest.raises(KeyError), metadata_tracking(is_on):
-        assert get_track_meta() == is_on
-        raise KeyError
-    assert get_track_meta() == before
 
 
 def test_a_spacing_that_is_too_fine_for_a_volume_is_refused_at_that_volume(study):

@@ -79,14 +79,6 @@ def test_the_first_reading_decides_for_every_study_until_dataset_json_is_another
     assert not load().unreadable
 
 
-def test_a_case_that_breaks_after_the_first_reading_lacks_its_scores_and_is_counted(site, load, study):
-    assert not load().unreadable
-    damage(site, "test1")
-    data = load(intensity="percentiles")
-    assert data.test.cases == ("test0",)
-    assert dict(data.unreadable) == {"damaged": 1}
-
-
 def test_what_was_left_out_at_first_counts_against_the_share_later(site, load):
     damage(site, "training3")
     load()

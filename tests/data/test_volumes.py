@@ -37,12 +37,6 @@ def test_a_flat_array_is_cut_without_a_copy():
     assert found[1].ravel().tolist() == [6, 7, 8, 9]
 
 
-@pytest.mark.parametrize("shapes", [[(2, 3)], [(2, 3), (5, 1)]])
-def test_shapes_that_do_not_fill_the_array_are_refused(shapes):
-    with pytest.raises(ValueError, match="the shapes differ from the array"):
-        Volumes.of(np.zeros(10), shapes)
-
-
 def test_a_smaller_array_gets_zeros_on_both_sides():
     found = pad_to_size(np.ones((1, 2, 5)), (5, 3))
     # 3 rows are lacking: one before and two behind, as in MONAI's sliding window; no column is

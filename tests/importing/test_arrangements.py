@@ -176,17 +176,3 @@ def test_a_description_that_nnunet_does_not_write_is_refused(nnunet, run, change
     describe(nnunet, SECOND | changes)
     with pytest.raises(DataError, match="dataset.json of site 'north' is not as nnU-Net writes it .*. Correct its"):
         run(**NNUNET)
-
-
-def test_a_mask_that_is_missing_or_holds_another_number_and_labels_that_are_given_are_refused(nnunet, run):
-    with pytest.raises(ConfigError, match="--layout nnunet takes labels and files from dataset.json. Leave --labels"):
-        run(**NNUNET, labels=("outer", "inner"))
-    mask = nnunet / "labelsTr" / "prostate_02.nii.gz"
-    save(np.full((8, 8, 3), 3, np.int16), mask)
-    with pytest.raises(
-        DataError, match="prostate_02.nii.gz must hold the label values .*, not 3; correct the mask, or"
-    ):
-        run(**NNUNET)
-    mask.unlink()
-    with pytest.raises(DataError, match="site 'north' must have masks for prostate_02"):
-        run(**NNUNET)

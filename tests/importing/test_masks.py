@@ -104,13 +104,6 @@ def test_a_picture_is_renumbered_as_png(tmp_path, write, stored, names, wanted):
     assert target.name == "p1.png"
 
 
-@pytest.mark.parametrize("names", [{2: "x"}, {1: "x", 2: "y"}])
-def test_255_is_refused_where_1_is_not_the_only_label(tmp_path, write, names):
-    Image.fromarray(np.uint8([[0, 255]])).save(tmp_path / "seg.png")
-    with pytest.raises(DataError, match="not 255"):
-        write(tmp_path / "seg.png", Values(names))
-
-
 @pytest.mark.parametrize("ending", [".nii.gz", ".mha", ".png"])
 @pytest.mark.parametrize(("names", "known"), [({1: "organ"}, ""), ({1: "organ", 3: "lesion"}, r", 3 \(lesion\)")])
 def test_a_value_that_nobody_named_is_refused_with_file_and_remedy(volume, write, tmp_path, ending, names, known):
@@ -199,44 +192,3 @@ def test_more_than_a_few_voxels_beside_the_image_are_refused(resampled, lost):
             DataError, match="p1/seg must lie within its image, not with 9 of 109 voxels of 'organ' bes"
         ):
             run()
-
-
-def test_a_label_between_the_voxels_of_its_image_is_refused(resampled):
-    numbers = np.zeros((6, 6, 4))
-    numbers[:, :, 1], numbers[1, 1, 1] = 1, 4
-    # Of two by two voxels the image takes the last one: 0.9 of a voxel further.
-    grid = AFFINE @ np.diag([2, 2, 1, 1])
-    sentence = "p1/seg must have a voxel left of 'lesion' on its image, not none of 1, which lie between the image's"
-    with pytest.raises(DataError, match=sentence):
-        resampled(numbers, (3, 3, 4), grid)
-
-
-@pytest.mark.parametrize("values", [BRAIN, KEPT])
-def test_a_mask_with_its_axes_in_another_direction_keeps_its_own_grid(volume, write, tmp_path, values):
-    image, turned = tmp_path / "image.nii.gz", AFFINE @ np.diag([1, -1, 1, 1])
-    turned[:3, 3] += AFFINE[:3, 1] * 4
-    nibabel.save(nibabel.Nifti1Image(np.zeros((6, 5, 4)), turned), image)
-    label = read_label(write(volume(".nii.gz"), values, image))
-    np.testing.assert_array_equal(label.array[0], NUMBERS if values.is_kept else WANTED)
-    np.testing.assert_allclose(label.affine, AFFINE, atol=1e-6)
-
-
-def save_segments(path, numbers, **segments):
-    image = SimpleITK.GetImageFromArray(numbers.T.astype(np.uint8))
-    for place, (name, number) in enumerate(segments.items()):
-        image.SetMetaData(f"Segment{place}_Name", name)
-        image.SetMetaData(f"Segment{place}_LabelValue", str(number))
-        image.SetMetaData(f"Segment{place}_Layer", "0")
-    SimpleITK.WriteImage(image, path)
-    return path
-
-
-@pytest.mark.parametrize("names", [{1: "organ", 2: "lesion"}, {1: "organ", 4: "lesion"}])
-def test_numbers_are_those_of_the_names_in_the_masks_header(write, tmp_path, names):
-    # In the mask the organ has 4 and the lesion 1; at the site the organ gets 1 and the lesion 2.
-    target = write(save_segments(tmp_path / "seg.nrrd", NUMBERS, organ=4, lesion=1), Values(names))
-    label = read_label(target, labels={1: "organ", 2: "lesion"})
-    np.testing.assert_array_equal(label.array[0], np.select([NUMBERS == 4, NUMBERS == 1], [1, 2]))
-    mask = save_segments(tmp_path / "seg.nrrd", NUMBERS, organ=4, cyst=1)
-    with pytest.raises(DataError, match="p1/seg must name its segments as the labels, organ, lesion, not 'cyst'"):
-        write(mask, Values(names))

@@ -38,13 +38,6 @@ def test_a_row_names_a_case_or_one_of_its_images(patients, rows):
     assert patients("file,patient", *rows, "a,P1^")["a"] == "P1^"
 
 
-@pytest.mark.parametrize("header", ['"patient","age","file"', " patient ; age ; file ", "patient\tage\tfile"])
-def test_columns_are_found_by_their_names(patients, header):
-    separator = next(sign for sign in "\t;," if sign in header)
-    rows = [separator.join([patient, "60", case]) for patient, case in zip("xyz", "abc", strict=True)]
-    assert patients(header, *rows) == {"a": "x", "b": "y", "c": "z"}
-
-
 @pytest.mark.parametrize("word", ["nan", "NaN", "NA", "n/a", "#N/A", "None", "NULL", "-", " "])
 def test_a_word_for_nothing_names_no_patient(patients, word):
     with pytest.raises(DataError, match="must name the patient of b; .* .a word as nan or NA names nobody"):

@@ -10,8 +10,6 @@ from silofl.base.errors import ConfigError, DataError
 from silofl_hospital.importing.importers import ImportOptions, import_layout
 from tests.conftest import records_of
 
-from .exams import write_exam
-
 
 def write_site(folder, rows, header="file,label,patient"):
     rng = np.random.default_rng(0)
@@ -84,14 +82,6 @@ def test_a_column_of_parts_gives_the_split(run, source):
     assert cases == {"training": ["p0", "p0", "p3", "p3"], "validation": ["p1", "p1", "p4", "p4"], "test": ["p2", "p2"]}
 
 
-def test_a_given_test_stays_and_validation_comes_out_of_the_training_where_no_row_says_so(run, source):
-    write_sites(source, [f"{row},{('test', 'train')[n > 1]}" for n, row in enumerate(ROWS)], "file,label,patient,part")
-    summary, content, _ = run()
-    assert [record["patient"] for record in content["test"]] == ["p0", "p0"]
-    # 4 patients with two images each: round(4 * 0.2) = 1 for the validation
-    assert summary.examples["north"] == {"training": 6, "validation": 2, "test": 2}
-
-
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
@@ -105,31 +95,6 @@ def test_a_given_split_that_is_none_is_refused(run, source, parts, sentence):
     write_sites(source, [f"{row},{part}" for row, part in zip(ROWS, parts, strict=True)], "file,label,patient,part")
     with pytest.raises(DataError, match=re.escape(sentence)):
         run()
-
-
-def test_a_folder_without_tables_is_told_what_a_table_holds(source):
-    (source / "north" / "labels.csv").unlink()
-    with pytest.raises(DataError, match="site 'north' must have labels.csv; it is not there"):
-        import_layout("table", source, source.with_name("out"))
-    (source / "south" / "labels.csv").unlink()
-    with pytest.raises(DataError, match=r"labels\.csv .columns file, label and patient."):
-        import_layout("table", source, source.with_name("out"))
-
-
-def test_patients_of_dicom_series_are_those_of_their_headers(run, source, tmp_path):
-    shutil.rmtree(source / "north")
-    for number in range(4):
-        folder = tmp_path / "raw" / str(number)
-        write_exam(folder, f"id{number}", number)
-        series = source / "north" / f"exam{number}"
-        series.mkdir(parents=True)
-        for path in folder.glob("IM02*"):
-            shutil.copy(path, series / f"{path.name}.dcm")
-    rows = [f"exam{number},{('healthy', 'sick')[number % 2]}" for number in range(4)]
-    (source / "north" / "labels.csv").write_text("\n".join(["file,label", *rows]))
-    summary, _, records = run()
-    assert {case: record["patient"] for case, record in records.items()} == {f"exam{n}": f"id{n}" for n in range(4)}
-    assert "north: the patients are those of the DICOM headers (PatientID)" in summary.notes
 
 
 @pytest.mark.parametrize("values", [["3.5", "4.25", "7"], [str(n) for n in range(21)]])
@@ -165,13 +130,6 @@ def test_a_row_that_fits_nothing_is_refused(run, source, row, sentence):
         run()
 
 
-@pytest.mark.parametrize("rows", [["a.png,healthy,p0", "b.png,healthy,p1"], ["a.png,Nodule|Nodule,p0", "b.png,,p1"]])
-def test_a_single_class_and_a_single_finding_are_refused(run, source, rows):
-    write_sites(source, rows)
-    with pytest.raises(DataError, match="label must name at least 2 classes, not 1"):
-        run()
-
-
 FINDINGS = ["a.png, Effusion | Nodule|Effusion,p0", "b.png,No Finding,p1", "c.png,,p2", "d.png,Nodule,p3"]
 FINDINGS += ["e.png,Effusion,p4"]
 
@@ -200,13 +158,6 @@ def test_a_column_of_0_and_1_for_each_finding_is_a_multilabel_task(run, source, 
     assert (content["task"], content["labels"]) == ("multilabel", {"0": "effusion", "1": "old device"})
     assert [records[f"{n}.png"]["label"] for n in range(4)] == [[], [0], [1], [0, 1]]
     assert records["3.png"]["patient"] == "p3"
-
-
-@pytest.mark.parametrize(("column", "labels"), [("No Finding", None), ("age", ("effusion",))])
-def test_another_column_than_those_of_findings_is_none(run, source, column, labels):
-    write_findings(source, header=f"file,effusion,{column},patient")
-    _, content, records = run(labels=labels)
-    assert content["labels"] == {"0": "effusion"} and records["3.png"]["label"] == [0]
 
 
 @pytest.mark.parametrize("value", ["-1", "", "yes", "nan"])

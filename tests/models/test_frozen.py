@@ -10,7 +10,6 @@ from silofl.core.steps import plain_step
 from silofl.models import build_model, build_plain_model
 from silofl.models.frozen import freeze_parameters, frozen_names, list_still_layers
 from silofl.models.names import traveling_names
-from silofl.models.normalization import replace_batchnorm
 
 SHAPE = (1, 32, 32)
 
@@ -97,10 +96,3 @@ def test_frozen_normalisation_evaluates_in_training_also_in_a_copy_and_the_rest_
         still = {name for name, layer in layers.items() if not layer.training}
         assert still == {name for name in layers if name.startswith("features.denseblock1.")}
     assert not any(module.training for module in model.eval().modules())
-
-
-def test_frozen_layers_with_home_statistics_go_by_the_batch_in_training():
-    network = small()
-    replace_batchnorm(network)
-    freeze_parameters(network, ["body.*"])
-    assert list_still_layers(network) == []

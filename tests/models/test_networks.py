@@ -77,21 +77,6 @@ def test_building_and_trying_a_network_leave_torchs_random_numbers_alone(make_st
     assert torch.equal(torch.rand(4), wanted)
 
 
-@pytest.mark.parametrize(
-    ("name", "channels", "labels", "outputs"),
-    [
-        ("batch", 3, {1: "a"}, 1),
-        ("batch_stateless", 1, {1: "a", 2: "b"}, 3),
-        ("instance", 1, {1: "a"}, 1),
-        ("group", 1, {1: "a", 2: "b"}, 3),
-    ],
-)
-def test_a_unet_gives_a_logit_for_each_pixel_and_output_whatever_its_steps(make_study, name, channels, labels, outputs):
-    model = build_plain_model(make_study("unet", name, labels=labels, channels=channels), 0)
-    logits = model(images(2, (channels, 37, 51)))
-    assert logits.shape == (2, outputs, 37, 51) and logits.dtype == torch.float32
-
-
 @pytest.mark.parametrize(("network", "probability"), [("unet", 0.0), ("unet", 0.25), ("densenet121", 0.25)])
 def test_a_studys_dropout_is_the_networks(make_study, network, probability):
     model = build_plain_model(make_study(network, dropout=probability), 0)
@@ -119,29 +104,6 @@ def test_amplitude_normalisation_stands_in_front_as_the_recipe_asks(make_study, 
     norm = build_model(make_study(algorithm=algorithm), (1, 20, 24), 0).input_norm
     assert type(norm) is AmplitudeNorm
     assert (norm.shape, norm.band, norm.momentum) == ((1, 20, 24), band, momentum)
-
-
-def test_the_network_sees_the_normalised_images(make_study):
-    model = build_model(make_study(algorithm={"name": "harmofl"}), SHAPE, 0)
-    model.input_norm.fix(torch.full((1, 32, 17), 4.0))
-    model.eval()
-    with torch.no_grad():
-        wanted = model.network(model.input_norm(images()))
-        torch.testing.assert_close(model(images()), wanted, rtol=1e-4, atol=1e-5)
-        assert not torch.allclose(model.network(images()), wanted, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("network", "shape"), [("unet", SHAPE), ("lenet5", (1, 28, 28)), ("activity_cnn", (3, 1, 128))]
-)
-def test_channels_last_in_memory_give_the_same_numbers(make_study, network, shape):
-    model = build_plain_model(make_study(network, channels=shape[0]), 0).eval()
-    if network == "unet":
-        assert model.network.conv_0.conv_1.conv.weight.is_contiguous(memory_format=torch.channels_last)
-    with torch.no_grad():
-        here = model(images(4, shape))
-        there = model.network.to(memory_format=torch.contiguous_format)(images(4, shape))
-    torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5 if network == "unet" else 1e-6)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -187,11 +149,3 @@ def test_a_network_that_would_normalise_one_value_alone_is_refused(make_study, n
     sentence = f"{network} must answer an image of {size} x {size} .*Expected more than 1 .*change model.normalization"
     with pytest.raises(ConfigError, match=sentence):
         check_network(make_study(network, normalization), (1, size, size))
-
-
-def test_a_network_is_tried_with_batches_as_small_as_the_studys(make_study):
-    study = make_study("densenet121")
-    check_network(study, (1, 32, 32))
-    alone = study.model_copy(update={"training": study.training.model_copy(update={"batch_size": 1})})
-    with pytest.raises(ConfigError, match="Expected more than 1 value per channel"):
-        check_network(alone, (1, 32, 32))

@@ -6,9 +6,8 @@ from torch import nn
 
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
-from silofl.models.networks import HarmonizedModel, build_model, build_plain_model, check_network
+from silofl.models.networks import build_plain_model, check_network
 from silofl.study import Study
-from silofl.study.data_settings import PatchSettings
 
 DYNUNET = {
     "network": "monai.networks.nets.DynUNet",
@@ -70,49 +69,9 @@ def test_a_patch_of_which_a_network_leaves_one_voxel_or_that_it_cannot_halve_is_
         check_network(study, (1, 16, 16, depth))
 
 
-def small_field():
-    """Return a network that sees two voxels around each: two convolutions of 3."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv3d(4, 3, 3, padding=1))
-
-
-@pytest.mark.parametrize("size", [(20, 17, 23), (12, 12, 12), (30, 9, 12)])
-def test_windows_give_the_answer_of_the_whole_volume_away_from_their_borders(size):
-    network, image = small_field(), torch.rand(1, 2, *size, generator=torch.Generator().manual_seed(1))
-    starts: set[tuple[int, ...]] = set()
-    # The corner of each window is where an image of its own coordinates begins.
-    places = torch.stack(torch.meshgrid(*(torch.arange(float(side)) for side in size), indexing="ij"))[None]
-    recorder = HarmonizedModel(nn.Identity(), nn.Identity(), "float32", PatchSettings(size=(12, 8, 12), overlap=0.5))
-    recorder.input_norm.register_forward_pre_hook(
-        lambda module, inputs: starts.update(tuple(map(int, one[:, 0, 0, 0])) for one in inputs[0])
-    )
-    recorder.eval().normalized(places)
-    is_near = torch.zeros(size, dtype=torch.bool)
-    for start in starts:
-        for axis, (begin, side, length) in enumerate(zip(start, (12, 8, 12), size, strict=True)):
-            box = [slice(a, a + b) for a, b in zip(start, (12, 8, 12), strict=True)]
-            for inner, edge in ((begin, begin > 0), (begin + side - 2, begin + side < length)):
-                if edge:
-                    box[axis] = slice(inner, inner + 2)
-                    is_near[tuple(box)] = True
-    model = HarmonizedModel(nn.Identity(), network, "float32", PatchSettings(size=(12, 8, 12), overlap=0.5)).eval()
-    with torch.inference_mode():
-        found, whole = model(image), network(image)
-    assert 0.1 < 1 - is_near.float().mean() <= 1
-    torch.testing.assert_close(found[..., ~is_near], whole[..., ~is_near], rtol=0, atol=1e-5)
-
-
 def test_a_volume_smaller_than_a_patch_is_answered_in_its_own_size():
     model = build_plain_model(study_in_3d(), 0).eval()
     assert model(torch.rand(1, 1, 9, 20, 5)).shape == (1, 3, 9, 20, 5)
-
-
-def test_an_amplitude_belongs_to_a_patch():
-    model = build_model(study_in_3d(algorithm={"name": "harmofl"}), (1, 32, 16, 16), 0)
-    model.train()(torch.rand(2, 1, 32, 16, 16))
-    assert model.input_norm.running_amplitude.shape == (1, 32, 16, 9)
-    assert model.eval()(torch.rand(1, 1, 20, 18, 16)).shape == (1, 3, 20, 18, 16)
-    assert model.normalized(torch.rand(1, 1, 20, 18, 16)).shape == (1, 1, 20, 18, 16)
 
 
 @pytest.mark.parametrize(

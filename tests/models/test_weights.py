@@ -130,13 +130,6 @@ def test_a_file_of_which_nothing_fits_is_refused_with_an_example(start):
         start({})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_are_refused_by_name(start, state, value):
-    state["network.head.bias"][0] = value
-    with pytest.raises(ConfigError, match="must hold finite numbers; 'network.head.bias' does not"):
-        start(state)
-
-
 class Evil:
     def __reduce__(self):
         return print, ("code ran",)
@@ -207,8 +200,3 @@ def test_tensors_of_a_kind_that_no_network_begins_from_are_refused_in_one_senten
     study = parse(Study, small_study().model_dump() | {"algorithm": {"name": "adafed"}, "rounds": 9}, "study.yaml")
     with pytest.raises(ConfigError, match="must hold the tensors of a network's state"):
         read_pretrained(tmp_path / "weights.pt", study)
-
-
-def test_names_of_a_files_tensors_stay_on_the_line_of_the_log_that_lists_them(start, state):
-    sentence = start(state | {"a\n2026-01-01 INFO all sites agreed\x1b[2J": torch.zeros(1)}).sentence
-    assert sentence.isprintable() and "a 2026-01-01 INFO all sites agreed [2J" in sentence

@@ -111,7 +111,7 @@ def load_site_data(
 
     Raises:
         DataError: dataset.json or a case is wrong, images come out in different sizes or too small for the algorithm,
-            the only training image cannot be learnt from, or the cache cannot be written.
+            or the cache cannot be written.
         ConfigError: A transform is not allowed, or its options are not right.
     """
     if study.asks_alone:
@@ -135,16 +135,6 @@ def load_site_data(
     if manifest.ignored is not None:
         parts = {name: replace(part, has_ignored=True) for name, part in parts.items()}
     data = SiteData(**parts, manifest=manifest, unreadable=count_reasons(absent), background=study.data.background)
-    if (
-        len(data.training) == 1
-        and "training" in needed
-        and not study.data.patches
-        and study.model.normalization.startswith("batch")
-    ):
-        raise DataError(
-            "training must hold at least 2 images for BatchNorm, which cannot learn from a batch of one, not 1; add "
-            "images to dataset.json, or choose another model.normalization for the study"
-        )
     missing = manifest.missing(study.data.channel_names)
     study.recipe.check_images(study, data.image_shape, missing)
     return data
