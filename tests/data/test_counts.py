@@ -23,15 +23,12 @@ def test_a_part_is_counted_by_cases_patients_and_images():
     assert PartCounts.of(examples("", ())) == PartCounts(cases=0, patients=0, examples=0)
 
 
-def test_a_site_says_which_contrasts_its_cases_lack_and_how_large_its_voxels_are(site, study, tmp_path):
-    data = load_site_data(site.write(), study(), tmp_path / "cache")
-    assert SiteCounts.of(data).contrasts_lacking == ()
-    assert SiteCounts.of(data, contrasts=("T1", "T2")).contrasts_lacking == ("T1", "T2")
+def test_a_site_says_how_large_its_voxels_are():
     spacings = {"a": (1.0, 1.0, 2.0), "b": (1.0, 3.0, 4.0), "of a test": (9.0, 9.0, 9.0)}
     part = replace(examples("aab", ("p1", "p1", "p2")), spacings=spacings)
     counts = SiteCounts.of(SiteData(part, examples("", ()), examples("", ())))
     # Each case counts once.
-    assert counts.spacing_mm == (1.0, 2.0, 3.0) and counts.contrasts_lacking is None
+    assert counts.spacing_mm == (1.0, 2.0, 3.0)
 
 
 def test_a_site_is_changed_where_dataset_json_or_a_file_is(site, study, tmp_path):

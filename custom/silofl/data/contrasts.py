@@ -82,11 +82,7 @@ def build_source(case: Case, settings: DataSettings) -> ImageFiles:
         return ImageFiles(((case, input_name(case)),), settings.channel_names)
     unknown = [contrast for contrast in case if contrast not in settings.channel_names]
     if unknown or not case:
-        if not settings.channel_names:
-            raise DataError(
-                f"the input must be FILE alone, since the study has one image a case, not files of {', '.join(unknown)}"
-            )
-        known = ", ".join(settings.channel_names)
+        known = ", ".join(settings.channel_names) or "none: give FILE alone"
         raise DataError(f"contrasts must be among the study's, which are {known}, not {', '.join(unknown) or 'none'}")
     return ImageFiles(tuple((path, input_name(path)) for path in case.values()), tuple(case))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from silofl.base.errors import ConfigError, one_line
+from silofl.base.errors import ConfigError
 from silofl.base.files import load_tensors
 from silofl.core.mixing import Arrays
 from silofl.study import Study
@@ -105,7 +105,7 @@ def read_weights(path: Path, study: Study) -> Start:
         if not state[name].isfinite().all():
             raise ConfigError(f"{path.name} must hold finite numbers; {source!r} does not: take another file")
     arrays = {name: value.detach().numpy().copy() for name, value in state.items()}
-    return Start(arrays, _describe_match(path.name, list(seeded), sources, list(found)))
+    return Start(arrays, _describe_match(path.name, list(seeded), sources))
 
 
 def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]]) -> dict[str, str]:
@@ -203,22 +203,11 @@ def _example(state: Mapping[str, Tensor]) -> str:
     return next((f"{name!r} of shape {tuple(value.shape)}" for name, value in state.items()), "no tensor")
 
 
-def _describe_match(file: str, wanted: list[str], sources: Mapping[str, str], found: list[str]) -> str:
-    """Say how much of a network is from a file, and name what does not match on either side."""
+def _describe_match(file: str, wanted: list[str], sources: Mapping[str, str]) -> str:
+    """Say how much of a network is from a file, and name what is not."""
+    sentence = f"everybody starts from {file}: {len(sources)} of {len(wanted)} tensors are from it"
     seeded = [name for name in wanted if name not in sources]
-    unused = [name for name in found if name not in {*sources.values()}]
-    parts = [f"everybody starts from {file}: {len(sources)} of {len(wanted)} tensors are from it"]
-    if seeded:
-        parts.append(
-            f"{len(seeded)} of {len(wanted)} tensors are not in {file} by name and shape, and start from the seed: "
-            f"{_shorten_names(seeded)}"
-        )
-    if unused:
-        parts.append(f"{len(unused)} of {file} are not used: {_shorten_names(unused)}")
-    return "; ".join(parts)
-
-
-def _shorten_names(names: Iterable[str]) -> str:
-    names = [*names]
-    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(map(one_line, names[:MOST_NAMES])) + rest
+    if not seeded:
+        return sentence
+    more = "" if len(seeded) <= MOST_NAMES else f" and {len(seeded) - MOST_NAMES} more"
+    return f"{sentence}, the others from the seed: {', '.join(seeded[:MOST_NAMES])}{more}"

@@ -48,8 +48,7 @@ def look_at_data(
 ) -> None:
     """Write what only the sites know in a real federation of the training sites' data, and say what is doubtful."""
     doubts = {site: _find_doubts(found, study) for site, found in data.items()}
-    facts, least = study.data.channel_names, Site.model_fields["min_patients"].default
-    counts = {name: SiteCounts.of(data[name], doubts[name], facts, least) for name in simulation.sites}
+    counts = {name: SiteCounts.of(data[name], doubts[name]) for name in simulation.sites}
     # What is left out stays so, whatever becomes of its files.
     if not simulation.skip_unreadable:
         counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}

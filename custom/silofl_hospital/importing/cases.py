@@ -114,11 +114,9 @@ def parse_patterns(images: str, mask: str, labels: Sequence[str] = ()) -> Patter
         labels: The names of the labels.
 
     Raises:
-        ConfigError: A pattern has no ``{case}`` or leaves the folder, only some have a name, two are the same, or there
-            are no names for ``{label}``.
+        ConfigError: A pattern has no ``{case}`` or leaves the folder, only some have a name, or there are no names for
+            ``{label}``.
     """
-    if LABEL in mask and not labels:
-        raise ConfigError(f"labels must name the files of mask-pattern {quote_value(mask)}; give them with --labels")
     names, given = split_contrasts(images)
     found = Patterns(
         tuple(check_pattern(pattern, "image-pattern") for pattern in given),
@@ -127,9 +125,6 @@ def parse_patterns(images: str, mask: str, labels: Sequence[str] = ()) -> Patter
         tuple(labels) if LABEL in mask else (),
     )
     masks = [check_pattern(pattern, "mask-pattern") for pattern in found.masks]
-    twins = [pattern for pattern in found.images if [*found.images, *masks].count(pattern) > 1]
-    if twins:
-        raise ConfigError(f"a pattern must stand for one kind of file, not {twins[0]} for two; correct one of them")
     return found if found.labels else replace(found, mask=masks[0])
 
 

@@ -78,11 +78,6 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     if options.arrangement is not None:
         return _plan_arranged(folders, options)
     patterns = _read_patterns(options)
-    if patterns == BY_STEM and {"images", "masks"} <= {folder.name for folder in folders}:
-        raise DataError(
-            f"{source.name} must hold a folder for each site, not images and masks themselves; put them into a folder "
-            "that is named as their site"
-        )
     sites = [find_cases(folder.name, folder, patterns) for folder in folders]
     _check_patterns(sites, patterns)
     if patterns == BY_STEM:
