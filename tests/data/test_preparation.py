@@ -116,17 +116,6 @@ def test_the_size_of_a_volumes_voxels_is_that_of_the_prepared_ones(study, prepar
     assert case.spacing == pytest.approx(expected, rel=1e-5)
 
 
-def test_every_slice_of_a_volume_has_its_class(site, study, prepare, volume):
-    volume(label=LABEL)
-    site.content |= {"task": "classification", "labels": {"0": "normal", "1": "tumour"}}
-    for part in ("training", "validation", "test"):
-        for record in site.content[part]:
-            record["label"] = 1
-    case = prepare(study("classification", intensity="percentiles", transforms=[{"Resize": {"spatial_size": [8, 8]}}]))
-    assert case.targets.tolist() == [1] * 6
-    assert (case.targets.dtype, case.images.shape) == (np.int64, (6, 1, 8, 8))
-
-
 def stacked(order):
     """Return for each row of slice numbers these slices of the volume as channels."""
     return np.stack([np.stack([VOLUME[..., z] for z in row]) for row in order])

@@ -107,8 +107,6 @@ def test_the_import_says_once_which_sites_know_no_patients_and_what_follows(sour
     assert summary.patients == {"east": 0, "north": 6, "west": 0}
 
 
-
-
 # --- patterns
 
 
@@ -153,9 +151,9 @@ def test_files_that_fit_no_pattern_are_counted_and_the_first_ones_named(run_patt
     patterns = "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz,CT={case}/ct"
     summary, content = run_patterns(**LESIONS, image_pattern=patterns)
     assert len(list_records(content)) == 4
-    sentence = "north: images that fit no pattern are left out: 6, as c3/seg.nrrd, c3/t1.nii, c3/t2.nii and 3 more"
-    assert sentence in summary.notes
-    assert "south: images that fit no pattern are left out: 1, as c0/CT/IM0" in summary.notes
+    first = "c3/seg.nrrd, c3/t1.nii, c3/t2.nii and 3 more"
+    assert f"north: images that fit no pattern or have no mask are left out: 6, as {first}" in summary.notes
+    assert "south: images that fit no pattern or have no mask are left out: 1, as c0/CT/IM0" in summary.notes
 
 
 ORGANS = {"image_pattern": "{case}/ct.nii.gz", "mask_pattern": "{case}/segmentations/{label}.nii.gz"}
@@ -199,7 +197,7 @@ def test_files_of_one_label_each_become_one_mask(run_organs, is_resampled):
     # 2 x 3 pixels of 3 slices in each of 4 cases are both
     assert any("segments overlap in 4 of 4 masks: 72 voxels of liver count as tumor" in note for note in summary.notes)
     # ribs
-    assert any("images that fit no pattern are left out: 4" in note for note in summary.notes)
+    assert any("images that fit no pattern or have no mask are left out: 4" in note for note in summary.notes)
 
 
 def test_an_absent_file_of_a_label_may_have_been_forgotten_or_the_label_left_out(run_organs, organs, tmp_path):

@@ -169,13 +169,6 @@ def test_a_finding_that_is_neither_there_nor_not_is_refused(run, source, value):
         run()
 
 
-def test_sites_with_other_columns_of_findings_are_refused(run, source):
-    write_findings(source)
-    write_findings(source, sites=("south",), header="file,effusion,nodule,patient")
-    with pytest.raises(DataError, match="labels.csv of site 'south' must have the column 'old device'"):
-        run()
-
-
 def write_table(source, patients=("p{n}", "q{n}"), files=("a{n}.png", "b{n}.png"), header="file,label,patient,site"):
     rows = [
         f"{file.format(n=n)},{('healthy', 'sick')[n % 2]},{patient.format(n=n)},{site}"
@@ -231,17 +224,6 @@ def test_folders_of_classes_need_no_table(run, tmp_path):
     assert content["labels"] == {"0": "healthy", "1": "sick"} and content["split_unit"] == "unknown"
     assert records["sick/3.png"] == {"image": "images/sick/3.png", "label": 1, "case": "sick/3.png"}
     assert "Name them in labels.csv (columns file, label and patient)" in " ".join(summary.notes)
-
-
-def test_one_folder_or_folders_of_masks_are_no_classes(tmp_path):
-    for names in (["sick"], ["images", "masks"]):
-        for name in names:
-            write_site(tmp_path / names[0] / "north", [f"{name}/0.png"])
-        (tmp_path / names[0] / "north" / "labels.csv").unlink()
-        with pytest.raises(
-            DataError, match="with a folder of images for each class, or be such a table, not none of these; put"
-        ):
-            import_layout("table", tmp_path / names[0], tmp_path / "out")
 
 
 def test_labels_give_the_order_of_the_classes_and_leave_out_none(run):

@@ -6,7 +6,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
 from silofl.models import build_plain_model
-from silofl.models.features import feature_layer
 from silofl.models.monai_networks import FORMS
 from silofl.models.names import head_names
 from silofl.models.networks import check_network
@@ -117,14 +116,6 @@ def test_a_network_with_batchnorm_alone_is_refused_without_it():
 def test_a_study_names_a_network_of_the_list_and_nothing_beside_it(name, changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
         study_of(name, task="segmentation", changes=changes)
-
-
-def test_a_classifier_takes_a_projection_head_and_a_network_of_label_maps_none():
-    head = {"name": "moon", "contrast": {"projection_head": 8}}
-    model = build_plain_model(study_of("ResNet", algorithm=head), seed=0)
-    assert feature_layer(model).in_features == 8 and model(torch.zeros(2, 2, 64, 64)).shape == (2, 3)
-    with pytest.raises(ConfigError, match="model.network must be left out .* not 'monai.networks.nets.SwinUNETR'"):
-        study_of("SwinUNETR", algorithm=head)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ class SiteCases:
         channel_names: The contrasts; none where there is one image without a name.
         images_in: The folder in `folder` that all images lie in.
         layers: Case -> the mask of each label, the first of which is in `masks`; none where one mask has all labels.
+        patients: Case -> patient, where the folders name them.
     """
 
     site: str
@@ -77,6 +78,7 @@ class SiteCases:
     channel_names: tuple[str, ...] = ()
     images_in: str = "."
     layers: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
+    patients: Mapping[str, str] = field(default_factory=dict)
 
     # cached_property writes to __dict__ directly, which a frozen dataclass does not prevent.
     @cached_property

@@ -26,7 +26,7 @@ NOBODY = "a word as nan or NA names nobody"
 
 
 def read_patients(found: SiteCases) -> Mapping[str, str | None]:
-    """Return the patient of each case of a site by patients.csv or patients.tsv in its folder.
+    """Return the patient of each case of a site by its folders, or by patients.csv or patients.tsv in its folder.
 
     Its column ``file`` holds a case, or one of the case's images, by its path in the folder of the images or of the
     site, or by its name where no other case has it. Without a table the patient is the one whom each case's DICOM files
@@ -35,6 +35,8 @@ def read_patients(found: SiteCases) -> Mapping[str, str | None]:
     Raises:
         DataError: The table cannot be read, lacks a column, or does not name one patient for each case.
     """
+    if found.patients:
+        return found.patients
     tables = [found.folder / name for name in TABLES if (found.folder / name).exists()]
     if not tables:
         return found.patient_ids if can_tell_apart(found.patient_ids.values()) else dict.fromkeys(found.images)
