@@ -188,9 +188,8 @@ def run_organs(organs, tmp_path):
     return go
 
 
-@pytest.mark.parametrize("is_resampled", [None, True])
-def test_files_of_one_label_each_become_one_mask(run_organs, is_resampled):
-    summary, masks = run_organs("liver", "tumor", "spleen", resample_masks=is_resampled)
+def test_files_of_one_label_each_become_one_mask(run_organs):
+    summary, masks = run_organs("liver", "tumor", "spleen")
     assert len(masks) == 4
     for mask in masks:
         np.testing.assert_array_equal(mask, np.where(TUMOR > 0, 2, LIVER))

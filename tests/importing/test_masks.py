@@ -1,5 +1,3 @@
-from functools import partial
-
 import nibabel
 import numpy as np
 import pytest
@@ -43,8 +41,8 @@ def volume(tmp_path):
 def write(tmp_path):
     """Write a mask as a site's and return its path; the image is the mask itself where none is given."""
 
-    def run(mask, values, image=None, is_resampled=False):
-        name, writer = plan_mask(mask, image or mask, "p1", values, "site 'north': p1/seg", is_resampled)
+    def run(mask, values, image=None):
+        name, writer = plan_mask(mask, image or mask, "p1", values, "site 'north': p1/seg")
         target = tmp_path / "target" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         writer(target)
@@ -137,58 +135,3 @@ def test_a_mask_beside_its_image_is_refused(volume, write, tmp_path, ending, val
     nibabel.save(nibabel.Nifti1Image(NUMBERS, shifted), image)
     with pytest.raises(DataError, match="p1/seg must lie where its image lies .*, not up to 7.2 mm away"):
         write(volume(ending), values, image)
-
-
-@pytest.mark.parametrize("ending", [".nii.gz", ".nrrd"])
-@pytest.mark.parametrize("values", [BRAIN, KEPT])
-def test_a_mask_on_another_grid_is_resampled_where_it_was_asked_for(volume, write, tmp_path, ending, values):
-    # Slices half as thick as the mask's, the first two of them in its first one.
-    fine = AFFINE @ np.diag([1, 1, 0.5, 1])
-    fine[2, 3] -= 0.9
-    image = tmp_path / "image.nii.gz"
-    nibabel.save(nibabel.Nifti1Image(np.zeros((6, 5, 8)), fine), image)
-    mask = volume(ending)
-    with pytest.raises(DataError, match="p1/seg must have the size of its image.*or import with --resample-masks"):
-        write(mask, values, image)
-    target = write(mask, values, image, is_resampled=True)
-    label, wanted = read_label(target), NUMBERS if values.is_kept else WANTED
-    assert target.name == "p1.nii.gz"
-    np.testing.assert_array_equal(label.array[0], wanted[..., [0, 0, 1, 1, 2, 2, 3, 3]])
-    np.testing.assert_allclose(label.affine, fine, atol=1e-6)
-
-
-@pytest.fixture
-def resampled(tmp_path):
-    """Resample a mask onto an image of a shape and an affine; returns what labels lost."""
-
-    def run(numbers, shape, affine, stored=AFFINE):
-        for name, array, grid in (("seg", numbers, stored), ("image", np.zeros(shape), affine)):
-            nibabel.save(nibabel.Nifti1Image(array.astype(np.int16), grid), tmp_path / f"{name}.nii.gz")
-        files = (tmp_path / "seg.nii.gz", tmp_path / "image.nii.gz")
-        name, writer = plan_mask(*files, "p1", BRAIN, "p1/seg", is_resampled=True)
-        (tmp_path / "masks").mkdir(exist_ok=True)
-        return writer(tmp_path / name)
-
-    return run
-
-
-def begin_at(*voxels, scale=(1, 1, 1)):
-    """Return a grid whose first voxel begins where one of the mask's begins, with other sizes."""
-    grid = AFFINE @ np.diag([*scale, 1])
-    grid[:3, 3] = (AFFINE @ [*(np.array(voxels) + (np.array(scale) - 1) / 2), 1])[:3]
-    return grid
-
-
-@pytest.mark.parametrize("lost", [8, 9])
-def test_more_than_a_few_voxels_beside_the_image_are_refused(resampled, lost):
-    # 100 voxels of the organ, of which some lie in a plane that the image, of other voxels, lacks.
-    numbers = np.zeros((12, 10, 4))
-    numbers[1:11, :, 0], numbers[0].flat[:lost] = 1, 1
-    run = partial(resampled, numbers, (11, 20, 4), begin_at(1, 0, 0, scale=(1, 0.5, 1)))
-    if lost == 8:
-        assert run() == {}
-    else:
-        with pytest.raises(
-            DataError, match="p1/seg must lie within its image, not with 9 of 109 voxels of 'organ' bes"
-        ):
-            run()

@@ -1,7 +1,6 @@
 import json
 import shutil
 
-import nibabel
 import numpy as np
 import pytest
 from PIL import Image
@@ -28,7 +27,6 @@ def test_an_imports_bad_value_is_refused_with_its_option(refused, tmp_path, opti
 @pytest.mark.parametrize(
     ("layout", "options", "sentence"),
     [
-        ("table", ["--resample-masks"], "resample-masks must not be given with layout 'table'"),
         ("dicom", ["--layout", "bids"], "layout must not be given with layout 'dicom'"),
         ("hmp", [], "'import hmp' is a recipe now. Call python recipes/hmp.py SOURCE TARGET."),
         ("bids", [], "'import bids' is an option now. Call silofl import folders SOURCE TARGET --layout bids, with a"),
@@ -163,24 +161,3 @@ def test_an_import_of_classes_counts_them_and_draws_who_has_which(silofl, tmp_pa
     assert {path.name for path in (tmp_path / "first").iterdir()} == {"ward", "partition.png", "partition.md"}
     code, out, _ = silofl(*command, tmp_path / "second")
     assert code == 0 and "well" in out
-
-
-def test_masks_on_another_grid_are_refused_and_resampled_on_request(silofl, tmp_path):
-    for kind, side in (("images", 4), ("masks", 2)):
-        (folder := tmp_path / "source" / "north" / kind).mkdir(parents=True)
-        for case in range(4):
-            # Voxels of 8 mm in all: the mask's cover eight of the image's each.
-            volume = np.zeros((side, side, side), np.int16)
-            volume[: side // 2] = 1
-            affine = np.diag([8 / side, 8 / side, 8 / side, 1.0])
-            affine[:3, 3] = 4 / side
-            nibabel.save(nibabel.Nifti1Image(volume, affine), folder / f"c{case}.nii.gz")
-    words = ("import", "folders", tmp_path / "source", tmp_path / "out")
-    code, _, error = silofl(*words)
-    assert code == 2 and "--resample-masks" in error
-    code, _, error = silofl(*words, "--resample-masks")
-    assert code == 0, error
-    north = tmp_path / "out" / "north"
-    (record, *_) = json.loads((north / "dataset.json").read_text())["training"]
-    found = nibabel.load(north / record["label"]).get_fdata()
-    assert found.shape == (4, 4, 4) and (found[:2] == 1).all() and (found[2:] == 0).all()

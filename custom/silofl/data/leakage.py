@@ -207,29 +207,28 @@ def _check_recordings(parts: Parts) -> None:
 
 
 def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
-    # By image: its first record, the first one whose patient is known, and each slice's record.
+    # The first record of each image and mask, and the record of each slice.
     firsts: dict[Image, PartRecord] = {}
-    of_patient: dict[Image, PartRecord] = {}
-    of_slice: dict[tuple[Image, int], PartRecord] = {}
     masks: dict[Image, PartRecord] = {}
+    of_slice: dict[tuple[Image, int], PartRecord] = {}
     for part, record in _iterate_records(parts):
+        mine = (part, record)
         for file in record.files:
-            image, mine = (places[file], record.index), (part, record)
-            if record.patient is not None:
-                _check_one_patient(file, mine, of_patient.setdefault(image, mine))
-            _check_once(file, mine, firsts.setdefault(image, mine))
+            image = (places[file], record.index)
+            first = firsts.setdefault(image, mine)
+            _check_one_patient(file, mine, first)
+            _check_once(file, mine, first)
             for number in record.numbers or ():
                 other = of_slice.setdefault((image, number), mine)
                 if other is not mine:
                     raise _overlap_error(file, mine, other)
-        if isinstance(record.label, str) and record.patient is not None:
-            mine = (part, record)
+        if isinstance(record.label, str):
             _check_one_patient(record.label, mine, masks.setdefault((places[record.label], record.index), mine))
 
 
 def _check_one_patient(file: str, mine: PartRecord, first: PartRecord) -> None:
     patient, other = mine[1].patient, first[1].patient
-    if patient != other:
+    if None not in (patient, other) and patient != other:
         raise DataError(
             f"{file} must belong to one patient, not to {other!r} and {patient!r} ({_name_both(mine, first)}); correct "
             "dataset.json"

@@ -254,7 +254,7 @@ def plan_cases(
     masks: dict[str, Writer] = {}
     images: dict[str, Writer] = {}
     for case, patient, unit in zip(cases, named, units, strict=True):
-        mask, write = _plan_mask(found, case, values, options.resample_masks)
+        mask, write = _plan_mask(found, case, values)
         masks[mask] = write
         names = [None if name is None else f"images/{name}" for name in found.image_names(case)]
         for name, path in zip(names, found.images[case], strict=True):
@@ -285,13 +285,13 @@ def plan_cases(
     )
 
 
-def _plan_mask(found: SiteCases, case: str, values: Values, is_resampled: bool) -> File:
+def _plan_mask(found: SiteCases, case: str, values: Values) -> File:
     image = next(path for path in found.images[case] if path is not None)
     if layers := found.layers.get(case):
-        return plan_layers(layers, image, case, values, f"site {found.site!r}", is_resampled)
+        return plan_layers(layers, image, case, values, f"site {found.site!r}")
     stored = found.masks[case]
     place = f"site {found.site!r}: {stored.relative_to(found.folder).as_posix()}"
-    return plan_mask(stored, image, case, values, place, is_resampled)
+    return plan_mask(stored, image, case, values, place)
 
 
 def shorten_names(names: Iterable[str]) -> str:

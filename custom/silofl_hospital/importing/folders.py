@@ -35,7 +35,7 @@ whose images they are: they are split by file.
 
 --labels organ,lesion says that 1 is organ and 2 lesion, --labels 1=organ,4=lesion that 4 is: at the site it becomes 2.
 Segmentations of DICOM and 3D Slicer are numbered by the names of their segments. Masks with another number or name are
-refused, and so are masks whose voxels are not those of their image; --resample-masks brings these to its grid.
+refused, and so are masks whose voxels are not those of their image.
 """
 
 from dataclasses import replace
