@@ -43,7 +43,7 @@ from pathlib import Path
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.reading.endings import has_dicom_mark
-from silofl_hospital.importing.arrangements import ARRANGEMENTS
+from silofl_hospital.importing.arrangements import ARRANGEMENTS, Arranged
 from silofl_hospital.importing.cases import (
     CASE,
     Patterns,
@@ -75,6 +75,7 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         raise DataError(
             f"{source.name} must hold a folder for each site with images and masks in it, not none; make one"
         )
+    sites: list[Arranged]
     if options.arrangement is None:
         sites = [(found, read_values(options), {}) for found in _find_by_patterns(folders, _read_patterns(options))]
     else:
