@@ -230,3 +230,9 @@ def test_the_same_numbers_have_one_digest_in_every_type(values, dtypes):
     assert digests != others
     changed = np.array([*values[:-1], values[-1] / 2], dtypes[-1]).reshape(1, 1, -1)
     assert {digest_content(changed, None)} != digests
+
+
+def test_slices_of_one_file_that_do_not_overlap_are_no_twins_and_may_stand_in_two_parts(site, study):
+    change(site, slices([0, 4], [5, 9]))
+    manifest = read_manifest(site.write(split_unit="slices"), study(split_unit="slices"))
+    assert manifest.test[-1].slices == (5, 9) and check_contents(manifest) is None
