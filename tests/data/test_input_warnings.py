@@ -33,11 +33,6 @@ def test_ordinary_pictures_are_beyond_doubt(site, asked, step):
     assert asked(volume_transforms=step) == [] and asked(label_doubts) == []
 
 
-def test_images_of_one_value_are_counted_and_not_named(site, asked):
-    for name in "bd":
-        site.picture(f"{name}.png", np.full((8, 8), ord(name), np.uint8))
-    (sentence,) = asked()
-    assert sentence.startswith("images must differ from pixel to pixel; 2 of 6 cases hold one value alone: look at")
 
 
 def turn(path):

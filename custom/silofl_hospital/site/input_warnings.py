@@ -1,10 +1,8 @@
 """Doubts about a site's data that can be read and learnt from, and should be looked at all the same."""
 
-from collections import ChainMap
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from silofl.core.findings import unpack_findings
 from silofl.data.batches import limit_batch_size
@@ -16,7 +14,6 @@ from silofl.reading.patient_ids import count_shared_ids, read_own_id
 from silofl.study import Study
 
 PIECE = 256
-Sides = tuple[float, float]
 
 
 def find_doubts(data: SiteData, study: Study) -> list[str]:
@@ -33,27 +30,14 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
         places = data.manifest.places
         labels = [places[record.label] for records in data.manifest.parts.values() for record in records]
         found += find_turned(zip((source.first[0] for source in sources), labels, strict=True))
-    parts = (data.training, data.validation, data.test)
-    ranges = [_measure_ranges(part) for part in parts]
-    found += _find_blank(ChainMap(*ranges))
-    highest = max((high for _, high in ranges[0].values()), default=0.0)
-    if study.data.intensity == "dtype" and 0 < highest < LEAST_RANGE:
+    pieces = _yield_pieces(data.training) if study.data.intensity == "dtype" else ()
+    highest = max((float(np.max(data.training.images[piece])) for piece in pieces), default=0.0)
+    if 0 < highest < LEAST_RANGE:
         found.append(
             "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
             f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
         )
     return found
-
-
-def _find_blank(ranges: Mapping[str, Sides]) -> list[str]:
-    """Return a sentence where cases hold one value alone."""
-    blank = sum(low == high for low, high in ranges.values())
-    if not blank:
-        return []
-    return [
-        f"images must differ from pixel to pixel; {blank} of {len(ranges)} cases hold one value alone: look at them, "
-        "and take them out of dataset.json where nothing is on them"
-    ]
 
 
 def _find_unreadable(data: SiteData) -> list[str]:
@@ -121,18 +105,6 @@ def count_labels(part: Examples, study: Study) -> dict[str, int]:
         for label, count in zip(counts, is_there.sum(axis=0).tolist(), strict=True):
             counts[label] += count
     return {study.labels[label]: count for label, count in counts.items()}
-
-
-def _measure_ranges(part: Examples) -> dict[str, Sides]:
-    """Return the least and the largest value of each case."""
-    found: dict[str, Sides] = {}
-    for piece in _yield_pieces(part):
-        images: NDArray = np.asarray(part.images[piece])
-        rows = images.reshape(len(images), -1)
-        for case, low, high in zip(part.cases[piece], rows.min(axis=1), rows.max(axis=1), strict=True):
-            least, most = found.get(case, (low, high))
-            found[case] = (min(low, least), max(high, most))
-    return found
 
 
 def _yield_pieces(part: Examples) -> Iterator[slice]:
