@@ -56,7 +56,7 @@ def test_a_damaged_case_is_left_out_up_to_the_share_counted_and_named_in_the_log
 
 def test_more_than_the_share_is_refused_with_all_of_them(site, load):
     damage(site, "training3")
-    with pytest.raises(DataError, match="case 'training3': training3.png must be a whole file"):
+    with pytest.raises(DataError, match="^case 'training3': training3.png must be a whole file"):
         load(share=0)
     damage(site, "training5")
     with pytest.raises(DataError, match="at most 1 of 20 cases may be unreadable by skip_unreadable 0.05, not 2: 2 fa"):
