@@ -33,8 +33,6 @@ def test_ordinary_pictures_are_beyond_doubt(site, asked, step):
     assert asked(volume_transforms=step) == [] and asked(label_doubts) == []
 
 
-
-
 def turn(path):
     tags = Image.Exif()
     tags[ExifTags.Base.Orientation] = 3
