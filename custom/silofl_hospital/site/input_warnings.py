@@ -30,14 +30,20 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
         places = data.manifest.places
         labels = [places[record.label] for records in data.manifest.parts.values() for record in records]
         found += find_turned(zip((source.first[0] for source in sources), labels, strict=True))
-    pieces = _yield_pieces(data.training) if study.data.intensity == "dtype" else ()
-    highest = max((float(np.max(data.training.images[piece])) for piece in pieces), default=0.0)
-    if 0 < highest < LEAST_RANGE:
-        found.append(
-            "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
-            f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
-        )
+    if study.data.intensity == "dtype":
+        found += _find_dark(data.training)
     return found
+
+
+def _find_dark(part: Examples) -> list[str]:
+    """Return a sentence where images use little of the range of their type."""
+    highest = max((float(np.asarray(part.images[piece]).max()) for piece in _yield_pieces(part)), default=0.0)
+    if not 0 < highest < LEAST_RANGE:
+        return []
+    return [
+        "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
+        f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
+    ]
 
 
 def _find_unreadable(data: SiteData) -> list[str]:
