@@ -181,3 +181,13 @@ def test_a_spacing_that_is_too_fine_for_a_volume_is_refused_at_that_volume(study
     with pytest.raises(RuntimeError) as error:
         resample(0.2, 0.2, 0.2)
     assert str(error.value.__cause__) == "1.28e+10 voxels, where at most 268435456 are possible"
+
+
+def test_anti_aliasing_blurs_the_image_alone(study):
+    sizes = {"spatial_size": [16, 16], "mode": "bilinear"}
+    blurred, plain = (
+        run(study(transforms=[{"Resize": sizes | options}]), "transforms", SQUARES, SQUARES)
+        for options in ({"anti_aliasing": True, "anti_aliasing_sigma": 4.0}, {})
+    )
+    np.testing.assert_array_equal(blurred[1], plain[1])
+    assert not np.array_equal(blurred[0], plain[0])
