@@ -422,6 +422,7 @@ FORMED = {
     "kinds": ("volumes",),
     "colours": ("grey",),
     "modalities": ("CT",),
+    "contrasts": {"T1": ("CT",)},
     "axes": ("LPS",),
     "intensities": (Range("mean", 0.0, 1.0),),
     "voxels": VoxelSizes((1.0, 1.0, 1.0), (1.0, 1.0, 2.0)),

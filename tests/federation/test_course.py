@@ -311,6 +311,8 @@ def test_a_site_cannot_have_the_super_model_take_other_images_than_the_study_sta
     game = play(study=study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})}))
     refused = game.round(change=spoilt("west", saying(domain={"modalities": ["CT", "MR"]}))).refused
     assert refused == {"west": "site 'west' must have MR images, as data.modality says, not CT"}
+    refused = game.round(change=spoilt("west", saying(domain={"contrasts": {"of Ann": ["MR"]}}))).refused
+    assert refused == {"west": "site 'west' must name contrasts of the study, not 'of Ann'"}
 
 
 def test_a_refused_update_changes_nothing_and_its_site_is_asked_again(play):

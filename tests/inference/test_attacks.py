@@ -258,6 +258,19 @@ def test_one_file_is_not_two_contrasts(make_contents, make_study, write_volume, 
             model.predict({"T1": scan, "T2": other})
 
 
+def test_each_contrast_must_be_of_its_own_modality(make_contents, make_study, write_dicom, tmp_path):
+    study = make_study(data=RESIZE | TWO | {"channel_names": ["CT", "PET"]})
+    known = Domain(("volumes",), modalities=("CT", "PT"), contrasts={"CT": ("CT",), "PET": ("PT",)})
+    model = SuperModel(replace(make_contents("only", study=study, shape=(2, 32, 32)), domain=known), CPU)
+    folders = {name: write_dicom(tmp_path / name, smooth_volume() + i) for i, name in enumerate(("CT", "PET", "more"))}
+    edited(folders["PET"], Modality="PT")
+    # In whatever order they are named.
+    for order in (("CT", "PET"), ("PET", "CT")):
+        assert model.predict({name: folders[name] for name in order}).warnings == ()
+    with pytest.raises(DataError, match="must have a file of PT as PET, like the training images, not of CT"):
+        model.predict({"CT": folders["CT"], "PET": folders["more"]})
+
+
 def test_noise_is_answered_with_a_warning(make, write_volume):
     # Neighbours of smooth images are alike; those of noise differ as much as any two pixels.
     model = make(replace(SCANS, intensities=(Range("roughness", 0.0, 0.3),)))

@@ -167,6 +167,21 @@ def test_the_card_names_the_voxels_and_the_patch(make_contents, make_study, pixd
     assert "- spacing of the voxels: not known" in card_of(make_contents())
 
 
+@pytest.mark.parametrize(
+    ("sites", "sentence"),
+    [
+        (([], ["T2"]), "lack: south: T2\n"),
+        (([], []), "lack: none at any site\n"),
+        (([], None), "lack: not known; it is not recorded\n"),
+        ((), "lack: not known; it is not recorded\n"),
+    ],
+)
+def test_the_card_names_the_contrasts_that_a_site_lacks(make_contents, make_study, sites, sentence):
+    text = card_in_3d(make_contents("only"), make_study, [], *({"contrasts_lacking": one} for one in sites))
+    assert f"- contrasts that cases of a site {sentence}" in text
+    assert "contrasts that cases" not in card_of(make_contents())
+
+
 @pytest.mark.parametrize("rule", ["only", "mean", "selector"])
 def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rule):
     text = card_of(replace(make_contents(rule), facts={}))
@@ -240,6 +255,13 @@ def test_a_card_says_what_only_people_know_and_which_of_it_is_missing(make_conte
     text = card_of(replace(make_contents("only"), study=study))
     assert "- version of the model: 1.2.0\n" in text and "- responsible: A. Doe, Coast Hospital\n" in text
     assert "- licence: not known to the program: card.licence of study.yaml" in text
+
+
+def test_a_card_names_the_patients_of_each_site_and_withholds_small_groups(make_contents):
+    data = {"north": FACTS["data"]["north"] | {"population": {"sex": {"F": 12, "M": None}}}}
+    text = card_of(replace(make_contents("only"), facts=FACTS | {"data": data}))
+    assert "| north | sex | F     | 12" in text and "| north | sex | M     | withheld" in text
+    assert "sex, age, scanners, years and annotators: not known" in card_of(make_contents("only"))
 
 
 def test_a_card_shows_distances_calibration_and_thresholds_where_they_were_recorded(make_contents):

@@ -47,6 +47,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         facts=known,
         labels=describe_labels(study),
         said={key: getattr(study.card, key, None) for key in CardSettings.model_fields},
+        population=_population_table(facts.get("data", {})),
         elsewhere=_elsewhere_table(facts.get("elsewhere") or {}),
         paper=_paper_sentence(study.algorithm.name),
         questions=recipe.questions(facts.get("kept", []), study.training.frozen),
@@ -55,6 +56,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         data=_data_table(facts.get("data", {})),
         spacing="; ".join(filter(None, [voxels and f"in the files {voxels}", _spacing_sentence(study, facts)])),
         patch=_patch_sentence(study),
+        lacking=_list_lacking_contrasts(facts),
         not_annotated=_list_unannotated_labels(study, facts),
         measured=_describe_values(contents),
         results=_results_tables(contents),
@@ -134,6 +136,17 @@ def _data_table(counts: Mapping[str, Any]) -> str:
     return format_markdown_table(head, rows)
 
 
+def _population_table(data: Mapping[str, Any]) -> str:
+    """Return each site's training patients by what is known of them; empty where nothing is."""
+    rows = [
+        (site, what, quote_markdown(group), "withheld" if count is None else count)
+        for site, one in data.items()
+        for what, groups in (one.get("population") or {}).items()
+        for group, count in groups.items()
+    ]
+    return format_markdown_table(("site", "by", "group", "training patients"), rows)
+
+
 def _elsewhere_table(tests: Mapping[str, Any]) -> str:
     """Return the scores of hospitals that tested the finished model, with intervals; empty where none did."""
     rows = [
@@ -178,6 +191,15 @@ def _patch_sentence(study: Study) -> str:
     if not spacing or 0 in spacing:
         return text
     return f"{text}, {' x '.join(f'{a * b:g}' for a, b in zip(size, spacing, strict=True))} mm"
+
+
+def _list_lacking_contrasts(facts: Mapping[str, Any]) -> str:
+    """Return the contrasts that some case of a site lacks, by site; empty where nothing is known of it."""
+    lacking = {site: one.get("contrasts_lacking") for site, one in facts.get("data", {}).items()}
+    if not lacking or None in lacking.values():
+        return ""
+    named = [f"{site}: {', '.join(map(quote_markdown, names))}" for site, names in lacking.items() if names]
+    return "; ".join(named) or "none at any site"
 
 
 def _list_unannotated_labels(study: Study, facts: Mapping[str, Any]) -> str:
