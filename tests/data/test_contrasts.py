@@ -175,7 +175,7 @@ def test_a_dropped_contrast_is_zeros_in_all_that_is_seen_together():
 
 
 def test_an_image_keeps_one_of_the_contrasts_that_it_has():
-    present = torch.stack([torch.zeros(2, 2), torch.ones(2, 2), 2 * torch.ones(2, 2)])
+    present = torch.stack([torch.zeros(2, 2), 0.5 * torch.ones(2, 2), torch.ones(2, 2)])
     drop = DropChannels(0.999, 3).set_random_state(seed=0)
     for _ in range(20):
         kept = drop({"image": present})["image"].amax(dim=(1, 2))
