@@ -15,8 +15,6 @@ Parts = Mapping[str, tuple[Record, ...]]
 PartRecord = tuple[str, Record]
 # A file, or one of many images in it.
 Image = tuple[Path, int | None]
-# Pixels of a side of which one is looked at first: of most images a few show that they differ.
-EVERY = 16
 
 
 def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> None:
@@ -75,12 +73,8 @@ class SeenImages:
             self._known.add(place)
             first_part, first_file, first = self._seen.setdefault(digest, (part, file, record))
             # Records are equal where their fields are: only the same one can name a file twice as two contrasts.
-            if first is record and first_file != file:
-                raise DataError(
-                    f"case {record.case!r} must have a file of its own for each contrast; {file} and {first_file} hold "
-                    "the same content: correct one of the two, or put null for a contrast that is not there"
-                )
-            if first is not record and self._are_apart(part, record, first_part, first):
+            is_other = first is not record or first_file != file
+            if is_other and self._are_apart(part, record, first_part, first):
                 raise DataError(
                     f"case {record.case!r} must be another image than case {first.case!r}; "
                     f"{_name_image(file, record)} and {_name_image(first_file, first)} hold the same content: remove "
@@ -106,8 +100,7 @@ def digest_content(array: NDArray, affine: NDArray[np.float64] | None) -> str | 
         The hash; None of an image whose channels hold one value each: it shows nobody.
     """
     first = array[(slice(None), *[slice(1)] * (array.ndim - 1))]
-    few = array[(slice(None), *[slice(None, None, EVERY)] * (array.ndim - 1))]
-    if (few == first).all() and (array == first).all():
+    if (array == first).all():
         return None
     if affine is not None and array.ndim == 4:
         from nibabel.orientations import apply_orientation, io_orientation
