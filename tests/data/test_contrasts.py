@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.base.errors import DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.base.settings import parse
-from silofl.data.contrasts import ImageFiles, build_source, read_source
+from silofl.data.contrasts import ImageFiles, build_source, parse_case, read_source
 from silofl.data.domain import Domain
 from silofl.data.drop_channels import DropChannels
 from silofl.data.manifest import read_manifest
@@ -240,3 +240,15 @@ def test_a_new_case_has_contrasts_of_the_study_alone_and_the_first_that_is_there
     with pytest.raises(DataError, match="which are none: give FILE alone, not T1"):
         build_source({"T1": Path("a.nii")}, study().data)
     assert ImageFiles((None, (Path("b"), "b")), ("T1", "T2")).first == (Path("b"), "b")
+
+
+def test_a_command_names_a_case_by_a_file_or_by_one_for_each_contrast(tmp_path):
+    assert parse_case("a/b.nii.gz") == Path("a/b.nii.gz")
+    assert parse_case("T1=a.nii,T2=b.nii") == {"T1": Path("a.nii"), "T2": Path("b.nii")}
+    odd = tmp_path / "T1=a,b.nii"
+    odd.write_bytes(b"")
+    assert parse_case(str(odd)) == odd
+    # An empty variable of a script is not the folder that it runs in.
+    for text in ("T1=a.nii,b.nii", "T1=a.nii,T1=b.nii", "", " ", "T1="):
+        with pytest.raises(ConfigError, match="an input must be FILE, or NAME=FILE,NAME=FILE"):
+            parse_case(text)
