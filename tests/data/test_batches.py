@@ -9,7 +9,6 @@ from monai.transforms import Compose
 from silofl.base.errors import ConfigError
 from silofl.data.batches import evaluation_batches, num_batches, training_batches
 from silofl.data.parts import Examples
-from silofl.data.site_data import load_site_data
 from silofl.data.transforms import build_augmentation
 
 
@@ -82,34 +81,11 @@ def test_the_same_seed_gives_the_same_batches_bit_by_bit(study):
             assert torch.equal(inputs, other_inputs) and torch.equal(targets, other_targets)
 
 
-def test_epochs_that_run_interleaved_do_not_disturb_one_another(study):
-    augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 0.7}}]))
-    alone = list(training_batches(pattern(8), 2, augment, 5, "cpu"))
-    both = list(zip(*(training_batches(pattern(8), 2, augment, seed, "cpu") for seed in (5, 6)), strict=True))
-    for (inputs, _), ((other, _), _) in zip(alone, both, strict=True):
-        assert torch.equal(inputs, other)
-
-
-@pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**63])
-def test_any_seed_that_is_not_negative_works(study, seed):
-    augment = build_augmentation(study(augment=["RandFlip"]))
-    assert len(list(training_batches(part_of(4), 2, augment, seed, "cpu"))) == 2
-
-
 def test_a_label_is_moved_with_its_image(study):
     augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0}}, {"RandFlip": {"prob": 0.5}}]))
     for seed in range(5):
         for inputs, targets in training_batches(pattern(), 2, augment, seed, "cpu"):
             assert torch.equal(inputs[:, 0] > 0.5, targets.bool())
-
-
-def test_the_part_is_not_changed(study):
-    part = pattern()
-    before = part.images.copy()
-    augment = build_augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
-    for inputs, _ in (*training_batches(part, 2, augment, 0, "cpu"), *evaluation_batches(part, 2, "cpu")):
-        inputs.zero_()
-    np.testing.assert_array_equal(part.images, before)
 
 
 def test_an_augmentation_that_changes_the_size_or_blurs_a_label_is_refused(study):
@@ -122,18 +98,6 @@ def test_an_augmentation_that_changes_the_size_or_blurs_a_label_is_refused(study
     blur = Compose([lambda data: {**data, "label": data["label"] / 2}])
     with pytest.raises(ConfigError, match="data.augment must leave whole numbers in a label map, not 0.5; "):
         list(training_batches(pattern(), 2, blur, 0, "cpu"))
-
-
-def test_evaluation_keeps_the_stored_order():
-    assert numbers_of(evaluation_batches(part_of(5), 2, "cpu")) == [[0, 1], [2, 3], [4]]
-    assert numbers_of(evaluation_batches(part_of(0), 2, "cpu")) == []
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_part_from_the_cache_gives_batches_without_warnings(site, study, tmp_path):
-    part = load_site_data(site.write(), study(), tmp_path / "cache").training
-    assert len(list(training_batches(part, 2, None, 0, "cpu"))) == 1
-    assert len(list(evaluation_batches(part, 2, "cpu"))) == 2
 
 
 def test_a_balanced_sampler_draws_all_classes_equally_often():

@@ -1,13 +1,11 @@
-import errno
 import os
-import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from silofl.base.errors import DataError
-from silofl.data.cache import NpyStream, describe_source, fingerprint_preparation, load_or_prepare, open_parts
+from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
 from silofl.data.cache_entries import CacheSource
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import PreparedCase
@@ -57,47 +55,20 @@ def test_a_whole_cache_is_prepared_once_and_says_nothing(tmp_path, caplog):
         parts["training"].images[0] = 0
 
 
-def test_a_folder_without_an_index_and_its_sums_is_no_cache_and_a_file_in_its_place_is_replaced(tmp_path):
-    assert open_parts(tmp_path) is None
-    (tmp_path / "index.json").write_bytes(b"{}")
-    assert open_parts(tmp_path) is None
-    (tmp_path / "name").write_text("not a folder")
-    assert len(load_or_prepare(tmp_path, "name", cases, DATA)["training"]) == 3
-
-
-@pytest.mark.parametrize("kind", ["training_images.npy", "test_targets.npy", "index.json", "source.json", "SHA256SUMS"])
-@pytest.mark.parametrize("damage", ["one bit", "cut", "removed"])
+@pytest.mark.parametrize("kind", ["training_images", "test_targets", "index.json"])
+@pytest.mark.parametrize("damage", ["cut", "removed"])
 def test_damage_is_noticed_and_made_anew(tmp_path, caplog, kind, damage):
     load_or_prepare(tmp_path, "name", cases, DATA)
     path = tmp_path / "name" / kind
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
+    content = path.read_bytes()
     path.unlink()
-    if damage != "removed":
-        path.write_bytes(content if damage == "one bit" else content[: len(content) // 2])
+    if damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
     parts = load_or_prepare(tmp_path, "name", cases, DATA)
     assert parts["training"].images[:, 0, 0, 0].tolist() == [97, 97, 98]
     said = "the cache name must be as it was written; it is damaged, and is made anew" in caplog.text
-    assert said == (damage != "removed")
+    assert said == (damage == "cut")
     assert {path.name for path in tmp_path.iterdir()} == {"lock", "name"}
-
-
-def test_sha256sum_checks_a_cache(tmp_path):
-    load_or_prepare(tmp_path, "name", cases, DATA)
-    command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
-    checked = subprocess.run(command, cwd=tmp_path / "name", capture_output=True, text=True)
-    assert (checked.returncode, checked.stdout.count("OK")) == (0, 8)
-
-
-def test_too_many_open_files_are_no_damage(tmp_path, monkeypatch):
-    load_or_prepare(tmp_path, "name", cases, DATA)
-
-    def refuse(*args, **kwargs):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr("pathlib.Path.open", refuse)
-    with pytest.raises(DataError, match="cache_dir must be opened, but too many files are open"):
-        load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"), DATA)
 
 
 @pytest.mark.parametrize("error", [DataError("broken"), KeyboardInterrupt()])
@@ -136,23 +107,3 @@ def test_a_touched_a_longer_and_an_added_file_have_another_fingerprint(site, stu
     names.add(touch())
     (site.folder / "series" / "2.dcm").write_bytes(b"x")
     assert len(names | {touch()}) == 4
-
-
-ROWS = {n: np.random.default_rng(n).normal(size=(n, 2, 3)).astype(np.float32) for n in (0, 1, 5, 7)}
-
-
-@pytest.mark.parametrize(
-    "blocks",
-    # Nothing at all, and single numbers that lie apart.
-    [[ROWS[1]], [ROWS[7], ROWS[0], ROWS[5]], [ROWS[0]], [np.arange(10)[::3]]],
-)
-def test_what_is_appended_is_what_numpy_loads(tmp_path, blocks):
-    stream = NpyStream(tmp_path / "a.npy", blocks[0].dtype, blocks[0].shape[1:])
-    for block in blocks:
-        stream.append(block)
-    stream.finish()
-    stream.sync()
-    for mode in (None, "r"):
-        loaded = np.load(tmp_path / "a.npy", mmap_mode=mode)
-        np.testing.assert_array_equal(loaded, np.concatenate(blocks))
-        assert loaded.dtype == blocks[0].dtype

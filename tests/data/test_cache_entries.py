@@ -1,5 +1,4 @@
 import fcntl
-import os
 import subprocess
 import sys
 
@@ -7,9 +6,8 @@ import numpy as np
 import pytest
 
 from silofl.data.cache import load_or_prepare
-from silofl.data.cache_entries import CacheSource, is_cached, list_entries, protect_entries, prune
+from silofl.data.cache_entries import CacheSource, list_entries, protect_entries, prune
 from silofl.data.parts import PreparedCase
-from silofl.data.site_data import load_site_data
 
 OLD, NEW = CacheSource("/data/north", "old"), CacheSource("/data/north", "new")
 OTHER = CacheSource("/data/south", "old")
@@ -45,18 +43,9 @@ def test_only_what_is_of_the_same_data_in_an_older_state_is_removed_whatever_its
 def test_entries_of_an_older_version_and_what_was_left_unfinished_go_too(cache):
     (cache / name("c") / "source.json").unlink()
     (cache / f".{name('e')}-x1y2").mkdir()
-    (cache / f".{name('e')}-x1y2" / "training_images.npy").write_bytes(b"images")
+    (cache / f".{name('e')}-x1y2" / "training_images").write_bytes(b"images")
     prune(cache, NEW)
     assert {path.name for path in cache.iterdir()} == {name("b"), "lock"}
-
-
-def test_what_an_older_version_prepared_from_the_same_files_goes(site, study, tmp_path, monkeypatch):
-    monkeypatch.setattr("silofl.data.cache.VERSION", 4)
-    load_site_data(site.write(), study(), tmp_path / "cache")
-    older = list_entries(tmp_path / "cache")
-    monkeypatch.undo()
-    load_site_data(site.folder, study(), tmp_path / "cache")
-    assert len(list_entries(tmp_path / "cache")) == 1 and list_entries(tmp_path / "cache") != older
 
 
 def test_nothing_is_touched_that_is_no_entry(cache, tmp_path_factory):
@@ -90,12 +79,6 @@ def test_while_another_job_opens_or_makes_an_entry_nothing_is_removed(cache):
     assert prune(cache, NEW) == 1 and names(cache) == "bc"
 
 
-def test_a_job_that_has_opened_an_entry_reads_on_when_it_is_removed(cache):
-    parts = load_or_prepare(cache, name("a"), lambda: pytest.fail("prepared again"), OLD)
-    assert prune(cache, NEW) == 1
-    assert float(np.sum(parts["training"].images)) == 2 * 16
-
-
 def test_on_a_disk_without_locks_entries_are_made_and_none_is_removed(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise OSError(38, "Function not implemented")
@@ -103,25 +86,3 @@ def test_on_a_disk_without_locks_entries_are_made_and_none_is_removed(tmp_path, 
     monkeypatch.setattr(fcntl, "flock", refuse)
     load_or_prepare(tmp_path, name("a"), cases, OLD)
     assert prune(tmp_path, NEW) == 0 and names(tmp_path) == "a"
-
-
-def test_the_next_start_after_a_change_of_the_data_removes_what_was_decoded_before(site, study, tmp_path):
-    site.write()
-    cache = tmp_path / "cache"
-    load_site_data(site.folder, study(), cache)
-    load_site_data(site.folder, study(intensity="zscore"), cache)
-    before = set(list_entries(cache))
-    assert len(before) == 2
-    os.utime(site.folder / "f-mask.png", ns=(1, 1))
-    load_site_data(site.folder, study(), cache)
-    assert len(list_entries(cache)) == 1 and not before & set(list_entries(cache))
-
-
-def test_data_are_cached_whose_folder_any_entry_names(site, study, tmp_path):
-    folder, cache = site.write(), tmp_path / "cache"
-    assert not is_cached(cache, folder)
-    load_site_data(folder, study(), cache)
-    (tmp_path / "link").symlink_to(folder)
-    assert is_cached(cache, folder) and is_cached(cache, tmp_path / "link")
-    (list_entries(cache)[0] / "source.json").unlink()
-    assert not is_cached(cache, tmp_path) and not is_cached(cache, folder)

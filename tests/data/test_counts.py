@@ -2,11 +2,9 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from silofl.base.errors import DataError
-from silofl.base.schema import dump_record, read_record
+from silofl.base.schema import dump_record
 from silofl.data.counts import FILE, DataCounts, PartCounts, SiteCounts, digest_data, list_changed_sites
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import Examples
@@ -25,31 +23,12 @@ def test_a_part_is_counted_by_cases_patients_and_images():
     assert PartCounts.of(examples("", ())) == PartCounts(cases=0, patients=0, examples=0)
 
 
-def test_counts_are_read_as_they_were_written():
-    data = SiteData(examples("ab", ("p1", None)), examples("", ()), examples("c", ("p3",)))
-    counts = DataCounts({"east": SiteCounts.of(data)})
-    assert read_record(DataCounts, json.loads(json.dumps(dump_record(counts))), "data.json") == counts
-    # Of an older run the labels are not known.
-    assert "labels_annotated" not in dump_record(counts)["sites"]["east"]
-
-
-def test_a_site_annotates_what_its_dataset_json_says(site, study, tmp_path):
-    site.content["labels"] = {"1": "organ", "2": "lesion"}
-    for listed, wanted in (({}, (1, 2)), ({"labels_annotated": [1]}, (1,))):
-        site.content |= listed
-        data = load_site_data(site.write(), study(labels=site.content["labels"]), tmp_path / "cache")
-        assert SiteCounts.of(data).labels_annotated == wanted
-
-
-def test_a_site_says_which_contrasts_its_cases_lack_and_how_large_its_voxels_are(site, study, tmp_path):
-    data = load_site_data(site.write(), study(), tmp_path / "cache")
-    assert SiteCounts.of(data).contrasts_lacking == ()
-    assert SiteCounts.of(data, contrasts=("T1", "T2")).contrasts_lacking == ("T1", "T2")
+def test_a_site_says_how_large_its_voxels_are():
     spacings = {"a": (1.0, 1.0, 2.0), "b": (1.0, 3.0, 4.0), "of a test": (9.0, 9.0, 9.0)}
     part = replace(examples("aab", ("p1", "p1", "p2")), spacings=spacings)
     counts = SiteCounts.of(SiteData(part, examples("", ()), examples("", ())))
     # Each case counts once.
-    assert counts.spacing_mm == (1.0, 2.0, 3.0) and counts.contrasts_lacking is None
+    assert counts.spacing_mm == (1.0, 2.0, 3.0)
 
 
 def test_a_site_is_changed_where_dataset_json_or_a_file_is(site, study, tmp_path):
@@ -72,7 +51,3 @@ def test_a_site_is_changed_where_dataset_json_or_a_file_is(site, study, tmp_path
     assert find() == []
     site.write(split_unit="patient")
     assert find() == ["north"]
-    record(digest_data(read_manifest(folder, study())))
-    (folder / "a-mask.png").unlink()
-    with pytest.raises(DataError, match="site 'north': .*a-mask.png"):
-        find()

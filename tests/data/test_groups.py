@@ -1,11 +1,10 @@
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pydicom
 import pytest
 
-from silofl.data.groups import UNKNOWN, count_by_group, divide_records, list_groups, name_group
+from silofl.data.groups import UNKNOWN, divide_records, list_groups, name_group
 from silofl.data.records import Record
 
 
@@ -40,16 +39,3 @@ def test_dicom_says_what_dataset_json_does_not(write_dicom, tmp_path):
     divided = divide_records(manifest, records, dict.fromkeys(("sex", "age", "scanner", "year", "KVP"), ()))
     assert divided["sex"] == {"a": "F", "b": "M"} and divided["age"]["a"] == "40 to under 65"
     assert [divided[name]["a"] for name in ("scanner", "year", "KVP")] == ["ACME Scan 3", "2024", "120.0"]
-
-
-def test_patients_are_counted_by_what_is_known_of_all_and_few_are_withheld():
-    manifest = SimpleNamespace(places={"a.png": Path(__file__)})
-
-    def record(number, **groups):
-        return Record(f"c{number}", ("a.png",), 0, f"p{number // 2}", groups=groups)
-
-    records = [record(number, sex="F" if number < 12 else "M", annotator=f"A{number // 12}") for number in range(20)]
-    # ten patients of two cases each; nobody knows their age
-    counts = {"F": 6, "M": 4}
-    assert count_by_group(manifest, records, 4) == {"sex": counts, "annotator": {"A0": 6, "A1": 4}}
-    assert count_by_group(manifest, records, 5)["sex"] == {"F": None, "M": None}

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.reading.images import read_image
 from silofl_hospital.site.input_warnings import count_labels, find_doubts, find_label_doubts
@@ -32,43 +31,6 @@ def label_doubts(data, study):
 @pytest.mark.parametrize("step", [[], [{"Orientation": {"axcodes": "RAS"}}], [{"Spacing": {"pixdim": [1, 1, 3]}}]])
 def test_ordinary_pictures_are_beyond_doubt(site, asked, step):
     assert asked(volume_transforms=step) == [] and asked(label_doubts) == []
-
-
-def test_images_of_one_value_are_counted_and_not_named(site, asked):
-    for name in "bd":
-        site.picture(f"{name}.png", np.full((8, 8), ord(name), np.uint8))
-    (sentence,) = asked()
-    assert sentence.startswith("images must differ from pixel to pixel; 2 of 6 cases hold one value alone: look at")
-
-
-def test_a_contrast_of_one_value_is_counted_and_a_missing_one_is_not(site, study, tmp_path):
-    for records in (site.content[part] for part in ("training", "validation", "test")):
-        for one in records:
-            one["image"] = [one["image"], None]
-    site.picture("more.png")
-    site.content["test"][0]["image"][1] = "more.png"
-    site.picture("blank.png", np.full((8, 8), 7, np.uint8))
-    site.content["training"][1]["image"][1] = "blank.png"
-    small = study(channels=2, channel_names=["T1", "T2"])
-    (sentence,) = find_doubts(load_site_data(site.write(channel_names=["T1", "T2"]), small, tmp_path / "cache"), small)
-    assert "1 of 6 cases hold one value alone in a contrast: look at them, and give null for its file" in sentence
-
-
-def add_volume(site, part, name, sizes=(1, 1, 3), unit=2, first=1):
-    """Add a volume of 8 x 8 x 2 whose first slice may be empty."""
-    voxels = site.rng.integers(1, 1000, (8, 8, 2)).astype(np.int16)
-    voxels[..., 0] *= first
-    for end, array in (("", voxels), ("-mask", (voxels > 500).astype(np.uint8))):
-        image = nibabel.Nifti1Image(array, np.diag([*sizes, 1]))
-        image.header["xyzt_units"] = unit
-        nibabel.save(image, site.folder / f"{name}{end}.nii.gz")
-    site.content[part].append({"image": f"{name}.nii.gz", "label": f"{name}-mask.nii.gz", "patient": name})
-
-
-def test_an_empty_slice_of_a_volume_is_no_doubt(empty_site, asked):
-    for part in ("training", "training", "test"):
-        add_volume(empty_site, part, f"{part}{len(empty_site.content[part])}", first=0)
-    assert asked(intensity="percentiles") == []
 
 
 def turn(path):
@@ -124,41 +86,6 @@ def test_a_patient_of_several_names_or_in_two_parts_is_counted_and_not_named(
     assert all(words in sentence and "p0" not in sentence for sentence in found)
 
 
-def test_voxels_larger_than_any_scanners_are_counted(empty_site, asked):
-    for number, (part, size) in enumerate({"training": 900, "validation": 1, "test": 50}.items()):
-        add_volume(empty_site, part, f"v{number}", sizes=(size, size, 3))
-    add_volume(empty_site, "training", "w")
-    (sentence,) = asked(intensity="percentiles")
-    assert sentence.startswith("voxels must measure at most 50 mm, as scanners have them; 1 of 4 cases have up to 900")
-
-
-# 5 stands for no unit, 2 for millimetres; most writers leave it at 0.
-@pytest.mark.parametrize(("unit", "is_doubtful"), [(5, True), (2, False), (0, False)])
-def test_sizes_in_no_unit_are_worth_a_look_where_volumes_are_resampled_by_them(empty_site, asked, unit, is_doubtful):
-    for part in ("training", "training", "test"):
-        add_volume(empty_site, part, f"{part}{len(empty_site.content[part])}", unit=unit)
-    assert asked(intensity="percentiles") == []
-    found = asked(intensity="percentiles", volume_transforms=[{"Spacing": {"pixdim": [1, 1, 3]}}])
-    said = [f"volumes must state the size of their voxels in mm, which Spacing goes by; {3} of 3 cases do not"]
-    assert [sentence.partition(":")[0] for sentence in found] == said * is_doubtful
-
-
-@pytest.mark.parametrize("count", [0, 2, 3])
-def test_volumes_that_do_not_say_how_they_lie_are_worth_a_look_where_they_are_turned(empty_site, asked, count):
-    for number, part in enumerate(("training", "training", "test")):
-        add_volume(empty_site, part, f"v{number}")
-    for number in range(count):
-        for path in (empty_site.folder / f"v{number}.nii.gz", empty_site.folder / f"v{number}-mask.nii.gz"):
-            image = nibabel.load(path)
-            image.set_sform(None, 0)
-            image.set_qform(None, 0)
-            nibabel.save(nibabel.Nifti1Image(np.asanyarray(image.dataobj), None, image.header), path)
-    assert asked(intensity="percentiles") == []
-    found = asked(intensity="percentiles", volume_transforms=[{"Orientation": {"axcodes": "RAS"}}])
-    said = [f"volumes must state how their axes lie in the body, which Orientation goes by; {count} of 3 cases do not"]
-    assert [sentence.partition(":")[0] for sentence in found] == said * (count > 0)
-
-
 def test_twelve_bits_in_sixteen_are_faint_to_the_network(site, asked):
     for name in "abcdef":
         site.picture(f"{name}.png", site.rng.integers(0, 4096, (8, 8)).astype(np.uint16))
@@ -173,11 +100,3 @@ def test_a_label_that_no_training_case_has_is_named(site, asked):
         "every label must stand in a training case; spot stands in none: look at the labels, or where nobody "
         "drew it list the others alone as labels_annotated in dataset.json"
     ]
-
-
-def test_a_finding_is_counted_in_each_example_that_has_it(study):
-    small = study("multilabel", labels={0: "effusion", 1: "nodule", 2: "mass"})
-    names = tuple("abcd")
-    # both of the first two, the second alone, none, none
-    part = Examples(np.zeros((4, 1, 8, 8), np.float32), np.array([3, 2, 0, 0]), names, names, names)
-    assert count_labels(part, small) == {"effusion": 1, "nodule": 2, "mass": 0}

@@ -6,7 +6,7 @@ from silofl.data.inventory import Inventory
 
 def inventory(**changes):
     values = {"task": "segmentation", "kind": "volumes", "unit": "patients", "patients": 10, "cases": 10}
-    values |= {"labels": {"organ": 10}, "contrasts": {}, "shape": (8.0, 8.0, 8.0), "vendors": {}, "least": 0}
+    values |= {"labels": {"organ": 10}, "contrasts": {}, "shape": (8.0, 8.0, 8.0), "least": 0}
     return Inventory(**(values | changes))
 
 

@@ -1,13 +1,11 @@
 """What one site's data hold, by files of which every number is known."""
 
 import json
-import shutil
 
 import nibabel as nib
 import numpy as np
 import pytest
 from PIL import Image
-from pydicom.data import get_testdata_file
 
 from silofl.base.errors import DataError
 from silofl.data.ct_values import EDGES
@@ -40,7 +38,7 @@ def test_patients_are_counted_by_class_and_each_once(write_site):
     found = take_inventory(write_site([0, 1, 1, 0, 1], ["p0", "p0", "p0", "p1", "p2"]), 0)
     assert (found.unit, found.patients, found.cases) == ("patients", 3, 5)
     assert found.labels == {"healthy": 2, "sick": 2} and found.shape == (6, 8)
-    assert found.spacing_mm is None and found.vendors == {} and found.contrasts == {}
+    assert found.spacing_mm is None and found.contrasts == {}
 
 
 def test_who_is_not_known_counts_by_case_and_for_no_floor(write_site):
@@ -56,25 +54,6 @@ def test_a_class_of_two_patients_is_withheld_and_follows_from_nothing_else(write
     # The total of 17 less 9 would be 2 and 6 together, so the smallest of the others is withheld with it.
     assert found.labels == {"healthy": 9, "rare": None, "sick": None} and found.patients == 17
     assert take_inventory(write_site([0] * 9 + [1] * 2, name="south"), 5).labels == {"healthy": None, "sick": None}
-
-
-def test_a_class_of_nobody_is_withheld_like_one_of_few(write_site):
-    folder = write_site([0] * 9 + [2] * 6, names=("healthy", "rare", "sick"))
-    assert take_inventory(folder, 5).labels == {"healthy": 9, "rare": None, "sick": None}
-    assert take_inventory(folder, 0).labels["rare"] == 0
-
-
-def test_the_maker_of_the_scanner_is_known_from_dicom_files_and_a_single_machine_is_nobodys(tmp_path):
-    records = []
-    for number in range(3):
-        shutil.copy(get_testdata_file("CT_small.dcm"), tmp_path / f"{number}.dcm")
-        records.append({"image": f"{number}.dcm", "label": 0, "patient": f"p{number}"})
-    content = {"task": "classification", "labels": {"0": "healthy", "1": "sick"}, "training": records}
-    (tmp_path / "dataset.json").write_text(json.dumps(content))
-    assert take_inventory(tmp_path, 3).vendors == {"GE MEDICAL SYSTEMS": 3}
-    assert take_inventory(tmp_path, 0).kind == "volumes"
-    shutil.copy(get_testdata_file("MR_small.dcm"), tmp_path / "2.dcm")
-    assert take_inventory(tmp_path, 2).vendors == {"others": None}
 
 
 def test_a_label_map_has_the_labels_that_a_site_annotates(tmp_path):

@@ -1,17 +1,13 @@
 import shutil
-from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from silofl.base.errors import DataError
-from silofl.data import records
 from silofl.data.contrasts import read_images
-from silofl.data.leakage import SeenImages, check_parts, digest_content
+from silofl.data.leakage import SeenImages, digest_content
 from silofl.data.manifest import read_manifest
-from silofl.data.records import Record
 from silofl.study.data_settings import DataSettings
 
 from .conftest import add_volume
@@ -41,7 +37,6 @@ TWO_PARTS = {"training 0": P7, "test 0": P7}
 RECORDED = {f"{part} {n}": {"recording": "r1"} for part, count in (("training", 3), ("test", 2)) for n in range(count)}
 ONE_PART = "patient 'p7' must stand in one part, not in"
 CAPITALS = "patient 'P7' .case '.'. must be written as 'p7' .case 'a'., or differ from it in more than capitals"
-BOTH = "must be an image or a mask, not both .case 'a' in training and case"
 TWICE = "png must stand once in dataset.json, not twice .case 'again' in training"
 
 
@@ -59,9 +54,6 @@ def slices(first, second):
         ({"training 0": P7, "test 1": {"patient": "P7"}}, CAPITALS),
         ({"training 0": P7, "training 1": {"patient": "P7"}}, CAPITALS),
         ({"training 0": P7, "test 1": {"patient": "p7^"}}, CAPITALS.replace("P7", "p7\\^")),
-        ({"training 0": {"label": "a.png"}}, f"a.png {BOTH} 'a' in training.; correct"),
-        ({"test 0": {"label": "./a.png"}}, f"./a.png {BOTH} 'e' in test.; correct"),
-        ({"test 0": {"label": "link.png"}}, f"link.png {BOTH} 'e' in test.; correct"),
         # As of a line that was copied: one patient would be tested on another one's mask.
         ({"test 0": {"label": "a-mask.png"}}, "a-mask.png must belong to one patient, not to .*; correct"),
         (
@@ -99,12 +91,6 @@ def test_slices_that_overlap_are_refused_even_when_splitting_by_slices(site, stu
         read_manifest(change(site, slices(first, second)).write(split_unit="slices"), study(split_unit="slices"))
 
 
-def test_slices_of_one_file_that_do_not_overlap_are_no_twins_and_may_stand_in_two_parts(site, study):
-    change(site, slices([0, 4], [5, 9]))
-    manifest = read_manifest(site.write(split_unit="slices"), study(split_unit="slices"))
-    assert manifest.test[-1].slices == (5, 9) and check_contents(manifest) is None
-
-
 @pytest.mark.parametrize("unit", ["patient", "unknown"])
 def test_a_patient_who_is_written_in_two_ways_is_one(site, study, unit):
     # How many more ways there are is test_patient_names.py's.
@@ -118,13 +104,6 @@ def test_a_patient_who_is_written_in_two_ways_is_one(site, study, unit):
     site.content["test"][0]["patient"] = "e"
     records = read_manifest(site.write(split_unit=unit), study(split_unit=unit)).training
     assert [record.patient for record in records] == [first, first if unit == "patient" else None, "c"]
-
-
-@pytest.mark.parametrize("unit", ["slices", "examples"])
-def test_study_and_data_together_may_split_by_slices_or_examples(site, study, unit):
-    site.content["training"][0]["patient"] = site.content["test"][0]["patient"] = "p7"
-    manifest = read_manifest(site.write(split_unit=unit), study(split_unit=unit))
-    assert manifest.split_unit == unit
 
 
 @pytest.fixture
@@ -169,38 +148,6 @@ def test_the_same_content_under_two_names_is_refused_in_another_format_too(site,
     manifest = read_manifest(site.write(), study())
     with pytest.raises(DataError, match=f"must be another image than case 'a'; {twin} and a.png hold the same content"):
         check_contents(manifest)
-
-
-def test_one_content_for_two_contrasts_of_a_case_is_refused_as_such(site, study):
-    shutil.copyfile(site.folder / "a.png", site.folder / "again.png")
-    site.content["training"][0]["image"] = ["a.png", "again.png"]
-    manifest = read_manifest(site.write(channel_names=["T1", "T2"]), study(channels=2, channel_names=["T1", "T2"]))
-    sentence = "case 'a' must have a file of its own for each contrast; again.png and a.png hold the same content: "
-    with pytest.raises(DataError, match=sentence):
-        check_contents(manifest, {"training": manifest.training[:1]})
-
-
-@pytest.mark.parametrize("has_patients", [True, False])
-def test_the_slices_of_a_volume_are_compared_once_each_whatever_their_number(monkeypatch, has_patients):
-    looked_at = count()
-
-    def counted(slices):
-        for number in slice_numbers(slices):
-            next(looked_at)
-            yield number
-
-    slice_numbers = records.slice_numbers
-    monkeypatch.setattr(records, "slice_numbers", counted)
-    parts = {
-        part: tuple(
-            Record(f"{part}{i}", ("v.nii",), "m.nii", "p" if has_patients else None, (i, i))
-            for i in range(first, first + 10_000)
-        )
-        for part, first in (("training", 0), ("test", 10_000))
-    }
-    check_parts(parts, {name: Path(name) for name in ("v.nii", "m.nii")}, "slices")
-    # Pairs of 20,000 would be 200 million.
-    assert next(looked_at) == 20_000
 
 
 GRID = np.diag([1, 1, 3, 1.0])
@@ -257,14 +204,6 @@ def write_indexed(site, patients):
         site.content[part].append({"image": "all.npz", "label": "all.npz", "index": number, **patient})
 
 
-def test_one_picture_at_two_indexes_is_refused_with_both(site, study):
-    write_indexed(site, "abcd")
-    manifest = read_manifest(site.write(), study())
-    both = "all.npz at index 3 and all.npz at index 0 hold the same content"
-    with pytest.raises(DataError, match=f"case 'all#3' must be another image than case 'all#0'; {both}"):
-        check_contents(manifest)
-
-
 def test_one_picture_at_two_indexes_is_no_twin_of_one_patient_in_one_part_and_where_nobody_knows_patients(site, study):
     write_indexed(site, None)
     assert check_contents(read_manifest(site.write(split_unit="unknown"), study(split_unit="unknown"))) is None
@@ -291,3 +230,9 @@ def test_the_same_numbers_have_one_digest_in_every_type(values, dtypes):
     assert digests != others
     changed = np.array([*values[:-1], values[-1] / 2], dtypes[-1]).reshape(1, 1, -1)
     assert {digest_content(changed, None)} != digests
+
+
+def test_slices_of_one_file_that_do_not_overlap_are_no_twins_and_may_stand_in_two_parts(site, study):
+    change(site, slices([0, 4], [5, 9]))
+    manifest = read_manifest(site.write(split_unit="slices"), study(split_unit="slices"))
+    assert manifest.test[-1].slices == (5, 9) and check_contents(manifest) is None

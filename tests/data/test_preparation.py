@@ -3,19 +3,14 @@ from dataclasses import replace
 import nibabel
 import numpy as np
 import pytest
-from monai.data import MetaTensor
 
 from silofl.base.errors import DataError
-from silofl.data import preparation
 from silofl.data.contrasts import build_source
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, check_has_slices, prepare_case, stack_neighbours
 from silofl.data.prepared_image import prepare_image
-from silofl.data.transforms import ALLOWED
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings
-
-from .test_transforms import OPTIONS
 
 VOLUME = np.random.default_rng(0).integers(0, 1000, (4, 5, 6), dtype=np.int16)
 LABEL = (VOLUME > 500).astype(np.uint8)
@@ -91,11 +86,6 @@ def test_intensities_are_scaled_over_the_whole_volume(study, prepare, volume):
     np.testing.assert_allclose(prepare(study(intensity="percentiles")).images[0, 0], expected, atol=1e-6)
 
 
-def test_volume_transforms_do_not_touch_pictures(site, study, prepare):
-    case = prepare(study(volume_transforms=[{"Resize": {"spatial_size": [2, 2, 2]}}]))
-    assert case.images.shape == (1, 1, 8, 8)
-
-
 @pytest.mark.parametrize("wrong", [0.5, 300, -1])
 def test_a_label_that_a_transform_has_made_no_labels_number_is_refused(site, study, wrong):
     manifest, steps = read_manifest(site.write(), study()), build_preparation(study())
@@ -126,67 +116,9 @@ def test_the_size_of_a_volumes_voxels_is_that_of_the_prepared_ones(study, prepar
     assert case.spacing == pytest.approx(expected, rel=1e-5)
 
 
-def test_pictures_and_files_that_state_no_voxel_size_have_none(site, study, prepare, volume):
-    assert prepare(study()).spacing is None
-    volume()
-    for name in ("v", "l"):
-        image = nibabel.Nifti1Image(np.asanyarray(nibabel.load(site.folder / f"{name}.nii.gz").dataobj), None)
-        image.header["pixdim"][1:4] = 0
-        nibabel.save(image, site.folder / f"new-{name}.nii.gz")
-    site.content["training"][0] |= {"image": "new-v.nii.gz", "label": "new-l.nii.gz"}
-    assert prepare(study(intensity="raw")).spacing is None
-
-
-@pytest.mark.parametrize("name", ALLOWED["transforms"])
-def test_the_numbers_are_those_with_monais_record(study, name):
-    steps = build_preparation(study(transforms=[{name: OPTIONS.get(name)}])).image_steps
-    rng = np.random.default_rng(0)
-    one = {"image": rng.normal(4, 3, (2, 4, 5)).astype(np.float32)}
-    one |= {"label": rng.integers(0, 2, (1, 4, 5)).astype(np.float32)}
-    recorded, bare = (preparation.apply_transforms(steps, one, None, has_record) for has_record in (True, False))
-    assert isinstance(recorded["image"], MetaTensor) and not isinstance(bare["image"], MetaTensor)
-    for key in one:
-        assert np.array_equal(np.asarray(recorded[key]), np.asarray(bare[key]))
-
-
-def test_each_slice_is_transformed_on_its_own(study, prepare, volume):
-    volume()
-    case = prepare(study(intensity="raw", transforms=["ScaleIntensity", {"SpatialPad": {"spatial_size": [6, 6]}}]))
-    assert case.images.shape == (6, 1, 6, 6)
-    assert case.targets.shape == (6, 6, 6)
-    # ScaleIntensity gives every slice the minimum 0 and the maximum 1.
-    np.testing.assert_allclose(case.images.max(axis=(1, 2, 3)), 1)
-
-
-def test_every_slice_of_a_volume_has_its_class(site, study, prepare, volume):
-    volume(label=LABEL)
-    site.content |= {"task": "classification", "labels": {"0": "normal", "1": "tumour"}}
-    for part in ("training", "validation", "test"):
-        for record in site.content[part]:
-            record["label"] = 1
-    case = prepare(study("classification", intensity="percentiles", transforms=[{"Resize": {"spatial_size": [8, 8]}}]))
-    assert case.targets.tolist() == [1] * 6
-    assert (case.targets.dtype, case.images.shape) == (np.int64, (6, 1, 8, 8))
-
-
-def test_three_channels_can_be_asked_for(study, prepare):
-    images = prepare(study(channels=3)).images
-    assert images.shape == (1, 3, 8, 8)
-    np.testing.assert_array_equal(images[:, 0], images[:, 2])
-
-
 def stacked(order):
     """Return for each row of slice numbers these slices of the volume as channels."""
     return np.stack([np.stack([VOLUME[..., z] for z in row]) for row in order])
-
-
-def test_neighbouring_slices_are_further_channels_and_the_label_is_the_middle_ones(study, prepare, volume):
-    volume()
-    case = prepare(study(intensity="raw", neighbours=1))
-    order = [(0, 0, 1), (0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 5)]
-    np.testing.assert_array_equal(case.images, stacked(order))
-    np.testing.assert_array_equal(case.targets, LABEL.transpose(2, 0, 1))
-    assert case.slices == (0, 1, 2, 3, 4, 5) and case.images.dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -205,17 +137,6 @@ def test_neighbours_are_slices_of_the_record_alone_as_it_was_turned(study, prepa
     np.testing.assert_array_equal(prepare(study(intensity="raw", neighbours=1, **settings)).images, stacked(order))
 
 
-def test_the_middle_channels_are_the_images_without_neighbours(study, prepare, volume):
-    volume()
-    settings = {"intensity": "zscore", "transforms": ["ScaleIntensity", {"Resize": {"spatial_size": [7, 9]}}]}
-    alone, case = prepare(study(**settings)), prepare(study(**settings, neighbours=2))
-    assert case.images.shape == (6, 5, 7, 9)
-    np.testing.assert_array_equal(case.images[:, 2:3], alone.images)
-    # Every slice was transformed on its own: as a neighbour it is what it is in the middle.
-    np.testing.assert_array_equal(case.images[3, 0], alone.images[1, 0])
-    np.testing.assert_array_equal(case.targets, alone.targets)
-
-
 @pytest.mark.parametrize(("intensity", "neighbours"), [("zscore", 0), ("percentiles", 1)])
 def test_a_prediction_sees_what_training_saw(site, study, prepare, volume, intensity, neighbours):
     volume()
@@ -230,14 +151,6 @@ def test_a_prediction_sees_what_training_saw(site, study, prepare, volume, inten
     np.testing.assert_array_equal(found, prepare(settings).images)
 
 
-def test_a_picture_is_refused_where_the_study_has_neighbours(site, study, prepare):
-    settings, sentence = study(neighbours=1), "a.png must be a volume, whose slices have the neighbours of data.neigh"
-    with pytest.raises(DataError, match=f"^case 'a': {sentence}.* not a picture; give the volume"):
-        prepare(settings)
-    with pytest.raises(DataError, match=f"^{sentence}"):
-        prepare_image(build_source(site.folder / "a.png", settings.data), settings)
-
-
 @pytest.mark.parametrize("slices", [[0, 6], [9, 12]])
 def test_slices_beyond_the_volume_and_of_a_picture_are_refused(site, study, prepare, volume, slices):
     site.content["training"][0] |= {"slices": [0, 0], "case": "a"}
@@ -248,56 +161,10 @@ def test_slices_beyond_the_volume_and_of_a_picture_are_refused(site, study, prep
         prepare(study(intensity="raw"))
 
 
-@pytest.mark.parametrize(
-    ("mask", "sentence"),
-    [
-        (np.zeros((8, 9), np.uint8), r"have the size of its image, \(8, 8\), not \(8, 9\)"),
-        (np.full((8, 8), 2, np.uint8), "hold the label values .*, not 2"),
-    ],
-)
-def test_a_mask_of_another_size_or_with_other_values_names_the_case(site, study, prepare, mask, sentence):
-    site.mask("a-mask.png", mask)
-    with pytest.raises(DataError, match=f"case 'a': a-mask.png must {sentence}"):
-        prepare(study())
-
-
-def test_a_label_of_the_study_that_dataset_json_leaves_out_is_drawn_all_the_same_and_the_remedy_adds_it(
-    site, study, prepare
-):
-    labels = {1: "nucleus", 2: "gland"}
-    site.mask("a-mask.png", np.full((8, 8), 2, np.uint8))
-    said = r"must hold the label values 0 .background., 1 .nucleus., not 2; .* list every label .* in labels and, where"
-    with pytest.raises(DataError, match=said):
-        prepare(study(labels=labels))
-    site.content["labels"] = {"1": "nucleus", "2": "gland"}
-    prepare(study(labels=labels))
-
-
-@pytest.mark.parametrize("name", ["a.png", "a-mask.png"])
-def test_a_truncated_and_an_unreadable_file_name_the_case(site, study, prepare, deny, name):
-    path = site.folder / name
-    path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(DataError, match=f"case 'a': {name} must be a whole file"):
-        prepare(study())
-    deny(name)
-    with pytest.raises(DataError, match=f"case 'a': {name} must be readable; permission was denied"):
-        prepare(study())
-
-
 @pytest.mark.parametrize("options", [{"spatial_size": 8}, {"spatial_size": [9, 9], "mode": "cubist"}])
 def test_a_transform_that_fails_names_the_case(study, prepare, options):
     with pytest.raises(DataError, match=r"case 'a': an image of size \(8, 8\) must pass .* MONAI says"):
         prepare(study(transforms=[{"Resize": options}]))
-
-
-def test_an_intensity_that_does_not_fit_and_too_many_new_voxels_are_told_by_case(site, study, prepare, volume):
-    volume(np.diag([900, 900, 900, 1]))
-    with pytest.raises(DataError, match="case 'scan': .* and voxels of 900 x 900 x 900 mm must pass .* voxels, where"):
-        prepare(study(intensity="percentiles", volume_transforms=[{"Spacing": {"pixdim": [0.01, 0.01, 0.01]}}]))
-    fractions = nibabel.Nifti1Image(VOLUME.astype(np.float32) / 7, np.diag([900, 900, 900, 1]))
-    nibabel.save(fractions, site.folder / "v.nii.gz")
-    with pytest.raises(DataError, match="case 'scan': .*set data.intensity to percentiles"):
-        prepare(study(intensity="dtype"))
 
 
 def slices(count):
@@ -321,15 +188,6 @@ def test_each_slice_stands_between_its_neighbours_with_all_its_channels_and_the_
     assert stack_neighbours(slices(1), 1)[:, :, 0, 0].tolist() == [[0, 1, 0, 1, 0, 1]]
     images = slices(3)
     assert stack_neighbours(images, 0) is images
-
-
-def test_rows_and_columns_keep_their_places():
-    images = np.random.default_rng(0).random((5, 2, 3, 4), dtype=np.float32)
-    found = stack_neighbours(images, 2)
-    assert found.shape == (5, 10, 3, 4)
-    for offset in range(-2, 3):
-        place = 2 * (offset + 2)
-        np.testing.assert_array_equal(found[2, place : place + 2], images[2 + offset])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
 import io
-import itertools
 import re
 import sys
 
@@ -22,11 +21,6 @@ def test_without_a_terminal_there_is_a_line_at_the_start_and_the_end(capsys, has
     assert re.fullmatch(r"reading north: 3 cases\nreading north: done in \d+\.\d s\n", captured.err)
 
 
-def test_one_item_is_named_in_the_singular(capsys):
-    assert list(track_progress("a", 1, "pretraining", unit="epochs")) == ["a"]
-    assert capsys.readouterr().err.startswith("pretraining: 1 epoch\npretraining: done")
-
-
 @pytest.mark.parametrize("has_progress", [True, False])
 def test_a_terminal_shows_a_bar_unless_it_wants_none(monkeypatch, has_progress):
     terminal = Terminal()
@@ -36,11 +30,6 @@ def test_a_terminal_shows_a_bar_unless_it_wants_none(monkeypatch, has_progress):
     assert terminal.getvalue().startswith("reading north: 3 cases\nreading north: done") is not has_progress
 
 
-def test_an_error_while_reading_is_not_hidden():
-    with pytest.raises(ZeroDivisionError):
-        list(track_progress((1 / number for number in (1, 0)), 2, "reading north"))
-
-
 def test_quick_work_is_done_in_silence_and_slow_work_is_told_at_times(capsys, monkeypatch):
     # After 0, 4, 6, 9, 11, 19 and 21 seconds; lines come after 5, 10 and 20.
     seconds = iter([0, 0, 4, 6, 9, 11, 19, 21])
@@ -48,19 +37,3 @@ def test_quick_work_is_done_in_silence_and_slow_work_is_told_at_times(capsys, mo
     assert list(track_slow_progress("abcdefg", 7, "checking north", unit="masks")) == list("abcdefg")
     lines = [f"checking north: {number} of 7 masks\n" for number in (2, 4, 6)]
     assert capsys.readouterr() == ("", "".join(lines))
-
-
-def test_hours_of_reading_in_a_log_file_are_never_silent_for_half_a_minute(capsys, monkeypatch):
-    clock = iter(range(0, 10_000, 2))
-    now, printed = [0.0], []
-
-    def tick():
-        now[0] = next(clock)
-        return now[0]
-
-    monkeypatch.setattr(progress.time, "monotonic", tick)
-    for _ in track_progress(range(900), 900, "reading north"):
-        if capsys.readouterr().err:
-            printed.append(now[0])
-    assert len(printed) > 60
-    assert max(later - earlier for earlier, later in itertools.pairwise(printed)) <= 30

@@ -58,11 +58,15 @@ INDEXED = {"image": "all.npz", "label": 1}
         ("segmentation", {"image": ["T1.nii", "//"]}, "image of record 1 of test must be the path of a file, not"),
         ("segmentation", {"image": []}, r"must have a file for at least one contrast, not \[\]"),
         ("segmentation", {"image": [None, None]}, r"must have a file for at least one contrast, not \[None, None\]"),
-        ("segmentation", {"image": ["a", "a"]}, "must name each file once in its list of images, not 'a'"),
-        ("segmentation", {"image": ["a", "b.npz"]}, "must name no npz file of many images .*, not 'b.npz'"),
+        ("segmentation", {"image": ["a", "a"]}, "must name each file once in its list of images, .* not 'a'"),
+        ("segmentation", {"image": ["a", "b.npz"]}, "no npz file of many images, not 'b.npz'"),
         *(("segmentation", {"label": value}, "'images/a' must have the path of a label") for value in (1, "", ["m"])),
-        *(("segmentation", {"slices": [0, value]}, "must have 'slices' below 65536, not") for value in (65536, 10**30)),
-        ("segmentation", {"slices": [0, 5, 10**30]}, "record 1 of test must have 'slices' below 65536, not .*correct"),
+        *(("segmentation", {"slices": [0, value]}, "from 0 to 65535, .* not") for value in (65536, 10**30)),
+        (
+            "segmentation",
+            {"slices": [0, 5, 10**30]},
+            "record 1 of test must have 'slices' as .* from 0 to 65535",
+        ),
         *(("segmentation", {"slices": value}, r"'slices' as \[first, last\] from 0") for value in NO_SLICES),
         *(
             ("classification", {"label": value}, r"'images/a' must have a label among 0 \(normal")
@@ -100,14 +104,6 @@ def test_a_value_without_end_is_quoted_shortly(changes):
     assert len(str(error.value)) < 400
 
 
-def test_an_image_may_lie_in_a_file_for_each_contrast():
-    record = segmentation(image=["p1/T1.nii.gz", None, "p1/T2.nii.gz"])
-    assert record.images == ("p1/T1.nii.gz", None, "p1/T2.nii.gz")
-    assert record.files == ("p1/T1.nii.gz", "p1/T2.nii.gz")
-    assert (record.image, record.case) == ("p1/T1.nii.gz", "p1/T1")
-    assert segmentation(image=[None, "p1/T2.nii.gz"]).image == "p1/T2.nii.gz"
-
-
 def test_findings_are_one_number_for_their_set():
     findings = {0: "effusion", 1: "nodule", 2: "mass"}
     for numbers, wanted in (([], 0), ([2, 0], 5)):
@@ -141,12 +137,3 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path):
     for path in ("a.png", "all/a.png"):
         with pytest.raises(DataError, match="must name files inside the folder .*, a link that leads out of it"):
             locate(tmp_path / "site", path, "x")
-
-
-def test_a_link_within_the_folder_is_followed_and_one_to_itself_refused(tmp_path):
-    (tmp_path / "a.png").write_bytes(b"x")
-    (tmp_path / "b.png").symlink_to("a.png")
-    assert locate(tmp_path, "b.png", "x") == (tmp_path / "a.png").resolve()
-    (tmp_path / "c.png").symlink_to("c.png")
-    with pytest.raises(DataError, match="case 'x': c.png must be"):
-        locate(tmp_path, "c.png", "x")

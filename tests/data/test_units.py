@@ -3,7 +3,6 @@ import pytest
 
 from silofl.data.parts import Examples
 from silofl.data.units import Units, count_units, find_units
-from silofl.training.metrics import average_by_unit
 
 
 def part(cases, patients):
@@ -67,21 +66,3 @@ def test_of_known_patients_beside_unknown_ones_each_counts_once():
 )
 def test_records_of_which_nothing_is_checked_are_counted_by_the_same_rule(records, count):
     assert count_units(records) == count
-
-
-def test_a_part_without_cases_has_no_unit():
-    units = find_units(part("", ""))
-    assert (count(units), len(average_by_unit({}, units.unit_of))) == ((0, "case", False), 0)
-
-
-def test_a_unit_counts_as_the_mean_of_its_cases_that_count():
-    unit_of = {"a": "p", "b": "q", "c": "p", "d": "r", "e": "r"}
-    values = {"e": None, "c": 0.5, "b": 0.25, "a": 1.0}
-    # p: (1 + 0.5) / 2; q: 0.25; r: d is missing and e None
-    np.testing.assert_array_equal(average_by_unit(values, unit_of), [0.75, 0.25, np.nan])
-
-
-def test_values_of_several_models_are_averaged_by_unit_at_once():
-    values = {"a": np.array([[0.2], [0.4]]), "b": np.array([[0.6], [0.8]]), "c": np.array([[1.0], [0.0]])}
-    found = average_by_unit(values, {"a": "ann", "b": "ann", "c": "bob", "d": "eva"})
-    np.testing.assert_allclose(found, [[[0.4, 1.0, np.nan]], [[0.6, 0.0, np.nan]]])

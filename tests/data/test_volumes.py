@@ -3,12 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.data.batches import evaluation_batches, num_batches, training_batches
+from silofl.data.batches import num_batches, training_batches
 from silofl.data.parts import Examples, take_central_slices
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import PatchSampler, Volumes, central_slices, pad_to_size
 from silofl.study.data_settings import PatchSettings
-from silofl_desk.studies.joined_examples import join_examples
 
 SIZES = ((8, 6, 5), (4, 9, 3), (10, 10, 10))
 
@@ -36,21 +35,6 @@ def test_a_flat_array_is_cut_without_a_copy():
     assert [array.shape for array in found] == [(2, 3), (4, 1)]
     assert all(np.shares_memory(array, flat) for array in found)
     assert found[1].ravel().tolist() == [6, 7, 8, 9]
-
-
-@pytest.mark.parametrize("shapes", [[(2, 3)], [(2, 3), (5, 1)]])
-def test_shapes_that_do_not_fill_the_array_are_refused(shapes):
-    with pytest.raises(ValueError, match="the shapes differ from the array"):
-        Volumes.of(np.zeros(10), shapes)
-
-
-def test_rows_are_chosen_as_of_an_array():
-    found = volumes()
-    assert found[2].shape == (2, 10, 10, 10)
-    assert [array.shape for array in found[[1, 0]]] == [(2, 4, 9, 3), (2, 8, 6, 5)]
-    assert len(found[1:]) == 2
-    assert np.asarray(found[[1]]).shape == (1, 2, 4, 9, 3)
-    assert found.ndim == 5 and Volumes(()).ndim == 4
 
 
 def test_a_smaller_array_gets_zeros_on_both_sides():
@@ -97,12 +81,6 @@ def test_an_epoch_has_its_patches_of_every_volume():
     assert np.bincount(numbers.astype(int)).tolist() == [4, 4, 4]
 
 
-def test_the_same_seed_gives_the_same_patches_and_another_seed_others():
-    one, same, other = (next(training_batches(part_of(), 9, None, seed, "cpu"))[0] for seed in (7, 7, 8))
-    assert (one == same).all()
-    assert (one != other).any()
-
-
 @pytest.mark.parametrize(("share", "wanted"), [(1.0, 1.0), (0.0, 0.0)])
 def test_a_patch_lies_around_a_label_as_often_as_the_study_says(share, wanted):
     target = np.zeros((20, 20, 20), np.uint8)
@@ -119,17 +97,3 @@ def test_patches_do_not_lie_around_what_nobody_annotated():
     sampler = PatchSampler(PatchSettings(size=(3, 3, 3), foreground=1.0), 0)
     found = [sampler.draw(np.zeros((1, 20, 20, 20), np.float32), target)[1] for _ in range(5)]
     assert all(patch[1, 1, 1] == 1 for patch in found)
-
-
-def test_a_network_sees_patches_and_is_evaluated_on_whole_volumes_one_at_a_time():
-    assert part_of().image_shape == (2, 4, 4, 4)
-    shapes = [tuple(inputs.shape) for inputs, _ in evaluation_batches(part_of(), 8, "cpu")]
-    assert shapes == [(1, 2, *size) for size in SIZES]
-
-
-def test_volumes_of_several_sites_are_joined():
-    found = join_examples({"a": part_of(), "b": part_of(SIZES[:1])})
-    assert found.cases == ("a/case0", "a/case1", "a/case2", "b/case0")
-    assert len(found.images) == len(found.targets) == 4
-    assert found.patches.size == (4, 4, 4)
-    assert [image.shape[1:] for image in found.select_rows([3, 1]).images] == [SIZES[0], SIZES[1]]

@@ -45,7 +45,7 @@ def test_a_folder_of_dicom_exams_leads_to_a_report(silofl, walk, tmp_path):
     assert code == 0 and "Abdomen portal" in listed
     pattern = ["--image-pattern", "CT/*portal*", "--mask-pattern", "{case}/mask.nii.gz", "--labels", "organ"]
     printed, results = walk("dicom", source, "fedavg_phantoms", *pattern, more=SMALL)
-    assert "left over of 24 series: 6 localizers, 6 of SR without an image, 6 that no pattern names" in printed
+    assert "series that no pattern names are left out: CT/Bone (6)" in printed
     # 6 patients: round(6 * 0.2) = 1 for the test
     assert (results["status"], count_cases(results)) == ("COMPLETE", dict.fromkeys(SITES, 1))
 

@@ -55,12 +55,6 @@ def test_a_warning_of_a_strict_check_ends_with_1_though_the_site_may_join(checke
     assert code == 1 and json.loads(out)["may_join"]
 
 
-def test_a_clean_dataset_json_is_written_before_the_checks(checked, tmp_path):
-    code, out = checked("--write-clean", str(clean := tmp_path / "clean.json"), "--skip", NETWORK)
-    assert code == 0 and "without the cases that cannot be read: none" in " ".join(out.split())
-    assert len(json.loads(clean.read_text())["training"]) > 0
-
-
 def test_checks_that_do_not_exist_are_refused_and_leaving_out_all_is_no_check(refused, kit, study_file, candidate):
     error = refused("site", "check", "--kit", kit, "--study", study_file(), "--strict", "certifcate")
     assert "--strict must be among" in error and "(did you mean 'certificate'?)" in error

@@ -106,16 +106,6 @@ def test_images_without_a_mask_and_of_other_kinds_are_counted_and_left_out(tree,
     assert note.startswith("north: images that fit no pattern or have no mask are left out: 11, as sub-00/ses-1/")
 
 
-def test_runs_are_cases_with_the_masks_of_their_name(tree, run):
-    for number in (1, 2):
-        name = f"sub-00/ses-1/anat/sub-00_ses-1_run-{number}"
-        save(np.ones((6, 6, 3), np.uint8), tree / f"{name}_T1w.nii.gz")
-        save(np.ones((6, 6, 3), np.uint8), tree / "derivatives" / "labels" / f"{name}_dseg.nii.gz")
-    content, _ = run(**KINDS)
-    assert len(records_of(content)) == 12
-    assert records_of(content)["sub-00_ses-1_run-2"]["image"].endswith("sub-00_ses-1_run-2_T1w.nii.gz")
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -171,14 +161,6 @@ def test_regions_become_labels_and_their_unions(nnunet, run):
     assert content["regions"] == {"whole": [1, 2, 3], "core": [2, 3], "enhancing": [3]}
 
 
-def test_pictures_in_colours_are_one_image_without_contrasts(run, tmp_path):
-    colours = SECOND | {"channel_names": {"0": "R", "1": "G", "2": "B"}, "file_ending": ".png"}
-    write_set(tmp_path / "source" / "north", colours, size=(8, 8, 3), channels=1)
-    content, _ = run(**NNUNET)
-    assert "channel_names" not in content
-    assert records_of(content)[CASES[0]]["image"] == f"images/{CASES[0]}_0000.png"
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -193,18 +175,4 @@ def test_pictures_in_colours_are_one_image_without_contrasts(run, tmp_path):
 def test_a_description_that_nnunet_does_not_write_is_refused(nnunet, run, changes):
     describe(nnunet, SECOND | changes)
     with pytest.raises(DataError, match="dataset.json of site 'north' is not as nnU-Net writes it .*. Correct its"):
-        run(**NNUNET)
-
-
-def test_a_mask_that_is_missing_or_holds_another_number_and_labels_that_are_given_are_refused(nnunet, run):
-    with pytest.raises(ConfigError, match="--layout nnunet takes labels and files from dataset.json. Leave --labels"):
-        run(**NNUNET, labels=("outer", "inner"))
-    mask = nnunet / "labelsTr" / "prostate_02.nii.gz"
-    save(np.full((8, 8, 3), 3, np.int16), mask)
-    with pytest.raises(
-        DataError, match="prostate_02.nii.gz must hold the label values .*, not 3; correct the mask, or"
-    ):
-        run(**NNUNET)
-    mask.unlink()
-    with pytest.raises(DataError, match="site 'north' must have masks for prostate_02"):
         run(**NNUNET)

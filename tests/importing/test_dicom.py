@@ -3,7 +3,6 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import pydicom
 import pytest
 from pydicom.uid import generate_uid
 
@@ -11,7 +10,7 @@ from silofl.base.errors import ConfigError, DataError
 from silofl.reading.images import read_image
 from silofl_hospital.importing.dicom import find_exams
 from silofl_hospital.importing.importers import ImportOptions, import_layout
-from tests.conftest import group, records_of
+from tests.conftest import records_of
 
 from .exams import write_exam, write_report, write_segmentation, write_series
 
@@ -54,15 +53,10 @@ def test_a_pattern_takes_its_series_of_each_exam_and_the_patient_is_the_patient_
     np.testing.assert_array_equal(mask > 0, image.array > 140)
 
 
-def test_what_is_left_over_is_counted_by_kind(run, source):
-    (source / "north" / "notes.txt").write_text("x")
+def test_what_is_left_over_is_counted(run, source):
     (source / "north" / "DICOMDIR").write_bytes(bytes(128) + b"DICM")
     summary, _ = run()
-    (note,) = [note for note in summary.notes if note.startswith("north: left over")]
-    assert note == (
-        "north: left over of 16 series: 4 localizers, 4 of SR without an image, 4 that no pattern names, CT/Bone (4); "
-        "and 2 other files"
-    )
+    assert "north: series that no pattern names are left out: CT/Bone (4)" in summary.notes
 
 
 @pytest.mark.parametrize(
@@ -85,7 +79,7 @@ def test_an_exam_without_a_mask_is_counted_and_left_out(run, source):
     # Without a modality the description alone counts.
     summary, content = run("*PORTAL*")
     assert sorted(records_of(content)) == ["exam0", "exam1", "exam2"]
-    assert any("1 without a mask" in note for note in summary.notes if note.startswith("north: left over"))
+    assert "north: 1 of 4 exams have no mask, and are left out" in summary.notes
 
 
 def test_contrasts_are_the_series_of_one_exam(run):
@@ -106,9 +100,7 @@ def test_a_segmentation_goes_to_the_series_that_it_names(tmp_path):
     assert list(found.images) == ["a-1"]
     assert found.masks["a-1"].resolve() == folder / "b" / "SEG" and found.masks["a-1"].suffix == ".dcm"
     assert len([*found.images["a-1"][0].iterdir()]) == 3
-    assert notes == (
-        "north: left over of 4 series: 1 without a mask, 1 segmentation of a series that is not there or not taken",
-    )
+    assert notes == ("north: 1 of 2 exams have no mask, and are left out",)
 
 
 @pytest.mark.parametrize("names", [("first reader", "second reader"), ("", "")])
@@ -129,126 +121,15 @@ def test_two_segmentations_of_one_series_are_refused_until_a_pattern_names_one_o
     assert find_exams(folder, chosen)[0].masks["a"].resolve().name == "SEG1"
 
 
-def test_a_copy_of_a_file_is_no_slice(run, source, tmp_path):
-    (source / "north" / "exam2" / "copy").write_bytes((source / "north" / "exam2" / "IM02001").read_bytes())
-    summary, _ = run()
-    assert read_image(tmp_path / "target" / "north" / "images" / "exam2").spatial_shape == (16, 12, 4)
-    assert any(note.endswith("and 1 copy") for note in summary.notes)
-
-
-def test_a_file_whose_header_is_cut_stays_with_its_exam_which_then_cannot_be_read(run, source, tmp_path):
-    last = source / "north" / "exam2" / "IM02003"
-    last.write_bytes(last.read_bytes()[:300])
-    summary, _ = run()
-    assert "north: no series can be read that has a damaged file in its folder: 1 files" in summary.notes
-    with pytest.raises(DataError, match="must hold whole DICOM files"):
-        read_image(tmp_path / "target" / "north" / "images" / "exam2")
-
-
-def test_without_a_target_the_series_are_listed_with_patients_hashed(silofl, source):
+def test_without_a_target_the_series_are_listed_and_no_patient_is_named(silofl, source):
     write_report(source / "north" / "exam0", "secret-name", generate_uid())
     write_exam(source / "north" / "exam4", "north-3", 4)
     code, out, error = silofl("import", "dicom", source)
     assert (code, error) == (0, "")
     rows = [re.split(" {2,}", line) for line in out.splitlines()]
-    # 5 exams of 4 patients; one patient has one hash in all rows.
-    portal, bone = ([row for row in rows if row[:3] == ["north", "CT", name]] for name in ("Abdomen portal", "Bone"))
-    assert portal[0][3:5] == ["16 x 12 x 4", "5"]
-    assert re.fullmatch("4: ([0-9a-f]{6} ){3}and 1 more", portal[0][5]) and bone[0][5] == portal[0][5]
+    # 5 exams of 4 patients
+    assert ["north", "CT", "Abdomen portal", "16 x 12 x 4", "5", "4"] in rows
     assert "north-" not in out and "secret" not in out
-
-
-def edit_all(folder, edit=lambda data: None, **elements):
-    for path in sorted(folder.iterdir()):
-        data = pydicom.dcmread(path)
-        data.update(elements)
-        edit(data)
-        data.save_as(path)
-
-
-def tile(*creators):
-    """Return what adds a maker's count of slices, in the block behind those of other creators."""
-
-    def edit(data):
-        for creator in (*creators, "Image Private Header"):
-            block = data.private_block(0x0065, creator, create=True)
-        block.add_new(0x50, "DS", "20")
-
-    return edit
-
-
-def save_frames(folder, *places, **elements):
-    """Write a file of three frames with a group each: its place, None where it has none."""
-    write_series(folder, np.zeros((12, 16, 1), np.int16), "p0", folder.name, generate_uid(), "MR")
-    shared = group("PixelMeasuresSequence", PixelSpacing=[0.5, 0.75], **elements)
-    frames = [group("FrameContentSequence", FrameAcquisitionNumber=number) for number in range(3)]
-    for frame, place in zip(frames, places, strict=False):
-        frame.update(group("PlanePositionSequence", ImagePositionPatient=[0, 0, place]))
-    pixels = {"NumberOfFrames": 3, "PixelData": bytes(12 * 16 * 2 * 3), "ImagePositionPatient": None}
-    groups = {"SharedFunctionalGroupsSequence": [shared], "PerFrameFunctionalGroupsSequence": frames}
-    edit_all(folder, **pixels, **groups)
-
-
-def list_refused(silofl, source):
-    """Return what the list says of each series by its description."""
-    code, out, error = silofl("import", "dicom", source)
-    assert (code, error) == (0, "")
-    rows = [re.split(" {2,}", line) for line in out.splitlines() if line.startswith("north")]
-    return {row[2]: "".join(row[6:]) for row in rows}
-
-
-def test_series_that_the_reader_refuses_are_listed_with_why(silofl, tmp_path):
-    site, study, volume = tmp_path / "source" / "north", generate_uid(), np.zeros((12, 16, 3), np.int16)
-    for number, name in enumerate(("film", "named", "pictures", "slices", "tiles", "behind"), start=1):
-        write_series(site / name, volume[..., : 1 if name == "film" else 3], "p0", name, study, "MR", number=number)
-    edit_all(site / "named", ImageType=["ORIGINAL", "PRIMARY", "M", "VFRAME"])
-    edit_all(site / "pictures", ImagePositionPatient=None)
-    edit_all(site / "film", NumberOfFrames=3, PixelData=bytes(12 * 16 * 2 * 3), ImagePositionPatient=None)
-    edit_all(site / "tiles", tile())
-    edit_all(site / "behind", tile("Another maker"))
-    refused = list_refused(silofl, tmp_path / "source")
-    side_by_side = "must hold a slice, not many slices side by side in one picture "
-    assert refused["slices"] == ""
-    assert refused["named"].startswith(f"{side_by_side}(ImageType VFRAME of United Imaging); convert its series")
-    assert refused["tiles"].startswith(f"{side_by_side}(mosaic of United Imaging); convert its series")
-    assert refused["behind"] == refused["tiles"]
-    assert "not 3 pictures without a place; name each file" in refused["pictures"]
-    assert "not 3 pictures without a place, as of a film; save each frame" in refused["film"]
-    # As the reader says later.
-    for name in refused.keys() - {"slices"}:
-        with pytest.raises(DataError, match=re.escape(refused[name].partition(" (")[0])):
-            read_image(site / name)
-
-
-def test_frames_are_listed_as_their_reader_judges_them(silofl, tmp_path):
-    site = tmp_path / "source" / "north"
-    save_frames(site / "nowhere")
-    save_frames(site / "apart", SpacingBetweenSlices=2)
-    save_frames(site / "placed", 4, 0, 2)
-    save_frames(site / "partly", 0, 2)
-    save_frames(site / "twice", 0, 2, 2)
-    save_frames(site / "uneven", 0, 2, 9)
-    for part in ("one", "two"):
-        save_frames(site / "several" / part, 0, 2, 4)
-    edit_all(site / "several" / "one", SeriesInstanceUID="1.2.3")
-    edit_all(site / "several" / "two", SeriesInstanceUID="1.2.3")
-    for part in ("one", "two"):
-        (site / "several" / part / "IM01000").rename(site / "several" / f"{part}.dcm")
-        (site / "several" / part).rmdir()
-    edit_all(site / "several", SeriesDescription="several")
-    refused = list_refused(silofl, tmp_path / "source")
-    assert refused["apart"] == refused["placed"] == ""
-    assert "not 3 pictures without a place, as of a film" in refused["nowhere"]
-    assert "must have the place of every slice (ImagePositionPatient)" in refused["partly"]
-    assert "must hold one image at each place, not two" in refused["twice"]
-    assert "must have slices at even distances on one line" in refused["uneven"]
-    assert "must hold one file with many frames, or a file for each slice, not 2 files" in refused["several"]
-    for name, said in refused.items():
-        if said:
-            with pytest.raises(DataError, match=re.escape(said)):
-                read_image(site / name)
-        else:
-            assert read_image(site / name).spatial_shape == (12, 16, 3)
 
 
 def test_a_layout_that_lists_nothing_needs_a_target(refused, source):

@@ -1,11 +1,8 @@
-import shutil
-
 import numpy as np
 import pytest
-from PIL import ExifTags, Image
+from PIL import Image
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.data.manifest import read_manifest
 from silofl_hospital.importing import cases, importers
 from silofl_hospital.importing.importers import LAYOUTS, ImportOptions, import_layout
 
@@ -43,14 +40,6 @@ def test_an_import_says_what_it_wrote_and_writes_the_same_files_by_the_same_seed
 # --- targets
 
 
-def test_an_empty_target_is_used_and_an_imported_site_may_be_moved(source, tmp_path, study):
-    (tmp_path / "target").mkdir()
-    import_layout("folders", source, tmp_path / "target", ImportOptions(labels=("nucleus",)))
-    shutil.move(tmp_path / "target" / "north", tmp_path / "moved")
-    assert len(read_manifest(tmp_path / "moved", study()).training) == 4
-    assert str(tmp_path) not in (tmp_path / "moved" / "dataset.json").read_text()
-
-
 FREE = "an empty folder or none, not"
 
 
@@ -83,26 +72,6 @@ def test_all_masks_that_do_not_lie_on_their_images_are_told_before_any_image_is_
     ):
         assert sentence in told
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
-
-
-def test_more_wrong_masks_are_told_than_faults_elsewhere(source, tmp_path):
-    for number in range(6, 36):
-        Image.fromarray(np.zeros((8, 8), np.uint8)).save(source / "north" / "images" / f"{number}.png")
-        Image.fromarray(np.zeros((4, 4), np.uint8)).save(source / "north" / "masks" / f"{number}.png")
-    (source / "north" / "patients.csv").unlink()
-    with pytest.raises(DataError, match=r"^30 faults: .*masks/35\.png") as error:
-        import_layout("folders", source, tmp_path / "target")
-    assert str(error.value).count("must have the size of its image") == 30
-
-
-def test_images_that_a_camera_turned_are_counted_where_their_masks_are_not(source, tmp_path):
-    tags = Image.Exif()
-    tags[ExifTags.Base.Orientation] = 6
-    for number in (0, 4):
-        path = source / "north" / "images" / f"{number}.png"
-        Image.open(path).save(path, exif=tags)
-    (note,) = import_layout("folders", source, tmp_path / "target").notes
-    assert note.startswith("north: masks must lie on their images as these are shown; 2 of 6 images are turned by")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), DataError("broken"), OSError(28, "No space left on device")])

@@ -11,18 +11,12 @@ from silofl_hospital.importing.options import ImportOptions
         ("table", {"label_values": (1, 4), "labels": ("a", "b")}, "values in labels"),
         ("table", {"image_pattern": "{case}.png"}, "image-pattern"),
         ("table", {"mask_pattern": "{case}.png"}, "mask-pattern"),
-        ("table", {"resample_masks": True}, "resample-masks"),
         ("dicom", {"arrangement": "bids"}, "layout"),
     ],
 )
 def test_an_option_that_the_layout_does_not_use_is_refused(layout, given, name):
     with pytest.raises(ConfigError, match=f"{name} must not be given with layout '{layout}', which does not use it"):
         LAYOUTS[layout].check(layout, ImportOptions(**given))
-
-
-@pytest.mark.parametrize("layout", ["folders", "dicom"])
-def test_layouts_of_own_masks_take_the_resampling_that_their_messages_offer(layout):
-    LAYOUTS[layout].check(layout, ImportOptions(resample_masks=True))
 
 
 @pytest.mark.parametrize(

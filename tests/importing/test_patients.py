@@ -1,6 +1,3 @@
-import shutil
-from dataclasses import replace
-
 import numpy as np
 import pydicom
 import pytest
@@ -9,8 +6,7 @@ from silofl.base.errors import DataError
 from silofl_hospital.importing.cases import SiteCases, plan_cases
 from silofl_hospital.importing.masks import Values
 from silofl_hospital.importing.options import ImportOptions
-from silofl_hospital.importing.patients import assign_sites, read_patients, warn_unknown_patients
-from silofl_hospital.importing.site_files import UNKNOWN, SitePlan
+from silofl_hospital.importing.patients import assign_sites, read_patients
 
 
 @pytest.fixture
@@ -42,13 +38,6 @@ def test_a_row_names_a_case_or_one_of_its_images(patients, rows):
     assert patients("file,patient", *rows, "a,P1^")["a"] == "P1^"
 
 
-@pytest.mark.parametrize("header", ['"patient","age","file"', " patient ; age ; file ", "patient\tage\tfile"])
-def test_columns_are_found_by_their_names(patients, header):
-    separator = next(sign for sign in "\t;," if sign in header)
-    rows = [separator.join([patient, "60", case]) for patient, case in zip("xyz", "abc", strict=True)]
-    assert patients(header, *rows) == {"a": "x", "b": "y", "c": "z"}
-
-
 @pytest.mark.parametrize("word", ["nan", "NaN", "NA", "n/a", "#N/A", "None", "NULL", "-", " "])
 def test_a_word_for_nothing_names_no_patient(patients, word):
     with pytest.raises(DataError, match="must name the patient of b; .* .a word as nan or NA names nobody"):
@@ -61,8 +50,6 @@ def test_a_word_for_nothing_names_no_patient(patients, word):
     [
         ["File,Patient", "a,x", "b,y", "c,z"],
         ["FILE;PATIENT", "a;x", "b;y", "c;z"],
-        ["sep=;", "file;patient", "a;x", "b;y", "c;z"],
-        ['"sep=|"', "file|patient", "a|x", "b|y", "c|z"],
         ["\ufefffile,patient", "a,x", "b,y", "c,z"],
         [",file,patient,", "0,a,x,", "1,b,y,", "2,c,z,"],
     ],
@@ -111,10 +98,6 @@ def test_a_patient_in_several_spellings_is_in_one_part_and_said(series, named):
     assert any("the patients are those of the DICOM headers" in note for note in plan.notes)
 
 
-def test_one_patient_in_two_spellings_for_all_is_an_archives(series):
-    assert read_patients(series("MRN1", "mrn1^")) == {"c0": None, "c1": None}
-
-
 def test_a_patient_at_two_sites_is_one_in_any_spelling():
     with pytest.raises(DataError, match="patient 'mrn1' must be at one site, not at 'north' and 'south'; move it"):
         assign_sites([("MRN1^", "north"), ("p2", "south"), ("mrn1", "south")], "move it")
@@ -134,14 +117,6 @@ def test_a_row_names_an_image_in_the_folder_of_the_images_or_of_the_site(tmp_pat
     rows = [f"{form.format(case)},p{case}" for case in "ab"]
     (tmp_path / "patients.csv").write_text("\n".join(["file,patient", *rows]))
     assert read_patients(SiteCases("north", tmp_path, images, {}, images_in=images_in)) == {"a": "pa", "b": "pb"}
-
-
-def test_a_row_that_names_a_mask_names_no_image(tmp_path):
-    images = {case: (tmp_path / "images" / f"{case}.png",) for case in "ab"}
-    (tmp_path / "patients.csv").write_text("file,patient\nmasks/a.png,p1\nmasks/b.png,p2")
-    hint = "add rows whose file is the case, as a, or its image, as images/a.png"
-    with pytest.raises(DataError, match=f"must name the patient of a, b; {hint}"):
-        read_patients(SiteCases("north", tmp_path, images, {}, images_in="images"))
 
 
 @pytest.fixture
@@ -180,21 +155,3 @@ def test_what_follows_from_patients_by_headers_is_said(series, tmp_path):
         return plan_cases(found, read_patients(found), values, options).notes
 
     assert notes_of(series("p0", "p1")) == ("north: the patients are those of the DICOM headers (PatientID)",)
-    shutil.rmtree(tmp_path / "c0"), shutil.rmtree(tmp_path / "c1")
-    found = series("p0", "p0")
-    assert notes_of(found)[1].startswith("north: one PatientID stands in all DICOM headers that have one, as archives")
-    (tmp_path / "patients.csv").write_text("file,patient\nc0,a\nc1,b")
-    (note,) = notes_of(found)
-    assert note.startswith("north: 1 of 1 PatientIDs in DICOM headers stand for several patients; see that these are")
-
-
-def test_what_follows_from_unknown_patients_is_said_in_the_place_of_the_quiet_sentence():
-    record = {"image": "images/a.png"}
-    records = {"training": [record, record], "validation": [], "test": [record]}
-    known = SitePlan("segmentation", {1: "x"}, records, {}, notes=("another",))
-    unknown = replace(known, split_unit="unknown", notes=(UNKNOWN, "another"))
-    plans = warn_unknown_patients({"north": known, "south": unknown, "west": unknown})
-    assert plans["north"] == known
-    loud, other = plans["south"].notes
-    assert loud.startswith("PATIENTS UNKNOWN: no patients.csv says whose the 6 images are (south 3, west 3)")
-    assert other == "another" and plans["west"].notes[0] == loud

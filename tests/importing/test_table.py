@@ -10,8 +10,6 @@ from silofl.base.errors import ConfigError, DataError
 from silofl_hospital.importing.importers import ImportOptions, import_layout
 from tests.conftest import records_of
 
-from .exams import write_exam
-
 
 def write_site(folder, rows, header="file,label,patient"):
     rng = np.random.default_rng(0)
@@ -58,12 +56,6 @@ def test_a_table_becomes_a_classification_whose_classes_are_those_of_all_sites(r
     assert summary.patients == {"north": 5, "south": 5}
 
 
-def test_labels_give_the_order_of_the_classes_and_leave_out_none(run):
-    with pytest.raises(ConfigError, match="labels must name all classes of the tables, not leave out sick"):
-        run(labels=("healthy", "ill"))
-    assert run(labels=("sick", "healthy"))[1]["labels"] == {"0": "sick", "1": "healthy"}
-
-
 def test_one_table_may_name_the_sites(run, source):
     rows = [f"{site}/{row}-{site},{site}" for site in ("north", "south") for row in ROWS]
     (source / "all.csv").write_text("\n".join(["file,label,patient,site", *rows]))
@@ -90,14 +82,6 @@ def test_a_column_of_parts_gives_the_split(run, source):
     assert cases == {"training": ["p0", "p0", "p3", "p3"], "validation": ["p1", "p1", "p4", "p4"], "test": ["p2", "p2"]}
 
 
-def test_a_given_test_stays_and_validation_comes_out_of_the_training_where_no_row_says_so(run, source):
-    write_sites(source, [f"{row},{('test', 'train')[n > 1]}" for n, row in enumerate(ROWS)], "file,label,patient,part")
-    summary, content, _ = run()
-    assert [record["patient"] for record in content["test"]] == ["p0", "p0"]
-    # 4 patients with two images each: round(4 * 0.2) = 1 for the validation
-    assert summary.examples["north"] == {"training": 6, "validation": 2, "test": 2}
-
-
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
@@ -111,31 +95,6 @@ def test_a_given_split_that_is_none_is_refused(run, source, parts, sentence):
     write_sites(source, [f"{row},{part}" for row, part in zip(ROWS, parts, strict=True)], "file,label,patient,part")
     with pytest.raises(DataError, match=re.escape(sentence)):
         run()
-
-
-def test_a_folder_without_tables_is_told_what_a_table_holds(source):
-    (source / "north" / "labels.csv").unlink()
-    with pytest.raises(DataError, match="site 'north' must have labels.csv; it is not there"):
-        import_layout("table", source, source.with_name("out"))
-    (source / "south" / "labels.csv").unlink()
-    with pytest.raises(DataError, match=r"labels\.csv .columns file, label and patient."):
-        import_layout("table", source, source.with_name("out"))
-
-
-def test_patients_of_dicom_series_are_those_of_their_headers(run, source, tmp_path):
-    shutil.rmtree(source / "north")
-    for number in range(4):
-        folder = tmp_path / "raw" / str(number)
-        write_exam(folder, f"id{number}", number)
-        series = source / "north" / f"exam{number}"
-        series.mkdir(parents=True)
-        for path in folder.glob("IM02*"):
-            shutil.copy(path, series / f"{path.name}.dcm")
-    rows = [f"exam{number},{('healthy', 'sick')[number % 2]}" for number in range(4)]
-    (source / "north" / "labels.csv").write_text("\n".join(["file,label", *rows]))
-    summary, _, records = run()
-    assert {case: record["patient"] for case, record in records.items()} == {f"exam{n}": f"id{n}" for n in range(4)}
-    assert "north: the patients are those of the DICOM headers (PatientID)" in summary.notes
 
 
 @pytest.mark.parametrize("values", [["3.5", "4.25", "7"], [str(n) for n in range(21)]])
@@ -157,7 +116,7 @@ def test_numbers_of_few_kinds_are_classes_in_their_order(run, source):
         ("../x.png,sick,p9", "must name files by their path within its folder, not '../x.png'"),
         ("scans/1.png,sick,p0", "must have one row a file, not several of scans/1.png"),
         ("scans/1.tga,,p9", "labels.csv of site 'north': scans/1.tga must end in one of .png"),
-        ("scans/new.png,,p9", "must name the class of scans/new.png, not nothing"),
+        ("scans/new.png,,p9", "must name the class of scans/new.png, not ''"),
         ("scans/new.png,sick,", "must name the patient of scans/new.png, as of the others"),
         ("scans/new.png,Sick,p9", "label must write a class in one way, not as Sick and sick"),
     ],
@@ -168,13 +127,6 @@ def test_a_row_that_fits_nothing_is_refused(run, source, row, sentence):
     with (source / "north" / "labels.csv").open("a") as table:
         table.write(f"\n{row}")
     with pytest.raises(DataError, match=sentence):
-        run()
-
-
-@pytest.mark.parametrize("rows", [["a.png,healthy,p0", "b.png,healthy,p1"], ["a.png,Nodule|Nodule,p0", "b.png,,p1"]])
-def test_a_single_class_and_a_single_finding_are_refused(run, source, rows):
-    write_sites(source, rows)
-    with pytest.raises(DataError, match="label must name at least 2 classes, not 1"):
         run()
 
 
@@ -208,26 +160,12 @@ def test_a_column_of_0_and_1_for_each_finding_is_a_multilabel_task(run, source, 
     assert records["3.png"]["patient"] == "p3"
 
 
-@pytest.mark.parametrize(("column", "labels"), [("No Finding", None), ("age", ("effusion",))])
-def test_another_column_than_those_of_findings_is_none(run, source, column, labels):
-    write_findings(source, header=f"file,effusion,{column},patient")
-    _, content, records = run(labels=labels)
-    assert content["labels"] == {"0": "effusion"} and records["3.png"]["label"] == [0]
-
-
 @pytest.mark.parametrize("value", ["-1", "", "yes", "nan"])
 def test_a_finding_that_is_neither_there_nor_not_is_refused(run, source, value):
     write_findings(source, ("0", value), sites=("south",))
     write_findings(source, sites=("north",))
     sentence = f"labels.csv of site 'south' must hold 0 or 1 in the column .* of findings, not '{value}'; decide it"
     with pytest.raises(DataError, match=sentence):
-        run()
-
-
-def test_sites_with_other_columns_of_findings_are_refused(run, source):
-    write_findings(source)
-    write_findings(source, sites=("south",), header="file,effusion,nodule,patient")
-    with pytest.raises(DataError, match="labels.csv of site 'south' must have the column 'old device'"):
         run()
 
 
@@ -253,55 +191,13 @@ def test_a_table_of_all_sites_with_a_patient_or_a_file_at_two_is_refused(run, so
         run(place=write_table(source, **changes))
 
 
-def test_a_table_of_all_sites_with_a_patient_of_dicom_headers_at_two_is_refused(run, source):
-    rows = []
-    for n in range(6):
-        write_exam(source / f"e{n}", f"P{n % 3}", n)
-        rows.append(f"e{n},{('healthy', 'sick')[n % 2]},{('north', 'south')[n // 4]}")
-    (source / "labels.csv").write_text("\n".join(["file,label,site", *rows]))
-    with pytest.raises(DataError, match="patient 'P[0-2]' must be at one site, not at 'north' and 'south'"):
-        run(place=source / "labels.csv")
-
-
-@pytest.mark.parametrize("word", ["nan", "NA", "N/A", "None", "none", "null", "NaN", "#N/A", "<NA>"])
+@pytest.mark.parametrize("word", ["nan", "None", "#N/A"])
 def test_a_word_for_nothing_is_no_class_unless_the_labels_name_it(run, source, word):
     write_sites(source, [*ROWS, f"scans/x.png,{word},p9", "scans/y.png,,p9"])
-    with pytest.raises(
-        DataError, match="of site 'north' must name the class of scans/x.png, not nothing, as .*"
-    ) as caught:
+    with pytest.raises(DataError, match=f"must name the class of scans/x.png, not '{word}'; .* of scans/y.png, not ''"):
         run()
-    said = str(caught.value)
-    assert f"as '{word}'; fill the column label, remove the row, or, where a label is called so, name all with" in said
-    assert "class of scans/y.png, not nothing; fill the column label, remove the row" in said
     write_sites(source, [*ROWS, f"scans/x.png,{word},p9"])
     assert run(labels=("healthy", "sick", word))[2]["scans/x.png"]["label"] == 2
-
-
-@pytest.mark.parametrize("word", ["nan", "mass|nan", "N/A"])
-def test_an_exam_that_nobody_has_read_is_not_without_findings(run, source, word):
-    rows = [f"scans/{n}.png,{('mass|nodule', 'No Finding', 'mass', '')[n % 4]},p{n}" for n in range(8)]
-    write_sites(source, [*rows, f"scans/x.png,{word},p9"])
-    with pytest.raises(DataError, match="must name the findings of scans/x.png, not nothing, .* with No Finding where"):
-        run()
-    write_sites(source, [*rows, "scans/x.png,No Finding,p9"])
-    assert run()[2]["scans/x.png"]["label"] == []
-
-
-def test_patients_without_names_are_unknown_and_some_without_are_refused(run, source):
-    write_sites(source, [*ROWS, "scans/x.png,sick,NA"])
-    with pytest.raises(DataError, match="must name the patient of scans/x.png, .* .a word as nan or NA names nobody"):
-        run()
-    write_sites(source, [row.rpartition(",")[0] + ",nan" for row in ROWS])
-    assert run()[1]["split_unit"] == "unknown"
-
-
-def test_a_patient_in_several_spellings_is_one(run, source):
-    spelled = [row.replace(",p1", ",P1^" if "/3" in row else ",p1") for row in ROWS]
-    write_sites(source, spelled)
-    summary, _, records = run()
-    assert records["scans/2.png"]["patient"] == records["scans/3.png"]["patient"] == "p1"
-    assert summary.patients == {"north": 5, "south": 5}
-    assert any("patients that are written in several ways" in note for note in summary.notes)
 
 
 RARE = [f"{n}.png,{'rare' if n < 3 else 'common'},p{n}" for n in range(20)]
@@ -311,28 +207,9 @@ def test_a_rare_class_has_a_case_in_each_part(run, source):
     write_sites(source, RARE)
     for seed in range(5):
         shutil.rmtree(source.parent / "target", ignore_errors=True)
-        summary, content, _ = run(seed=seed)
+        _, content, _ = run(seed=seed)
         for part in ("training", "validation", "test"):
             assert [record["label"] for record in content[part]].count(1) == 1
-        assert not any("rare" in note for note in summary.notes)
-
-
-def test_a_class_without_a_test_case_is_named_with_a_remedy_that_works(run, source):
-    write_site(source / "north", RARE[1:])
-    write_site(source / "south", RARE)
-    wanted = "north: no validation case of rare, so that nothing of it chooses the model; give the class at least 3"
-    assert any(note.startswith(wanted) for note in run()[0].notes)
-
-
-def test_a_class_of_patients_with_several_may_get_a_test_case_by_another_seed(run, source):
-    rows = [*(f"{n}.png,common,p{n}" for n in range(9)), "x.png,rare,p0"]
-    write_sites(source, rows)
-    wanted = "north: no test case of rare, so that nothing of it is measured; import again with another --seed"
-    found = []
-    for seed in range(9):
-        shutil.rmtree(source.parent / "target", ignore_errors=True)
-        found.append(any(note.startswith(wanted) for note in run(seed=seed)[0].notes))
-    assert {*found} == {True, False}
 
 
 def test_folders_of_classes_need_no_table(run, tmp_path):
@@ -349,12 +226,7 @@ def test_folders_of_classes_need_no_table(run, tmp_path):
     assert "Name them in labels.csv (columns file, label and patient)" in " ".join(summary.notes)
 
 
-def test_one_folder_or_folders_of_masks_are_no_classes(tmp_path):
-    for names in (["sick"], ["images", "masks"]):
-        for name in names:
-            write_site(tmp_path / names[0] / "north", [f"{name}/0.png"])
-        (tmp_path / names[0] / "north" / "labels.csv").unlink()
-        with pytest.raises(
-            DataError, match="with a folder of images for each class, or be such a table, not none of these; put"
-        ):
-            import_layout("table", tmp_path / names[0], tmp_path / "out")
+def test_labels_give_the_order_of_the_classes_and_leave_out_none(run):
+    with pytest.raises(ConfigError, match="labels must name all classes of the tables, not leave out sick"):
+        run(labels=("healthy", "ill"))
+    assert run(labels=("sick", "healthy"))[1]["labels"] == {"0": "sick", "1": "healthy"}

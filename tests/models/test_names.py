@@ -6,13 +6,11 @@ from torch import nn
 
 from silofl.base.errors import AggregationError
 from silofl.core.recipe import Recipe
-from silofl.models import build_model, build_plain_model
+from silofl.models import build_model
 from silofl.models.names import (
     alias_names,
     batchnorm_names,
-    buffer_names,
     head_names,
-    home_names,
     input_norm_names,
     read_arrays,
     traveling_names,
@@ -56,22 +54,6 @@ def test_batchnorm_is_found_by_its_type_under_any_name():
     assert batchnorm_names(Named()) == names_of("bn1", "harmless.0", "synced", "synced_again")
 
 
-@pytest.mark.parametrize(("network", "layers"), [("unet", 18), ("densenet121", 121)])
-def test_the_networks_batchnorm_is_found_whole(make_study, network, layers):
-    model = build_plain_model(make_study(network), 0)
-    found = batchnorm_names(model)
-    assert len(found) == len(BATCHNORM_KEYS) * layers
-    # BatchNorm alone has statistics here, and every one-dimensional array beside the biases of convolutions
-    assert found >= {name for name in model.state_dict() if "running_" in name}
-    by_type = {type(model.get_submodule(name.rpartition(".")[0])) for name in model.state_dict().keys() - found}
-    assert nn.BatchNorm2d not in by_type
-
-
-@pytest.mark.parametrize("name", ["instance", "group", "batch_stateless"])
-def test_other_normalisation_is_not_batchnorm(make_study, name):
-    assert batchnorm_names(build_plain_model(make_study("unet", name), 0)) == set()
-
-
 # --- what travels
 
 
@@ -101,20 +83,7 @@ def test_all_of_batchnorm_stays_where_it_stays_home_and_names_travel_in_the_mode
     assert traveling(harmofl, "everything") == []
 
 
-def test_buffers_are_what_is_no_parameter(harmofl):
-    assert buffer_names(harmofl) >= {AMPLITUDE, "network.conv_0.conv_0.adn.N.running_var"}
-    assert buffer_names(harmofl).isdisjoint(name for name, _ in harmofl.named_parameters())
-
-
 # --- arrays
-
-
-def test_a_single_number_is_written_like_any_array():
-    model = Named()
-    arrays = read_arrays(model.state_dict(), ["bn", "bn1.num_batches_tracked"])
-    assert arrays["bn"].shape == () and arrays["bn"] == 2
-    write_arrays(model.state_dict(), {"bn": np.float32(5), "bn1.num_batches_tracked": np.array(7)})
-    assert model.bn == 5 and model.bn1.num_batches_tracked == 7
 
 
 def test_arrays_that_were_read_or_written_do_not_change_with_the_model():
@@ -123,22 +92,6 @@ def test_arrays_that_were_read_or_written_do_not_change_with_the_model():
     read = read_arrays(model.state_dict(), ["weight"])["weight"]
     nn.init.constant_(model.weight, 9.0)
     assert (array == 1).all() and (read == 1).all()
-
-
-def test_writing_keeps_the_parameters_themselves_and_names_that_are_not_given():
-    model = nn.Linear(2, 1)
-    weight, bias = model.weight, model.bias.item()
-    write_arrays(model.state_dict(), {"weight": np.full((1, 2), 3.0, np.float32)})
-    # So that an optimiser goes on.
-    assert model.weight is weight and weight.requires_grad and weight.tolist() == [[3, 3]]
-    assert model.bias.item() == bias
-
-
-def test_arrays_of_another_memory_order_or_precision_are_written_by_value():
-    model = nn.Linear(2, 3)
-    array = np.arange(6, dtype=np.float64).reshape(2, 3).T
-    write_arrays(model.state_dict(), {"weight": array})
-    assert model.weight.dtype == torch.float32 and model.weight.tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
 @pytest.mark.parametrize(
@@ -163,17 +116,6 @@ def test_the_head_is_the_last_layer_that_has_weights():
 
 
 @pytest.mark.parametrize("deep_supervision", [False, True])
-def test_the_head_of_a_dynunet_is_the_layer_that_answers_without_training(deep_supervision):
-    model = dynunet(deep_supervision).eval()
-    called = []
-    for name, module in model.named_modules():
-        module.register_forward_hook(lambda *_, name=name: called.append(name))
-    model(torch.zeros(1, 1, 32, 32))
-    last = next(name for name in reversed(called) if name + ".weight" in model.state_dict())
-    assert head_names(model) == {f"{last}.weight", f"{last}.bias"}
-
-
-@pytest.mark.parametrize("deep_supervision", [False, True])
 def test_a_tensor_with_several_names_travels_under_its_first(deep_supervision):
     model, other = dynunet(deep_supervision), dynunet(deep_supervision)
     names, aliases = traveling(model, "nothing"), alias_names(model)
@@ -183,21 +125,3 @@ def test_a_tensor_with_several_names_travels_under_its_first(deep_supervision):
     assert set(model.state_dict()) == {*names, *aliases} and set(aliases.values()) < set(names)
     write_arrays(other.state_dict(), arrays)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
-
-
-def test_a_head_that_has_a_second_name_stays_home_under_both():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[0].weight = model[1].weight
-    assert head_names(model) == {"0.weight", "1.weight", "1.bias"}
-    assert traveling(model, "head") == ["0.bias"]
-
-
-def test_what_stays_home_never_travels():
-    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
-    homes = {
-        home: home_names(model, Recipe(stays_home=home)) for home in ("nothing", "batchnorm", "head", "everything")
-    }
-    assert homes["nothing"] == set() and homes["everything"] == set(model.state_dict())
-    assert homes["batchnorm"] == names_of("1") and homes["head"] == {"2.weight", "2.bias"}
-    for home, names in homes.items():
-        assert not names & set(traveling_names(model, Recipe(stays_home=home)))

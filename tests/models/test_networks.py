@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,7 +6,6 @@ from torch.nn.modules.batchnorm import _NormBase
 from silofl.algorithms.harmofl import AmplitudeNorm
 from silofl.base.errors import ConfigError
 from silofl.models import build_model, build_plain_model
-from silofl.models.names import traveling_names
 from silofl.models.networks import build_models, check_network
 from silofl.models.normalization import InstanceNorm2d
 
@@ -50,15 +48,6 @@ def test_a_normalisation_name_gives_that_layer_everywhere(make_study, network, n
         assert {layer.num_groups for layer in layers} == ({8, 1} if network in ("unet", "lenet5") else {8})
 
 
-def test_stateless_batchnorm_predicts_by_its_batch_and_batchnorm_does_not(make_study):
-    pictures = images(4)
-    for name, is_stateless in (("batch", False), ("batch_stateless", True)):
-        model = build_plain_model(make_study("unet", name), 0).eval()
-        with torch.no_grad():
-            together, alone = model(pictures), torch.cat([model(picture[None]) for picture in pictures])
-        assert torch.allclose(together, alone, atol=1e-4) is not is_stateless
-
-
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(make_study, network):
     states = []
@@ -86,39 +75,6 @@ def test_building_and_trying_a_network_leave_torchs_random_numbers_alone(make_st
     torch.manual_seed(11)
     use(make_study(algorithm={"name": "harmofl"}, dropout=0.5))
     assert torch.equal(torch.rand(4), wanted)
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_the_servers_model_is_the_sites_without_its_input_normalisation(make_study, network):
-    study = make_study(network, algorithm={"name": "harmofl", "preset": "paper"})
-    at_site, at_server = build_model(study, SHAPE, 7), build_plain_model(study, 7)
-    here, there = at_site.state_dict(), at_server.state_dict()
-    assert here.keys() - there.keys() == {"input_norm.running_amplitude", "input_norm.is_fixed"}
-    assert all(torch.equal(there[name], here[name]) for name in there)
-    assert traveling_names(at_server, study.recipe) == traveling_names(at_site, study.recipe)
-
-
-@pytest.mark.parametrize(
-    ("name", "channels", "labels", "outputs"),
-    [
-        ("batch", 3, {1: "a"}, 1),
-        ("batch_stateless", 1, {1: "a", 2: "b"}, 3),
-        ("instance", 1, {1: "a"}, 1),
-        ("group", 1, {1: "a", 2: "b"}, 3),
-    ],
-)
-def test_a_unet_gives_a_logit_for_each_pixel_and_output_whatever_its_steps(make_study, name, channels, labels, outputs):
-    model = build_plain_model(make_study("unet", name, labels=labels, channels=channels), 0)
-    logits = model(images(2, (channels, 37, 51)))
-    assert logits.shape == (2, outputs, 37, 51) and logits.dtype == torch.float32
-
-
-@pytest.mark.parametrize(("name", "channels", "num_classes"), [("batch_stateless", 3, 5), ("group", 1, 2)])
-def test_a_densenet_gives_a_logit_for_each_class(make_study, name, channels, num_classes):
-    labels = {number: f"class {number}" for number in range(num_classes)}
-    model = build_plain_model(make_study("densenet121", name, labels=labels, channels=channels), 0)
-    logits = model(images(2, (channels, 64, 64)))
-    assert logits.shape == (2, num_classes) and logits.dtype == torch.float32
 
 
 @pytest.mark.parametrize(("network", "probability"), [("unet", 0.0), ("unet", 0.25), ("densenet121", 0.25)])
@@ -150,36 +106,6 @@ def test_amplitude_normalisation_stands_in_front_as_the_recipe_asks(make_study, 
     assert (norm.shape, norm.band, norm.momentum) == ((1, 20, 24), band, momentum)
 
 
-@pytest.mark.parametrize("algorithm", [{"name": "fedavg"}, {"name": "harmofl", "input": "none"}])
-def test_images_enter_as_they_are_where_the_recipe_does_not_ask(make_study, algorithm):
-    model = build_model(make_study(algorithm=algorithm), SHAPE, 0)
-    assert type(model.input_norm) is nn.Identity
-    assert not any(isinstance(module, AmplitudeNorm) for module in model.modules())
-
-
-def test_the_network_sees_the_normalised_images(make_study):
-    model = build_model(make_study(algorithm={"name": "harmofl"}), SHAPE, 0)
-    model.input_norm.fix(torch.full((1, 32, 17), 4.0))
-    model.eval()
-    with torch.no_grad():
-        wanted = model.network(model.input_norm(images()))
-        torch.testing.assert_close(model(images()), wanted, rtol=1e-4, atol=1e-5)
-        assert not torch.allclose(model.network(images()), wanted, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("network", "shape"), [("unet", SHAPE), ("lenet5", (1, 28, 28)), ("activity_cnn", (3, 1, 128))]
-)
-def test_channels_last_in_memory_give_the_same_numbers(make_study, network, shape):
-    model = build_plain_model(make_study(network, channels=shape[0]), 0).eval()
-    if network == "unet":
-        assert model.network.conv_0.conv_1.conv.weight.is_contiguous(memory_format=torch.channels_last)
-    with torch.no_grad():
-        here = model(images(4, shape))
-        there = model.network.to(memory_format=torch.contiguous_format)(images(4, shape))
-    torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5 if network == "unet" else 1e-6)
-
-
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_parameter_learns_in_the_precision_of_the_study_which_on_a_cpu_is_float32(make_study, network):
     logits = {}
@@ -194,18 +120,6 @@ def test_every_parameter_learns_in_the_precision_of_the_study_which_on_a_cpu_is_
     torch.testing.assert_close(logits["bfloat16"], logits["float32"], rtol=0.05, atol=scale)
     model.train()(images(2, (1, 64, 64))).square().sum().backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("network", NETWORKS)
-def test_a_gpu_gives_the_cpus_logits_within_bfloat16(make_study, network):
-    model = build_plain_model(make_study(network), 0).eval()
-    pictures = images(2, (1, 64, 64))
-    with torch.no_grad():
-        here = model(pictures)
-        there = model.cuda()(pictures.cuda())
-    assert there.dtype == torch.float32
-    torch.testing.assert_close(there.cpu(), here, rtol=0.05, atol=0.05 * float(here.abs().max()))
 
 
 def test_models_that_train_side_by_side_begin_alike_and_share_no_memory_also_where_no_image_is_known(make_study):
@@ -235,41 +149,3 @@ def test_a_network_that_would_normalise_one_value_alone_is_refused(make_study, n
     sentence = f"{network} must answer an image of {size} x {size} .*Expected more than 1 .*change model.normalization"
     with pytest.raises(ConfigError, match=sentence):
         check_network(make_study(network, normalization), (1, size, size))
-
-
-@pytest.mark.parametrize(
-    ("network", "normalization", "size"),
-    [
-        ("unet", "batch_stateless", 32),
-        ("unet", "group", 16),
-        ("alexnet", "batch", 64),
-        ("lenet5", "batch_stateless", 28),
-    ],
-)
-def test_a_network_that_normalises_several_values_is_taken(make_study, network, normalization, size):
-    check_network(make_study(network, normalization, dropout=0.0 if network == "lenet5" else 0.5), (1, size, size))
-
-
-def test_a_network_is_tried_with_batches_as_small_as_the_studys(make_study):
-    study = make_study("densenet121")
-    check_network(study, (1, 32, 32))
-    alone = study.model_copy(update={"training": study.training.model_copy(update={"batch_size": 1})})
-    with pytest.raises(ConfigError, match="Expected more than 1 value per channel"):
-        check_network(alone, (1, 32, 32))
-
-
-def test_images_that_are_too_small_for_a_network_are_refused(make_study):
-    with pytest.raises(ConfigError, match="alexnet must answer an image of 28 x 28 .* not .*Output size is too small"):
-        check_network(make_study("alexnet"), (1, 28, 28))
-
-
-@pytest.mark.parametrize("network", ["unet", "lenet5"])
-def test_a_network_sees_the_channels_of_a_slice_and_of_its_neighbours(make_study, network):
-    # 2 channels of each of 5 slices
-    study = make_study(network, channels=2, neighbours=2, algorithm={"name": "harmofl", "preset": "paper"})
-    model = build_model(study, (10, 32, 32), 0).eval()
-    assert next(module for module in model.network.modules() if isinstance(module, nn.Conv2d)).in_channels == 10
-    # one amplitude a channel, of half the columns and one more
-    assert model.input_norm.running_amplitude.shape == (10, 32, 17)
-    model.input_norm.fix(np.ones((10, 32, 17), np.float32))
-    assert model(images(2, (10, 32, 32))).shape[:2] == (2, 3)

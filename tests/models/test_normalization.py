@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.models.normalization import INSTANCE_NORMS, map_norm, vector_norm
+from silofl.models.normalization import INSTANCE_NORMS, vector_norm
 
 
 @pytest.mark.parametrize(("kind", "shape"), [(nn.InstanceNorm2d, (2, 6, 4, 5)), (nn.InstanceNorm3d, (2, 6, 3, 4, 5))])
@@ -31,9 +31,3 @@ def test_instance_and_group_after_a_fully_connected_layer_normalise_each_vector_
     wanted = nn.functional.layer_norm(inputs, (6,))
     torch.testing.assert_close(layer(inputs), wanted)
     torch.testing.assert_close(layer(inputs[:1]), wanted[:1])
-
-
-@pytest.mark.parametrize("norm", [map_norm, vector_norm])
-def test_batchnorm_without_state_has_neither_parameters_nor_buffers(norm):
-    assert norm("batch_stateless", 4).state_dict() == {}
-    assert {"weight", "bias", "running_mean", "running_var"} < norm("batch", 4).state_dict().keys()

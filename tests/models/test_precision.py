@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from silofl.models.precision import bytes_on_wire, narrow_arrays, narrow_messages, round_as_received, types_on_wire
+from silofl.models.precision import narrow_arrays, narrow_messages, round_as_received
 
 ARRAYS = {
     "model/weight": np.array([0.1, -3e-5, 7e-8, 1e-8, 65504.0], np.float32),
@@ -18,10 +18,6 @@ ARRAYS = {
 @pytest.fixture
 def half(make_study):
     return make_study(federation={"precision": "float16"})
-
-
-def test_nothing_is_rounded_unless_the_study_asks_for_it(make_study):
-    assert narrow_arrays(ARRAYS, make_study()) is ARRAYS
 
 
 def test_single_precision_travels_as_half_where_every_number_fits(half):
@@ -56,23 +52,3 @@ def test_what_several_sites_are_sent_is_rounded_once_and_held_once(half):
         assert sent["east"][name] is sent["north"][name]
     np.testing.assert_array_equal(sent["north"]["own"], own.astype(np.float16))
     assert sent["west"] == {}
-
-
-def test_an_array_that_nobody_may_write_into_travels_too(half):
-    array = np.ones(3, np.float32)
-    array.flags.writeable = False
-    assert narrow_arrays({"a": array}, half)["a"].dtype == np.float16
-
-
-@pytest.mark.parametrize(
-    ("dtype", "precision", "types", "size"),
-    [
-        ("float32", "float32", ("float32",), 8),
-        ("float32", "float16", ("float16", "float32"), 4),
-        ("float64", "float16", ("float64",), 8),
-    ],
-)
-def test_types_and_bytes_on_the_wire(make_study, dtype, precision, types, size):
-    study = make_study(federation={"precision": precision})
-    assert types_on_wire(dtype, study) == types
-    assert bytes_on_wire(dtype, 8, study) == size

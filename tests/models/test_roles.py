@@ -12,8 +12,3 @@ def test_a_role_gets_its_own_arrays_under_its_own_names():
     arrays = add_role("personal", {"a": np.ones(1)}) | add_role("global", {"a": np.zeros(1)})
     assert arrays.keys() == {"personal/a", "global/a"}
     assert select_role("global", arrays) == {"a": np.zeros(1)}
-
-
-def test_roles_stand_within_roles():
-    arrays = add_role("super_model", add_role("north", {"a": np.ones(1)}))
-    assert select_role("north", select_role("super_model", arrays)) == {"a": np.ones(1)}

@@ -46,10 +46,3 @@ def test_the_same_seed_draws_the_same_selector_and_leaves_torchs_random_state_al
     first, second = (build_selector(study_with("light"), 3, seed=7).state_dict() for _ in range(2))
     assert torch.rand(1) == expected
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_the_selector_sees_the_neighbours_of_a_slice_too_and_its_head_follows_the_features(study_with):
-    selector = build_selector(study_with("light", neighbours=1), 3, seed=0).eval()
-    network, images = selector.network, torch.rand(2, 3, 32, 32)
-    assert network.convolutions[0].in_channels == 3 and selector(images).shape == (2, 3)
-    torch.testing.assert_close(network(images), network.head(network.features(images)))

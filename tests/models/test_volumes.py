@@ -1,16 +1,13 @@
 """Networks of whole volumes: windows, deep supervision, the selector, and what is refused."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
-from silofl.models.networks import HarmonizedModel, build_model, build_plain_model, check_network
+from silofl.models.networks import build_plain_model, check_network
 from silofl.study import Study
-from silofl.study.data_settings import PatchSettings
-from silofl.training.losses import make_loss
 
 DYNUNET = {
     "network": "monai.networks.nets.DynUNet",
@@ -62,11 +59,6 @@ def test_a_network_answers_each_voxel(model):
     assert network.eval()(torch.zeros(2, 1, 16, 16, 16)).shape == (2, 3, 16, 16, 16)
 
 
-def test_a_classifier_answers_a_volume():
-    check_network(classifier(), (1, 32, 32, 32))
-    assert build_plain_model(classifier(), 0).eval()(torch.zeros(2, 1, 32, 32, 32)).shape == (2, 2)
-
-
 @pytest.mark.parametrize(
     ("normalization", "depth", "reason"),
     [("instance", 16, "Expected more than 1 spatial"), ("batch", 4, "change .*data.patches")],
@@ -77,67 +69,9 @@ def test_a_patch_of_which_a_network_leaves_one_voxel_or_that_it_cannot_halve_is_
         check_network(study, (1, 16, 16, depth))
 
 
-def small_field():
-    """Return a network that sees two voxels around each: two convolutions of 3."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv3d(4, 3, 3, padding=1))
-
-
-@pytest.mark.parametrize("size", [(20, 17, 23), (12, 12, 12), (30, 9, 12)])
-def test_windows_give_the_answer_of_the_whole_volume_away_from_their_borders(size):
-    network, image = small_field(), torch.rand(1, 2, *size, generator=torch.Generator().manual_seed(1))
-    starts: set[tuple[int, ...]] = set()
-    # The corner of each window is where an image of its own coordinates begins.
-    places = torch.stack(torch.meshgrid(*(torch.arange(float(side)) for side in size), indexing="ij"))[None]
-    recorder = HarmonizedModel(nn.Identity(), nn.Identity(), "float32", PatchSettings(size=(12, 8, 12), overlap=0.5))
-    recorder.input_norm.register_forward_pre_hook(
-        lambda module, inputs: starts.update(tuple(map(int, one[:, 0, 0, 0])) for one in inputs[0])
-    )
-    recorder.eval().normalized(places)
-    is_near = torch.zeros(size, dtype=torch.bool)
-    for start in starts:
-        for axis, (begin, side, length) in enumerate(zip(start, (12, 8, 12), size, strict=True)):
-            box = [slice(a, a + b) for a, b in zip(start, (12, 8, 12), strict=True)]
-            for inner, edge in ((begin, begin > 0), (begin + side - 2, begin + side < length)):
-                if edge:
-                    box[axis] = slice(inner, inner + 2)
-                    is_near[tuple(box)] = True
-    model = HarmonizedModel(nn.Identity(), network, "float32", PatchSettings(size=(12, 8, 12), overlap=0.5)).eval()
-    with torch.inference_mode():
-        found, whole = model(image), network(image)
-    assert 0.1 < 1 - is_near.float().mean() <= 1
-    torch.testing.assert_close(found[..., ~is_near], whole[..., ~is_near], rtol=0, atol=1e-5)
-
-
 def test_a_volume_smaller_than_a_patch_is_answered_in_its_own_size():
     model = build_plain_model(study_in_3d(), 0).eval()
     assert model(torch.rand(1, 1, 9, 20, 5)).shape == (1, 3, 9, 20, 5)
-
-
-def test_in_training_a_network_sees_patches_only():
-    model = build_plain_model(study_in_3d(DYNUNET | {"normalization": "instance"}), 0)
-    assert model.train()(torch.rand(2, 1, 16, 16, 16)).shape == (2, 2, 3, 16, 16, 16)
-
-
-def test_deep_supervision_weighs_the_coarser_answer_half():
-    study = study_in_3d(DYNUNET, training={"loss": "cross_entropy"})
-    loss, targets = make_loss(study), torch.zeros(1, 2, 2, 2, dtype=torch.int64)
-    # Cross entropy of equal logits of three is log 3; of a sure and right answer 0.
-    equal, sure = torch.zeros(1, 3, 2, 2, 2), torch.tensor([50.0, 0, 0]).view(1, 3, 1, 1, 1).expand(1, 3, 2, 2, 2)
-    # weights 1 and 1/2, together 1: a third of log 3
-    assert float(loss(torch.stack([sure, equal], dim=1), targets)) == pytest.approx(np.log(3) / 3, abs=1e-6)
-    assert float(loss(equal, targets)) == pytest.approx(np.log(3), abs=1e-6)
-    # Where nobody drew label 2, background is either of two of three equal outputs.
-    both = torch.stack([equal, equal], dim=1)
-    assert float(make_loss(study, annotated=(1,))(both, targets)) == pytest.approx(np.log(1.5), abs=1e-6)
-
-
-def test_an_amplitude_belongs_to_a_patch():
-    model = build_model(study_in_3d(algorithm={"name": "harmofl"}), (1, 32, 16, 16), 0)
-    model.train()(torch.rand(2, 1, 32, 16, 16))
-    assert model.input_norm.running_amplitude.shape == (1, 32, 16, 9)
-    assert model.eval()(torch.rand(1, 1, 20, 18, 16)).shape == (1, 3, 20, 18, 16)
-    assert model.normalized(torch.rand(1, 1, 20, 18, 16)).shape == (1, 1, 20, 18, 16)
 
 
 @pytest.mark.parametrize(
@@ -153,10 +87,3 @@ def test_an_amplitude_belongs_to_a_patch():
 def test_settings_that_do_not_fit_a_volume_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         parse(Study, study_in_3d().model_dump(mode="json", exclude_none=True) | changes, "study.yaml")
-
-
-def test_a_network_without_a_third_dimension_and_patches_for_a_classifier_are_refused():
-    with pytest.raises(ConfigError, match="model.name must be one of unet, densenet121 with data.dimensions 3"):
-        study_in_3d({"name": "lenet5"}, {"patches": None}, task="classification", labels={0: "a", 1: "b"})
-    with pytest.raises(ConfigError, match="data.patches must be left out for a classification"):
-        classifier({"size": [8, 8, 8]})

@@ -226,13 +226,6 @@ def test_the_modality_is_the_studys_where_it_names_one(make_study, blobs):
     assert begin(study, blobs).domain.modalities == ()
 
 
-def test_the_studys_modality_is_that_of_contrasts_whose_files_state_none(make_study, blobs, monkeypatch):
-    monkeypatch.setattr(SiteData, "domain", measure_domain([Form("volumes", contrasts={"PET": "PT"})], []))
-    data = make_study().data.model_copy(update={"modality": "CT", "channels": 2, "channel_names": ("CT", "PET")})
-    found = begin(make_study().model_copy(update={"data": data}), blobs).domain
-    assert (found.modalities, found.contrasts) == (("CT",), {"CT": ("CT",), "PET": ("PT",)})
-
-
 def test_the_losses_of_all_that_learns_leave_with_their_names(make_study, blobs, with_selector):
     training = {"measures_drift": True}
     study = make_study(name="fedsm", step="harmofl", model={"normalization": "instance"}, training=training)

@@ -2,16 +2,14 @@ import json
 from pathlib import Path
 
 import nibabel
-import numpy as np
 import pytest
 
 from silofl.base.errors import ConfigError
-from silofl.data.site_data import load_site_data
 from silofl_hospital.importing.importers import RECIPES, import_layout
 from tests.conftest import JOBS
 from tests.recipes.made_sets import CASES, write_camelyon17, write_prostate
 from tests.recipes.run_recipes import run_recipe
-from tests.recipes.written import PARTS, read_written
+from tests.recipes.written import read_written
 
 EXPECTED = Path(__file__).parent / "expected"
 
@@ -58,30 +56,3 @@ def test_truncation_cuts_the_training_alone_to_that_of_the_smallest_site(tmp_pat
         assert sum(count_slices(tmp_path / "target" / site, one) for one in after["training"]) == min(sizes)
         assert all(before[part] == after[part] for part in ("validation", "test"))
     assert max(sizes) > min(sizes)
-
-
-# Recipe, its set in the shared data, and its options.
-@pytest.mark.parametrize(
-    ("script", "name", "options"),
-    [
-        ("nuclei_dsb2018", "nuclei_dsb2018", ()),
-        ("spine_gm", "spine_gm_mri", ()),
-        ("hmp", "hmp_activity", ()),
-        ("medmnist", "pneumoniamnist_balanced", ("--sites", 5, "--alpha", 0.3)),
-        ("medmnist", "mednist6_28", ("--sites", 5, "--alpha", 0.3)),
-    ],
-)
-def test_a_real_set_loads(real_data, study, tmp_path, script, name, options):
-    source = real_data(name)
-    run_recipe(script, source, tmp_path / "target", *options)
-    description = json.loads((source / "dataset.json").read_text())
-    found = read_written(tmp_path / "target")
-    if "counts_per_site" in description and script != "spine_gm":
-        counts = {site: sum(len(one["dataset"][part]) for part in PARTS) for site, one in found.items()}
-        assert counts == description["counts_per_site"]
-    site, content = next((site, one["dataset"]) for site, one in found.items())
-    labels = {int(number): text for number, text in content["labels"].items()}
-    channels = 3 if script == "hmp" else 1
-    wanted = study(content["task"], labels=labels, channels=channels, intensity="raw", split_unit=content["split_unit"])
-    data = load_site_data(tmp_path / "target" / site, wanted, tmp_path / "cache")
-    assert len(data.training) and {*np.unique(data.training.targets)} <= {0, *labels}

@@ -1,7 +1,6 @@
 import json
 import shutil
 
-import nibabel
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,7 +14,6 @@ def test_an_imports_bad_value_is_refused_with_its_option(refused, tmp_path, opti
 @pytest.mark.parametrize(
     ("layout", "options", "sentence"),
     [
-        ("table", ["--resample-masks"], "resample-masks must not be given with layout 'table'"),
         ("dicom", ["--layout", "bids"], "layout must not be given with layout 'dicom'"),
         ("hmp", [], "'import hmp' is a recipe now. Call python recipes/hmp.py SOURCE TARGET."),
         ("bids", [], "'import bids' is an option now. Call silofl import folders SOURCE TARGET --layout bids, with a"),
@@ -95,24 +93,3 @@ def test_to_import_again_another_folder_is_named_or_the_old_one_removed(silofl, 
 def test_labels_with_values_for_some_are_refused(refused, tmp_path, labels):
     error = refused("import", "folders", tmp_path, tmp_path / "out", f"--labels={labels}")
     assert "must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not" in error
-
-
-def test_masks_on_another_grid_are_refused_and_resampled_on_request(silofl, tmp_path):
-    for kind, side in (("images", 4), ("masks", 2)):
-        (folder := tmp_path / "source" / "north" / kind).mkdir(parents=True)
-        for case in range(4):
-            # Voxels of 8 mm in all: the mask's cover eight of the image's each.
-            volume = np.zeros((side, side, side), np.int16)
-            volume[: side // 2] = 1
-            affine = np.diag([8 / side, 8 / side, 8 / side, 1.0])
-            affine[:3, 3] = 4 / side
-            nibabel.save(nibabel.Nifti1Image(volume, affine), folder / f"c{case}.nii.gz")
-    words = ("import", "folders", tmp_path / "source", tmp_path / "out")
-    code, _, error = silofl(*words)
-    assert code == 2 and "--resample-masks" in error
-    code, _, error = silofl(*words, "--resample-masks")
-    assert code == 0, error
-    north = tmp_path / "out" / "north"
-    (record, *_) = json.loads((north / "dataset.json").read_text())["training"]
-    found = nibabel.load(north / record["label"]).get_fdata()
-    assert found.shape == (4, 4, 4) and (found[:2] == 1).all() and (found[2:] == 0).all()

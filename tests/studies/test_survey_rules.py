@@ -22,7 +22,7 @@ from silofl_desk.studies.survey_rules import (
 def site(spacing=(1.0, 1.0, 2.0), shape=(100.0, 100.0, 30.0), patients=4, **changes):
     values = {"task": "segmentation", "kind": "volumes", "unit": "patients", "patients": patients, "cases": patients}
     values |= {"labels": {"organ": patients}, "contrasts": {}, "shape": shape, "spacing_mm": spacing}
-    return Inventory(**(values | {"vendors": {}, "least": 0} | changes))
+    return Inventory(**(values | {"least": 0} | changes))
 
 
 def surveyed(**sites):

@@ -21,10 +21,10 @@ from silofl.parts.work import SitePart
 ROLE = "survey"
 FILE = "survey.json"
 PURPOSE = (
-    "numbers of patients and cases, of patients with each label, contrast and scanner maker, by their names; median "
-    "size and spacing; of CT the share of labelled voxels by value; sent once, without any training"
+    "numbers of patients and cases, of patients with each label and contrast, by their names; median size and spacing; "
+    "of CT the share of labelled voxels by value; sent once, without any training"
 )
-RISK = "the server sees which data the hospital has, and its scanners; min_patients, or may_leave without survey"
+RISK = "the server sees which data the hospital has; min_patients, or may_leave without survey"
 
 
 class Survey(AlgorithmOption):

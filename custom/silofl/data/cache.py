@@ -1,7 +1,6 @@
 """Prepared arrays on disk, written by the first process that needs them and opened without decoding afterwards.
 
-Every file of a cache has a SHA-256 beside it, which is compared whenever the cache is opened: a cache that a disk has
-damaged is made anew from the source.
+A cache of which a file is missing, cut or no array is made anew from the source.
 """
 
 import hashlib
@@ -11,26 +10,22 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from silofl.base.errors import DataError
 from silofl.base.files import make_folder, open_own, write_text
-from silofl.data.cache_entries import INDEX, SOURCE, CacheSource, protect_entries
+from silofl.data.cache_entries import INDEX, CacheSource, protect_entries
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.volumes import Array, Volumes
-from silofl.reading.access import TOO_MANY_OPEN, open_error, read_states
+from silofl.reading.access import read_states
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
-VERSION = 11
-# In the form of sha256sum, which checks it too.
-SUMS = "SHA256SUMS"
+VERSION = 12
 KINDS = ("images", "targets")
 Cases = Iterable[tuple[str, PreparedCase]]
 logger = logging.getLogger(__name__)
@@ -85,11 +80,8 @@ def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: CacheSo
         return parts
     try:
         _build_entry(target, prepare, source)
-        # Its sums were taken just now, of what can be read.
-        return _open_checked(target)
+        return _open_all(target)
     except OSError as error:
-        if error.errno in TOO_MANY_OPEN:
-            raise open_error("cache_dir", error) from None
         reason = error.strerror or type(error).__name__
         raise DataError(
             f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
@@ -98,39 +90,24 @@ def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: CacheSo
 
 
 def open_parts(folder: Path) -> dict[str, Examples] | None:
-    """Open the parts in a cache folder without keeping them in memory; None when it is missing or damaged.
-
-    Raises:
-        DataError: Too many files are open, so that nothing is known of the cache.
-    """
+    """Open the parts in a cache folder without keeping them in memory; None when it is missing or damaged."""
     try:
-        if (folder / SUMS).read_text(encoding="utf-8") != _list_checksums(folder):
-            raise ValueError("the sums differ")
-        return _open_checked(folder)
+        return _open_all(folder)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        if isinstance(error, OSError) and error.errno in TOO_MANY_OPEN:
-            raise open_error("cache_dir", error) from None
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
         logger.warning("the cache %s must be as it was written; it is damaged, and is made anew", folder.name)
         return None
 
 
-def _open_checked(folder: Path) -> dict[str, Examples]:
+def _open_all(folder: Path) -> dict[str, Examples]:
     index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    return {part: _open_part(folder, part, index[part]) for part in PARTS}
+    return {part: _open_part(folder, part, index[part], index["forms"]) for part in PARTS}
 
 
-def _list_checksums(folder: Path) -> str:
-    lines = []
-    for name in sorted([INDEX, SOURCE, *(f"{part}_{kind}.npy" for part in PARTS for kind in KINDS)]):
-        with (folder / name).open("rb") as file:
-            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
-    return "".join(lines)
-
-
-def _open_part(folder: Path, part: str, index: dict[str, list]) -> Examples:
-    images, targets = (_open_array(folder / f"{part}_{kind}.npy", index[kind]) for kind in KINDS)
+def _open_part(folder: Path, part: str, index: dict[str, list], forms: list) -> Examples:
+    images = _open_array(folder / f"{part}_images", *forms[0], index["images"])
+    targets = _open_array(folder / f"{part}_targets", *forms[1], index["targets"])
     names = (tuple(index[key]) for key in ("cases", "slices", "patients"))
     spacings = {case: tuple(sizes) for case, sizes in index["spacings"].items()}
     digests = {case: tuple(found) for case, found in index["digests"].items()}
@@ -140,10 +117,11 @@ def _open_part(folder: Path, part: str, index: dict[str, list]) -> Examples:
     return found
 
 
-def _open_array(path: Path, shapes: list | None) -> Array:
-    """Open a part's images or targets; the shapes are those of volumes, which lie one behind the other."""
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array if shapes is None else Volumes.of(array, shapes)
+def _open_array(path: Path, dtype: str, shape: list[int] | None, shapes: list) -> Array:
+    """Open a part's images or targets, which lie one behind the other, all of one shape or volumes of several."""
+    # No system maps an empty file.
+    flat = np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
+    return Volumes.of(flat, shapes) if shape is None else flat.reshape(-1, *shape)
 
 
 def _build_entry(target: Path, prepare: Callable[[], Cases], source: CacheSource) -> None:
@@ -171,66 +149,27 @@ def _publish_entry(temporary: Path, target: Path) -> None:
             raise
 
 
-class NpyStream:
-    """A .npy file that grows along its first axis, so that all images of a site need not fit in memory."""
-
-    def __init__(self, path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
-        """Begin with no rows, each of which will be of that shape."""
-        self._file, self._dtype, self._shape, self._length = open_own(path, "wb"), np.dtype(dtype), shape, 0
-        self._write_header()
-
-    def append(self, rows: NDArray) -> None:
-        """Write rows of shape (n, *shape)."""
-        self._file.write(np.ascontiguousarray(rows, dtype=self._dtype).data)
-        self._length += len(rows)
-
-    def finish(self) -> None:
-        """Write the final length, so that the file can be read."""
-        # NumPy pads the header so that a larger length fits in: the data need not move.
-        self._file.seek(0)
-        self._write_header()
-        self._file.flush()
-
-    def sync(self) -> None:
-        """Force the finished file to the disk, and close it."""
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-    def _write_header(self) -> None:
-        descr, shape = np.lib.format.dtype_to_descr(self._dtype), (self._length, *self._shape)
-        header = {"descr": descr, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-
 def _write_cases(folder: Path, cases: Cases) -> None:
-    lists, shapes_of = ("cases", "slices", "patients"), dict.fromkeys(KINDS)
-    index = {part: {key: [] for key in lists} | shapes_of | {"spacings": {}, "digests": {}} for part in PARTS}
-    streams: dict[str, list[NpyStream]] = {}
-    for part, case in cases:
-        # The first case gives type and shape to the files of all parts, those without any case too.
-        if not streams:
-            arrays = {f"{kind}.npy": getattr(case, kind) for kind in KINDS}
-            forms = [(name, one.dtype, () if case.has_own_size else one.shape[1:]) for name, one in arrays.items()]
-            streams = {part: [NpyStream(folder / f"{part}_{name}", *form) for name, *form in forms] for part in PARTS}
-            kinds = KINDS if case.has_own_size else ()
-            index = {part: known | {kind: [] for kind in kinds} for part, known in index.items()}
-        for stream, kind in zip(streams[part], KINDS, strict=True):
-            rows = getattr(case, kind)
-            stream.append(rows.ravel() if case.has_own_size else rows)
-            if case.has_own_size:
-                index[part][kind] += [rows.shape[1:]]
-        index[part]["cases"] += [case.case] * len(case.images)
-        index[part]["patients"] += [case.patient] * len(case.images)
-        index[part]["slices"] += case.slices
-        index[part]["digests"][case.case] = [*filter(None, case.digests.values())]
-        if case.spacing is not None:
-            index[part]["spacings"][case.case] = case.spacing
-    for stream in chain(*streams.values()):
-        stream.finish()
-    write_text(folder / INDEX, json.dumps(index))
-    with ThreadPoolExecutor(1) as pool:
-        # The disk writes while the sums are taken.
-        synced = [pool.submit(stream.sync) for stream in chain(*streams.values())]
-        write_text(folder / SUMS, _list_checksums(folder))
-        for one in synced:
-            one.result()
+    lists, tables = ("cases", "slices", "patients", *KINDS), ("spacings", "digests")
+    index = {part: {key: [] for key in lists} | {key: {} for key in tables} for part in PARTS}
+    forms: list[tuple[str, tuple[int, ...] | None]] = []
+    with ExitStack() as stack:
+        paths = {(part, kind): folder / f"{part}_{kind}" for part in PARTS for kind in KINDS}
+        files = {key: stack.enter_context(open_own(path, "wb")) for key, path in paths.items()}
+        for part, case in cases:
+            arrays = {"images": case.images, "targets": case.targets}
+            # The first case gives type and shape to the files of all parts, those without any case too.
+            forms = forms or [(one.dtype.str, None if case.has_own_size else one.shape[1:]) for one in arrays.values()]
+            for (kind, rows), (dtype, _) in zip(arrays.items(), forms, strict=True):
+                files[part, kind].write(np.ascontiguousarray(rows, dtype).data)
+                index[part][kind] += [rows.shape[1:]] if case.has_own_size else []
+            index[part]["cases"] += [case.case] * len(case.images)
+            index[part]["patients"] += [case.patient] * len(case.images)
+            index[part]["slices"] += case.slices
+            index[part]["digests"][case.case] = [*filter(None, case.digests.values())]
+            if case.spacing is not None:
+                index[part]["spacings"][case.case] = case.spacing
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    write_text(folder / INDEX, json.dumps({**index, "forms": forms}))

@@ -8,7 +8,6 @@ has opened an entry keeps its arrays even when the files go, since they are mapp
 import fcntl
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator, Set
@@ -88,14 +87,6 @@ def list_unfinished_entries(cache_dir: Path) -> list[Path]:
     """Return the folders in which an entry is made, or was when its process was killed; only the lock tells which."""
     found = cache_dir.iterdir() if cache_dir.is_dir() else ()
     return sorted(path for path in found if UNFINISHED.fullmatch(path.name) and not path.is_symlink())
-
-
-def is_cached(cache_dir: Path, dataset: Path) -> bool:
-    """Return whether any entry was made from the dataset.json in a folder, in whatever state."""
-    with suppress(OSError):  # told where the cache is opened
-        sources = map(_read_source, list_entries(cache_dir))
-        return any(source is not None and source.dataset == os.path.realpath(dataset) for source in sources)
-    return False
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,7 @@ def build_source(case: Case, settings: DataSettings) -> ImageFiles:
         return ImageFiles(((case, input_name(case)),), settings.channel_names)
     unknown = [contrast for contrast in case if contrast not in settings.channel_names]
     if unknown or not case:
-        if not settings.channel_names:
-            raise DataError(
-                f"the input must be FILE alone, since the study has one image a case, not files of {', '.join(unknown)}"
-            )
-        known = ", ".join(settings.channel_names)
+        known = ", ".join(settings.channel_names) or "none: give FILE alone"
         raise DataError(f"contrasts must be among the study's, which are {known}, not {', '.join(unknown) or 'none'}")
     return ImageFiles(tuple((path, input_name(path)) for path in case.values()), tuple(case))
 
@@ -95,17 +91,6 @@ def list_missing_contrasts(names: Iterable[str], sources: Iterable[ImageFiles]) 
     """Return which contrasts, of those of a study, some image lacks."""
     found = [{*source.contrasts} for source in sources]
     return [name for name in names if any(name not in there for there in found)]
-
-
-def has_several_frames(source: ImageFiles) -> bool:
-    """Return whether DICOM files of an image's contrasts state different frames of reference.
-
-    Nobody knows then whether they lie on one another, be their grids the same: they do after a registration, whose
-    programs often write a new frame, and not where the patient was moved.
-    """
-    files = [file for file in source.files if file is not None]
-    frames = {read_dicom_element(path, "FrameOfReferenceUID") for path, _ in files} if len(files) > 1 else set()
-    return len(frames - {None}) > 1
 
 
 def parse_case(text: str) -> Case:

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from silofl.base.errors import DataError
 from silofl.base.schema import declare_optional, read_file
-from silofl.data.groups import count_by_group
 from silofl.data.manifest import Manifest, read_digest, read_manifest
 from silofl.data.parts import Examples, Spacing
 from silofl.data.site_data import SiteData
@@ -54,11 +53,9 @@ class SiteCounts:
         test: Of the cases to measure on.
         digest: SHA-256 of its dataset.json.
         labels_annotated: Numbers of the labels that its label maps show; None where that was not recorded.
-        contrasts_lacking: The study's contrasts that some of its cases lack; None where that was not recorded.
         spacing_mm: Of its training volumes as they are prepared, median along each axis; None where their files do not
             state it, or that was not recorded.
         doubts: What should be looked at, sentences of `silofl_hospital.site.input_warnings`.
-        population: What is known of the training patients, as their sex -> group -> patients; None of too few.
         content: `digest_data`; None where that was not recorded.
     """
 
@@ -67,26 +64,20 @@ class SiteCounts:
     test: PartCounts
     digest: str | None
     labels_annotated: tuple[int, ...] | None = declare_optional()
-    contrasts_lacking: tuple[str, ...] | None = declare_optional()
     spacing_mm: tuple[float, float, float] | None = declare_optional()
     doubts: tuple[str, ...] = declare_optional(())
-    population: Mapping[str, Mapping[str, int | None]] | None = declare_optional()
     content: str | None = declare_optional()
 
-    @classmethod
-    def of(cls, data: SiteData, doubts: Sequence[str] = (), contrasts: Sequence[str] = (), least: int = 0) -> Self:
-        """Count a site's data, and keep what is doubtful about them.
+    FORMER_KEYS: ClassVar = ("contrasts_lacking", "population")
 
-        Args:
-            least: Patients that a number of the population must be of.
-        """
+    @classmethod
+    def of(cls, data: SiteData, doubts: Sequence[str] = ()) -> Self:
+        """Count a site's data, and keep what is doubtful about them."""
         counts = [PartCounts.of(part) for part in (data.training, data.validation, data.test)]
         known, spacing = data.manifest, _median_spacing(data.training)
         if known is None:
             return cls(*counts, None, spacing_mm=spacing, doubts=tuple(doubts))
-        lacking = tuple(known.missing(contrasts))
-        population = count_by_group(known, known.training, least) or None
-        return cls(*counts, known.digest, known.labels_annotated, lacking, spacing, tuple(doubts), population)
+        return cls(*counts, known.digest, known.labels_annotated, spacing, tuple(doubts))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class Form:
         axes: The directions that a volume's voxel axes run to, as ``LPS`` (left, back, head); None where unknown.
         header: What its first file states.
         voxel_mm: The sides of a volume's voxels in mm, the shortest first; None where unknown.
-        contrasts: Contrast with a file of its own -> the modality that this states; without those that state none.
+        modalities: Those that its files state; one for each contrast with a file of its own.
         codes: What else its first file states in DICOM's codes.
     """
 
@@ -60,7 +60,7 @@ class Form:
     axes: str | None = None
     header: Header = Header()
     voxel_mm: Sides | None = None
-    contrasts: Mapping[str, str] = field(default_factory=dict)
+    modalities: tuple[str, ...] = ()
     codes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -136,11 +136,10 @@ class Domain:
     Attributes:
         kinds: Kinds of the images.
         colours: Whether they are grey or in colour.
-        modalities: DICOM's codes; of models of versions before `contrasts` those of each case's first file.
+        modalities: DICOM's codes.
         axes: The directions that the volumes' voxel axes run to, as they are stored.
         intensities: The values of their measures, after their preparation.
         voxels: The sizes of the volumes' voxels in their files.
-        contrasts: Contrast -> DICOM's codes of its files; without those of which no file states one.
 
     Raises:
         ConfigError: Axes are no directions.
@@ -152,7 +151,8 @@ class Domain:
     axes: tuple[str, ...] = declare_optional(())
     intensities: tuple[Range, ...] = declare_optional(())
     voxels: VoxelSizes | None = declare_optional()
-    contrasts: Mapping[str, tuple[Modality, ...]] | None = declare_optional()
+    # Of versions that told modalities by contrast.
+    FORMER_KEYS: ClassVar = ("contrasts",)
 
     def __post_init__(self) -> None:
         """Refuse axes that are no directions."""
@@ -171,12 +171,7 @@ class Domain:
             **forms,
             intensities=tuple(ranges.values()),
             voxels=reduce(or_, voxels) if voxels else None,
-            contrasts=_group_codes([*self._pairs, *other._pairs]),
         )
-
-    @property
-    def _pairs(self) -> list[tuple[str, str]]:
-        return [(contrast, code) for contrast, codes in (self.contrasts or {}).items() for code in codes]
 
     @property
     def bare(self) -> Domain:
@@ -192,30 +187,21 @@ class Domain:
         """Refuse an image of another kind than the training images, or with voxels that no scanner has.
 
         Raises:
-            DataError: Kind, colour or a contrast's modality is none of theirs, or a side of a voxel is longer than
-                `MOST_MM`.
+            DataError: Kind, colour or a modality is none of theirs, or a side of a voxel is longer than `MOST_MM`.
         """
         if form.voxel_mm is not None and max(form.voxel_mm) > MOST_MM:
             raise DataError(
                 f"{name} must have voxels of at most {MOST_MM:g} mm, as scanners have them, not "
                 f"{VoxelSizes(form.voxel_mm, form.voxel_mm)}; correct its header, which may count in micrometres"
             )
-        modality = None if self.contrasts else form.header.modality
-        found = {"kinds": form.kind, "colours": form.colour, "modalities": modality}
-        odd = {key: value for key, value in found.items() if value is not None and self._is_unlike(key, value)}
+        stated = [("kinds", form.kind), ("colours", form.colour), *(("modalities", one) for one in form.modalities)]
+        odd = {key: value for key, value in stated if value is not None and self._is_unlike(key, value)}
         if odd:
             known = ", ".join(" or ".join(getattr(self, key)) for key in odd)
             raise DataError(
                 f"{name} must be like the training images, which are {known}, not {', '.join(odd.values())}; take a "
                 "super model that learnt from such images"
             )
-        for contrast, code in form.contrasts.items():
-            codes = (self.contrasts or {}).get(contrast, (code,))
-            if code not in codes:
-                raise DataError(
-                    f"{name} must have a file of {' or '.join(codes)} as {contrast}, like the training images, not of "
-                    f"{code}; name the file of each contrast, or take a super model that learnt from such images"
-                )
 
     def _is_unlike(self, key: str, value: str) -> bool:
         known = getattr(self, key)
@@ -231,7 +217,7 @@ class Domain:
         """
         if self == Domain():
             return ["the super model does not say what images it learnt from; this one was compared with none"]
-        doubts = [] if form is None else self._list_uncompared(form)
+        doubts = []
         unlike = [] if form is None else self._compare_grid(form, is_turned)
         if unlike:
             doubts.append(f"it is unlike the training images: {'; '.join(unlike)}")
@@ -242,16 +228,6 @@ class Domain:
                 digits = count_digits_apart(value, known.low if value < known.low else known.high, DIGITS)
                 found = f"its intensities are unlike the training images': {known.measure} {value:.{digits}g}"
                 doubts.append(f"{found} after the preparation, theirs {known.low:g} to {known.high:g}")
-        return doubts
-
-    def _list_uncompared(self, form: Form) -> list[str]:
-        """Return which modalities files state that no training file has stated."""
-        known, doubts = self.contrasts or {}, []
-        for contrast, code in (form.contrasts or {"": form.header.modality}).items():
-            if code and contrast not in known and (known or not self.modalities):
-                of = f" of {contrast}" if contrast else ""
-                stated = f"the file{of} states {code}; no training file{of} stated its modality"
-                doubts.append(f"{stated} to compare it with")
         return doubts
 
     def _compare_grid(self, form: Form, is_turned: bool) -> list[str]:
@@ -282,17 +258,8 @@ def read_form(source: ImageFiles, image: Image) -> Form:
     header = read_header(path)
     axes = _axes(image.affine) if header.has_orientation else None
     sides = _voxel_sides(image.affine) if image.affine is not None and header.has_spacing else None
-    modalities = _read_modalities(source)
+    modalities = _sort_unique(read_header(file).modality for file, _ in filter(None, source.files))
     return Form(image_kind(image), _colour(image), axes, header, sides, modalities, read_codes(path))
-
-
-def _read_modalities(source: ImageFiles) -> dict[str, str]:
-    # One file of all contrasts is no DICOM, and states none.
-    if len(source.files) != len(source.channels):
-        return {}
-    files = zip(source.channels, source.files, strict=True)
-    codes = {contrast: read_header(file[0]).modality for contrast, file in files if file is not None}
-    return {contrast: code for contrast, code in codes.items() if code is not None}
 
 
 def image_kind(image: Image) -> Kind:
@@ -314,17 +281,15 @@ def measure_domain(forms: Iterable[Form], images: Iterable[NDArray[np.float32]])
         images: Some of the images, each (C, *spatial), prepared.
     """
     found = list(forms)
-    stated = [pair for form in found for pair in form.contrasts.items()]
     measured = [measure_images(image[None]) for image in images]
     values = {name: np.concatenate([one[name] for one in measured]) for name in (measured[0] if measured else ())}
     return Domain(
         kinds=_sort_unique(form.kind for form in found),
         colours=_sort_unique(form.colour for form in found),
-        modalities=_sort_unique([*(form.header.modality for form in found), *(code for _, code in stated)]),
+        modalities=_sort_unique(code for form in found for code in form.modalities),
         axes=_sort_unique(form.axes for form in found),
         intensities=tuple(_range(name, values) for name in values),
         voxels=_join_voxels([form.voxel_mm for form in found if form.voxel_mm is not None]),
-        contrasts=_group_codes(stated),
     )
 
 
@@ -377,12 +342,6 @@ def _range(name: Measure, values: Mapping[Measure, NDArray[np.float64]]) -> Rang
     least = LEAST_MARGIN * (1 if name == "roughness" else values["contrast"].mean())
     mean, margin = values[name].mean(), DEVIATIONS * values[name].std() + least
     return Range(name, *(float(f"{bound:.{DIGITS}g}") for bound in (mean - margin, mean + margin)))
-
-
-def _group_codes(stated: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]] | None:
-    """Return the codes by their contrast; None without any."""
-    found = sorted(set(stated))
-    return {contrast: tuple(code for one, code in found if one == contrast) for contrast, _ in found} or None
 
 
 def _sort_unique(values: Iterable[str | None]) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from silofl.base.errors import DataError, quote_value, suggest_nearest
-from silofl.core.few import find_few
 from silofl.data.manifest import Manifest
 from silofl.data.records import Record
 from silofl.reading.header import read_dicom_elements
@@ -18,8 +17,6 @@ ELEMENTS = {
     "slice_thickness": ("SliceThickness",),
     "field_strength": ("MagneticFieldStrength",),
 }
-# What is counted of all patients: numbers of millimetres would be a group each.
-COUNTED = ("sex", "age", "scanner", "year")
 # Name -> its groups, where nobody gives others: values, or limits of numbers.
 GROUPS: Mapping[str, tuple[str, ...] | tuple[float, ...]] = {"sex": ("F", "M"), "age": (18.0, 40.0, 65.0)}
 UNKNOWN, OTHERS = "not stated", "others"
@@ -88,28 +85,6 @@ def name_group(value: str | None, wanted: Wanted) -> str:
         return next((str(one) for one in wanted if start.startswith(str(one).casefold())), OTHERS)
     number = _read_number(value)
     return UNKNOWN if number is None else list_groups(wanted)[sum(number >= float(one) for one in wanted)]
-
-
-def count_by_group(manifest: Manifest, records: Sequence[Record], least: int) -> dict[str, dict[str, int | None]]:
-    """Return what is known of all patients of some cases: sex, age, scanner, year, annotator -> group -> patients.
-
-    Args:
-        least: Patients, known by name, that each number must be of, and those that would follow; else it is None.
-    """
-    has_annotators = any("annotator" in one.groups for one in records)
-    wanted: dict[str, Wanted] = {name: () for name in (*COUNTED, *(["annotator"] if has_annotators else ()))}
-    try:
-        divided = divide_records(manifest, records, wanted)
-    except DataError:  # more scanners or years than a table has rows
-        return {}
-    found = {}
-    for name, group_of in divided.items():
-        people = {group: {one.patient for one in records if group_of[one.case] == group} for group in group_of.values()}
-        counts = {group: len(some - {None}) for group, some in sorted(people.items())}
-        few = find_few(counts, least, is_partition=True)
-        if counts.keys() != {UNKNOWN}:
-            found[name] = {group: None if group in few else number for group, number in counts.items()}
-    return found
 
 
 def _is_element(key: str) -> bool:

@@ -25,7 +25,7 @@ from silofl.data.preparation import build_requests, read_label_map
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.reading.decoder import decode_ahead
-from silofl.reading.header import read_dicom_element, read_header
+from silofl.reading.header import read_header
 from silofl.reading.image import Image
 from silofl.study import Study
 from silofl.study.sections import FITTING
@@ -33,7 +33,6 @@ from silofl.study.sections import FITTING
 # Of what leaves: more digits could tell a patient.
 DIGITS = 3
 LONGEST_NAME, MOST_NAMES = 100, 200
-NOT_STATED = "not stated"
 
 Size = Annotated[float, Strict(), Field(gt=0, le=1e6, allow_inf_nan=False)]
 Patients = Annotated[int, Strict(), Field(ge=0, le=10**7)]
@@ -64,7 +63,6 @@ class Inventory(Section):
         contrasts: Name -> patients who have it; none where the images have no names.
         shape: Median size by axis; of a volume along the body's axes: right, front, head.
         spacing_mm: Median size of a voxel likewise; None where the files state none.
-        vendors: Manufacturer of the scanner, by DICOM files -> patients; none where the files name none.
         ct_shares: Of CT, the share of labelled voxels in each bin of `silofl.data.ct_values`; none of other images.
         least: Patients that every number must be of.
     """
@@ -78,7 +76,6 @@ class Inventory(Section):
     contrasts: Counts
     shape: Annotated[tuple[Size, ...], Field(min_length=2, max_length=3)]
     spacing_mm: Annotated[tuple[Size, Size, Size] | None, Field()] = None
-    vendors: Counts
     ct_shares: Annotated[tuple[Share, ...], AfterValidator(check_shares)] = ()
     least: Patients
 
@@ -92,7 +89,6 @@ class _Measures:
     contrasts: tuple[str, ...]
     shape: tuple[int, ...]
     spacing_mm: NDArray[np.float64] | None
-    vendor: tuple[str]
     ct_counts: NDArray[np.float64] | None
 
 
@@ -158,8 +154,7 @@ def _measure_case(record: Record, image: Image, manifest: Manifest, study: Study
         numbers = np.flatnonzero(unpack_findings(np.array([record.label]), 1 + max(study.labels))[0]).tolist()
     else:
         numbers = [record.label]
-    files = [path for path, _ in filter(None, source.files)]
-    headers = [read_header(path) for path in files]
+    headers = [read_header(path) for path, _ in filter(None, source.files)]
     shape, spacing = measure_grid(image)
     is_sized = all(header.has_spacing for header in headers)
     is_ct = len(image.array) == 1 and _is_ct({header.modality for header in headers}, study.data.channel_names)
@@ -169,7 +164,6 @@ def _measure_case(record: Record, image: Image, manifest: Manifest, study: Study
         contrasts=source.contrasts,
         shape=shape,
         spacing_mm=spacing if is_sized else None,
-        vendor=(read_dicom_element(files[0], "Manufacturer") or NOT_STATED,),
         ct_counts=count_values(image.array, label) if is_ct else None,
     )
 
@@ -206,9 +200,6 @@ def _sum_up(found: Sequence[_Measures], kind: str, manifest: Manifest, least: in
 
     has_classes = manifest.task == "classification"
     labels = count_names("labels", (manifest.labels[number] for number in manifest.labels_annotated), has_classes)
-    names = sorted({name for one in found for name in one.vendor})
-    vendors = count_names("vendor", names, is_partition=True)
-    shown = {name: number for name, number in vendors.items() if number is not None}
     sizes = [one.spacing_mm for one in found]
     return Inventory(
         task=manifest.task,
@@ -220,8 +211,6 @@ def _sum_up(found: Sequence[_Measures], kind: str, manifest: Manifest, least: in
         contrasts=count_names("contrasts", manifest.channel_names),
         shape=_find_median(found, [np.array(one.shape) for one in found]),
         spacing_mm=None if any(size is None for size in sizes) else _find_median(found, sizes),
-        # A machine that few were seen by has a name that could tell them.
-        vendors=({} if names == [NOT_STATED] else shown) | ({"others": None} if len(shown) < len(names) else {}),
         ct_shares=_share_ct(found, least),
         least=least,
     )

@@ -15,12 +15,10 @@ Parts = Mapping[str, tuple[Record, ...]]
 PartRecord = tuple[str, Record]
 # A file, or one of many images in it.
 Image = tuple[Path, int | None]
-# Pixels of a side of which one is looked at first: of most images a few show that they differ.
-EVERY = 16
 
 
 def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> None:
-    """Refuse a patient or recording in two parts, a case, image or slice listed twice, and a mask that is an image.
+    """Refuse a patient or recording in two parts, and a case, image or slice that is listed twice.
 
     Two spellings of one patient are refused too, as in capitals alone: nobody can tell whether they are one.
 
@@ -31,7 +29,7 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
             ``unknown`` a record may lack its patient.
 
     Raises:
-        DataError: The first thing that is listed twice or as both, or a record that lacks its patient or recording.
+        DataError: The first thing that is listed twice, or a record that lacks its patient or recording.
     """
     _check_cases(parts)
     _check_spelling(parts)
@@ -40,7 +38,6 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
     elif split_unit == "recordings":
         _check_recordings(parts)
     _check_images(parts, places)
-    _check_masks(parts, places)
 
 
 class SeenImages:
@@ -76,12 +73,8 @@ class SeenImages:
             self._known.add(place)
             first_part, first_file, first = self._seen.setdefault(digest, (part, file, record))
             # Records are equal where their fields are: only the same one can name a file twice as two contrasts.
-            if first is record and first_file != file:
-                raise DataError(
-                    f"case {record.case!r} must have a file of its own for each contrast; {file} and {first_file} hold "
-                    "the same content: correct one of the two, or put null for a contrast that is not there"
-                )
-            if first is not record and self._are_apart(part, record, first_part, first):
+            is_other = first is not record or first_file != file
+            if is_other and self._are_apart(part, record, first_part, first):
                 raise DataError(
                     f"case {record.case!r} must be another image than case {first.case!r}; "
                     f"{_name_image(file, record)} and {_name_image(first_file, first)} hold the same content: remove "
@@ -107,8 +100,7 @@ def digest_content(array: NDArray, affine: NDArray[np.float64] | None) -> str | 
         The hash; None of an image whose channels hold one value each: it shows nobody.
     """
     first = array[(slice(None), *[slice(1)] * (array.ndim - 1))]
-    few = array[(slice(None), *[slice(None, None, EVERY)] * (array.ndim - 1))]
-    if (few == first).all() and (array == first).all():
+    if (array == first).all():
         return None
     if affine is not None and array.ndim == 4:
         from nibabel.orientations import apply_orientation, io_orientation
@@ -208,41 +200,28 @@ def _check_recordings(parts: Parts) -> None:
 
 
 def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
-    # By image: its first record, the first one whose patient is known, and each slice's record.
+    # The first record of each image and mask, and the record of each slice.
     firsts: dict[Image, PartRecord] = {}
-    of_patient: dict[Image, PartRecord] = {}
-    of_slice: dict[tuple[Image, int], PartRecord] = {}
     masks: dict[Image, PartRecord] = {}
+    of_slice: dict[tuple[Image, int], PartRecord] = {}
     for part, record in _iterate_records(parts):
+        mine = (part, record)
         for file in record.files:
-            image, mine = (places[file], record.index), (part, record)
-            if record.patient is not None:
-                _check_one_patient(file, mine, of_patient.setdefault(image, mine))
-            _check_once(file, mine, firsts.setdefault(image, mine))
+            image = (places[file], record.index)
+            first = firsts.setdefault(image, mine)
+            _check_one_patient(file, mine, first)
+            _check_once(file, mine, first)
             for number in record.numbers or ():
                 other = of_slice.setdefault((image, number), mine)
                 if other is not mine:
                     raise _overlap_error(file, mine, other)
-        if isinstance(record.label, str) and record.patient is not None:
-            mine = (part, record)
+        if isinstance(record.label, str):
             _check_one_patient(record.label, mine, masks.setdefault((places[record.label], record.index), mine))
-
-
-def _check_masks(parts: Parts, places: Mapping[str, Path]) -> None:
-    records = [(part, record) for part, record in _iterate_records(parts) if record.index is None]
-    images = {places[file]: (part, record) for part, record in records for file in record.files}
-    for mine in records:
-        label = mine[1].label
-        image = images.get(places[label]) if isinstance(label, str) else None
-        if image is not None:
-            raise DataError(
-                f"{label} must be an image or a mask, not both ({_name_both(image, mine)}); correct dataset.json"
-            )
 
 
 def _check_one_patient(file: str, mine: PartRecord, first: PartRecord) -> None:
     patient, other = mine[1].patient, first[1].patient
-    if patient != other:
+    if None not in (patient, other) and patient != other:
         raise DataError(
             f"{file} must belong to one patient, not to {other!r} and {patient!r} ({_name_both(mine, first)}); correct "
             "dataset.json"

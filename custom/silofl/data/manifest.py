@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from silofl.base.documents import TwinError, build_table
-from silofl.base.errors import DataError, Faults, quote_value, suggest_nearest
+from silofl.base.documents import build_table
+from silofl.base.errors import DataError, Faults, error_text, quote_value, suggest_nearest
 from silofl.base.naming import check_name, normalise_texts
 from silofl.data.contrasts import ImageFiles, list_missing_contrasts
 from silofl.data.leakage import check_parts
@@ -97,8 +97,6 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
     for part in study.needed_parts if needed is None else needed:
         if not parts[part]:
             raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; move a patient there")
-    if not any(parts.values()):
-        raise DataError(f"{FILE_NAME} must have at least one case, not 0; list the cases in test")
     places = _locate_files(folder, parts)
     names = parse_channel_names(content)
     faults = Faults()
@@ -127,16 +125,6 @@ def agree_split_unit(study: Study, split_unit: str) -> str:
     return split_unit if study.data.split_unit == split_unit else "patient"
 
 
-def drop_cases(folder: Path, study: Study, cases: Collection[str]) -> dict[str, object]:
-    """Return the content of the dataset.json of a data folder without some cases."""
-    content, manifest = read_content(folder), read_manifest(folder, study)
-    kept = {
-        part: [value for value, one in zip(content.get(part, []), records, strict=True) if one.case not in cases]
-        for part, records in manifest.parts.items()
-    }
-    return content | kept
-
-
 def read_content(folder: Path) -> dict[str, object]:
     """Read the dataset.json of a data folder as plain values, without comparing it with a study.
 
@@ -157,8 +145,6 @@ def read_digest(folder: Path) -> str:
 
 def _read_with_digest(folder: Path) -> tuple[dict[str, object], str]:
     name = f"{FILE_NAME} of the data folder {folder.name!r}"
-    if not folder.is_dir():
-        raise DataError(f"{name} must exist; the folder is not there: make it, or correct data in site.yaml")
     if not (folder / FILE_NAME).exists():
         raise DataError(
             f"{name} must exist; it is not there: write it with silofl import, or correct data in site.yaml"
@@ -167,13 +153,10 @@ def _read_with_digest(folder: Path) -> tuple[dict[str, object], str]:
     try:
         # Editors on Windows begin a file with a byte order mark.
         content = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=build_table)
-    except json.JSONDecodeError as error:
-        place = f"broken at line {error.lineno}, column {error.colno} ({error.msg})"
-        raise DataError(f"{FILE_NAME} must be JSON, not {place}; correct it there") from None
-    except TwinError as error:
-        raise DataError(f"{FILE_NAME} must give each key once; {error}: join both, or remove one") from None
-    except (ValueError, RecursionError):
-        raise DataError(f"{FILE_NAME} must be JSON in UTF-8, not something else; write it anew") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{FILE_NAME} must be JSON in UTF-8 with each key once ({error_text(error, 160)}); correct it"
+        ) from None
     if not isinstance(content, dict):
         raise DataError(f"{FILE_NAME} must hold an object, not a {type(content).__name__}; start it with a brace")
     _check_keys(content)
@@ -259,14 +242,13 @@ def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tupl
     numbers = content.get("labels_annotated", sorted(map(int, content["labels"])))
     # JSON's true is an int in Python, and equals 1.
     is_list = isinstance(numbers, list) and all(type(one) is int and one in study.labels for one in numbers)
-    if not is_list or not numbers or len({*numbers}) < len(numbers):
+    is_segmentation = study.task == "segmentation" or "labels_annotated" not in content
+    if not is_list or not numbers or len({*numbers}) < len(numbers) or not is_segmentation:
         known = ", ".join(f"{number} ({name})" for number, name in sorted(study.labels.items()))
         raise DataError(
             f"labels_annotated in {FILE_NAME} must list some of the study's labels once, {known}, not "
-            f"{quote_value(numbers)}; leave it out where all are annotated"
+            f"{quote_value(numbers)}; leave it out where all are annotated, and where cases have classes"
         )
-    if study.task != "segmentation" and "labels_annotated" in content:
-        raise DataError(f"labels_annotated in {FILE_NAME} must go with a segmentation, not a {study.task}; remove it")
     return tuple(sorted(numbers))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
-from silofl.data.contrasts import ImageFiles, has_several_frames, list_missing_contrasts, read_source
+from silofl.data.contrasts import ImageFiles, list_missing_contrasts, read_source
 from silofl.data.domain import Domain, Form, read_form
 from silofl.data.preparation import Passage, Preparation, build_preparation, scale_image, take_slices, transform_case
 from silofl.study import Study
@@ -30,7 +30,6 @@ class PreparedImage:
         plane_passage: Of each 2D image, the same for all, or in 3D of the whole; None without such transforms.
         form: Of the input in its file.
         missing: Contrasts that the input lacks; zeros stand in their place.
-        has_several_frames: Whether its contrasts state different frames of reference.
     """
 
     images: NDArray[np.float32]
@@ -40,27 +39,20 @@ class PreparedImage:
     plane_passage: Passage | None
     form: Form
     missing: tuple[str, ...] = ()
-    has_several_frames: bool = False
 
     def doubts(self, domain: Domain, steps: Preparation) -> list[str]:
         """Return why an answer may mean nothing: what the file does not state, and `Domain.doubts`."""
-        of_file = list_file_doubts(self.form, self.missing, self.has_several_frames, steps.study)
+        of_file = list_file_doubts(self.form, self.missing, steps.study)
         return of_file + domain.doubts(self.images, self.form, steps.is_turning)
 
 
-def list_file_doubts(form: Form, missing: Iterable[str], has_frames: bool, study: Study) -> list[str]:
+def list_file_doubts(form: Form, missing: Iterable[str], study: Study) -> list[str]:
     """Return what a case lacks, and what its file does not state, as sentences for people.
 
     Args:
         form: Of its image in the file.
-        has_frames: Whether its contrasts state different frames of reference.
     """
     doubts = [f"contrast {name} is missing; zeros stand in its place" for name in missing]
-    if has_frames:
-        doubts.append(
-            "the contrasts state different frames of reference (FrameOfReferenceUID); unless they were registered, "
-            "they may not lie on one another"
-        )
     if form.kind == "volumes" and not form.header.has_spacing:
         results = ["the file does not state the size of its voxels in mm"]
         if any(step.name == "Spacing" for step in study.data.volume_transforms):
@@ -124,6 +116,6 @@ def prepare_with_way_back(
     case, affine = {"image": scale_image(image, steps.study, called)}, image.affine
     if numbers is not None:
         case["image"], affine = take_slices(case["image"], affine, numbers)
-    shape, moved = case["image"].shape[1:], transform_case(case, affine, lacking, steps, has_record=True)
-    passages, frames = (moved.volume_passage, moved.plane_passage), has_several_frames(source)
-    return PreparedImage(moved.images, shape, affine, *passages, form, lacking, frames)
+    shape = case["image"].shape[1:]
+    moved = transform_case(case, affine, lacking, steps, has_record=True)
+    return PreparedImage(moved.images, shape, affine, moved.volume_passage, moved.plane_passage, form, lacking)

@@ -196,9 +196,9 @@ def _parse_images(value: object, where: str) -> tuple[str | None, ...]:
         )
     for path in found:
         if found.count(path) > 1 or path.endswith(".npz"):
-            condition = "each file once" if found.count(path) > 1 else "no npz file of many images"
             raise DataError(
-                f"{where} must name {condition} in its list of images, not {quote_value(path)}; correct dataset.json"
+                f"{where} must name each file once in its list of images, and no npz file of many images, not "
+                f"{quote_value(path)}; correct dataset.json"
             )
     return tuple(paths)
 
@@ -229,14 +229,10 @@ def _parse_slices(value: object, where: str) -> tuple[int, ...] | None:
     if value is None:
         return None
     is_range = isinstance(value, list) and len(value) in (2, 3) and all(map(_is_natural, value))
-    if not is_range or value[0] > value[1] or 0 in value[2:]:
+    if not is_range or value[0] > value[1] or 0 in value[2:] or max(value) >= MAX_SLICES:
         raise DataError(
-            f"{where} must have 'slices' as [first, last] from 0, or [first, last, step], not {quote_value(value)}; "
-            "correct dataset.json"
-        )
-    if value[1] >= MAX_SLICES or max(value[2:], default=1) >= MAX_SLICES:
-        raise DataError(
-            f"{where} must have 'slices' below {MAX_SLICES}, not {quote_value(value)}; correct dataset.json"
+            f"{where} must have 'slices' as [first, last] from 0 to {MAX_SLICES - 1}, or [first, last, step], not "
+            f"{quote_value(value)}; correct dataset.json"
         )
     return tuple(value)
 

@@ -1,7 +1,6 @@
 """Load a site's data folder as arrays for training, validation and test."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,12 +9,11 @@ import numpy as np
 
 from silofl.base.errors import DataError, Faults, UnreadableError
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
-from silofl.data.cache_entries import is_cached, prune
-from silofl.data.contrasts import has_several_frames, list_missing_contrasts
+from silofl.data.cache_entries import prune
+from silofl.data.contrasts import list_missing_contrasts
 from silofl.data.domain import Domain, Form, measure_domain, read_form
 from silofl.data.leakage import SeenImages
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
-from silofl.data.padding import Padding, find_padding, measure_padding
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import build_preparation, build_requests, prepare_case
 from silofl.data.prepared_image import list_file_doubts
@@ -23,7 +21,6 @@ from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.unreadable import UnreadableCases, count_reasons, read_unreadable
 from silofl.reading.decoder import decode_ahead, end_decoder
-from silofl.reading.header import read_padding_value
 from silofl.reading.image import Image
 from silofl.reading.images import read_image
 from silofl.study import Study
@@ -69,39 +66,18 @@ class SiteData:
         Raises:
             DataError: An image cannot be read any more.
         """
-        forms = [form for form, _ in self._sample]
-        return measure_domain(forms, (self.training.images[i] for i in sample_evenly(len(self.training), MEASURED)))
-
-    @property
-    def padding(self) -> Padding | None:
-        """What pads the training volumes by the sample, where many voxels share it; None of other images.
-
-        Raises:
-            DataError: An image cannot be read any more.
-        """
-        # Pictures and windows are not read again for it.
-        are_volumes = self.training.has_volumes or None not in self.training.slices
-        return find_padding([least for _, least in self._sample]) if are_volumes else None
-
-    @cached_property
-    def _sample(self) -> list[tuple[Form, Padding]]:
         records = () if self.manifest is None else self.manifest.training
-        found = [self._look_at(records[i]) for i in sample_evenly(len(records), FILES)]
+        forms = [self.read_first(records[i])[0] for i in sample_evenly(len(records), FILES)]
         end_decoder()
-        return found
+        return measure_domain(forms, (self.training.images[i] for i in sample_evenly(len(self.training), MEASURED)))
 
     def list_file_doubts(self, record: Record, form: Form, study: Study) -> list[str]:
         """Return what a case lacks, and what its file does not state: `silofl.data.prepared_image.list_file_doubts`."""
-        has_frames = has_several_frames(self.manifest.source(record))
-        return list_file_doubts(form, self.list_missing(record, study), has_frames, study)
+        return list_file_doubts(form, self.list_missing(record, study), study)
 
     def list_missing(self, record: Record, study: Study) -> list[str]:
         """Return which of the study's contrasts a case lacks."""
         return list_missing_contrasts(study.data.channel_names, [self.manifest.source(record)])
-
-    def _look_at(self, record: Record) -> tuple[Form, Padding]:
-        form, image = self.read_first(record)
-        return form, measure_padding(image.array, read_padding_value(self.manifest.source(record).first[0]))
 
     def read_first(self, record: Record) -> tuple[Form, Image]:
         """Return the form of a case's image in its file, and its first file's image.
@@ -135,20 +111,18 @@ def load_site_data(
 
     Raises:
         DataError: dataset.json or a case is wrong, images come out in different sizes or too small for the algorithm,
-            the only training image cannot be learnt from, or the cache cannot be written.
+            or the cache cannot be written.
         ConfigError: A transform is not allowed, or its options are not right.
     """
     if study.asks_alone:
         # Its part reads them as they are, whatever labels they have.
         return SiteData.empty()
     needed = study.needed_parts if needed is None else needed
-    # The decoders' process starts while dataset.json is read, where nothing of it was cached.
-    with nullcontext() if is_cached(cache_dir, folder) else decode_ahead():
-        manifest = read_manifest(folder, study, needed)
-        unreadable = read_unreadable(cache_dir, manifest, skip_unreadable)
-        prepare = partial(_prepare_cases, manifest, study, has_progress, unreadable)
-        source = describe_source(manifest)
-        parts = load_or_prepare(cache_dir, fingerprint_preparation(source, study), prepare, source)
+    manifest = read_manifest(folder, study, needed)
+    unreadable = read_unreadable(cache_dir, manifest, skip_unreadable)
+    prepare = partial(_prepare_cases, manifest, study, has_progress, unreadable)
+    source = describe_source(manifest)
+    parts = load_or_prepare(cache_dir, fingerprint_preparation(source, study), prepare, source)
     prune(cache_dir, source)
     parts = {name: replace(part, patches=study.data.patches) for name, part in parts.items()}
     if len(manifest.labels_annotated) < len(study.labels):
@@ -161,36 +135,9 @@ def load_site_data(
     if manifest.ignored is not None:
         parts = {name: replace(part, has_ignored=True) for name, part in parts.items()}
     data = SiteData(**parts, manifest=manifest, unreadable=count_reasons(absent), background=study.data.background)
-    if (
-        len(data.training) == 1
-        and "training" in needed
-        and not study.data.patches
-        and study.model.normalization.startswith("batch")
-    ):
-        raise DataError(
-            "training must hold at least 2 images for BatchNorm, which cannot learn from a batch of one, not 1; add "
-            "images to dataset.json, or choose another model.normalization for the study"
-        )
     missing = manifest.missing(study.data.channel_names)
     study.recipe.check_images(study, data.image_shape, missing)
     return data
-
-
-def find_unreadable(folder: Path, study: Study) -> dict[str, str]:
-    """Read all cases of a data folder, and return why some cannot be read, by case.
-
-    Raises:
-        DataError: dataset.json is wrong, or a case for another reason than that its files cannot be read.
-    """
-    manifest, steps, found = read_manifest(folder, study), build_preparation(study), {}
-    records = [record for records in manifest.parts.values() for record in records]
-    with decode_ahead(build_requests(records, manifest)):
-        for record in track_progress(records, len(records), f"reading {folder.name}"):
-            try:
-                prepare_case(record, manifest, steps)
-            except UnreadableError as error:
-                found[record.case] = error.reason
-    return found
 
 
 def sample_evenly(count: int, most: int) -> list[int]:

@@ -1,8 +1,7 @@
-"""The cases of a site that cannot be read: which are left out is fixed when the data are first read.
+"""The cases of a site that cannot be read, which are left out up to a share.
 
-Every later reading of the same dataset.json leaves out the same cases, whatever has become of their files, so that all
-rows of a comparison learn from the same cases and are tested on the same ones. A case that could be read at first and
-cannot be read later is left out too, and lacks its scores.
+A case that was left out once stays out of every later reading of the same dataset.json, whatever has become of its
+files, so that all rows of a comparison learn from the same cases and are tested on the same ones.
 """
 
 import hashlib
@@ -32,16 +31,14 @@ class UnreadableCases:
         path: The file that keeps them.
         share: Of all cases, at most so many may be left out.
         num_cases: Cases in dataset.json.
-        at_first: Hash of a case -> why it could not be read at the first reading; None before that.
-        later: The same of cases that could be read then.
+        known: Hash of a case -> why it could not be read.
         errors: What was said of them in this reading.
     """
 
     path: Path
     share: float
     num_cases: int
-    at_first: dict[str, str] | None
-    later: dict[str, str]
+    known: dict[str, str]
     errors: list[UnreadableError] = field(default_factory=list)
 
     @property
@@ -51,8 +48,8 @@ class UnreadableCases:
         return math.floor(self.share * self.num_cases + 1e-9)
 
     def must_skip(self, case: str) -> bool:
-        """Return whether a case was left out at the first reading."""
-        return self.share > 0 and _hash(case) in (self.at_first or {})
+        """Return whether a case was left out before."""
+        return _hash(case) in self.known
 
     def add(self, case: str, error: UnreadableError) -> None:
         """Leave out a case, or refuse it where the site leaves out none.
@@ -64,7 +61,7 @@ class UnreadableCases:
             raise error
         logger.warning("left out: %s", error)
         self.errors.append(error)
-        self.later[_hash(case)] = error.reason
+        self.known[_hash(case)] = error.reason
 
     def finish(self) -> None:
         """Keep what was left out, after all cases were read.
@@ -74,19 +71,9 @@ class UnreadableCases:
         """
         if not self.share:
             return
-        count = len({**(self.at_first or {}), **self.later})
-        if count > self.most:
-            faults = Faults(MOST_FAULTS + 1)
-            faults.errors = [*self.errors[:MOST_FAULTS]]
-            what = f": {faults.describe()}" if self.errors else "; mend them, or raise it"
-            raise DataError(
-                f"at most {self.most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}, "
-                f"not {count}{what}"
-            )
-        if self.at_first is None:
-            self.at_first, self.later = self.later, {}
+        self._check_count(len(self.known))
         make_folder(self.path.parent)
-        write_text(self.path, json.dumps({"at_first": self.at_first, "later": self.later}))
+        write_text(self.path, json.dumps(self.known))
 
     def find_absent(self, manifest: Manifest, cases: set[str]) -> dict[str, str]:
         """Return why cases are left out, by case.
@@ -97,16 +84,20 @@ class UnreadableCases:
         Raises:
             DataError: There are more than may be left out now.
         """
-        known = {**self.later, **(self.at_first or {})}
         listed = [record.case for records in manifest.parts.values() for record in records]
-        absent = {case: known.get(_hash(case), "damaged") for case in listed if case not in cases}
-        if len(absent) > self.most:
+        absent = {case: self.known.get(_hash(case), "damaged") for case in listed if case not in cases}
+        self._check_count(len(absent))
+        return absent
+
+    def _check_count(self, count: int) -> None:
+        if count > self.most:
+            faults = Faults(MOST_FAULTS + 1)
+            faults.errors = [*self.errors[:MOST_FAULTS]]
+            what = f": {faults.describe()}" if self.errors else "; mend them and write dataset.json anew, or raise it"
             raise DataError(
                 f"at most {self.most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}, "
-                f"not the {len(absent)} that were left out when the data were read; mend them and write dataset.json "
-                "anew, or raise it"
+                f"not {count}{what}"
             )
-        return absent
 
 
 def read_unreadable(cache_dir: Path, manifest: Manifest, share: float) -> UnreadableCases:
@@ -118,18 +109,14 @@ def read_unreadable(cache_dir: Path, manifest: Manifest, share: float) -> Unread
     """
     # By dataset.json alone: files that were mended or damaged since do not begin another list.
     key = hashlib.sha256(f"{manifest.folder.resolve()} {manifest.digest}".encode()).hexdigest()[:32]
-    path = cache_dir / f"unreadable-{key}.json"
+    path = cache_dir / f"left-out-{key}.json"
     num_cases = sum(map(len, manifest.parts.values()))
-    at_first, later = None, {}
-    if share and path.exists():
-        try:
-            known = read_json_document(path)
-            at_first, later = dict(known["at_first"]), dict(known["later"])
-        except (ConfigError, KeyError, TypeError, ValueError):
-            raise ConfigError(
-                f"{path.name} in the cache must be as it was written; delete it to read all cases anew"
-            ) from None
-    return UnreadableCases(path, share, num_cases, at_first, later)
+    if not share or not path.exists():
+        return UnreadableCases(path, share, num_cases, {})
+    known = read_json_document(path)
+    if not isinstance(known, dict) or not all(isinstance(reason, str) for reason in known.values()):
+        raise ConfigError(f"{path.name} in the cache must be as it was written; delete it to read all cases anew")
+    return UnreadableCases(path, share, num_cases, known)
 
 
 def count_reasons(absent: Mapping[str, str]) -> dict[str, int]:

@@ -64,11 +64,6 @@ class Volumes:
         """Axes of the array of all: one more than a volume has; without any, those of label maps."""
         return 1 + max((array.ndim for array in self.arrays), default=3)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all volumes."""
-        return sum(array.nbytes for array in self.arrays)
-
 
 Array = NDArray | Volumes
 

@@ -72,18 +72,15 @@ def check_image_shape(site: str, shape: tuple[int, ...] | None, study: Study) ->
 
 
 def check_modality(site: str, domain: Domain, study: Study) -> None:
-    """Refuse images of another modality than the study states, or contrast, by which the super model refuses images.
+    """Refuse images of another modality than the study states, by which the super model refuses images.
 
     Raises:
-        AggregationError: Names the site and the modality, or the contrast.
+        AggregationError: Names the site and the modality.
     """
     stated = study.data.modality
     others = [one for one in domain.modalities if stated is not None and one != stated]
     if others:
         raise AggregationError(f"site {site!r} must have {stated} images, as data.modality says, not {others[0]}")
-    unknown = [one for one in domain.contrasts or {} if one not in study.data.channel_names]
-    if unknown:
-        raise AggregationError(f"site {site!r} must name contrasts of the study, not {quote_value(unknown[0])}")
 
 
 def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str]) -> None:

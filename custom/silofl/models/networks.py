@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.overrides import TorchFunctionMode
 
 from silofl.base.errors import ConfigError, error_text
 from silofl.models.activity_cnn import ActivityCNN
@@ -36,10 +35,6 @@ _HAS_ONE_ANSWER: ContextVar[bool] = ContextVar("has_one_answer", default=False)
 ANSWER_BATCH: ContextVar[Callable[[nn.Module, Tensor], Tensor]] = ContextVar("answer_batch", default=nn.Module.__call__)
 # Parameters, and arrays of them, of a network: 4 GiB in float32, as much as a job may bring, and some seconds to build.
 MOST_PARAMETERS, MOST_ARRAYS = 1 << 30, 10_000
-
-
-class _SizeError(ConfigError):
-    """A network is larger than all bounds."""
 
 
 class HarmonizedModel(nn.Module):
@@ -256,7 +251,6 @@ def _build_network(study: Study, seed: int) -> nn.Module:
     if has_home_statistics:
         # Builders, those of packages too, know BatchNorm alone.
         settings = settings.model_copy(update={"normalization": "batch"})
-    _check_size(settings.model_dump_json(), *shape)
     with torch.random.fork_rng(devices=[]), _limit_size():
         seed_torch(seed)
         network = _find_builder(settings)(settings, *shape)
@@ -269,33 +263,6 @@ def _build_network(study: Study, seed: int) -> nn.Module:
         return add_projection_head(network, heads[0]) if heads else network
 
 
-@lru_cache(maxsize=8)
-def _check_size(settings: str, *shape: int) -> None:
-    """Refuse a network of more than `_limit_size` lets by, before any of its layers takes memory.
-
-    Args:
-        settings: Its `ModelSettings` as JSON.
-        shape: Channels of the images, those of the answers, and dimensions.
-    """
-    model = ModelSettings.model_validate_json(settings)
-    with torch.random.fork_rng(devices=[]), _limit_size(), _WithoutMemory():
-        try:
-            _find_builder(model)(model, *shape)
-        except _SizeError:
-            raise
-        except Exception:  # noqa: S110 - of values that are not there; what is wrong the true network says
-            pass
-
-
-class _WithoutMemory(TorchFunctionMode):
-    """Makes the arrays that layers are filled into without their numbers."""
-
-    def __torch_function__(  # noqa: D105 - of torch
-        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> object:
-        return func(*args, **(kwargs or {}) | ({"device": "meta"} if func is torch.empty else {}))
-
-
 @contextmanager
 def _limit_size() -> Iterator[None]:
     """Refuse a network that grows beyond all bounds while it is built."""
@@ -306,7 +273,7 @@ def _limit_size() -> Iterator[None]:
         nonlocal arrays, parameters
         arrays, parameters = arrays + 1, parameters + parameter.numel()
         if arrays > MOST_ARRAYS or parameters > MOST_PARAMETERS:
-            raise _SizeError(
+            raise ConfigError(
                 f"model must be a network of at most {MOST_PARAMETERS} parameters in {MOST_ARRAYS} arrays, not more; "
                 "lower its widths or depths in model.arguments"
             )

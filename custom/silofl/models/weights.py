@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from silofl.base.errors import ConfigError, one_line
+from silofl.base.errors import ConfigError
 from silofl.base.files import load_tensors
 from silofl.core.mixing import Arrays
 from silofl.study import Study
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SUFFIXES = (".pt", ".pth", ".safetensors")
-# What our own models, torch's DataParallel and Lightning's modules put before every name.
 OURS = "network."
-PREFIXES = (OURS, "module.", "model.")
+# What our own models, torch's DataParallel and Lightning's modules put before every name.
+PREFIXES = ("", OURS, "module.", "model.", f"module.{OURS}", "module.model.")
 # A deep network has hundreds of names.
 MOST_NAMES = 12
 REMEDY = "write one for this study with silofl pretrain, then put it there or give --pretrained"
@@ -105,14 +105,13 @@ def read_weights(path: Path, study: Study) -> Start:
         if not state[name].isfinite().all():
             raise ConfigError(f"{path.name} must hold finite numbers; {source!r} does not: take another file")
     arrays = {name: value.detach().numpy().copy() for name, value in state.items()}
-    return Start(arrays, _describe_match(path.name, list(seeded), sources, list(found)))
+    return Start(arrays, _describe_match(path.name, list(seeded), sources))
 
 
 def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]]) -> dict[str, str]:
     """Match a file's tensors to a network's by name and shape.
 
-    Names are taken as they are, and without the prefixes that all of them share (``network.``, ``module.``,
-    ``model.``, also one after the other); whichever of these fits most tensors counts.
+    Names are taken as they are, and without one of `PREFIXES`; whichever of these fits most tensors counts.
 
     Args:
         wanted: Name -> shape in the study's model, whose network's names begin with ``network.``.
@@ -122,7 +121,8 @@ def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Seque
         Name in the model -> name in the file, of those that fit.
     """
     best: dict[str, str] = {}
-    for names in _yield_namings(list(found)):
+    for prefix in PREFIXES:
+        names = {OURS + name.removeprefix(prefix): name for name in found if name.startswith(prefix)}
         fitting = {name: names[name] for name in wanted if name in names}
         fitting = {name: source for name, source in fitting.items() if tuple(found[source]) == tuple(wanted[name])}
         best = max(best, fitting, key=len)
@@ -145,18 +145,6 @@ def _read_agreed_file(path: Path, key: str, agreed: str | None, remedy: str) -> 
             "or write this number into study.yaml"
         )
     return content
-
-
-def _yield_namings(names: list[str]) -> Iterator[dict[str, str]]:
-    """Yield name in the model -> name in the file: as they are, then with fewer and fewer of their own prefixes."""
-    yield {name: name for name in names}
-    short = names
-    while names:
-        yield {OURS + one: name for one, name in zip(short, names, strict=True)}
-        prefix = next((one for one in PREFIXES if all(name.startswith(one) for name in short)), None)
-        if prefix is None:
-            return
-        short = [name.removeprefix(prefix) for name in short]
 
 
 def _read_tensors(name: str, content: bytes) -> dict[str, Tensor]:
@@ -215,22 +203,11 @@ def _example(state: Mapping[str, Tensor]) -> str:
     return next((f"{name!r} of shape {tuple(value.shape)}" for name, value in state.items()), "no tensor")
 
 
-def _describe_match(file: str, wanted: list[str], sources: Mapping[str, str], found: list[str]) -> str:
-    """Say how much of a network is from a file, and name what does not match on either side."""
+def _describe_match(file: str, wanted: list[str], sources: Mapping[str, str]) -> str:
+    """Say how much of a network is from a file, and name what is not."""
+    sentence = f"everybody starts from {file}: {len(sources)} of {len(wanted)} tensors are from it"
     seeded = [name for name in wanted if name not in sources]
-    unused = [name for name in found if name not in {*sources.values()}]
-    parts = [f"everybody starts from {file}: {len(sources)} of {len(wanted)} tensors are from it"]
-    if seeded:
-        parts.append(
-            f"{len(seeded)} of {len(wanted)} tensors are not in {file} by name and shape, and start from the seed: "
-            f"{_shorten_names(seeded)}"
-        )
-    if unused:
-        parts.append(f"{len(unused)} of {file} are not used: {_shorten_names(unused)}")
-    return "; ".join(parts)
-
-
-def _shorten_names(names: Iterable[str]) -> str:
-    names = [*names]
-    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(map(one_line, names[:MOST_NAMES])) + rest
+    if not seeded:
+        return sentence
+    more = "" if len(seeded) <= MOST_NAMES else f" and {len(seeded) - MOST_NAMES} more"
+    return f"{sentence}, the others from the seed: {', '.join(seeded[:MOST_NAMES])}{more}"

@@ -562,7 +562,7 @@ class SiteGuard(SitePart):
         work, kept = self.work, self._contents[_name_kept(choice)]
         calling, read = choose_site_calling(work, lambda part: validated, tested)
         numbers = count_patients(tested, work.data.test) | read
-        counts = SiteCounts.of(work.data, contrasts=work.study.data.channel_names, least=work.min_patients)
+        counts = SiteCounts.of(work.data)
         own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}
         facts = kept.facts | numbers | own
         kept = replace(kept, bias=choice.bias, calling=calling, facts=facts)

@@ -156,13 +156,9 @@ class Work:
 
     @property
     def domain(self) -> Domain:
-        """The site's training images, with the modality that the study names, of contrasts whose files state none."""
-        settings, found = self.study.data, self.data.domain
-        if not settings.modality:
-            return found
-        stated = (settings.modality,)
-        contrasts = dict.fromkeys(settings.channel_names, stated) | dict(found.contrasts or {})
-        return replace(found, modalities=stated, contrasts=contrasts or None)
+        """The site's training images, with the modality that the study names."""
+        modality, found = self.study.data.modality, self.data.domain
+        return replace(found, modalities=(modality,)) if modality else found
 
     def find_units(self, part: str) -> Units:
         """Return what counts once of a part's cases."""

@@ -82,15 +82,6 @@ def find_segmentation(path: Path) -> Path | None:
     return None
 
 
-def read_padding_value(path: Path) -> float | None:
-    """Return the intensity that a DICOM file or folder states to be padding; None of another form, or where none is."""
-    first = next(dicom_headers(path), {}) if is_dicom(path) else {}
-    with suppress(KeyError, TypeError, ValueError):
-        slope, intercept = float(first.get("RescaleSlope", 1)), float(first.get("RescaleIntercept", 0))
-        return float(first["PixelPaddingValue"].value) * slope + intercept
-    return None
-
-
 def dicom_headers(path: Path, skips_others: bool = False) -> Iterator[Dataset]:
     """Yield the headers of a DICOM file, or of the images in the folder of a series, without their pixels.
 

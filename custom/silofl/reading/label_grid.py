@@ -1,4 +1,4 @@
-"""Lay a label map onto its image voxel by voxel: axes turned, a cropped map padded, and resampled only on request."""
+"""Lay a label map onto its image voxel by voxel: axes turned, and a cropped map padded."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,35 +21,29 @@ from silofl.reading.image import (
     is_at_zero,
     is_identity,
     is_same_grid,
-    overlaps,
 )
 from silofl.reading.raw_volume import LPS_TO_RAS
 
 # Frames of a segmentation lie further apart than its image's slices where none was drawn for some.
 MOST_STEPS = 1.5
-# The files that nibabel can write a place into.
-NIBABEL = (".nii", ".nii.gz")
 
 
-def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], is_resampled: bool = False) -> Image:
+def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -> Image:
     """Return a label map with the voxels of its image.
 
     Axes in another order or direction are turned, and a map of a part of the image is padded with background. No voxel
-    is interpolated, but where resampling was asked for: then each has the label of the nearest one.
+    is interpolated.
 
     Args:
         name: What messages call the label map.
         files: The files of both, whose headers must state how the axes lie before any is turned.
-        is_resampled: Whether the map may lie on any other grid that its header states.
 
     Raises:
-        DataError: A voxel of the map is none of the image's, or it was drawn on a series of thicker slices; where it is
-            resampled, a header states no place, or they lie beside one another.
+        DataError: A voxel of the map is none of the image's, or it was drawn on a series of thicker slices.
     """
     if segmentation := find_segmentation(files[0]) if files else None:
         _check_frame_of_reference(files, name)
-        if not is_resampled:
-            _check_frames(segmentation, files[1], image, name)
+        _check_frames(segmentation, files[1], image, name)
     is_placed = label.affine is not None and image.affine is not None
     if not is_placed or (label.spatial_shape == image.spatial_shape and is_same_grid(label, image)):
         check_grid(label, image, name, "its image")
@@ -57,18 +51,17 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], i
     check_affine(label.affine, name)
     check_affine(image.affine, f"the image of {name}")
     is_whole = sorted(label.spatial_shape) == sorted(image.spatial_shape)
-    without_place = _find_placeless(label, image, files, is_part=not is_whole and not is_resampled)
+    without_place = _find_placeless(label, image, files, is_part=not is_whole)
     if (is_whole or without_place is None) and all(read_header(file).has_orientation for file in files):
         place = match_voxels(label.affine, label.spatial_shape, image)
         if place is not None:
             laid = np.zeros((1, *image.spatial_shape), label.array.dtype)
             view_voxels(laid[0], place, label.spatial_shape)[...] = label.array[0]
             return replace(label, array=laid, affine=image.affine)
-    if without_place and (is_resampled or label.spatial_shape == image.spatial_shape):
-        _refuse_placeless(label, image, name, files, without_place)
-    if is_resampled:
-        return _resample(label, image, name)
-    check_grid(label, image, name, "its image", "" if without_place else ", or import with --resample-masks")
+    if without_place and label.spatial_shape == image.spatial_shape:
+        _refuse_placeless(image, name, without_place)
+    how = ", as nibabel.processing.resample_from_to(mask, image, order=0) does"
+    check_grid(label, image, name, "its image", "" if without_place else how)
     return label
 
 
@@ -86,20 +79,13 @@ def _find_placeless(label: Image, image: Image, files: Sequence[Path], is_part: 
     return at_zero[0] if len(at_zero) == 1 and not (is_part and at_zero[0] is image) else None
 
 
-def _refuse_placeless(label: Image, image: Image, name: str, files: Sequence[Path], lacking: Image) -> None:
+def _refuse_placeless(image: Image, name: str, lacking: Image) -> None:
     """Refuse the one of two whose header states no place, and say how it gets the other's."""
     own, other, called = ("image", "mask", f"the image of {name}") if lacking is image else ("mask", "image", name)
-    stated = "the identity" if is_identity(lacking) else "the origin 0" if is_at_zero(lacking) else "none"
-    if label.spatial_shape != image.spatial_shape:
-        remedy = "export it again from the program in which the mask was drawn"
-    else:
-        # An image keeps its own header, which states how intensities are stored.
-        header = f", {other}.header" if lacking is label else ""
-        is_of_nibabel = all(file.name.lower().endswith(NIBABEL) for file in files)
-        nibabel = f"nibabel: type({other})(numpy.array({own}.dataobj), {other}.affine{header})"
-        how = nibabel if is_of_nibabel else f"SimpleITK: {own}.CopyInformation({other})"
-        remedy = f"where the mask was drawn voxel on voxel, give it the place of its {other} ({how})"
-    raise DataError(f"{called} must state a place in its header, not {stated}; {remedy}")
+    raise DataError(
+        f"{called} must state a place in its header, which states none; where the mask was drawn voxel on voxel, give "
+        f"it the place of its {other} (SimpleITK: {own}.CopyInformation({other}))"
+    )
 
 
 def _check_frame_of_reference(files: Sequence[Path], name: str) -> None:
@@ -137,8 +123,7 @@ def _check_frames(segmentation: Path, file: Path, image: Image, name: str) -> No
     if min([apart, *gaps]) > MOST_STEPS * slices:
         raise DataError(
             f"{name} must have a frame for each slice of its image, {slices:g} mm apart, not for slices {apart:g} mm "
-            "apart; name the series on which it was drawn, or import with --resample-masks, which fills the slices "
-            "between"
+            "apart; name the series on which it was drawn"
         )
 
 
@@ -176,27 +161,3 @@ def view_voxels(target: NDArray, place: NDArray[np.int64], shape: Sequence[int])
         part = view[(slice(None),) * axis + (along,)]
         view = part if sign > 0 else np.flip(part, axis)
     return view
-
-
-def _resample(label: Image, image: Image, name: str) -> Image:
-    """Return a label map on its image's grid, each voxel with the label of the nearest one; background beyond them."""
-    from scipy.ndimage import affine_transform
-
-    if not overlaps(label, image):
-        raise DataError(
-            f"{name} must overlap with its image; it lies outside of it: correct the position in its header, or leave "
-            "the case out"
-        )
-    back = np.linalg.solve(label.affine, image.affine)
-    # Without "grid" the outer half of the voxels at the edge would be background.
-    found = affine_transform(label.array[0], back, output_shape=image.spatial_shape, order=0, mode="grid-constant")
-    return replace(label, array=found[None], affine=image.affine)
-
-
-def find_beside(label: Image, image: Image) -> NDArray[np.integer]:
-    """Return the numbers of the labelled voxels whose middles lie beside an image, (n,)."""
-    voxels = np.nonzero(label.array[0])
-    places = (np.linalg.solve(image.affine, label.affine) @ np.stack([*voxels, np.ones_like(voxels[0])]))[:3]
-    # A voxel reaches half of its size beyond its middle.
-    is_within = (places >= -0.5) & (places <= np.array(image.spatial_shape)[:, None] - 0.5)
-    return label.array[0][voxels][~is_within.all(axis=0)]

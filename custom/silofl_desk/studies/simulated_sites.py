@@ -12,7 +12,6 @@ from silofl.base.schema import dump_record
 from silofl.core.gain import describe_few_units
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts, digest_data
-from silofl.data.padding import describe_padding
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.data.units import count_test_units
@@ -47,11 +46,7 @@ def look_at_data(
 ) -> None:
     """Write what only the sites know in a real federation of the training sites' data, and say what is doubtful."""
     doubts = {site: _find_doubts(found, study) for site, found in data.items()}
-    padding = {site: found.padding for site, found in data.items()}
-    for site, own in padding.items():
-        doubts[site] += describe_padding(own, {other: one for other, one in padding.items() if other != site})
-    facts, least = study.data.channel_names, Site.model_fields["min_patients"].default
-    counts = {name: SiteCounts.of(data[name], doubts[name], facts, least) for name in simulation.sites}
+    counts = {name: SiteCounts.of(data[name], doubts[name]) for name in simulation.sites}
     # What is left out stays so, whatever becomes of its files.
     if not simulation.skip_unreadable:
         counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}

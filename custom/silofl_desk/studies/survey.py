@@ -51,15 +51,14 @@ def _list_folders(given: Sequence[Path]) -> list[Path]:
 
 def tabulate_inventories(inventories: Mapping[str, Inventory]) -> TextTable:
     """Return one row for each site; what no file states is said to be unknown."""
-    columns = ("site", "patients, cases", "labels", "contrasts", "size", "spacing, mm", "scanners")
+    columns = ("site", "patients, cases", "labels", "contrasts", "size", "spacing, mm")
     rows = []
     for site, one in inventories.items():
         patients = f"{one.patients}, {one.cases}" if one.unit == "patients" else f"not known, {one.cases}"
         spacing = "not known" if one.spacing_mm is None else _join_sides(one.spacing_mm)
         spacing = MISSING if one.kind != "volumes" else spacing
-        vendors = _join_counts(one.vendors) or "not known"
         contrasts = _join_counts(one.contrasts) or "no names"
-        rows.append((site, patients, _join_counts(one.labels), contrasts, _join_sides(one.shape), spacing, vendors))
+        rows.append((site, patients, _join_counts(one.labels), contrasts, _join_sides(one.shape), spacing))
     return TextTable(columns, tuple(rows), num_text=len(columns))
 
 

@@ -94,8 +94,6 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-pattern", action="append", metavar="PATTERN", help=image_pattern)
     mask_pattern = "path of a site's masks, for example {case}/seg.nii.gz; {label} is a label with files of its own"
     parser.add_argument("--mask-pattern", metavar="PATTERN", help=mask_pattern)
-    resample = "bring masks on another grid to that of their image, by the nearest voxel; says what labels lose"
-    parser.add_argument("--resample-masks", action="store_true", help=resample)
     parser.add_argument("--seed", type=parse_natural, default=0, help="seed of every random choice (default: 0)")
     test = "share of each site's patients for the test (default: 0.2)"
     parser.add_argument("--test", type=parse_share, default=0.2, help=test)
@@ -118,8 +116,6 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="checks whose warnings also fail, for example certificate",
     )
-    clean = "new file for dataset.json without the cases that cannot be read"
-    parser.add_argument("--write-clean", type=Path, metavar="FILE", help=clean)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 

@@ -5,7 +5,7 @@ BIDS: Gorgolewski et al., Scientific Data 2016. nnU-Net, version 2 or 1: Isensee
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,13 @@ from silofl.reading.formats import PICTURES
 from silofl_hospital.importing.cases import CASE, Patterns, SiteCases, find_cases, split_contrasts
 from silofl_hospital.importing.masks import Values, read_values, split_ending
 from silofl_hospital.importing.options import ImportOptions
-from silofl_hospital.importing.patients import read_patients
 from silofl_hospital.importing.site_files import visible_files
 
-
-@dataclass(frozen=True)
-class ArrangedCases:
-    """The cases of a site, case -> patient, what its masks may hold, and name -> numbers of regions to score."""
-
-    cases: SiteCases
-    patients: Mapping[str, str | None]
-    values: Values
-    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+# The cases of a site, what its masks may hold, and name -> numbers of regions to score.
+Arranged = tuple[SiteCases, Values, Mapping[str, tuple[int, ...]]]
 
 
-def find_bids_cases(folder: Path, options: ImportOptions) -> ArrangedCases:
+def find_bids_cases(folder: Path, options: ImportOptions) -> Arranged:
     """Find the images of some kinds that have a mask; the subject is the patient.
 
     A file is called sub-01_KIND or sub-01_ses-1_KIND; that of a mask lies in derivatives/, and has the name of its
@@ -58,8 +50,11 @@ def find_bids_cases(folder: Path, options: ImportOptions) -> ArrangedCases:
             f"Site {folder.name!r} has no image {options.image_pattern} with a mask {options.mask_pattern}. Correct "
             "the kinds, or remove its folder."
         )
-    cases = SiteCases(folder.name, folder, by_case, {case: masks[case] for case in by_case}, contrasts)
-    return ArrangedCases(cases, {case: case.partition("_")[0] for case in by_case}, read_values(options))
+    patients = {case: case.partition("_")[0] for case in by_case}
+    cases = SiteCases(
+        folder.name, folder, by_case, {case: masks[case] for case in by_case}, contrasts, patients=patients
+    )
+    return cases, read_values(options), {}
 
 
 def _find_kind(files: Iterable[Path], kind: str) -> dict[str, Path]:
@@ -80,7 +75,7 @@ def _find_kind(files: Iterable[Path], kind: str) -> dict[str, Path]:
     return found
 
 
-def find_nnunet_cases(folder: Path, options: ImportOptions) -> ArrangedCases:
+def find_nnunet_cases(folder: Path, options: ImportOptions) -> Arranged:
     """Find the cases in imagesTr and labelsTr, with the contrasts and labels that dataset.json names.
 
     Raises:
@@ -115,7 +110,7 @@ def find_nnunet_cases(folder: Path, options: ImportOptions) -> ArrangedCases:
     values = Values(labels, "correct the mask, or labels in its dataset.json", ignored)
     number_of = {stored: place for place, stored in enumerate(labels, start=1)}
     regions = {name: tuple(number_of[one] for one in members) for name, members in numbers.items()}
-    return ArrangedCases(cases, read_patients(cases), values, regions if has_regions else {})
+    return cases, values, regions if has_regions else {}
 
 
 def _read_labels(labels: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -139,7 +134,7 @@ def _name_numbers(numbers: Mapping[str, tuple[int, ...]]) -> dict[int, str]:
 
 
 # Value of --layout -> what finds the cases in a site's folder.
-ARRANGEMENTS: Mapping[str, Callable[[Path, ImportOptions], ArrangedCases]] = {
+ARRANGEMENTS: Mapping[str, Callable[[Path, ImportOptions], Arranged]] = {
     "bids": find_bids_cases,
     "nnunet": find_nnunet_cases,
 }

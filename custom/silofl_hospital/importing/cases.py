@@ -17,8 +17,7 @@ from silofl.base.naming import is_one_line, normalise_accents
 from silofl.data.contrasts import check_contrasts
 from silofl.data.manifest import PARTS
 from silofl.data.targets import IGNORE
-from silofl.reading.image_grid import find_turned
-from silofl.reading.patient_ids import count_shared_ids, read_own_id
+from silofl.reading.patient_ids import read_own_id
 from silofl_hospital.importing.masks import ENDINGS, SEGMENTATION, Values, plan_layers, plan_mask, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.site_files import (
@@ -69,6 +68,7 @@ class SiteCases:
         channel_names: The contrasts; none where there is one image without a name.
         images_in: The folder in `folder` that all images lie in.
         layers: Case -> the mask of each label, the first of which is in `masks`; none where one mask has all labels.
+        patients: Case -> patient, where the folders name them.
     """
 
     site: str
@@ -78,6 +78,7 @@ class SiteCases:
     channel_names: tuple[str, ...] = ()
     images_in: str = "."
     layers: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
+    patients: Mapping[str, str] = field(default_factory=dict)
 
     # cached_property writes to __dict__ directly, which a frozen dataclass does not prevent.
     @cached_property
@@ -115,11 +116,9 @@ def parse_patterns(images: str, mask: str, labels: Sequence[str] = ()) -> Patter
         labels: The names of the labels.
 
     Raises:
-        ConfigError: A pattern has no ``{case}`` or leaves the folder, only some have a name, two are the same, or there
-            are no names for ``{label}``.
+        ConfigError: A pattern has no ``{case}`` or leaves the folder, only some have a name, or there are no names for
+            ``{label}``.
     """
-    if LABEL in mask and not labels:
-        raise ConfigError(f"labels must name the files of mask-pattern {quote_value(mask)}; give them with --labels")
     names, given = split_contrasts(images)
     found = Patterns(
         tuple(check_pattern(pattern, "image-pattern") for pattern in given),
@@ -128,9 +127,6 @@ def parse_patterns(images: str, mask: str, labels: Sequence[str] = ()) -> Patter
         tuple(labels) if LABEL in mask else (),
     )
     masks = [check_pattern(pattern, "mask-pattern") for pattern in found.masks]
-    twins = [pattern for pattern in found.images if [*found.images, *masks].count(pattern) > 1]
-    if twins:
-        raise ConfigError(f"a pattern must stand for one kind of file, not {twins[0]} for two; correct one of them")
     return found if found.labels else replace(found, mask=masks[0])
 
 
@@ -258,7 +254,7 @@ def plan_cases(
     masks: dict[str, Writer] = {}
     images: dict[str, Writer] = {}
     for case, patient, unit in zip(cases, named, units, strict=True):
-        mask, write = _plan_mask(found, case, values, options.resample_masks)
+        mask, write = _plan_mask(found, case, values)
         masks[mask] = write
         names = [None if name is None else f"images/{name}" for name in found.image_names(case)]
         for name, path in zip(names, found.images[case], strict=True):
@@ -268,7 +264,9 @@ def plan_cases(
         if patient is not None:
             record["patient"] = patient
         records[part_of[unit]].append({**record, "case": case})
-    notes = [*said, *([] if is_known else [UNKNOWN]), *_describe_cautions(found, patients)]
+    notes = [*said, *([] if is_known else [UNKNOWN])]
+    if is_known and patients == found.patient_ids:
+        notes.append(f"{found.site}: the patients are those of the DICOM headers (PatientID)")
     lacks = [f"{count} of {len(cases)} cases have no {name}" for name, count in found.missing.items()]
     if lacks:
         notes.append(f"{found.site}: {', '.join(lacks)}; dataset.json has null there, for which networks see zeros")
@@ -287,36 +285,13 @@ def plan_cases(
     )
 
 
-def _plan_mask(found: SiteCases, case: str, values: Values, is_resampled: bool) -> File:
+def _plan_mask(found: SiteCases, case: str, values: Values) -> File:
     image = next(path for path in found.images[case] if path is not None)
     if layers := found.layers.get(case):
-        return plan_layers(layers, image, case, values, f"site {found.site!r}", is_resampled)
+        return plan_layers(layers, image, case, values, f"site {found.site!r}")
     stored = found.masks[case]
     place = f"site {found.site!r}: {stored.relative_to(found.folder).as_posix()}"
-    return plan_mask(stored, image, case, values, place, is_resampled)
-
-
-def _describe_cautions(found: SiteCases, patients: Mapping[str, str | None]) -> list[str]:
-    """Return what a person should look at: images that are turned, and patients by DICOM's headers."""
-    pairs = [(next(filter(None, found.images[case])), found.masks[case]) for case in found.images]
-    sentences = find_turned(pairs)
-    by_header = set(found.patient_ids.values()) - {None}
-    if by_header and patients == found.patient_ids:
-        sentences.append("the patients are those of the DICOM headers (PatientID)")
-    elif len(by_header) == 1 and len(patients) > 1 and None in patients.values():
-        sentences.append(
-            "one PatientID stands in all DICOM headers that have one, as archives write it for everybody; the patients "
-            "count as unknown: name them in patients.csv"
-        )
-    else:
-        named = [(str(patients[case]), found.patient_ids[case]) for case in patients if patients[case] is not None]
-        shared, count = count_shared_ids(named)
-        if shared:
-            sentences.append(
-                f"{shared} of {count} PatientIDs in DICOM headers stand for several patients; see that these are "
-                "different persons, and that no other patient has two names in the table"
-            )
-    return [f"{found.site}: {sentence}" for sentence in sentences]
+    return plan_mask(stored, image, case, values, place)
 
 
 def shorten_names(names: Iterable[str]) -> str:

@@ -8,9 +8,7 @@ Own data, from nowhere else::
         patients.csv         only where PatientID is not the patient: columns file and patient, where file is the case
       south/ ...
 
-Without TARGET the command lists the series by modality, description and size, with their patients hashed, and why one
-is refused, as far as its headers tell. The hash has a new salt each time: it tells patients apart within one list, and
-nobody can look a PatientID up by it.
+Without TARGET the command lists the series by modality, description and size, and of how many patients they are.
 
 --image-pattern takes the series to learn from, by modality and description, in which * stands for any letters; of
 several contrasts one series of each exam. Localizers are never taken::
@@ -23,14 +21,12 @@ description. Masks in other files are named by their path in the site's folder, 
 
     --mask-pattern "{case}/mask.nii.gz"
 
-The patient is PatientID. What is left over is counted: localizers, reports, other series, series without a mask.
+The patient is PatientID. What is left over is counted: series that no pattern names, and series without a mask.
 """
 
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 
@@ -51,14 +47,8 @@ from silofl_hospital.importing.patients import TABLES, read_patients, warn_unkno
 from silofl_hospital.importing.series import SEGMENTATION, Export, Series, count_names, read_export
 from silofl_hospital.importing.site_files import SitePlan, visible_folders
 
-COLUMNS = ("site", "modality", "description", "size", "series", "patients", "refused")
-# Of a list of the patients of a kind of series.
-SHOWN_PATIENTS = 3
+COLUMNS = ("site", "modality", "description", "size", "series", "patients")
 ANY_SEGMENTATION = f"{SEGMENTATION}/*"
-
-
-# The nouns of files, one and several.
-ONE = {"copies": "copy", "other files": "other file"}
 
 
 @dataclass(frozen=True)
@@ -89,27 +79,19 @@ MaskFinder = Callable[[Exam], Path | None]
 
 def list_exams(source: Path) -> Listing:
     """List the series of all sites: how many of each modality, description and size there are, and of whom."""
-    salt, rows = secrets.token_bytes(16), []
+    rows = []
     for folder in _site_folders(source):
         ordered = sorted(read_export(folder).series, key=_kind)
         for kind, found in groupby(ordered, _kind):
             members = [*found]
-            *shown, refused = kind
-            rows.append((folder.name, *shown, str(len(members)), _hash_patients(members, salt), refused))
+            patients = {key_patient(one.patient) for one in members}
+            rows.append((folder.name, *kind, str(len(members)), str(len(patients))))
     return Listing(COLUMNS, tuple(rows), "take series with --image-pattern MODALITY/DESCRIPTION, as CT/*portal*")
 
 
-def _kind(series: Series) -> tuple[str, str, str, str]:
+def _kind(series: Series) -> tuple[str, str, str]:
     size = "no image" if series.size is None else " x ".join(map(str, series.size))
-    refused = f"must {series.refusal}" if series.is_image and series.refusal else ""
-    return series.modality, series.description, size + " localizer" * series.is_localizer, refused
-
-
-def _hash_patients(series: Iterable[Series], salt: bytes) -> str:
-    names = sorted({key_patient(one.patient) for one in series})
-    hashed = [sha256(salt + name.encode()).hexdigest()[:6] if name else "unknown" for name in names]
-    more = f" and {len(names) - SHOWN_PATIENTS} more" if len(names) > SHOWN_PATIENTS else ""
-    return f"{len(names)}: {' '.join(hashed[:SHOWN_PATIENTS])}{more}"
+    return series.modality, series.description, f"{size} localizer" if series.is_localizer else size
 
 
 def plan_dicom(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
@@ -286,27 +268,14 @@ def _ending(mask: Path) -> str:
 def _describe_left_over(
     site: str, export: Export, whole: Mapping[Exam, Path], exams: Sequence[Exam]
 ) -> tuple[str, ...]:
-    """Return a sentence that counts the series and files that become no case, and one on damaged files."""
+    """Return sentences that count the series that become no case, and the damaged files."""
     taken = {one for exam in exams for one in exam.taken}
     others = [one for one in export.images if one not in taken]
-    reports = Counter(one.modality or "no modality" for one in export.series if one.size is None)
-    masks = {*whole.values()}
-    unused = sum(one.modality == SEGMENTATION and one.files[0] not in masks for one in export.series)
-    counts = {
-        "{} localizer{s}": sum(one.is_localizer for one in export.series),
-        **{f"{{}} of {modality} without an image": count for modality, count in reports.items()},
-        "{} without a mask": len(exams) - len(whole),
-        "{} segmentation{s} of a series that is not there or not taken": unused,
-        f"{{}} that no pattern names, {count_names(others)}": len(others),
-    }
-    said = ", ".join(text.format(count, s="s" * (count != 1)) for text, count in counts.items() if count)
-    unread = [file for file in export.others if file not in masks and file.name not in TABLES]
-    files = {"copies": export.num_copies, "other files": len(unread)}
-    more = " and ".join(f"{count} {name if count != 1 else ONE[name]}" for name, count in files.items() if count)
     notes = []
-    if said or more:
-        total = f"{len(export.series)} series" + f": {said}" * bool(said)
-        notes.append(f"{site}: left over of {total}" + f"; and {more}" * bool(more))
+    if len(exams) > len(whole):
+        notes.append(f"{site}: {len(exams) - len(whole)} of {len(exams)} exams have no mask, and are left out")
+    if others:
+        notes.append(f"{site}: series that no pattern names are left out: {count_names(others)}")
     if export.damaged:
         count = len(export.damaged)
         notes.append(f"{site}: no series can be read that has a damaged file in its folder: {count} files")

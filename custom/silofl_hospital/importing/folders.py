@@ -35,7 +35,7 @@ whose images they are: they are split by file.
 
 --labels organ,lesion says that 1 is organ and 2 lesion, --labels 1=organ,4=lesion that 4 is: at the site it becomes 2.
 Segmentations of DICOM and 3D Slicer are numbered by the names of their segments. Masks with another number or name are
-refused, and so are masks whose voxels are not those of their image; --resample-masks brings these to its grid.
+refused, and so are masks whose voxels are not those of their image.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ from pathlib import Path
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.reading.endings import has_dicom_mark
-from silofl_hospital.importing.arrangements import ARRANGEMENTS
+from silofl_hospital.importing.arrangements import ARRANGEMENTS, Arranged
 from silofl_hospital.importing.cases import (
     CASE,
     Patterns,
@@ -75,34 +75,22 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         raise DataError(
             f"{source.name} must hold a folder for each site with images and masks in it, not none; make one"
         )
-    if options.arrangement is not None:
-        return _plan_arranged(folders, options)
-    patterns = _read_patterns(options)
-    if patterns == BY_STEM and {"images", "masks"} <= {folder.name for folder in folders}:
-        raise DataError(
-            f"{source.name} must hold a folder for each site, not images and masks themselves; put them into a folder "
-            "that is named as their site"
-        )
+    sites: list[Arranged]
+    if options.arrangement is None:
+        sites = [(found, read_values(options), {}) for found in _find_by_patterns(folders, _read_patterns(options))]
+    else:
+        sites = [ARRANGEMENTS[options.arrangement](folder, options) for folder in folders]
+    plans = {}
+    for found, values, regions in sites:
+        plan = plan_cases(found, read_patients(found), values, options)
+        plans[found.site] = replace(plan.with_notes(_describe_left_out(found)), regions=regions)
+    return warn_unknown_patients(plans)
+
+
+def _find_by_patterns(folders: list[Path], patterns: Patterns) -> list[SiteCases]:
     sites = [find_cases(folder.name, folder, patterns) for folder in folders]
     _check_patterns(sites, patterns)
-    if patterns == BY_STEM:
-        sites = [replace(found, images_in="images") for found in sites]
-    plans = {}
-    for found in sites:
-        plan = plan_cases(found, read_patients(found), read_values(options), options)
-        plans[found.site] = plan.with_notes(_describe_left_out(found))
-    return warn_unknown_patients(plans)
-
-
-def _plan_arranged(folders: list[Path], options: ImportOptions) -> dict[str, SitePlan]:
-    """Plan sites whose folders are arranged as `options.arrangement` says."""
-    plans = {}
-    for folder in folders:
-        arranged = ARRANGEMENTS[str(options.arrangement)](folder, options)
-        plan = plan_cases(arranged.cases, arranged.patients, arranged.values, options)
-        plan = plan.with_notes(_describe_left_out(arranged.cases, " or have no mask"))
-        plans[folder.name] = replace(plan, regions=arranged.regions)
-    return warn_unknown_patients(plans)
+    return [replace(found, images_in="images") for found in sites] if patterns == BY_STEM else sites
 
 
 def _read_patterns(options: ImportOptions) -> Patterns:
@@ -120,8 +108,8 @@ def _check_patterns(sites: list[SiteCases], patterns: Patterns) -> None:
             raise DataError(f"some site must have a file as {pattern} for {name}, not none; correct the pattern")
 
 
-def _describe_left_out(found: SiteCases, or_else: str = "") -> list[str]:
-    """Return a sentence that counts the images that fit no pattern."""
+def _describe_left_out(found: SiteCases) -> list[str]:
+    """Return a sentence that counts the images that fit no pattern, or have no mask."""
     layers = {path for by_label in found.layers.values() for path in by_label.values()}
     taken = layers | {*found.masks.values(), *(path for paths in found.images.values() for path in paths)}
     names = [
@@ -129,8 +117,8 @@ def _describe_left_out(found: SiteCases, or_else: str = "") -> list[str]:
         for path in visible_files(found.folder)
         if taken.isdisjoint((path, *path.parents)) and (path.name.lower().endswith(ENDINGS) or has_dicom_mark(path))
     ]
-    count, first = len(names), shorten_names(names)
-    return [f"{found.site}: images that fit no pattern{or_else} are left out: {count}, as {first}"] if names else []
+    sentence = f"{found.site}: images that fit no pattern or have no mask are left out: {len(names)}, as"
+    return [f"{sentence} {shorten_names(names)}"] if names else []
 
 
 LAYOUT = Layout(plan_folders, (*MASK_OPTIONS, "arrangement"))

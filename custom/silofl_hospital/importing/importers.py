@@ -16,7 +16,7 @@ from silofl.data.units import count_units
 from silofl.reading.access import open_error
 from silofl_hospital.importing import dicom, folders, table
 from silofl_hospital.importing.arrangements import ARRANGEMENTS
-from silofl_hospital.importing.masks import Changes, describe_changes
+from silofl_hospital.importing.masks import Covered, describe_covered
 from silofl_hospital.importing.options import ImportOptions, Layout, Listing
 from silofl_hospital.importing.site_files import JsonRecord, SitePlan
 
@@ -179,12 +179,11 @@ def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> dict[str, SiteP
     """Write the masks of all sites, each of which is checked; all wrong ones are told before any image is copied."""
     faults, told = Faults(MOST_MASKS), {}
     for site, plan in plans.items():
-        masks, changes = _list_masks(plan), list[Changes]()
+        masks, covered = _list_masks(plan), list[Covered]()
         for name in track_slow_progress(masks, len(masks), f"checking {site}", unit="masks"):
             with faults.collect_fault():
-                if isinstance(found := _write_file(plan, folder / site, name), Changes):
-                    changes.append(found)
-        told[site] = plan.with_notes(f"{site}: {sentence}" for sentence in describe_changes(changes))
+                covered.append(_write_file(plan, folder / site, name) or {})
+        told[site] = plan.with_notes(f"{site}: {sentence}" for sentence in describe_covered(covered))
     faults.tell()
     return told
 
@@ -195,7 +194,7 @@ def _list_masks(plan: SitePlan) -> list[str]:
     return list(dict.fromkeys(r["label"] for part in plan.records.values() for r in part if r["label"] in plan.files))
 
 
-def _write_file(plan: SitePlan, folder: Path, name: str) -> object:
+def _write_file(plan: SitePlan, folder: Path, name: str) -> Covered | None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     return plan.files[name](folder / name)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.data.targets import IGNORE, IGNORED
 from silofl.reading.endings import suggest_remedy
-from silofl.reading.formats import PICTURES, READERS, find_segmentation_grid
+from silofl.reading.formats import PICTURES, READERS
 from silofl.reading.header import find_segmentation
 from silofl.reading.image import Image
 from silofl.reading.image_grid import has_grid
 from silofl.reading.images import check_values, read_image, read_label
-from silofl.reading.label_grid import find_beside, lay_on_image
+from silofl.reading.label_grid import lay_on_image
 from silofl.reading.nifti import read_nifti_header
 from silofl.reading.segments import UNNAMED_LABEL, join_layers
 from silofl_hospital.importing.options import ImportOptions
@@ -30,9 +30,9 @@ ENDINGS = tuple(ending for ending in READERS if ending != ".npz")
 SEGMENTATION = ".seg.nrrd"
 REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
 # What layouts of masks use of an import's options.
-MASK_OPTIONS = ("label_values", "image_pattern", "mask_pattern", "resample_masks")
-# A resampled mask may have lost so many voxels of a label, or such a share of them, by lying beside its image.
-FEW, SHARE = 8, 0.01
+MASK_OPTIONS = ("label_values", "image_pattern", "mask_pattern")
+# (label, the label that has its voxels) -> how many voxels.
+Covered = Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True)
@@ -109,68 +109,41 @@ def split_ending(path: Path, name: str) -> tuple[str, str]:
     raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; {suggest_remedy(path)}, or remove it")
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What labels lost on the way from a mask's file to the voxels of its image.
-
-    Attributes:
-        covered: (label, the label that has its voxels) -> how many voxels.
-        resampled: label -> its voxels and ml in the file, then those on the image, (4,); none where all are the same.
-    """
-
-    covered: Mapping[tuple[str, str], int]
-    resampled: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-
-
-def describe_changes(changes: Sequence[Changes]) -> list[str]:
-    """Return sentences on what labels lost in a site's masks."""
-    covered, resampled = Counter[tuple[str, str]](), dict[str, NDArray[np.float64]]()
-    for one in changes:
-        covered.update(one.covered)
-        resampled |= {label: resampled.get(label, 0) + counts for label, counts in one.resampled.items()}
-    sentences, total = [], len(changes)
-    if covered:
-        said = ", ".join(f"{count} voxels of {label} count as {other}" for (label, other), count in covered.items())
-        sentences.append(
-            f"segments overlap in {sum(bool(one.covered) for one in changes)} of {total} masks: {said}; to score a "
-            "label with what covers it, name both as one of the study's regions"
-        )
-    if resampled:
-        said = ", ".join(
-            f"{label} {before:.0f} voxels ({ml:.4g} ml) before, {after:.0f} ({ml_after:.4g} ml) after"
-            for label, (before, ml, after, ml_after) in resampled.items()
-        )
-        sentences.append(f"{sum(bool(one.resampled) for one in changes)} of {total} masks were resampled: {said}")
-    return sentences
+def describe_covered(masks: Sequence[Covered]) -> list[str]:
+    """Return a sentence on the labels that others cover in a site's masks."""
+    total = Counter[tuple[str, str]]()
+    for covered in masks:
+        total.update(covered)
+    if not total:
+        return []
+    said = ", ".join(f"{count} voxels of {label} count as {other}" for (label, other), count in total.items())
+    return [
+        f"segments overlap in {sum(map(bool, masks))} of {len(masks)} masks: {said}; to score a label with what covers "
+        "it, name both as one of the study's regions"
+    ]
 
 
-def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str, is_resampled: bool = False) -> File:
-    """Plan a case's mask with the site's numbers; writing it returns `Changes`.
+def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str) -> File:
+    """Plan a case's mask with the site's numbers; writing it returns what is `Covered`.
 
     A picture is saved as PNG; where there is one label, 255 is 1. A volume is copied where it has the site's numbers
-    already; otherwise NIfTI keeps its grid and header, and other volumes become NIfTI. Where volumes are resampled, all
-    become NIfTI on the grid of their image.
+    already; otherwise NIfTI keeps its grid and header, and other volumes become NIfTI.
 
     Args:
         mask: The file, or the folder of a DICOM series.
         image: The image that it must lie on, of several contrasts the first.
         case: The name of its case.
-        is_resampled: Whether a volume may lie on another grid than its image.
     """
     _, ending = split_ending(mask, name)
     read = partial(read_mask, mask, image, values, name)
     if ending.lower() in PICTURES:
         return f"masks/{case}.png", partial(_save_picture, read, values)
-    if is_resampled:
-        return f"masks/{case}.nii.gz", partial(_save_resampled, mask, image, values, name)
     if values.is_kept:
         return f"masks/{case}{ending}", partial(copy_checked, mask, read)
     return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, read, values)
 
 
-def plan_layers(
-    masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, is_resampled: bool = False
-) -> File:
+def plan_layers(masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str) -> File:
     """Plan one mask of a case whose labels have a file each, as `plan_mask`.
 
     Args:
@@ -178,10 +151,9 @@ def plan_layers(
         image: The image that they must lie on, of several contrasts the first.
         case: The name of the case.
         name: What messages call the site.
-        is_resampled: Whether volumes may lie on another grid than their image.
     """
     is_picture = all(mask.suffix.lower() in PICTURES for mask in masks.values())
-    write = partial(_save_layers, masks, image, case, values, name, is_resampled)
+    write = partial(_save_layers, masks, image, case, values, name)
     return f"masks/{case}{'.png' if is_picture else '.nii.gz'}", write
 
 
@@ -216,43 +188,11 @@ def _check_on_image(label: Image, decoded: Image | None, files: tuple[Path, Path
     lay_on_image(label, decoded, name, files)
 
 
-def _find_own_grid(mask: Path, image: Image, name: str) -> Image:
-    """Return the grid of a DICOM segmentation's own frames; of others, which state theirs, that of the image."""
-    segmentation = find_segmentation(mask)
-    if segmentation is None:
-        return image
-    shape, affine = find_segmentation_grid(segmentation, name)
-    # A grid alone, which takes no memory.
-    return Image(np.broadcast_to(np.uint8(0), (1, *shape)), affine, None)
-
-
-def _measure_change(label: Image, laid: Image, image: Image, names: Mapping[int, str], name: str) -> Changes:
-    """Count what labels lost where a mask was resampled."""
-    beside = Counter(find_beside(label, image).tolist())
-    resampled = {}
-    for number, called in names.items():
-        before, after = (np.count_nonzero(one.array == number) for one in (label, laid))
-        if beside[number] > max(FEW, SHARE * before):
-            raise DataError(
-                f"{name} must lie within its image, not with {beside[number]} of {before} voxels of {called!r} beside "
-                "it; name the image on which it was drawn, or cut it to its image"
-            )
-        if before and not after:
-            raise DataError(
-                f"{name} must have a voxel left of {called!r} on its image, not none of {before}, which lie between "
-                "the image's voxels; draw it on the image, or leave the case out"
-            )
-        volumes = [np.abs(np.linalg.det(one[:3, :3])) / 1000 for one in (label.affine, laid.affine) if one is not None]
-        resampled[called] = np.array([before, before * volumes[0], after, after * volumes[1]])
-    is_same = all(np.allclose(counts[:2], counts[2:]) for counts in resampled.values())
-    return Changes(label.covered, {} if is_same else resampled)
-
-
-def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> Changes:
+def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> Covered:
     """Copy a mask once it has been read and checked."""
-    changes = Changes(read().covered)
+    covered = read().covered
     copy_image(mask, target)
-    return changes
+    return covered
 
 
 def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> None:
@@ -273,10 +213,10 @@ def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> 
     nibabel.save(kind(numbers, header.get_best_affine(), header), target)
 
 
-def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> Changes:
+def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> Covered:
     label = read()
     _write_picture(values.renumber(label.array)[0], target)
-    return Changes(label.covered)
+    return label.covered
 
 
 def _write_picture(numbers: NDArray[np.uint8], target: Path) -> None:
@@ -285,45 +225,31 @@ def _write_picture(numbers: NDArray[np.uint8], target: Path) -> None:
     Picture.fromarray(numbers).save(target)
 
 
-def _save_resampled(mask: Path, image: Path, values: Values, name: str, target: Path) -> Changes:
-    decoded = read_image(image)
-    label = _read_numbers(mask, _find_own_grid(mask, decoded, name), values, name)
-    laid = lay_on_image(label, decoded, name, (mask, image), is_resampled=True)
-    changes = _measure_change(label, laid, decoded, values.names, name)
-    _write_volume(values.renumber(laid.array)[0], laid.affine, target)
-    return changes
-
-
 def _write_volume(numbers: NDArray[np.uint8], affine: NDArray[np.float64] | None, target: Path) -> None:
     import nibabel
 
     nibabel.save(nibabel.Nifti1Image(numbers, affine), target)
 
 
-def _save_volume(mask: Path, read: Callable[[], Image], values: Values, target: Path) -> Changes:
+def _save_volume(mask: Path, read: Callable[[], Image], values: Values, target: Path) -> Covered:
     label = read()
     numbers = values.renumber(label.array)[0]
     if mask.name.lower().endswith(NIFTI):
         save_with_header(mask, numbers, target)
     else:
         _write_volume(numbers, label.affine, target)
-    return Changes(label.covered)
+    return label.covered
 
 
-def _save_layers(
-    masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, is_resampled: bool, target: Path
-) -> Changes:
-    decoded, resampled = read_image(image), dict[str, NDArray[np.float64]]()
+def _save_layers(masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, target: Path) -> Covered:
+    decoded = read_image(image)
 
     def read_layers() -> Iterator[tuple[int, str, NDArray[np.bool_]]]:
         for number, label in values.labels.items():
             mask = masks[label]
             called = f"{name}: {mask.name} of {case}"
-            grid = _find_own_grid(mask, decoded, called) if is_resampled else decoded
-            drawn = _read_layer(mask, grid, number, called)
-            laid = lay_on_image(drawn, decoded, called, (mask, image), is_resampled)
-            if is_resampled and laid.affine is not None:
-                resampled.update(_measure_change(drawn, laid, decoded, {number: label}, called).resampled)
+            drawn = _read_layer(mask, decoded, number, called)
+            laid = lay_on_image(drawn, decoded, called, (mask, image))
             yield number, label, laid.array[0] != 0
 
     joined, covered = join_layers(read_layers(), decoded.spatial_shape, f"{name}: the masks of {case}")
@@ -332,7 +258,7 @@ def _save_layers(
         _write_picture(numbers, target)
     else:
         _write_volume(numbers, decoded.affine, target)
-    return Changes(covered, resampled)
+    return covered
 
 
 def _read_layer(mask: Path, grid: Image, number: int, name: str) -> Image:

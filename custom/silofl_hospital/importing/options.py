@@ -19,7 +19,6 @@ NAMES = {
     "label_values": "values in labels",
     "image_pattern": "image-pattern",
     "mask_pattern": "mask-pattern",
-    "resample_masks": "resample-masks",
     "arrangement": "layout",
 }
 
@@ -36,7 +35,6 @@ class ImportOptions:
         label_values: Number of each of them in the masks, from 1.
         image_pattern: Where the images of a site's cases lie, or ``T1=PATTERN,T2=PATTERN``.
         mask_pattern: Where their masks lie.
-        resample_masks: Whether masks on another grid are brought to that of their image, by the nearest voxel.
         arrangement: How each site's folder is arranged, ``bids`` or ``nnunet``; None for patterns of its own.
         scratch: A folder for what an import needs on its way, which is removed at its end.
     """
@@ -48,7 +46,6 @@ class ImportOptions:
     label_values: tuple[int, ...] | None = None
     image_pattern: str | None = None
     mask_pattern: str | None = None
-    resample_masks: bool = False
     arrangement: str | None = None
     scratch: Path = Path()
 

@@ -1,12 +1,11 @@
 """A site's table of patients, which says whose the images of own data are, and what to say where there is none."""
 
 import csv
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from silofl.base.errors import DataError, quote_value
 from silofl.base.naming import normalise_accents
@@ -27,7 +26,7 @@ NOBODY = "a word as nan or NA names nobody"
 
 
 def read_patients(found: SiteCases) -> Mapping[str, str | None]:
-    """Return the patient of each case of a site by patients.csv or patients.tsv in its folder.
+    """Return the patient of each case of a site by its folders, or by patients.csv or patients.tsv in its folder.
 
     Its column ``file`` holds a case, or one of the case's images, by its path in the folder of the images or of the
     site, or by its name where no other case has it. Without a table the patient is the one whom each case's DICOM files
@@ -36,6 +35,8 @@ def read_patients(found: SiteCases) -> Mapping[str, str | None]:
     Raises:
         DataError: The table cannot be read, lacks a column, or does not name one patient for each case.
     """
+    if found.patients:
+        return found.patients
     tables = [found.folder / name for name in TABLES if (found.folder / name).exists()]
     if not tables:
         return found.patient_ids if can_tell_apart(found.patient_ids.values()) else dict.fromkeys(found.images)
@@ -117,33 +118,21 @@ def warn_unknown_patients(
         site: sum(map(len, plan.records.values())) for site, plan in plans.items() if plan.split_unit == "unknown"
     }
     counts = ", ".join(f"{site} {count}" for site, count in unknown.items())
-    offers = [
-        f"If each folder of images, such as {folder}, is one patient, give the folder's name as the patient. "
-        for folder in sorted({name for site in unknown for name in _list_image_folders(plans[site])})
-    ]
     sentence = (
         f"PATIENTS UNKNOWN: no {source} says whose the {sum(unknown.values())} images are ({counts}). The split is by "
         f"file: one person may be in training and test, and results then look too good. {remedy} and import again. "
-        f"{''.join(offers[:1])}You can continue without it. Then the study is marked split_unit: unknown, and sites "
+        "You can continue without it. Then the study is marked split_unit: unknown, and sites "
         "cannot check the minimum number of patients"
     )
     notes = {site: [sentence if note == UNKNOWN else note for note in plans[site].notes] for site in unknown}
     return {**plans, **{site: replace(plans[site], notes=tuple(notes[site])) for site in unknown}}
 
 
-def _list_image_folders(plan: SitePlan) -> set[str]:
-    """Return the folders that a site's images lie in; none where one has all, or they are classes."""
-    records = [record for part in plan.records.values() for record in part]
-    images = [one if isinstance(one, list) else [one] for one in (record["image"] for record in records)]
-    found = {PurePosixPath(next(filter(None, files))).parent.name for files in images}
-    return found if len(found) > 1 and found.isdisjoint(["images", *plan.labels.values()]) else set()
-
-
 def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a table with a header, by column; a short row has "" for what it lacks.
 
     Args:
-        table: The file; its columns are separated by tabs, semicolons or commas, or as Excel's line ``sep=;`` says.
+        table: The file; its columns are separated by tabs, semicolons or commas.
         wanted: Columns that it must have, in capitals or small letters.
 
     Returns:
@@ -158,8 +147,6 @@ def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, s
         raise DataError(f"{name} must be text in UTF-8, not something else; save it anew") from None
     # Commas last: they may stand in the names of columns that tabs or semicolons part.
     delimiter = next((d for d in "\t;," if lines and d in lines[0]), ",")
-    if lines and (said := re.fullmatch("sep=(.)[;,]*", lines[0].strip('"'), re.IGNORECASE)):
-        delimiter, lines = said[1], lines[1:]
     try:
         header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
     except csv.Error as error:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from silofl.base.errors import DataError
 from silofl.data.progress import track_slow_progress
-from silofl.reading.dicom_checks import check_form
 from silofl.reading.dicom_files import read_elements
-from silofl.reading.dicom_planes import PICTURES, POSITION, SEVERAL, arrange_frames, count_frames, read_planes
+from silofl.reading.dicom_planes import POSITION
 from silofl.reading.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.reading.patient_names import key_patient
 from silofl_hospital.importing.site_files import visible_files
@@ -46,7 +44,6 @@ class Series:
         size: Columns, rows and slices; None of what has no pixels.
         is_localizer: Whether it shows where other series lie.
         refers_to: The UIDs of the series that a segmentation was drawn on.
-        refusal: What it must do to be read as a volume, as far as its headers tell; "" where nothing is known.
     """
 
     files: tuple[Path, ...]
@@ -59,7 +56,6 @@ class Series:
     size: tuple[int, int, int] | None
     is_localizer: bool = False
     refers_to: frozenset[str] = frozenset()
-    refusal: str = ""
 
     @property
     def name(self) -> str:
@@ -87,14 +83,10 @@ class Export:
     Attributes:
         series: The series, in the order of their files.
         damaged: DICOM files of which not even the header can be read.
-        num_copies: Files that hold what another one holds.
-        others: Files that are no DICOM.
     """
 
     series: tuple[Series, ...]
     damaged: tuple[Path, ...]
-    num_copies: int
-    others: tuple[Path, ...]
 
     @property
     def images(self) -> tuple[Series, ...]:
@@ -115,9 +107,7 @@ def read_export(folder: Path) -> Export:
     }
     kept = {path: known[path] for path in sorted(first.values())}
     unknown = [path for path, header in headers.items() if header is None]
-    damaged = tuple(filter(_is_damaged, unknown))
-    others = tuple(path for path in unknown if path not in damaged)
-    return Export(_group_files(kept), damaged, len(known) - len(kept), others)
+    return Export(_group_files(kept), tuple(filter(_is_damaged, unknown)))
 
 
 def count_names(series: Iterable[Series]) -> str:
@@ -171,25 +161,4 @@ def _describe(members: list[tuple[Path, Dataset]]) -> Series:
         size=(first.Columns, first.Rows, frames) if "Rows" in first and "Columns" in first else None,
         is_localizer=LOCALIZER in _read_kind(first),
         refers_to=frozenset(str(one.get("SeriesInstanceUID")) for one in first.get("ReferencedSeriesSequence") or []),
-        refusal=_find_refusal(members),
     )
-
-
-def _find_refusal(members: Sequence[tuple[Path, Dataset]]) -> str:
-    """Return what the reader of images would refuse of a series, as after "must", by the header of its first file."""
-    path, headers, name = members[0][0], [header for _, header in members], "it"
-    if "Rows" not in headers[0] or headers[0].get("Modality") == SEGMENTATION:
-        return ""
-    try:
-        header = read_elements(path, force=True)
-        check_form(header, name)
-        if len(headers) > 1 and any(count_frames(one) > 1 for one in headers):
-            return SEVERAL.format(len(headers))
-        if len(headers) == 1:
-            arrange_frames([*read_planes(header)], count_frames(header), name)
-    except DataError as error:
-        return str(error).removeprefix(f"{name} must ")
-    except Exception:  # pydicom raises whatever its parsers raise on broken bytes, of which the reader says more
-        return ""
-    is_placed = len(headers) == 1 or any(one.get(POSITION) for one in headers)
-    return "" if is_placed else PICTURES.format(len(headers))

@@ -13,7 +13,7 @@ from silofl.reading.patient_names import unify_patients
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.partition import split_by_patient
 
-Writer = Callable[[Path], object]
+Writer = Callable[[Path], Any]
 # A file's path at the site, and the function that writes it.
 File = tuple[str, Writer]
 JsonRecord = dict[str, Any]

@@ -26,7 +26,7 @@ A label that measures something, as an age or a volume, is refused: SiloFL learn
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -270,9 +270,10 @@ def _check_labels(labels: Iterable[str], task: str, given: Collection[str], must
     nothing = next((label for label in labels if is_nothing(label) and label not in given), None)
     if nothing is not None:
         what, more = ("class", "") if task == CLASSES else ("findings", ", with No Finding where nothing was found")
-        shown, known = (f", as {quote_value(nothing)}", ", or, where a label is called so, name all with")
-        ways = f"fill the column {LABEL}{more}, remove the row{f'{known} --labels' * bool(nothing)}"
-        raise DataError(f"{must.format(what)}, not nothing{shown * bool(nothing)}; {ways}")
+        raise DataError(
+            f"{must.format(what)}, not {quote_value(nothing)}; fill the column {LABEL}{more}, remove the row, or, "
+            "where a label is called so, name all with --labels"
+        )
 
 
 def _split_findings(text: str) -> tuple[str, ...]:
@@ -341,9 +342,6 @@ def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: Im
     if given and "validation" not in given.values():
         rest = [unit for unit, part in given.items() if part == "training"]
         part_of = given | split_by_patient(rest, 0.0, options.validation, options.seed, classes)
-    remedy = f"give the class at least 3 {kind}" if has_one else "import again with another --seed"
-    parts = {part: [of_unit[unit] for unit in of_unit if part_of[unit] == part] for part in ("test", "validation")}
-    notes = (*notes, *(f"{site}: {said}; {remedy}" for said in _name_missing(parts, of_unit.values(), empty.labels)))
     records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
     for entry, patient, unit in zip(entries, patients, units, strict=True):
         numbers = sorted(number_of[name] for name in entry.labels)
@@ -369,23 +367,6 @@ def _read_given_split(site: str, entries: Sequence[Entry], units: Sequence[str])
         if found and part not in found.values():
             raise DataError(f"site {site!r} must have rows for the {part}, not none; name them in the column {PART}")
     return found
-
-
-def _name_missing(
-    parts: Mapping[str, Sequence[Collection[int]]], everyone: Iterable[Collection[int]], labels: Mapping[int, str]
-) -> Iterator[str]:
-    """Name the classes that a site has, and not in its test or its validation.
-
-    Args:
-        parts: Part -> the numbers of the classes of each patient, or image, in it.
-        everyone: Those of all of them.
-    """
-    here = {number for own in everyone for number in own}
-    for part, why in (("test", "is measured"), ("validation", "chooses the model")):
-        missing = here.difference(*parts[part]) if parts[part] else set()
-        if missing:
-            names = ", ".join(labels[number] for number in sorted(missing))
-            yield f"no {part} case of {names}, so that nothing of it {why}"
 
 
 def _find_patients(site: str, entries: Sequence[Entry]) -> tuple[Sequence[str | None], tuple[str, ...]]:

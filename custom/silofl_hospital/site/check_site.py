@@ -98,10 +98,6 @@ def run(options: argparse.Namespace) -> int:
     """Print the answers to all checks; the exit code is 0 only where the site may join, and no strict check warns."""
     _check_names("--strict", options.strict)
     candidate = read_candidate(options.kit, options.study, options.site_config)
-    if options.write_clean is not None:
-        from silofl_hospital.site import data
-
-        make_console(options).print(data.write_clean(candidate, options.write_clean))
     checkup = check_site(candidate, options.skip)
     if options.json:
         print(json.dumps(checkup.as_dict(), indent=1))

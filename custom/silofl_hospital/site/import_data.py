@@ -24,7 +24,6 @@ def run(options: argparse.Namespace) -> int:
         label_values=label_values,
         image_pattern=",".join(options.image_pattern) if options.image_pattern else None,
         mask_pattern=options.mask_pattern,
-        resample_masks=options.resample_masks,
         arrangement=options.arrangement,
     )
     report_import(import_layout(options.layout, options.source, options.target, settings), options)
