@@ -1,39 +1,29 @@
 """How often the 95 % intervals of an evaluation hold the true value, by kind of score and number of patients.
 
-    python bench/intervals.py [--temperatures OUT]
+    python bench/intervals.py
 
 Each row draws so many patients 500 times. Of *percentiles*, the middle 95 % of 200 resamples of the patients, and of
 DeLong's area within 1.96 deviations, the same samples show what usual intervals hold; *none* is the share of samples
 without an interval. Last come the mean over hospitals and the calibration error of perfectly calibrated models. Takes
-some 8 minutes on one core; the seed is fixed. With --temperatures instead: FedSM on simulated hospitals of stained
-tissue, and the calibration error of each one's own model where it answers alone, by the temperature that it has.
+some 8 minutes on one core; the seed is fixed.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from runs import Alone, carry_out
 from scipy.stats import norm
 
 from silofl.core.calibration import calibrated_error
 from silofl.core.heterogeneity import pool_estimates
 from silofl.core.intervals import GROUPS, GROUPS_OF_A_THRESHOLD, SHARE, SIZE, Interval, Sample
-from silofl.core.operating_point import OperatingPoint
 from silofl.core.roc import NORMAL_95, find_operating_point, measure_areas, measure_auroc
-from silofl.data.site_data import load_site_data
-from silofl.inference import SuperModel
-from silofl.inference.case_results import predict_cases, score_choice
-from silofl.inference.clinical import ClassRows
-from silofl.inference.evaluated_cases import SiteCases
-from silofl_desk.phantoms.stains import make_stains
 
 TRIALS, RESAMPLES, POPULATION = 500, 200, 200_000
-SPECIFICITY, HOSPITALS, STAINS = 0.9, 4, "harmofl_stains"
+SPECIFICITY, HOSPITALS = 0.9, 4
 Arrays = tuple[NDArray, ...]
 Random = np.random.Generator
 
@@ -195,34 +185,9 @@ def measure_pooling(spread: float, count: int) -> str:
     )
 
 
-def print_temperatures(out: Path) -> None:
-    """Print the error of each hospital's own model without a temperature, with that of all models, and with its own."""
-    run = Alone(STAINS, "fedsm", {"algorithm": {"name": "fedsm"}, "model.normalization": "group"})
-    make_stains(out / STAINS, 0)
-    carry_out([run], out, out, 1)
-    model = SuperModel.load(out / run.folder / "supermodel", "cpu")
-    calling, study = model.contents.calling, model.contents.study
-    print("| hospital | without | of all models | its own |\n|---|---|---|---|")
-    for folder in run.find_sites(out):
-        site = SiteCases.of(load_site_data(folder, study, out / "cache", needed=("test",)), ("test",))
-        results = predict_cases(model, site.data.test, study)
-        score, cells = score_choice(results, dict.fromkeys(results, folder.name)), []
-        for temperature in (1.0, calling.temperature, calling.temperatures[folder.name]):
-            rows = ClassRows(score, site.units.unit_of, dict.fromkeys(results, OperatingPoint(temperature)))
-            cells.append(f"{rows.measure_error(rows.shown):.3f} (T {temperature:.2f})")
-        print(f"| {folder.name} | {' | '.join(cells)} |", flush=True)
-
-
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--temperatures", type=Path, metavar="OUT", help="runs and data; finished ones are not repeated"
-    )
-    options = parser.parse_args()
-    if options.temperatures:
-        print_temperatures(options.temperatures)
-        return
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print("| score | true | patients | covers | none | width | usual | none | width |")
     print("|---|---|---|---|---|---|---|---|---|")
     for kind in list_kinds():

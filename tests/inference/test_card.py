@@ -241,8 +241,6 @@ def test_a_card_says_how_a_classs_probabilities_are_read(make_contents, make_stu
     sentence = "A case is called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation."
     assert f"One model answers. Its probabilities go through a temperature of 2.00. {sentence}" in card_of(contents)
     assert "temperature" not in card_of(replace(contents, calling=OperatingPoint()))
-    limit = card_of(replace(contents, calling=OperatingPoint(9.9996)))
-    assert "a temperature of 10.00, the upper limit: the probabilities hardly tell right answers from wrong" in limit
     tests = {"north": {"value": 0.5, "calling": {"thresholds": {"1": 0.1}}}}
     assert "Warned of with every answer: the threshold of tumour" in card_of(replace(contents, facts={"test": tests}))
     assert "Warned of" not in card_of(contents)

@@ -65,7 +65,7 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
         contents=SimpleNamespace(
             study=study, domain=SimpleNamespace(check=lambda form, name: None), has_learnt_at=lambda *_: False
         ),
-        find_calling=lambda name: MOST_PROBABLE,
+        find_calling=lambda: MOST_PROBABLE,
         compare_answer=lambda *_: SimpleNamespace(sentences=()),
         list_warnings=lambda answer, doubts: tuple(doubts),
         list_reasons_against_use=lambda answer, doubts: None,

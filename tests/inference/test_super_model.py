@@ -345,8 +345,6 @@ def test_a_threshold_far_from_a_sites_own_is_warned_of_where_it_decides(make, ma
         assert ("the threshold of tumour is far from some sites' own: 0.50, theirs 0.20 to 0.60" in warnings) == is_far
         # A single model of several is read without it.
         assert "is far from" not in " ".join(far.predict(images(3), site="south").warnings)
-        named = read(far, 2.0, {1: 0.01}).predict(images(3), site="south")
-        assert (named.temperature, named.called_from) == (1.0, {})
     for broken in ("low", True):
         with pytest.raises(ConfigError, match=r"facts.test.a.calling.thresholds must have numbers of labels"):
             replace(contents, facts=said(broken))

@@ -1,7 +1,6 @@
 """How probabilities are read: chosen on validation alone, kept with each model, and the median in the super model."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,18 +8,17 @@ import torch
 
 from silofl.base.errors import AggregationError
 from silofl.base.settings import parse
-from silofl.core.operating_point import MOST_PROBABLE, choose_operating_point, find_temperature
-from silofl.data.units import Units
+from silofl.core.operating_point import MOST_PROBABLE, choose_operating_point
 from silofl.federation.numbers import check_names
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_model_folder
 from silofl.parts.answer import Metrics
-from silofl.parts.operating_points import find_own_temperatures, pool_callings, pool_temperatures
+from silofl.parts.operating_points import pool_callings
 from silofl.study import Study
-from silofl.training.metrics import accuracy_by_case, group_positions
-from silofl.training.site_score import CallingScore, SelectorCounts, SiteScore, SuperScore
+from silofl.training.metrics import group_positions
+from silofl.training.site_score import CallingScore, SiteScore
 
 from ..conftest import WINDOWS
 
@@ -116,9 +114,6 @@ def test_of_models_of_their_own_the_sites_readings_are_not_joined(play, windows_
     if (tmp_path / "run" / "supermodel").exists():
         calling = read_model_folder(tmp_path / "run" / "supermodel").calling
         assert (calling.temperature, calling.thresholds) == (1, {})
-        # Each alone is read as its site reads it.
-        sites = {site: score.calling.temperature for site, score in tests.scores.items() if score.calling}
-        assert calling.temperatures == sites
 
 
 def test_sites_without_a_reading_leave_the_median_to_the_others():
@@ -139,32 +134,3 @@ def test_a_threshold_that_no_study_asked_for_is_refused():
     check_names("ann", metrics, make(**POINT), ())
     with pytest.raises(AggregationError, match="site 'ann' must send numbers of the study's own labels"):
         check_names("ann", metrics, make(), ())
-
-
-def test_each_model_of_several_has_the_temperature_that_its_own_site_found():
-    rng, units = np.random.default_rng(0), [f"p{number}" for number in range(40)]
-    truth = rng.integers(0, 2, 40)
-    # As sure as 9 to 1, and 6 of 10 times right; the other one 9 of 10 times.
-    scores, wanted = {}, {}
-    for name, share in (("global", 0.6), ("ann", 0.9)):
-        said = np.where(np.arange(40) < 40 * share, truth, 1 - truth)
-        chances = np.where(said[:, None] == [0, 1], 0.9, 0.1)
-        scores[name] = accuracy_by_case(said, truth, units, "accuracy", chances)
-        wanted[name] = find_temperature(chances, truth[:, None] == [0, 1], units)
-    work = SimpleNamespace(study=make(), find_units=lambda part: Units("patient", dict(zip(units, units, strict=True))))
-    found = find_own_temperatures(work, scores)
-    # odds of 9 become those of 6 to 4 by log 9 / log 1.5
-    assert found == pytest.approx(wanted)
-    assert found["global"] == pytest.approx(np.log(9) / np.log(1.5), rel=1e-3)
-    assert found["ann"] == pytest.approx(1, rel=1e-3)
-
-
-def test_the_server_takes_each_sites_own_temperature_and_the_median_of_the_global_one():
-    def tell(**temperatures):
-        more = {"models": {}, "choices": {}, "selector": SelectorCounts({}, {}), "by_threshold": ()}
-        return SuperScore(value=0.5, num_cases=4, num_excluded=0, temperatures=temperatures, **more)
-
-    scores = {"ann": tell(ann=2.0, **{"global": 1.0}), "bob": tell(bob=0.5, **{"global": 4.0}), "eva": tell()}
-    assert pool_temperatures(scores) == {"ann": 2.0, "bob": 0.5, "global": 2.5}
-    # Where each site tests its own model alone.
-    assert pool_temperatures({"ann": said_of(True, 1.5), "bob": said_of(False)}) == {"ann": 1.5}

@@ -16,7 +16,6 @@ from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import (
     describe_problems,
-    joining_details,
     joining_note,
     joining_table,
     lead_sentence,
@@ -26,7 +25,7 @@ from silofl_desk.report.verdict_words import ONE_START
 from silofl_desk.studies.comparison import JOINING_NOTE
 from silofl_desk.studies.hospitals import NOTE
 from silofl_desk.studies.print_results import print_results
-from silofl_hospital.report.page import Items, Tiles
+from silofl_hospital.report.page import Tiles
 from tests.conftest import JOBS
 from tests.report.conftest import joined
 
@@ -159,26 +158,6 @@ def test_a_kept_model_below_the_sites_own_is_named_with_its_numbers_and_with_wha
     assert describe_problems(joining(sites={"east": 0.8}, east=one)) == [(tone, sentence)]
 
 
-def test_a_hospital_that_only_needed_a_threshold_is_told_so_below_the_table(joining):
-    needed = joined("local", 0.81, 0.0, 0.81, "keeps its own model", own_bias=-1.4, bias=-1.4, own_gain=0.374)
-    found = joining(sites={"east": 0.0}, east=needed)
-    lead = "Joining gave nothing: the federated model is worse at the only hospital (0.000, alone 0.810)."
-    assert lead_sentence(found) == lead
-    detail = "east: a better threshold alone gives its own model +0.37; the federated model gives +0.00 on top."
-    assert joining_details(found) == [detail]
-    little, unproved = joined(own_gain=0.009), joined(kept=0.75, verdict="too few to say", own_gain=0.374)
-    (detail,) = joining_details(joining(sites={"east": 0.8, "west": 0.8}, east=unproved, west=little))
-    assert detail.endswith("the federated model gives +0.05 on top (too few to say).")
-    assert needed.kept == "its own model, decision threshold 0.80" and needed.kept_briefly == "own, threshold 0.80"
-
-
-@pytest.mark.parametrize(("needed", "words"), [(14, "about 14"), (1000, "about 1000"), (5000, "more than 1000")])
-def test_too_few_to_say_names_how_many_would_do(joining, needed, words):
-    few = joined(verdict="too few to say", needed_units=needed, num_test_units=7)
-    assert few.said == f"too few to say: {words} patients are needed"
-    assert joining_table(joining(east=few)).rows[0][2] == few.said
-
-
 def test_the_site_table_has_a_row_of_what_the_sites_keep(joining, results):
     own = joined("local", 0.9, 0.4, 0.9, "keeps its own model")
     table = site_table(joining(sites={"east": 0.8, "west": 0.4}, east=joined(kept=0.85), west=own))
@@ -212,13 +191,6 @@ def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(resu
     assert doubt == ("bad", "west: the model that it keeps is near 0, 0.000")
     # Poor is not near 0.
     assert [level for level, _ in describe_problems(results(sites={"east": 0.049, "west": 0.051}))] == ["bad"]
-
-
-def test_an_own_model_of_fewer_rounds_is_no_rival_and_that_is_said(joining):
-    """As of a site that came late, or lost its state."""
-    late = joining(east=joined(local_since=2), west=joined())
-    (doubt,) = (one for one in describe_problems(late) if "its own model began" in one[1])
-    assert doubt[0] == "warning" and doubt[1].startswith("east: its own model began in round 2 of 2 only")
 
 
 def test_a_federated_model_that_only_needs_a_threshold_is_not_called_useless(joining):
@@ -275,7 +247,7 @@ def test_the_note_says_what_single_units_lack_and_how_cases_with_nothing_to_find
 
 
 def test_a_model_that_more_rounds_may_raise_is_named_with_the_remedy(joining):
-    measured = {"own_rounds": 96, "own_best_round": 95, "rises": {"own": 0.012, "federated": 0.0204}}
+    measured = {"own_rounds": 96, "own_best_round": 95}
     short = joined(verdict="not trained to the end", unfinished=("own",), **measured)
     found = joining(sites={"east": 0.8, "west": 0.8}, east=short, west=joined())
     text = lead_sentence(found)
@@ -306,14 +278,9 @@ def test_more_rounds_are_a_command_in_a_folder_that_can_go_on_and_none_where_the
     assert more_rounds_sentence(tmp_path, found, []) == ""
 
 
-def test_the_headline_has_at_most_three_sentences_whatever_there_is_to_say(joining, printed):
-    """As of volumes, whose headline had five: verdict, own models, federated model, and a threshold per site."""
-    measured = {"own_rounds": 96, "own_best_round": 95, "rises": {"own": 0.012, "federated": 0.0204}}
-    both = joined(verdict="not trained to the end", unfinished=("own", "federated"), own_gain=0.3, **measured)
+def test_the_headline_has_at_most_three_sentences_whatever_there_is_to_say(joining):
+    """As of volumes, whose headline had five."""
+    measured = {"own_rounds": 96, "own_best_round": 95}
+    both = joined(verdict="not trained to the end", unfinished=("own", "federated"), **measured)
     found = joining(sites={"east": 0.8, "west": 0.8}, unchosen={"west": "no answer in time"}, east=both)
     assert lead_sentence(found).count(". ") == 2
-    page = make_run_page(RunRecords(Path("run"), found, [], {}, {}))
-    section = next(one for one in page.sections if one.place == "joining")
-    assert [*joining_details(found)] == list(next(one for one in section.blocks if isinstance(one, Items)).items)
-    text = printed(print_results, found)
-    assert text.index("verdict") < text.index("east: a better threshold alone")

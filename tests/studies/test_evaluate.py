@@ -450,13 +450,12 @@ def choose_by_picture(folder):
         logits = selector.eval()(torch.from_numpy(images))
         # So that each answers half of the pictures.
         selector.network.head.bias[1] -= (logits[:, 1] - logits[:, 0]).median()
-    calling = OperatingPoint(1.5, {1: 0.5}, {"east": 0.5, "west": 4.0})
+    calling = OperatingPoint(1.5, {1: 0.5})
     more = {"domain": Domain(kinds=("pictures",)), "calling": calling}
     return Contents(study, shape, models, "selector", selector.state_dict(), ("east", "west"), **more)
 
 
 def test_all_numbers_of_a_classification_are_of_the_probabilities_in_the_table_of_cases(evaluate, pictures):
-    """Models of several temperatures change the order of cases, so that an area is another before them."""
     model = choose_by_picture(pictures)
     _, record, printed, out = evaluate(model, pictures, "--part", "test", "--specificity", "0.6")
     rows = read_cases(out)
@@ -479,7 +478,6 @@ def test_all_numbers_of_a_classification_are_of_the_probabilities_in_the_table_o
     is_right, bins = (shown > 0.5) == is_fast, np.minimum((confidence * 10).astype(int), 9)
     gaps = [(bins == k).mean() * abs((is_right - confidence)[bins == k].mean()) for k in np.unique(bins)]
     assert record.scores[""]["ece"].value == pytest.approx(sum(gaps))
-    assert "Each model's own temperature was chosen on validation data" in printed
     page = (out / "evaluation.html").read_text()
     assert page.index("ROC curves; AUROC fast") < page.index("By class")
     # as predict answers each picture
@@ -488,9 +486,9 @@ def test_all_numbers_of_a_classification_are_of_the_probabilities_in_the_table_o
         found = loaded.predict(pictures / f"{row['case']}.png")
         assert found.class_scores["fast"] == pytest.approx(float(row["probability of fast"]))
         assert (found.model, model.study.labels[found.label]) == (row["answered by"], row["answer"])
-        assert found.temperature == {"east": 0.5, "west": 4.0}[found.model]
-        # what is asked for alone has no threshold, but its own temperature
-        assert loaded.predict(pictures / f"{row['case']}.png", site="west").temperature == 4.0
+        assert found.temperature == 1.5
+        # what is asked for alone is read as the network gives it
+        assert loaded.predict(pictures / f"{row['case']}.png", site="west").temperature == 1.0
 
 
 @pytest.mark.parametrize("change", [{"labels": {"2": "lesion"}}, {"labels_annotated": [2]}])

@@ -5,12 +5,11 @@ minimises the negative log-likelihood of validation cases, divides all logits. O
 
     p_k^(1/T) / sum_j p_j^(1/T)        of classes,        p^(1/T) / (p^(1/T) + (1 - p)^(1/T))        of each finding
 
-so that no order of a case's classes changes. Thresholds are of the probabilities as the networks give them. Where one
-model of several answers a case, it has a temperature of its own, and the threshold is the same in what is shown.
+so that no order of a case's classes changes. Thresholds are of the probabilities as the networks give them.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil, exp, log
 
 import numpy as np
@@ -22,7 +21,6 @@ from silofl.core.outliers import BEYOND
 from silofl.core.roc import find_operating_point
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
-AT_MOST = "the upper limit: the probabilities hardly tell right answers from wrong ones, as of a model that guesses"
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Bounds = tuple[float, float]
@@ -36,21 +34,10 @@ class OperatingPoint:
         temperature: Divides the logits; 1 changes nothing.
         thresholds: Number of a class, or finding -> the probability, before the temperature, at and above which a case
             is called so. Without one the most probable class is the answer, and each finding above one half.
-        temperatures: Model of several -> its own temperature, where it answers a case alone.
     """
 
     temperature: float = 1.0
     thresholds: Mapping[int, float] = field(default_factory=dict)
-    temperatures: Mapping[str, float] = field(default_factory=dict)
-
-    def of_model(self, name: str, is_multilabel: bool = False) -> "OperatingPoint":
-        """Return how the probabilities of one model of several are read, where it answers alone."""
-        own = self.temperatures.get(name, self.temperature)
-        if own == self.temperature:
-            return replace(self, temperatures={})
-        shown = self.shown_thresholds(is_multilabel)
-        # The inverse of a temperature undoes it.
-        return OperatingPoint(own, {number: _temper_one(one, 1 / own, is_multilabel) for number, one in shown.items()})
 
     def decide(self, probabilities: NDArray[np.floating], is_multilabel: bool = False) -> NDArray[np.int64]:
         """Return the class, or set of findings, of each row of probabilities before the temperature (N, K)."""
@@ -74,13 +61,13 @@ MOST_PROBABLE = OperatingPoint()
 
 
 def find_unlike_thresholds(
-    calling: OperatingPoint, own: Sequence[OperatingPoint], is_multilabel: bool = False
+    calling: OperatingPoint, own: Sequence[Mapping[int, float]], is_multilabel: bool = False
 ) -> dict[int, Bounds]:
     """Return each class, or finding, whose threshold lies far from one that a site chose: beyond 3 times its odds.
 
     Args:
         calling: How probabilities are read.
-        own: How the sites would read them by their own validation cases.
+        own: The thresholds that each site chose on its own validation cases.
         is_multilabel: Whether a case has a set of findings.
 
     Returns:
@@ -88,10 +75,7 @@ def find_unlike_thresholds(
     """
     found = {}
     for number, threshold in calling.shown_thresholds(is_multilabel).items():
-        chosen = [one.thresholds[number] for one in own if number in one.thresholds]
-        shown = [
-            OperatingPoint(calling.temperature, {number: one}).shown_thresholds(is_multilabel)[number] for one in chosen
-        ]
+        shown = [_temper_one(one[number], calling.temperature, is_multilabel) for one in own if number in one]
         low, high = min(shown, default=threshold), max(shown, default=threshold)
         # Multiplied, for odds of a probability of 1 have no value.
         is_below = BEYOND * low * (1 - threshold) < threshold * (1 - low)
@@ -191,11 +175,6 @@ def find_temperature(
 
     ends = log(LEAST_TEMPERATURE), log(MOST_TEMPERATURE)
     return exp(float(minimize_scalar(measure_loss, bounds=ends, method="bounded").x))
-
-
-def is_at_most(temperature: float) -> bool:
-    """Return whether a temperature is at the upper end of its range, which a search comes close to and never is at."""
-    return temperature > 0.99 * MOST_TEMPERATURE
 
 
 def find_threshold(

@@ -37,7 +37,7 @@ from silofl.federation.results import Results, read_results
 from silofl.federation.server import ServerRounds
 from silofl.inference import directory
 from silofl.parts.load import describe_kept, list_kinds
-from silofl.parts.operating_points import pool_callings, pool_temperatures
+from silofl.parts.operating_points import pool_callings
 from silofl.parts.task import Exchange
 from silofl.study import Study
 from silofl.training.site_score import SiteScore, SuperScore
@@ -222,8 +222,6 @@ class RunFolder:
             # Where each site tests a model of its own, nobody has looked at the mean of all.
             is_tested = contents.rule == "only" or all(isinstance(score, SuperScore) for score in scores)
             calling = pool_callings(scores, self.study) if is_tested else contents.calling
-            if len(contents.models) > 1 and self.study.task != "segmentation":
-                calling = replace(calling, temperatures=pool_temperatures(tests.scores))
             contents = replace(contents, facts=facts, calling=calling)
             for part in server.parts.values():
                 contents = part.outcome(server, tests.scores).complete(contents)

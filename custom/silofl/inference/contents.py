@@ -132,15 +132,14 @@ def pack_calling(contents: Contents) -> dict[str, Any]:
     if calling == MOST_PROBABLE:
         return {}
     thresholds = {labels[number]: one for number, one in calling.thresholds.items()}
-    own = {"temperatures": dict(calling.temperatures)} if calling.temperatures else {}
-    return {"temperature": calling.temperature, "thresholds": thresholds} | own
+    return {"temperature": calling.temperature, "thresholds": thresholds}
 
 
 def unpack_calling(plain: Mapping[str, Any], study: Study) -> OperatingPoint:
     """Return what `pack_calling` packed; of another kind, a key raises KeyError, TypeError or AttributeError."""
     numbers = {name: number for number, name in study.labels.items()}
     thresholds = {numbers[name]: one for name, one in plain.get("thresholds", {}).items()}
-    return OperatingPoint(plain.get("temperature", 1.0), thresholds, {**plain.get("temperatures", {})})
+    return OperatingPoint(plain.get("temperature", 1.0), thresholds)
 
 
 def _check_model_names(contents: Contents) -> None:
@@ -205,9 +204,7 @@ def _check_calling(contents: Contents) -> None:
         raise ConfigError("calling must be left out in a segmentation, whose labels need none")
     if not calling.thresholds.keys() <= {*study.called}:
         raise ConfigError("calling must have thresholds of findings, or of the second of two classes, and of no others")
-    temperatures = {"temperature": calling.temperature}
-    temperatures |= {f"the temperature of {name}": one for name, one in calling.temperatures.items()}
-    ranges = [(name, one, LEAST_TEMPERATURE, MOST_TEMPERATURE) for name, one in temperatures.items()]
+    ranges = [("temperature", calling.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)]
     ranges += [(f"the threshold of {study.labels[number]}", one, 0, 1) for number, one in calling.thresholds.items()]
     for name, value, low, high in ranges:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:

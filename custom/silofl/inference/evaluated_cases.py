@@ -242,7 +242,7 @@ def _evaluate_case(
     has_sizes: bool,
 ) -> EvaluatedCase:
     study, (answer, doubts) = model.contents.study, answered
-    calling = model.find_calling(answer.model)
+    calling = model.find_calling()
     warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
     found = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, do_not_use, calling)
     if study.task != "segmentation":

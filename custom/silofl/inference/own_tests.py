@@ -9,7 +9,7 @@ from silofl.base.errors import quote_markdown
 from silofl.core.findings import name_absence
 from silofl.core.guess import count_measured, describe_guess, measure_classes, measure_findings, pool_measures
 from silofl.core.intervals import LEAST_UNITS
-from silofl.core.operating_point import OperatingPoint, find_unlike_thresholds, read_at_thresholds
+from silofl.core.operating_point import find_unlike_thresholds, read_at_thresholds
 from silofl.inference.contents import Contents
 
 # The Dice of a label below which a model has not learnt it.
@@ -70,16 +70,8 @@ def list_low_labels(contents: Contents) -> list[str]:
 def list_unlike_thresholds(contents: Contents) -> list[str]:
     """Return a sentence for each threshold that lies far from one that a site chose on its own validation cases."""
     study, tests = contents.study, contents.facts.get("test") or {}
-    plain, whole = [test.get("calling") or {} for test in tests.values()], contents.calling
-    own = [
-        OperatingPoint(
-            # Of one model for all the temperature is the model's, whatever a site found.
-            (one.get("temperature") or 1.0) if whole.temperatures else whole.temperature,
-            {int(number): threshold for number, threshold in (one.get("thresholds") or {}).items()},
-            {"": whole.temperature},
-        ).of_model("", study.is_multilabel)
-        for one in plain
-    ]
+    plain = [(test.get("calling") or {}).get("thresholds") or {} for test in tests.values()]
+    own = [{int(number): threshold for number, threshold in one.items()} for one in plain]
     shown = contents.calling.shown_thresholds(study.is_multilabel)
     return [
         f"the threshold of {quote_markdown(study.labels[number])} is far from some sites' own: {shown[number]:.2f}, "

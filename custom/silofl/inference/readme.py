@@ -8,7 +8,6 @@ from shlex import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from silofl.base.errors import quote_markdown
-from silofl.core.operating_point import AT_MOST, is_at_most
 from silofl.inference.contents import Contents
 from silofl.study import Study
 
@@ -105,12 +104,8 @@ print(prediction.model, prediction.label_map, prediction.label)
 def list_calling(contents: Contents) -> list[str]:
     """Say how a classification's probabilities are read; nothing where they are as the networks give them."""
     calling, study = contents.calling, contents.study
-    limit = f", {AT_MOST}" if is_at_most(calling.temperature) else ""
-    sentences = [f"Its probabilities go through a temperature of {calling.temperature:.2f}{limit}."]
+    sentences = [f"Its probabilities go through a temperature of {calling.temperature:.2f}."]
     sentences = sentences if calling.temperature != 1 else []
-    if calling.temperatures:
-        own = ", ".join(f"{name} {one:.2f}" for name, one in sorted(calling.temperatures.items()))
-        sentences.append(f"Those of a model that answers alone go through its own temperature: {own}.")
     wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
     for number, threshold in calling.shown_thresholds(study.is_multilabel).items():
         label = quote_markdown(study.labels[number])

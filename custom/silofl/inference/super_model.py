@@ -323,16 +323,13 @@ class SuperModel:
         """How well the models find each label, by their own test; empty where not known."""
         return describe_quality(self.contents)
 
-    def find_calling(self, model: str, site: str | None = None) -> OperatingPoint:
+    def find_calling(self, site: str | None = None) -> OperatingPoint:
         """Return how the probabilities of a case are read.
 
         Args:
-            site: Whose model answered, instead of a choice: no threshold was chosen for it alone.
+            site: Whose model answered, instead of a choice: nothing was chosen for it alone.
         """
-        calling = self.contents.calling
-        if self._answers_as_chosen(site):
-            return calling.of_model(model, self.contents.study.is_multilabel)
-        return OperatingPoint(calling.temperatures.get(model, 1.0))
+        return self.contents.calling if self._answers_as_chosen(site) else MOST_PROBABLE
 
     @cached_property
     def _own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:
@@ -381,7 +378,7 @@ class SuperModel:
         return site is None or self.contents.rule == "only"
 
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
-        calling = self.find_calling(answer.model, site)
+        calling = self.find_calling(site)
         affine = None if prepared is None else prepared.affine
         read = call_case(answer.probabilities, calling, self.contents.study)
         return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)

@@ -1,18 +1,17 @@
 """How the probabilities of a run's model are read: each site's choice on its validation cases, and their median."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
-from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, choose_operating_point, find_temperature, temper
+from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, choose_operating_point, temper
 from silofl.data.parts import Examples
 from silofl.inference.clinical import ClassRows
-from silofl.models.roles import GLOBAL
 from silofl.parts.work import Work
 from silofl.study import Study
 from silofl.training.floor import is_withheld
 from silofl.training.metrics import Score
-from silofl.training.site_score import SiteScore, SuperScore
+from silofl.training.site_score import SiteScore
 
 
 def choose_site_calling(
@@ -55,33 +54,6 @@ def choose_site_calling(
             **_score_thresholds(tested, calling),
         }
     }
-
-
-def find_own_temperatures(work: Work, scores: Mapping[str, Score]) -> dict[str, float]:
-    """Return the temperature of each model of several where it answers alone, by its score on the validation cases."""
-    unit_of, is_multilabel = work.find_units("validation").unit_of, work.study.is_multilabel
-    rows = {name: ClassRows(score, unit_of) for name, score in scores.items()}
-    return {
-        name: find_temperature(one.probabilities, one.is_true, one.units, is_multilabel) for name, one in rows.items()
-    }
-
-
-def pool_temperatures(scores: Mapping[str, SiteScore]) -> dict[str, float]:
-    """Return the temperature of each site's own model, as the site found it, and the sites' median for the global one.
-
-    Args:
-        scores: Site -> its test, of a super model or of its own model.
-    """
-    sent = {
-        site: (score.temperatures or {})
-        if isinstance(score, SuperScore)
-        else {site: score.calling.temperature}
-        if score.calling
-        else {}
-        for site, score in scores.items()
-    }
-    shared = [one[GLOBAL] for one in sent.values() if GLOBAL in one]
-    return {site: one[site] for site, one in sent.items() if site in one} | ({GLOBAL: median(shared)} if shared else {})
 
 
 def pool_callings(scores: Iterable[SiteScore], study: Study) -> OperatingPoint:

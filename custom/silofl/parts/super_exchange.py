@@ -19,11 +19,11 @@ from silofl.inference.choice import ENSEMBLE
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.models import HarmonizedModel
-from silofl.models.roles import GLOBAL, SELECTOR, read_role, select_role
+from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.models.selector import SelectorNetwork, build_selector
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.model import complete_state, fill_state
-from silofl.parts.operating_points import choose_site_calling, find_own_temperatures
+from silofl.parts.operating_points import choose_site_calling
 from silofl.parts.part import Run
 from silofl.parts.work import Work
 from silofl.study import Study
@@ -93,10 +93,6 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     is_read = work.study.task != "segmentation" and len(work.data.validation)
     validated = predict_cases(model, work.data.validation, work.study) if is_read else {}
     calling, read = choose_site_calling(work, lambda _: _score_answers(model, validated), result)
-    if read and len(contents.models) > 1:
-        alone = {name: score_choice(validated, dict.fromkeys(validated, name)) for name in contents.models}
-        calling = replace(calling, temperatures=find_own_temperatures(work, alone))
-        read |= {"temperatures": {k: one for k, one in calling.temperatures.items() if k in (GLOBAL, work.site)}}
     if calling != contents.calling:
         write_model_folder(work.folder / FOLDER, replace(contents, calling=calling))
     numbers = {

@@ -224,14 +224,12 @@ class SuperScore(SiteScore):
 
     Attributes:
         by_threshold: For each candidate of the threshold the sum of the cases' values and their number.
-        temperatures: Classification: ``global`` and the site's own model -> what divides its logits where it is alone.
     """
 
     models: Values = field()
     choices: Counts = field()
     selector: SelectorCounts = field()
     by_threshold: Counted
-    temperatures: Annotated[Mapping[Key, Temperature], Field(max_length=2)] | None = declare_optional()
 
 
 def have_same_classes(scores: Iterable[SiteScore]) -> bool:

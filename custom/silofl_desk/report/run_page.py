@@ -222,8 +222,7 @@ def _joining_section(run: RunRecords) -> PageSection | None:
     if not (table or results.unchosen):
         return None
     sentence = sentences.lead_sentence(results)
-    details = make_items(sentences.joining_details(results))
-    explained = [Table(table), details, make_note(sentences.joining_note(results))] if table else [Text(sentence)]
+    explained = [Table(table), make_note(sentences.joining_note(results))] if table else [Text(sentence)]
     image = make_picture(hospitals_image({_name_row(run): [run]}))
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
 

@@ -314,11 +314,6 @@ def _short_sentence(results: Results) -> str:
     return f"More rounds may raise {' and '.join(short)}: run the study with more rounds, now {results.rounds}."
 
 
-def joining_details(results: Results) -> list[str]:
-    """Say of each site what its own model gained by its decision threshold alone."""
-    return [f"{site}: {one.threshold}." for site, one in (results.joining or {}).items() if one.threshold]
-
-
 def _unchosen_sentence(results: Results) -> str:
     """Say which sites made no choice, those with one reason at once."""
     sites: dict[str, list[str]] = {}
@@ -332,9 +327,9 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
     """Return what is bad in a finished run, whatever its status: (``bad`` or ``warning``, sentence).
 
     Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model
-    that a site keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated
-    model near 0 or below the site's own where the site keeps another one, a label that no site's test finds, and sites
-    where no model is better than guessing. That none is anywhere is what `lead_sentence` begins with.
+    that a site keeps and that is below its own where the test proves nothing, a federated model near 0 or below the
+    site's own where the site keeps another one, a label that no site's test finds, and sites where no model is better
+    than guessing. That none is anywhere is what `lead_sentence` begins with.
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.values.items()}
@@ -353,12 +348,6 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
         for site, one in joining.items()
         if one.verdict == WORSE or _keeps_lower(one)
     ]
-    late = (
-        "its own model began in round {} of {} only, and so learnt less than the federated one: what joining gave is "
-        "not known there"
-    )
-    starts = {site: one.local_since for site, one in joining.items() if one.local_since > 1}
-    found += [("warning", f"{site}: {late.format(start, results.rounds)}") for site, start in starts.items()]
     for site, one in joining.items():
         if (kept[site] or 0) >= NEAR_ZERO and one.verdict != WORSE:
             found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]

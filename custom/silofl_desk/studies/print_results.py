@@ -100,7 +100,6 @@ def print_results(results: Results, console: Console) -> None:
     print_lines([f"{WORDS['warning']}  {lead}" if is_guessing else lead] if lead else [], console)
     if table := sentences.joining_table(results):
         print_table(table, console)
-    print_lines(sentences.joining_details(results), console)
     if results.is_finished:
         problems = sentences.describe_problems(results)
         print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in problems], console)

@@ -269,11 +269,8 @@ def _list_calibration_notes(record: Evaluation) -> list[str]:
         return [CALIBRATION_NOTE]
     end = "" if error.value < found.error_before.value else " Here it does not help."
     before, after = _format_error(found.error_before, found.calibrated_before), _format_error(error, calibrated)
-    own = "Each model's own temperature"
-    if found.temperature != 1:
-        own = f"The model's temperature, {found.temperature:.2f},"
-    said = f"{own} was chosen on validation data; it takes the ECE from {before} to {after}.{end}"
-    return [CALIBRATION_NOTE, said]
+    said = f"The model's temperature, {found.temperature:.2f}, was chosen on validation data; it takes the ECE from "
+    return [CALIBRATION_NOTE, f"{said}{before} to {after}.{end}"]
 
 
 def alarm_lines(record: Evaluation) -> list[str]:
