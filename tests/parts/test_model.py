@@ -324,21 +324,6 @@ def test_a_written_model_has_all_names_and_nothing_travels_or_stays_twice(play, 
         model.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
 
 
-def test_a_checkpoint_in_which_tensors_stand_under_all_their_names_is_read(play):
-    options = {"name": "softpull", "network": DYNUNET, "rounds": 3}
-    game, straight = (play(folder=folder, **options) for folder in ("game", "straight"))
-    game.rounds(2)
-    part = game.server.parts["model"]
-    common = part.common | {name: part.common[one] for name, one in part.aliases.items()}
-    older = {
-        "common": to_tensors(common),
-        "own": {site: to_tensors(one) for site, one in part.outcome(game.server, {}).models.items()},
-    }
-    game.server.parts["model"] = part.restored(older)
-    game.finish(), straight.finish()
-    assert_alike(game.models("east"), straight.models("east"))
-
-
 def test_a_late_site_gets_what_the_others_have_learnt_under_no_older_name(play, make_study):
     study = make_study(network=DYNUNET, name="fedper", rounds=3, start_from_pretrained=True)
     state = build_plain_model(study, 7).state_dict()

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from silofl.base.errors import ConfigError
 from silofl.base.settings import BelowOne, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
@@ -130,12 +129,7 @@ def server_update(
 
     Returns:
         The new parameters and moments, computed in float64, in the arrays' own dtype.
-
-    Raises:
-        ConfigError: ``kind`` is none of the rules.
     """
-    if kind not in NAMES:
-        raise ConfigError(f"kind must be one of {', '.join(NAMES)}, not {kind!r}")
     # The paper begins with v = tau^2 and corrects nothing; torch begins with 0 and corrects for it.
     state = state or _start_moments(kind, parameters, 0.0 if is_corrected else tau**2)
     steps, new, means, squares = state.steps + 1, {}, {}, {}

@@ -84,10 +84,7 @@ class MetaStep(AlgorithmOption):
         if recipe.mixing is not None or recipe.personal is not None or recipe.stays_home == "everything":
             return "step must go with one model of all sites where it is a meta-step; choose mixing: shared"
         if recipe.extra_rounds:
-            return (
-                "extra_rounds must be 0 with meta-steps, after which each site takes steps of its own anyway, not "
-                f"{recipe.extra_rounds}; raise meta_step.deployed_steps"
-            )
+            return f"extra_rounds must be 0 with meta-steps, not {recipe.extra_rounds}; raise meta_step.deployed_steps"
         if part := recipe.counting_steps:
             return f"parts must be without {part}, which counts a step for every batch, with meta-steps of several"
         return None

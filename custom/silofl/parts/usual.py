@@ -9,7 +9,6 @@ import numpy as np
 
 from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.mixing import Arrays
-from silofl.core.outliers import BEYOND
 from silofl.core.spread import Spread
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
@@ -41,10 +40,6 @@ RISK = (
 )
 # The models whose features a site sends: that of all sites, and its own or only one.
 OWN = "own"
-UNLIKE = (
-    "{}: its reference values for warnings reach {:.3g} times as far as the others' median and count up to {:g} times, "
-    "so that predict still warns of unusual answers"
-)
 # A mean, a deviation, and the number of cases.
 SPREAD = 3
 CODES = tuple((what, code) for what, codes in STATED.items() for code in sorted(codes))
@@ -98,15 +93,6 @@ class UsualPart(Part):
         except (ConfigError, KeyError) as error:
             raise AggregationError(f"site {site!r} must send what is usual as means and deviations; {error}") from None
 
-    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
-        """Name the sites whose numbers are bounded."""
-        if exchange.task != find_test_task(self.study):
-            return ()
-        recipe = self.study.recipe
-        is_shared = recipe.has_one_model and not recipe.at_home
-        usual = {site: _name_own(one, GLOBAL if is_shared else site) for site, one in self.found.items()}
-        return [UNLIKE.format(site, ratio, BEYOND) for site, ratio in bound_usual(usual, self._min_sites)[1].items()]
-
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Add what is usual at the sites to the super model, as far as the other sites' make it likely."""
         return Outcome(complete=self._complete)
@@ -116,11 +102,7 @@ class UsualPart(Part):
             site: _name_own(one, site if site in contents.models else GLOBAL)
             for site, one in sorted(self.found.items())
         }
-        return replace(contents, usual=bound_usual(usual, self._min_sites)[0])
-
-    @property
-    def _min_sites(self) -> int:
-        return self.study.federation.min_sites_for_ratio
+        return replace(contents, usual=bound_usual(usual, self.study.federation.min_sites_for_ratio)[0])
 
 
 class SiteUsual(SitePart):

@@ -11,7 +11,7 @@ from silofl.algorithms.adafed import (
     statistics_sizes,
     weigh_known_sites,
 )
-from silofl.base.errors import AggregationError, ConfigError
+from silofl.base.errors import ConfigError
 from silofl.core.mixing import mix
 
 
@@ -128,36 +128,6 @@ def test_two_sites_have_no_others_to_be_compared_with_and_one_alone_keeps_its_mo
 def test_tiny_distances_do_not_overflow():
     weights = adafed_weights([[0, 1e-320, 1], [1e-320, 0, 1], [1, 1, 0]], 0.0)
     np.testing.assert_allclose(weights[0], [0, 1, 0], atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("distance", "self_weight", "message"),
-    [
-        ([[0, 1]], 0.5, "square matrix"),
-        ([[0, np.nan], [np.nan, 0]], 0.5, "finite"),
-        ([[0, -1], [-1, 0]], 0.5, "finite distances"),
-        ([[0, 1], [1, 0]], 1.5, r"self_weight must lie in \[0, 1\]"),
-    ],
-)
-def test_weights_that_make_no_sense_are_refused(distance, self_weight, message):
-    with pytest.raises(AggregationError, match=message):
-        adafed_weights(distance, self_weight)
-
-
-@pytest.mark.parametrize(
-    ("spoiled", "message"),
-    [
-        ([([np.nan], [1.0])], "site 1 must have finite means"),
-        ([([0.0], [-1.0])], "variances of at least 0"),
-        ([([0.0], [np.inf])], "finite variances of at least 0"),
-        ([(np.zeros((1, 1)), [1.0])], "of one shape"),
-        ([([0.0, 1.0], [1.0, 1.0])], "site 1 must have the layers of site 0"),
-        ([([0.0], [1.0])] * 2, "site 1 must have the layers of site 0"),
-    ],
-)
-def test_statistics_that_do_not_fit_are_refused_with_the_site(spoiled, message):
-    with pytest.raises(AggregationError, match=message):
-        distances([[([0.0], [1.0])], spoiled])
 
 
 def test_a_site_without_statistics_listens_to_all_equally_and_nobody_to_it():

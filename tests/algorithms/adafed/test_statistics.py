@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from silofl.algorithms.adafed.statistics import StatisticsPart
 from silofl.base.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.parts.load import start_parts
-from silofl.parts.task import Exchange, Message
+from silofl.parts.task import Message
 
 from ...conftest import UNET, assert_alike
 
@@ -147,23 +146,6 @@ def test_a_site_that_joins_late_is_asked_alone(play):
     assert is_asked(game) == ["north"] and "must have trained" in game.answers["statistics"]["north"].meta["error"]
     assert record.weights["north"] == pytest.approx(dict.fromkeys(game.sites, 1 / 3))
     assert game.round().weights["north"]["north"] == 0.5
-
-
-def test_two_sites_of_the_same_statistics_are_named_since_one_may_have_copied_them(part):
-    statistics = {site: random_statistics(part, seed) for seed, site in enumerate("abcd")}
-    names, exchange = list("abcd"), Exchange("statistics", 2)
-
-    def notes(known):
-        asked = replace(part, statistics=known)
-        return replace(asked, history=[asked._build_record(names, 2, {})]).notes(exchange, run=None)
-
-    assert notes(statistics) == []
-    copied = [(mean + 1e-6, variance) for mean, variance in statistics["b"]]
-    (note,) = notes(statistics | {"d": copied})
-    assert note.startswith("the statistics of sites 'b' and 'd' are ") and "nearer to each other" in note
-    assert "robust: clipped" in note
-    # Of two nobody is nearer.
-    assert not any("nearer" in one for one in notes({"b": statistics["b"], "d": copied}))
 
 
 # --- what a site shares

@@ -1,5 +1,4 @@
 import shutil
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -164,9 +163,6 @@ def test_three_models_travel_and_the_selector_is_told_the_sites_by_name(beside):
     task = game.upcoming("train")["east"]
     assert {read_role(name) for name in task.arrays} == {"global", "personal", "selector"}
     assert task.find_entry("selector")["outputs"] == ["east", "north", "west"]
-    wrong = replace(task, meta=task.meta | {"selector": {"outputs": ["north", "south", "west"], "step": 0}})
-    answer = game.sites["east"].answer("train", wrong)
-    assert "the selector's outputs must name site 'east', not only ['north', 'south', 'west']" in answer.meta["error"]
 
 
 def test_the_gradients_selector_takes_the_step_of_adam_on_the_pooled_gradient(beside):

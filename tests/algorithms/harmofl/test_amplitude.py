@@ -101,30 +101,6 @@ def test_a_first_round_without_an_amplitude_like_the_others_is_refused(play, spo
     np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(amplitudes, axis=0), rtol=1e-6)
 
 
-def test_means_of_zscored_images_are_compared_from_their_deviation_on(play, make_study):
-    study = make_study(name="harmofl")
-    game = play(study=study.model_copy(update={"data": study.data.model_copy(update={"intensity": "zscore"})}))
-
-    def mean_of(west, *others):
-        """Return a change of what sites say is their mean intensity; images have 32 x 32 pixels."""
-        means = dict(zip(("west", "east", "north"), (west, *others), strict=True))
-
-        def change(task, site, answer):
-            if task != "train" or MEAN not in answer.arrays:
-                return answer
-            amplitude = np.zeros_like(answer.arrays[MEAN])
-            amplitude[0, 0, 0] = 1024 * means[site]
-            return Message(answer.arrays | {MEAN: amplitude}, answer.meta)
-
-        return change
-
-    # What rounding leaves of a mean of 0 says nothing, however many times the others' it is.
-    record = game.round(change=mean_of(1e-3, 1e-8, 1e-7))
-    assert record.unlike is None and record.notes == []
-    other = play(study=game.study, folder="other")
-    assert other.round(change=mean_of(7.0, 1e-8, 1e-7)).unlike == {"west": {"amplitude": 7.0}}
-
-
 def test_an_amplitude_that_nobody_asked_for_is_refused(play):
     game = play(**PAPER)
     game.round()

@@ -147,20 +147,11 @@ def test_another_size_and_evaluation_without_an_amplitude_are_refused():
     [
         ({"shape": (8, 8)}, "shape must be"),
         ({"shape": (1, 0, 8)}, "at least 1"),
-        ({"shape": (1, 8, 8), "momentum": 1.5}, "momentum must lie in"),
-        ({"shape": (1, 8, 8), "band": -1}, "band must be"),
-        ({"shape": (1, 8, 8), "band": "low"}, "band must be"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         AmplitudeNorm(**arguments)
-
-
-@pytest.mark.parametrize("amplitude", [np.ones((1, 8, 8)), np.full((1, 8, 5), np.nan), np.full((1, 8, 5), -1.0)])
-def test_a_bad_amplitude_is_refused(amplitude):
-    with pytest.raises(ConfigError, match="the amplitude must"):
-        AmplitudeNorm((1, 8, 8)).fix(amplitude)
 
 
 # --- the perturbed step
@@ -260,12 +251,6 @@ def test_learning_rate_zero_restores_the_weights_bit_by_bit():
     perturbed_step(0.3)(model, torch.optim.SGD(model.parameters(), 0.0), nn.functional.cross_entropy, batch_of(3))
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name])
-
-
-@pytest.mark.parametrize("alpha", [0, -0.1, float("nan")])
-def test_a_perturbation_that_is_not_above_zero_is_refused(alpha):
-    with pytest.raises(ConfigError, match="perturbation must be above 0"):
-        perturbed_step(alpha)
 
 
 def test_drift_is_the_mean_of_the_sites_squared_distances(vectors):

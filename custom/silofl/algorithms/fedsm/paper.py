@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.softpull import SoftPull
-from silofl.base.errors import AggregationError, ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.base.settings import Count, Fraction, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
@@ -201,13 +201,8 @@ def tune_threshold(
 
     Returns:
         The threshold; 1 without any case, since nobody could measure the selector's choice.
-
-    Raises:
-        AggregationError: A site does not send a sum and a count for every threshold.
     """
     table = np.asarray(sums, dtype=np.float64)
-    if table.ndim != 3 or table.shape[1:] != (len(thresholds), 2) or not np.all(np.isfinite(table)):
-        raise AggregationError(f"each site must send a sum and a count for {len(thresholds)} thresholds; one does not")
     table = table[(table[:, :, 1] > 0).all(axis=1)]
     if not len(table):
         return float(thresholds[-1])
