@@ -1,6 +1,5 @@
 """Local training: each site reports its own best round, and its number is that of the guard's own model."""
 
-from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -109,18 +108,6 @@ def test_without_the_guard_or_with_a_step_of_its_own_it_learns_in_the_studys_rou
         found = finish(game)
         assert "guard_train" not in game.asked
         assert {own.rounds for own in found.own_models.values()} == {2}
-
-
-def test_a_site_without_validation_data_reports_its_last_round(play):
-    game = play(name="local", guard=True, rounds=2, federation={"max_missed_rounds": 1})
-    data = game.sites["north"].data
-    game.sites["north"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
-    game.round(absent=("north",))
-    found = finish(game)
-    assert found.status == "COMPLETE"
-    assert found.own_models.keys() == {"east", "west"}
-    kept = game.kept("north", 2)["models"]["home"]
-    assert_alike({f"model/{name}": value for name, value in state_of_test(game, "north").items()}, kept)
 
 
 def test_a_local_run_that_is_taken_up_reports_the_same(play, monkeypatch):

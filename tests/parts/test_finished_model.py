@@ -9,10 +9,9 @@ import torch
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import save_tensors
-from silofl.base.schema import dump_record, read_file
+from silofl.base.schema import read_file
 from silofl.base.settings import parse
-from silofl.core.operating_point import OperatingPoint
-from silofl.data.domain import Domain, Range
+from silofl.data.domain import Domain
 from silofl.data.learnt import FILE as LEARNT
 from silofl.federation.egress import Gate, Request
 from silofl.federation.run_folder import RunFolder
@@ -21,7 +20,7 @@ from silofl.federation.site import SiteRounds
 from silofl.inference.contents import Contents
 from silofl.inference.directory import plain_study, write_model_folder
 from silofl.inference.evaluation import Evaluation
-from silofl.inference.evaluations import FILE, MISSING, Evaluations, list_scores
+from silofl.inference.evaluations import FILE, MISSING, Evaluations
 from silofl.inference.model_file import HEAD, pack_model
 from silofl.models import build_model
 from silofl.models.weights import read_start
@@ -29,9 +28,7 @@ from silofl.parts.finished_model import ROLE, SCORES
 from silofl.parts.task import Message
 from silofl.setup.site import Site
 from silofl.study import Study
-from silofl.training.site_score import SiteScore
-from silofl_desk.report.evaluations_page import compare_groups, evaluations_section
-from silofl_hospital.report.page import Text
+from silofl_desk.report.evaluations_page import evaluations_section
 
 from ..conftest import WINDOWS, Play
 from .conftest import SITES
@@ -245,41 +242,6 @@ def test_another_file_than_the_agreed_model_and_weights_without_their_model_json
         ServerRounds.start(study, "run", ["east"], {name: one for name, one in arrays.items() if name != HEAD})
 
 
-def test_rows_are_those_of_the_studys_labels_or_classes(make_study):
-    assert list_scores(make_study()) == [
-        ("", "dice"),
-        *(
-            ("blob", name)
-            for name in ("dice", "lesion_sensitivity", "false_lesions", "size_error", "hd95", "surface_dice")
-        ),
-    ]
-
-
-def test_classes_are_scored_as_labels_are_and_at_the_models_threshold(play, windows, tmp_path):
-    settings = WINDOWS | {"rounds": 1, "training": {"loss": "cross_entropy"}, "guard": False}
-    settings |= {"operating_point": {"specificity": 0.8}}
-    study, shape = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml"), (3, 1, 64)
-    model, domain = {"global": build_model(study, shape, seed=1).state_dict()}, Domain(kinds=("windows",))
-    # 0.8^(1/2) / (0.8^(1/2) + 0.2^(1/2)) = 2 / 3
-    contents = Contents(study, shape, model, "only", domain=domain, calling=OperatingPoint(2.0, {1: 0.8}))
-    write_model_folder(tmp_path / "supermodel", contents)
-    values = plain_study(study) | {"rounds": 0}
-    values["model"] |= {"pretrained_sha256": "0" * 64}
-    packed = {name: one.numpy() for name, one in pack_model(tmp_path / "supermodel").items()}
-    game = play(("ann", "eva"), study=parse(Study, values, "study.yaml"), pretrained=packed, data=windows)
-    tests, record = finished(game, tmp_path)
-    found = record.sites["eva"].scores
-    # of two classes the second: its AUROC is that of all
-    assert (
-        found["fast"]["auroc"] == found[""]["auroc"] and found[""]["accuracy"].value == tests["sites"]["eva"]["value"]
-    )
-    desk = read_file(Evaluation, game.folder("eva") / "evaluation.json").scores["fast"]
-    for name in ("recall", "specificity"):
-        assert found["fast"][name].value == round(desk[name].value, 3)
-        assert found["fast"][name].interval == pytest.approx(desk[name].interval, abs=0.0005)
-    assert record.called_from == {"fast": pytest.approx(2 / 3)} and record.temperature == 2
-
-
 def test_training_patients_who_are_renamed_as_test_are_known_by_the_site_that_trained_on_them(
     job, play, site_data, tmp_path, caplog
 ):
@@ -317,20 +279,6 @@ def test_training_patients_who_are_renamed_as_test_are_known_by_the_site_that_tr
     assert (results["status"], checked) == ("COMPLETE", {"east": False, "north": True, "west": True})
 
 
-def test_data_that_change_after_the_last_round_are_no_test_of_the_run_itself(play, site_data, tmp_path, caplog):
-    data = shutil.copytree(site_data, tmp_path / "data")
-    game = play(SITES, data=data, rounds=1)
-    game.round()
-    path = data / "west" / "dataset.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"training": content["test"], "test": content["training"]}))
-    game.resume()
-    game.sites["west"] = SiteRounds("west", game.study, game.settings)
-    tests = game.finish()
-    assert sorted(tests.scores) == ["east", "north"]
-    assert "must hold no image that the model learnt from, not that of case" in caplog.text
-
-
 def evaluated_by(play, study, contents, data, tmp_path, sites=SITES, **options):
     """Evaluate a model at sites; return the run's results, and what the hospitals say."""
     write_model_folder(tmp_path / "supermodel", contents)
@@ -339,65 +287,6 @@ def evaluated_by(play, study, contents, data, tmp_path, sites=SITES, **options):
     packed = {name: one.numpy() for name, one in pack_model(tmp_path / "supermodel").items()}
     game = play(sites, study=parse(Study, values, "study.yaml"), pretrained=packed, data=data, **options)
     return game, *finished(game, tmp_path)
-
-
-@pytest.fixture
-def findings(windows, tmp_path):
-    """The windows' sites, whose cases have any number of two findings."""
-    for path in shutil.copytree(windows, tmp_path / "findings").glob("*/dataset.json"):
-        content = json.loads(path.read_text()) | {"task": "multilabel"}
-        for records in (content["training"], content["test"]):
-            for number, record in enumerate(records):
-                record["label"] = [[record["label"]], [], [0, 1]][number % 3]
-        path.write_text(json.dumps(content))
-    return tmp_path / "findings"
-
-
-def test_findings_are_scored_at_every_hospital(play, findings, tmp_path):
-    settings = WINDOWS | {"task": "multilabel", "metric": "auroc", "rounds": 1, "guard": False}
-    settings |= {"training": {"loss": "cross_entropy"}, "algorithm": {"name": "fedavg"}}
-    study = parse(Study, settings, "study.yaml")
-    network = {"global": build_model(study, (3, 1, 64), seed=1).state_dict()}
-    contents = Contents(study, (3, 1, 64), network, "only")
-    _, results, record = evaluated_by(play, study, contents, findings, tmp_path, ("ann", "eva"))
-    assert results["status"] == "COMPLETE" and [*record.sites] == ["ann", "eva"]
-    # 8 recordings in eva's test, each a case, and two findings
-    assert {one.num_cases for one in record.sites["eva"].scores[""].values()} == {8} == {record.sites["eva"].num_cases}
-    assert {"slow", "fast"} < record.pooled.keys()
-
-
-def test_a_hospital_that_trained_is_not_warned_of_its_own_images_and_others_count_cases(
-    play, make_study, site_data, tmp_path
-):
-    study = make_study()
-    network = {"global": build_model(study, SHAPE, seed=0).state_dict()}
-    # What east said was left out, as unlike all others'; each image differs in both measures.
-    far = Domain(kinds=("pictures",), intensities=(Range("mean", 98, 99), Range("contrast", 98, 99)))
-    facts = {"validation": {"east": dump_record(SiteScore(value=0.5, num_cases=2, num_excluded=0))}}
-    contents = Contents(study, SHAPE, network, "only", facts=facts, domain=far)
-    game, _, _ = evaluated_by(play, study, contents, site_data, tmp_path)
-    warned = {site: read_file(Evaluation, game.folder(site) / "evaluation.json").warnings for site in SITES}
-    assert warned["west"] == {"its intensities are unlike the training images'": 2}
-    assert not any("unlike" in warning for warning in warned["east"])
-
-
-def test_a_hospital_that_drew_one_label_of_two_tests_that_one_and_the_page_says_so(
-    play, make_study, site_data, tmp_path
-):
-    data = shutil.copytree(site_data, tmp_path / "data", ignore=shutil.ignore_patterns(".cache"))
-    for site in ("east", "west"):
-        content = json.loads((data / site / "dataset.json").read_text())
-        (data / site / "dataset.json").write_text(json.dumps(content | {"labels": {"1": "blob", "2": "rim"}}))
-    study = parse(Study, plain_study(make_study()) | {"labels": {1: "blob", 2: "rim"}}, "study.yaml")
-    network = {"global": build_model(study, SHAPE, seed=0).state_dict()}
-    _, results, record = evaluated_by(
-        play, study, Contents(study, SHAPE, network, "only", domain=Domain()), data, tmp_path
-    )
-    # North's dataset.json names blob alone.
-    assert results["status"] == "COMPLETE" and record.sites["north"].scores["blob"]["dice"].num_cases == 2
-    assert {*record.sites["north"].scores["rim"].values()} == {MISSING}
-    texts = [block.text for block in evaluations_section(record).blocks if isinstance(block, Text)]
-    assert any(text.startswith("No score of rim at north: it is in none of the test cases there") for text in texts)
 
 
 def test_a_class_of_two_patients_says_nothing_at_a_hospital_that_lets_five_speak(play, windows, tmp_path):
@@ -425,24 +314,6 @@ def test_a_class_of_two_patients_says_nothing_at_a_hospital_that_lets_five_speak
     assert results["sites"]["ann"]["withheld"] == {"least": 5, "names": ["slow", "fast"]}
     page = str(evaluations_section(record))
     assert "ann withholds the numbers marked so: fewer than 5" in page and "No score of fast at ann" not in page
-
-
-def test_groups_of_cases_have_their_rows_and_a_difference_over_hospitals_is_tested(play, job, tmp_path, monkeypatch):
-    folder, study = job
-    divided = study.model_copy(update={"subgroups": {"sex": ("F", "M")}})
-    group_of = iter("FM" * 2 * len(SITES))
-    monkeypatch.setattr("silofl.data.groups.read_dicom_elements", lambda path, keys: {"PatientSex": next(group_of)})
-    game = play(study=divided, pretrained=read_start(folder, study).arrays)
-    _, record = finished(game, tmp_path)
-    assert record.divided == ("sex: F", "sex: M", "sex: others", "sex: not stated") and record.labels == ("blob",)
-    one = record.sites["east"].scores["sex: F"]
-    assert one["dice"].num_cases == one["Dice of blob"].num_cases == 1
-    # all answers are alike, so that nobody differs
-    assert one["Dice of blob, minus the others"].value == 0 and compare_groups(record) == {}
-    # nobody is of the other groups
-    assert record.sites["east"].scores["sex: others"]["dice"] == MISSING
-    texts = " ".join(block.text for block in evaluations_section(record).blocks if isinstance(block, Text))
-    assert "No group differs from the others beyond chance" in texts
 
 
 # Twelve patients; whoever is in one group and not in another is the twelfth.

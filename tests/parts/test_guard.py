@@ -162,18 +162,6 @@ def test_the_local_model_goes_on_after_the_federation_until_its_validation_does_
     assert game.server.ledger[-1].round == 3
 
 
-def test_a_local_model_that_goes_on_is_that_of_more_rounds_of_local_training(play, monkeypatch):
-    longer = play(folder="alone", name="local", rounds=5)
-    longer.finish()
-    judge_by([0.1, 0.2, 0.3, 0.3, 0.3], monkeypatch, sites=len(SITES))
-    game = play(guard=True, folder="with", federation={"patience": 2})
-    game.finish()
-    for site in SITES:
-        local = longer.kept(site, 5)["models"]["home"]
-        mine = game.kept(site, 3)["guard"]["local"]["state"]
-        assert_alike({f"model/{key}": value for key, value in mine.items()}, local)
-
-
 @pytest.mark.parametrize(("values", "is_finished"), [([0.5] * 20, True), ([0.5] * 8 + [0.6], False)])
 def test_where_the_rate_falls_the_local_model_is_trained_anew_in_twice_the_rounds(
     play, monkeypatch, values, is_finished
@@ -348,25 +336,6 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
     assert choices.keys() == {"ann", "bob", "eva"} and all(one.bias == one.own_bias == 0 for one in choices.values())
 
 
-def test_where_the_metric_ranks_cases_the_guard_ranks_by_mean_probabilities_of_the_same_look(
-    played, windows_to_choose_by, monkeypatch
-):
-    training = {"loss": "cross_entropy", "batch_size": 4}
-    settings = WINDOWS | {"rounds": 1, "metric": "auroc", "training": training, "algorithm": {"name": "fedavg"}}
-    looks, answers = [], guard.SiteGuard._yield_answers
-    monkeypatch.setattr(
-        guard.SiteGuard, "_yield_answers", lambda self, *asked: looks.append(1) or answers(self, *asked)
-    )
-    game = played(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
-    part, model = game.sites["ann"].data.test, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
-    said = model.probabilities(next(iter(model.contents.models)), np.asarray(part.images))
-    wanted = score_predictions(said.argmax(axis=1), part, game.study, said)
-    assert wanted.num_cases and wanted.metric == "auroc"
-    assert game.server.parts["guard"].choices["ann"].test["federated"] == pytest.approx(wanted.value, abs=1e-6)
-    # At three sites: two models to choose, the kept one's validation, two models' test.
-    assert len(looks) == 3 * (2 + 1 + 2)
-
-
 def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(played, monkeypatch):
     def scored(self, part, points):
         void, *others = dict.fromkeys(part.cases)
@@ -502,30 +471,6 @@ def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
         "west": "it did not test the model",
     }
     assert "site 'north' made no choice: it has no validation data" in game.server.ledger[-1].notes
-
-
-def test_a_site_that_is_late_with_its_choice_gave_no_answer(play):
-    game = play(("east", "north"), guard=True)
-
-    def change(task, site, answer):
-        # From the exchange after the test on.
-        game.absent = ("north",) if task in ("test", "guard_train") else ()
-        return answer
-
-    found = finished_results(game.server, game.finish(change=change))
-    assert found.joining.keys() == {"east"} and found.unchosen == {"north": "no answer in time"}
-
-
-def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play):
-    game = play(guard=True)
-    for site, part in (("north", "validation"), ("west", "test")):
-        data = game.sites[site].data
-        # One patient alone in one part, two in the other.
-        game.sites[site].__dict__["data"] = replace(data, **{part: getattr(data, part).select_rows([0])})
-    found = finished_results(game.server, game.finish())
-    counts = {site: (one.num_units, one.unit, one.num_test_units) for site, one in found.joining.items()}
-    assert counts == {"east": (2, "patient", 2), "north": (1, "patient", 2), "west": (2, "case", 1)}
-    assert found.unchosen is None
 
 
 def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(played):

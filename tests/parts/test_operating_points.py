@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.base.errors import AggregationError
 from silofl.base.settings import parse
 from silofl.core.operating_point import MOST_PROBABLE, choose_operating_point
-from silofl.federation.numbers import check_names
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_model_folder
-from silofl.parts.answer import Metrics
 from silofl.parts.operating_points import pool_callings
 from silofl.study import Study
 from silofl.training.metrics import group_positions
@@ -127,10 +124,3 @@ def test_sites_without_a_reading_leave_the_median_to_the_others():
 
 def test_what_a_site_sends_as_a_reading_of_a_segmentation_is_not_taken(make_study):
     assert pool_callings([said_of(True)], make_study()) == MOST_PROBABLE
-
-
-def test_a_threshold_that_no_study_asked_for_is_refused():
-    metrics = Metrics(test=said_of(True))
-    check_names("ann", metrics, make(**POINT), ())
-    with pytest.raises(AggregationError, match="site 'ann' must send numbers of the study's own labels"):
-        check_names("ann", metrics, make(), ())

@@ -63,12 +63,6 @@ def test_weights_are_adafeds_of_the_sites_that_are_present(part):
     np.testing.assert_array_equal(weights("b"), [[1]])
 
 
-def test_a_site_that_shares_nothing_gets_the_uniform_row_and_changes_no_other(part):
-    alone, weights = part.weights("model", 3, "abc", None), part.weights("model", 3, "abcd", None)
-    np.testing.assert_array_equal(weights[:3], np.column_stack([alone, np.zeros(3)]))
-    np.testing.assert_array_equal(weights[3], [0.25] * 4)
-
-
 def test_the_shared_rounds_and_other_roles_are_not_its_own(part):
     # of 4 rounds, half are shared
     assert part.weights("model", 2, "abc", None) is None and part.weights("global", 3, "abc", None) is None
@@ -128,13 +122,6 @@ def test_a_refresh_asks_all_sites_anew_and_one_that_answers_late_puts_none_off(p
     assert {1, 4, 7} <= {record["round"] for record in game.server.parts["statistics"].history}
 
 
-def test_nobody_is_asked_in_the_rounds_in_which_each_site_trains_alone(play):
-    game = play(rounds=2, name="adafed", statistics={"rounds": 1, "refresh_every": 1}, extra_rounds=2)
-    game.rounds(4)
-    assert game.asked.count("statistics") == 1
-    assert game.server.ledger[-1].weights["east"]["east"] == 1
-
-
 def test_a_site_that_joins_late_is_asked_alone(play):
     game = play(sites=("east", "west"), rounds=4, name="adafed", statistics={"rounds": 1})
     late = play(sites=("north",), folder="late", rounds=4, name="adafed", statistics={"rounds": 1})
@@ -171,13 +158,6 @@ def test_a_site_with_few_examples_shares_nothing_and_the_ledger_says_so(few):
     assert ["west" in note and "fewer than 4 patients in training" in note for note in record.notes] == [True]
     assert record.weights["west"] == {"east": 1 / 3, "north": 1 / 3, "west": 1 / 3}
     assert record.weights["east"] == {"east": 0.5, "north": 0.5, "west": 0.0}
-
-
-def test_no_site_listens_to_one_that_shares_nothing_while_all_others_are_away(play):
-    game = play(rounds=3, name="adafed", min_patients=4)
-    game.rounds(2)
-    weights = game.round(absent=("north",)).weights
-    assert weights == {"east": {"east": 1, "west": 0}, "west": {"east": 0.5, "west": 0.5}}
 
 
 @pytest.mark.parametrize(
@@ -251,20 +231,6 @@ def test_a_pretrained_model_compares_sites_before_the_first_round_and_everybody_
     assert record.weights["east"]["east"] == 0.5
     means = {name for name in pretrained if name.endswith("running_mean")}
     assert not means & game.upcoming("train")["east"].of("model").keys(), "the pretrained BatchNorm travels once"
-
-
-def test_statistics_of_a_pretrained_model_do_not_depend_on_the_batch_size(play, pretrained):
-    def distances_with(size):
-        study = {"rounds": 2, "name": "adafed", "preset": "reference", "model": {"pretrained": "f.pt"}}
-        game = play(folder=f"size{size}", pretrained=pretrained, **study)
-        for site in game.sites.values():
-            training = site.study.training.model_copy(update={"batch_size": size})
-            site.study = site.study.model_copy(update={"training": training})
-        game.upcoming("train")
-        return game.server.parts["statistics"].distances(list(game.sites))
-
-    # batches of 4: the site of 5 images ends with one of a single image
-    np.testing.assert_allclose(distances_with(4), distances_with(5), rtol=1e-5)
 
 
 def test_a_site_measures_the_inputs_of_the_pretrained_models_layers(play, pretrained):
