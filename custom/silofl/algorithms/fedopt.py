@@ -7,7 +7,7 @@ travels for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -48,6 +48,14 @@ class ServerOptimizer(AlgorithmOption):
     section: ClassVar[str] = ROLE
     implementation: ClassVar[str] = __name__
     traits: ClassVar[Traits] = Traits(is_of_steps=True)
+    only_with: ClassVar = {
+        "momentum": ("rule", ("momentum",)),
+        "is_nesterov": ("rule", ("momentum",)),
+        "beta1": ("rule", ("adam", "yogi", "adagrad")),
+        "tau": ("rule", ("adam", "yogi", "adagrad")),
+        "beta2": ("rule", ("adam", "yogi")),
+        "is_corrected": ("rule", ("adam",)),
+    }
     rule: Rule = "adam"
     learning_rate: Positive = 0.01
     beta1: BelowOne = 0.9
@@ -56,17 +64,6 @@ class ServerOptimizer(AlgorithmOption):
     momentum: BelowOne = 0.9
     is_nesterov: bool = False
     is_corrected: bool = False
-
-    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Every rule has constants of its own."""
-        adaptive = ("adam", "yogi", "adagrad")
-        owners = {"momentum": ("momentum",), "is_nesterov": ("momentum",), "beta1": adaptive, "tau": adaptive}
-        owners |= {"beta2": ("adam", "yogi"), "is_corrected": ("adam",)}
-        return {
-            name: f"server_optimizer.rule: {' or '.join(rules)}"
-            for name, rules in owners.items()
-            if name in changed and self.rule not in rules
-        }
 
     def conflict(self, recipe: Recipe) -> str | None:
         """It steps from one model of all sites, at its own learning rate."""

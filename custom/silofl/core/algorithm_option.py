@@ -71,12 +71,14 @@ class AlgorithmOption(Section):
         section: The key of its constants in study.yaml.
         implementation: The module of its part at the server and at a site, ``PART`` and ``SITE``; empty where it has
             none.
+        only_with: Constant -> the constant that decides on it, and the values with which it does something.
     """
 
     # Strict: YAML's `true` is not 1 here, and `"0.5"` is no number.
     model_config = ConfigDict(strict=True)
     section: ClassVar[str] = ""
     implementation: ClassVar[str] = ""
+    only_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {}
 
     # A property, so that its constants may decide them; a plain value takes its place as well.
     @property
@@ -108,7 +110,11 @@ class AlgorithmOption(Section):
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
         """Return which changed constants would do nothing in a recipe, and what they must go with."""
-        return {}
+        partners = {}
+        for name, (key, values) in self.only_with.items():
+            if name in changed and getattr(self, key) not in values:
+                partners[name] = f"{self.section}.{key}: {' or '.join(values)}"
+        return partners
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Return why it does not go together with the rest of a recipe; None where it does."""

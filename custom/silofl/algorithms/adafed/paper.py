@@ -1,6 +1,6 @@
 """AdaFed's settings and formulas: statistics of a site, distances between sites, weights (Eqs. 5-8)."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import permutations
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -34,6 +34,11 @@ class Similarity(AlgorithmOption):
 
     section: ClassVar[str] = "statistics"
     implementation: ClassVar[str] = "silofl.algorithms.adafed.statistics"
+    only_with: ClassVar = {
+        "layers": ("source", ("pretrained",)),
+        "rounds": ("source", ("running",)),
+        "refresh_every": ("source", ("running",)),
+    }
     source: Literal["pretrained", "running"] = "running"
     layers: Literal["all", "last"] = "all"
     rounds: Literal["half"] | Annotated[int, Field(strict=True, ge=1)] = "half"
@@ -71,15 +76,6 @@ class Similarity(AlgorithmOption):
                 "model.normalization must be batch where sites are compared by their BatchNorm layers "
                 f"(algorithm.{self.section}), not {normalization}; choose batch, or another algorithm"
             )
-
-    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Name the constants that belong to the other source."""
-        owners = {"layers": "pretrained", "rounds": "running", "refresh_every": "running"}
-        return {
-            name: f"statistics.source: {owner}"
-            for name, owner in owners.items()
-            if name in changed and owner != self.source
-        }
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Refuse to mix what never leaves a site, and running statistics that travel: averaged, they are all equal."""

@@ -41,6 +41,7 @@ class Selector(AlgorithmOption):
 
     section: ClassVar[str] = "selector"
     implementation: ClassVar[str] = "silofl.algorithms.fedsm.selector"
+    only_with: ClassVar = {"steps": ("learning", ("gradients",))}
     learning: Literal["gradients", "local_steps", "moments"] = "gradients"
     network: Literal["light", "vgg11"] = "light"
     labels: Literal["site", "best_model", "ensemble"] = "site"
@@ -85,11 +86,6 @@ class Selector(AlgorithmOption):
                 f"images must have at least {SMALLEST_IMAGE} pixels along each axis for a selector, not {size}; add a "
                 "Resize to the study's data.transforms, or choose an algorithm without a selector"
             )
-
-    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Name ``steps`` where the server takes none."""
-        is_idle = "steps" in changed and self.learning != "gradients"
-        return {"steps": "selector.learning: gradients"} if is_idle else {}
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Refuse recipes without complete models of the sites, which the selector hands out."""
