@@ -4,21 +4,18 @@ from itertools import count
 
 import pytest
 
-from silofl.base.settings import parse
 from silofl.federation.outcome import finished_results
 from silofl.inference import SuperModel
-from silofl.study import Study
 from silofl.training import local_model
 from silofl.training.metrics import Score
 
-from ..conftest import WINDOWS, assert_alike
+from ..conftest import assert_alike
 from .conftest import COUNTS, windows_to_choose_by  # noqa: F401
 
 pytestmark = pytest.mark.long
 
 SITES = tuple(COUNTS)
 SEEDS = count(500)
-SETTINGS = WINDOWS | {"rounds": 3, "training": {"loss": "cross_entropy", "batch_size": 4}}
 
 
 @pytest.fixture(autouse=True)
@@ -82,24 +79,6 @@ def test_local_training_goes_on_as_the_guards_own_model_and_has_its_numbers(play
         states = [game.kept(site, 3)["guard"]["local"]["best"]["state"] for game in games.values()]
         assert_alike(*states)
         assert_alike(state_of_test(games["local"], site), states[0])
-
-
-def test_a_class_has_the_very_value_of_the_column_alone(play, windows_to_choose_by):  # noqa: F811
-    values = []
-    for name in ("local", "fedavg"):
-        training = SETTINGS["training"] | {"schedule": "poly"}
-        settings = SETTINGS | {
-            "algorithm": {"name": name, "preset": "paper"},
-            "training": training,
-        }
-        study = parse(Study, settings, "study.yaml")
-        game = play(("ann", "bob", "eva"), study=study, data=windows_to_choose_by, folder=name)
-        results = finish(game)
-        values.append(
-            results.values if name == "local" else {s: one.test["local"] for s, one in results.joining.items()}
-        )
-        forget(windows_to_choose_by)
-    assert values[0] == values[1] and None not in values[0].values()
 
 
 def test_without_the_guard_or_with_a_step_of_its_own_it_learns_in_the_studys_rounds(play):

@@ -17,7 +17,7 @@ from silofl.study import Study
 from silofl.study.sections import ModelSettings
 from silofl.training.losses import make_loss
 
-from ..conftest import UNET, WINDOWS, assert_alike
+from ..conftest import UNET, WINDOWS
 from .conftest import assert_is, assert_plain_rounds, batch_of, network
 
 
@@ -197,16 +197,6 @@ def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_b
     assert ours["state"]["network.head.2.weight"].shape == (6, 100) and ours["rounds"] == 1
     assert plain["state"]["network.head.weight"].shape == (2, 100) and plain["rounds"] == 1
     assert again["state"]["network.head.2.weight"].shape == (6, 100) and again["rounds"] > 1
-
-
-def test_without_weight_it_is_fedavg_and_with_it_from_the_second_round_on_not(moon):
-    ours, none, plain = moon(), moon("none", contrast={"mu": 0.0}), moon("plain", name="fedavg")
-    ours.round(), none.round(), plain.round()
-    assert_alike(plain.models("east"), ours.models("east"))
-    ours.round(), none.round(), plain.round()
-    for name, array in plain.models("east").items():
-        np.testing.assert_allclose(none.models("east")[name], array, rtol=1e-6)
-    assert any(not np.array_equal(array, ours.models("east")[n]) for n, array in plain.models("east").items())
 
 
 def test_a_network_whose_representation_nobody_knows_is_refused_before_the_first_round(moon, monkeypatch):

@@ -95,16 +95,6 @@ def test_steps_that_protected_somebody_else_are_not_added(play, private, before,
     assert [one["unit"] for one in read_count(first)] == [before]
 
 
-@pytest.mark.parametrize(("unit", "answered"), [("patient", False), ("example", True)])
-def test_an_older_count_that_names_no_unit_promises_the_less(play, private, unit, answered):
-    run = play(study=private(by(unit)))
-    run.round()
-    for path in run.folder("east").parent.rglob(FILE):
-        old = [{key: one[key] for key in ("noise", "rate", "steps")} for one in json.loads(path.read_text())["spent"]]
-        path.write_text(json.dumps({"spent": old}))
-    assert ("east" in run.round().answered) == answered
-
-
 def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):
     first, second = play(study=private()), begin_another(play, private())
     original = SiteDpSgd.epoch

@@ -11,13 +11,12 @@ import torch
 from silofl.base.schema import dump_record
 from silofl.base.settings import parse, read_yaml
 from silofl.core.gain import BETTER
-from silofl.core.guard_rule import BIASES, GuardChoice
+from silofl.core.guard_rule import GuardChoice
 from silofl.data.units import find_units_of
 from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
-from silofl.inference.contents import Contents
 from silofl.parts import guard
 from silofl.parts.task import Message
 from silofl.study import Study
@@ -272,24 +271,6 @@ def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federati
     assert (contents.facts["rounds"], contents.facts["reported_round"]) == (own.own_rounds, own.own_best_round)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedsm"])
-def test_every_bias_of_both_models_is_scored_as_the_model_that_answers_with_it(played, monkeypatch, name):
-    found, choice = [], GuardChoice(False, 0.5, 0.7, 0.4, 0.7, 0.3, 0.6, 2)
-    monkeypatch.setattr(guard, "choose_kept", lambda *scores: found.append(scores) or choice)
-    game = played(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
-    validation = game.sites["east"].data.validation
-    kept = load_chosen(game).contents
-    local = game.kept("east", game.study.rounds)["guard"]["local"]["best"]["state"]
-    own = Contents(game.study, kept.image_shape, {"local": local}, "only", domain=kept.domain)
-    assert kept.bias == 0.7 and found[0][0].shape == found[0][1].shape == (len(BIASES), 2)
-    for contents, scores in ((kept, found[0][0]), (own, found[0][1])):
-        for column in (0, 30, 37, 60):
-            model = SuperModel(replace(contents, bias=float(BIASES[column])), CPU)
-            compared = score_predictions(label_cases(model, validation), validation, game.study).compared
-            # A voxel on the border of two biases may be rounded either way.
-            np.testing.assert_allclose(scores[column], list(compared.values()), atol=1e-3)
-
-
 def test_an_empty_validation_case_chooses_no_threshold(make_study):
     cases = [f"c{number}" for number in range(7)]
     truth = np.zeros((7, 4, 8), np.uint8)
@@ -443,18 +424,6 @@ def test_a_local_model_is_validated_only_once_it_has_been_trained(play, monkeypa
     assert list(values) == [0.1, 0.1]
 
 
-def test_a_site_that_gets_validation_data_later_trains_no_model_alone_without_the_files_weights(play, make_study):
-    study = make_study(guard=True, model={"weights": "weights.pt", "weights_sha256": "0" * 64})
-    arrays = weights_of_a_file(study)
-    game = play(study=study, pretrained=arrays)
-    data = game.sites["east"].data
-    game.sites["east"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
-    game.round()
-    game.sites["east"].__dict__["data"] = data
-    found = finished_results(game.server, game.finish())
-    assert found.unchosen == {"east": "it has trained no model alone"}
-
-
 def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
     game = play(guard=True)
     part = game.sites["north"].data
@@ -484,17 +453,6 @@ def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by
     game.finish(change=change)
     assert game.server.parts["guard"].choices.keys() == {"east", "north"}
     assert game.sent["guard_choose"].keys() == {"east", "north"}
-
-
-def test_a_run_that_is_taken_up_chooses_the_same(play, tmp_path):
-    straight, broken = (play(guard=True, name="fedbn", folder=folder) for folder in ("straight", "broken"))
-    broken.rounds(2)
-    for site in SITES:
-        # A new process at the site, which has its files alone.
-        broken.sites[site] = SiteRounds(site, broken.study, broken.settings)
-    for game in (straight, broken):
-        game.finish()
-    assert straight.server.parts["guard"].choices == broken.server.parts["guard"].choices
 
 
 def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(played):

@@ -75,17 +75,6 @@ def test_the_test_decides_nothing(play, windows_to_choose_by):
     assert callings[0] == callings[1] and any(one != MOST_PROBABLE for one in callings[0].values())
 
 
-def test_what_a_site_keeps_has_a_reading_of_its_own(played, windows_to_choose_by):
-    game = played(SITES, study=make(guard=True, **POINT), data=windows_to_choose_by)
-    for site in SITES:
-        contents = read_model_folder(game.folder(site) / "chosen")
-        part = game.sites[site].data.validation
-        said = SuperModel(contents, CPU).answer(np.asarray(part.images)).probabilities
-        called = contents.calling.decide(said)[np.asarray(part.targets) == 0]
-        assert contents.calling.thresholds and np.mean(called == 0) >= 0.8
-        assert contents.facts["calling"]["thresholds"]["1"] == contents.calling.thresholds[1]
-
-
 def test_the_super_model_has_the_median_and_the_results_have_each_site(play, windows_to_choose_by, tmp_path):
     game = play(SITES, study=make(**POINT), data=windows_to_choose_by)
     tests = game.finish()

@@ -205,16 +205,6 @@ def test_merged_classifications_of_single_cases_are_that_of_all(metric):
     assert merged.also == pytest.approx(whole.also) and set(whole.also) == {"accuracy", "balanced_accuracy", "auroc"}
 
 
-def test_merging_takes_from_a_score_of_many_cases_the_one_that_is_asked_for():
-    truth = np.array([0, 1, 1])
-    one = accuracy_by_case(np.array([0, 0, 0]), truth, "abc", "balanced_accuracy")
-    other = accuracy_by_case(np.array([1, 1, 1]), truth, "abc", "balanced_accuracy")
-    merged = Score.merged({"a": one, "b": other, "c": one})
-    assert merged.by_case == {"a": 1, "b": 1, "c": 0}
-    # recall 1 of class 0, and 1 / 2 of class 1
-    assert merged.by_label == {0: 1, 1: 1 / 2} and merged.value == (1 + 1 / 2) / 2
-
-
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])
 def test_pooled_classifications_of_sites_are_one_score_over_all_sites(metric):
     said, truth, cases = random_classes(2)

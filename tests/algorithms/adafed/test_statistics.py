@@ -122,19 +122,6 @@ def test_a_refresh_asks_all_sites_anew_and_one_that_answers_late_puts_none_off(p
     assert {1, 4, 7} <= {record["round"] for record in game.server.parts["statistics"].history}
 
 
-def test_a_site_that_joins_late_is_asked_alone(play):
-    game = play(sites=("east", "west"), rounds=4, name="adafed", statistics={"rounds": 1})
-    late = play(sites=("north",), folder="late", rounds=4, name="adafed", statistics={"rounds": 1})
-    game.rounds(2)
-    game.server.join("north")
-    game.sites["north"] = late.sites["north"]
-    record = game.round()
-    # It has nothing to share before its first round, so it listens to all.
-    assert is_asked(game) == ["north"] and "must have trained" in game.answers["statistics"]["north"].meta["error"]
-    assert record.weights["north"] == pytest.approx(dict.fromkeys(game.sites, 1 / 3))
-    assert game.round().weights["north"]["north"] == 0.5
-
-
 # --- what a site shares
 
 
@@ -197,14 +184,6 @@ def test_the_history_is_plain_and_says_who_was_compared(few):
     assert found == (1, "running", ["east", "north", "west"], {"west": "fewer than 4 patients in training"})
     assert record["distances"][2] == [None, None, None] and record["distances"][0][1] > 0
     np.testing.assert_allclose(np.sum(record["weights"], axis=1), 1)
-
-
-def test_a_checkpoint_brings_back_the_same_weights(few):
-    part, sites = few.server.parts["statistics"], list(few.sites)
-    again = start_parts(few.study, sites, None)["statistics"].restored(part.state())
-    np.testing.assert_array_equal(again.distances(sites), part.distances(sites))
-    np.testing.assert_array_equal(again.weights("model", 3, sites, None), part.weights("model", 3, sites, None))
-    assert (again.history, again.without) == (part.history, part.without) and part.without
 
 
 # --- by a pretrained model

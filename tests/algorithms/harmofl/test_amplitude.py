@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.algorithms.harmofl.amplitude import MEAN, AmplitudePart
+from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.parts.task import Message
 
 PAPER = {"name": "harmofl", "preset": "paper"}
@@ -106,14 +106,3 @@ def test_a_site_that_trains_alone_fixes_its_own_amplitude_after_its_own_first_ro
     assert not torch.equal(amplitude("east", 3), amplitude("west", 3))
     # Before its first round north had no model to validate.
     assert [set(record.validation) for record in game.server.ledger[:2]] == [{"east", "west"}, set(game.sites)]
-
-
-def test_a_checkpoint_brings_back_mean_shape_and_who_holds_it(play):
-    game = play(**PAPER)
-    empty = game.server.parts["amplitude"]
-    assert AmplitudePart(game.study).restored(empty.state()) == empty and empty.outcome(game.server, {}).arrays == {}
-    game.round()
-    part = game.server.parts["amplitude"]
-    again = AmplitudePart(game.study).restored(part.state())
-    np.testing.assert_array_equal(again.amplitude, part.amplitude)
-    assert (again.shape, again.informed) == ((1, 32, 17), {})
