@@ -10,7 +10,7 @@ from silofl.training import local_model
 from silofl.training.metrics import Score
 
 from ..conftest import assert_alike
-from .conftest import COUNTS, windows_to_choose_by  # noqa: F401
+from .conftest import COUNTS
 
 pytestmark = pytest.mark.long
 

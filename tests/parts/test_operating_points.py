@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from silofl.base.settings import parse
 from silofl.core.operating_point import MOST_PROBABLE, choose_operating_point
@@ -19,7 +18,7 @@ from silofl.training.site_score import CallingScore, SiteScore
 
 from ..conftest import WINDOWS
 
-SITES, CPU = ("ann", "bob", "eva"), torch.device("cpu")
+SITES = ("ann", "bob", "eva")
 POINT = {"operating_point": {"specificity": 0.8}}
 
 
