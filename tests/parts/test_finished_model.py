@@ -133,33 +133,6 @@ def lay_lesions(data, target, sizes, groups=()):
     return target
 
 
-def sizes_that_give(value, most, pixels=32 * 32):
-    """Return how many sets of five lesions, of up to some pixels each, have this mean Dice, to its last digit.
-
-    A model that answers lesion everywhere has a Dice of 2 n / (n + pixels) in a lesion of n pixels.
-    """
-    n = np.arange(1, most + 1)
-    dice = 2 * n / (n + pixels)
-    pairs = [(i, j) for i in range(most) for j in range(i, most)]
-    triples = [(*pair, k) for pair in pairs for k in range(pair[1], most)]
-    sums = np.array([dice[list(pair)].sum() for pair in pairs])
-    ordered = np.sort(sums)
-    rest = 5 * value - np.array([dice[list(triple)].sum() for triple in triples])
-    half = 1e-12 if round(value, 3) != value else 5 * 0.0005
-    return int((np.searchsorted(ordered, rest + half) - np.searchsorted(ordered, rest - half)).sum())
-
-
-def test_the_sizes_of_single_lesions_do_not_follow_from_a_mean_dice(begin, site_data, tmp_path):
-    # The model answers lesion everywhere. 3, 8, 14, 23 and 29 pixels are one set of millions.
-    game = begin(data=lay_lesions(site_data, tmp_path / "data", (3, 8, 14, 23, 29)), min_patients=5)
-    game.finish()
-    answer = game.answers[ROLE]["east"]
-    for value in (answer.meta["metrics"]["test"]["value"], float(answer.arrays[SCORES][0, 0])):
-        assert value == pytest.approx(0.0286, abs=0.002)
-        # Each set is found in the order of its pair and triple: ten times at most.
-        assert sizes_that_give(value, most=30) > 10 * 100
-
-
 def refusals(game, answer=None, **settings):
     """Return why an answer, or the one that east gave, does not leave."""
     request = Request.of(ROLE, game.sent[ROLE]["east"])
