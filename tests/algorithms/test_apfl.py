@@ -82,14 +82,6 @@ def test_all_step_from_the_state_before_and_alpha_moves_in_the_first_step_alone(
     assert taken(shared, personal, pair) == 2.75 and pair.kept() == {"alpha": 0.0}
 
 
-def test_an_alpha_of_one_is_local_training_and_one_of_zero_leaves_v_and_deploys_the_shared_model():
-    shared, personal, pair = pair_of(1.0, 0.0)
-    # 3 * (1 - 0.25)^2
-    assert personal.weight.item() == 3 and taken(shared, personal, pair, 2) == 3 * 0.75**2
-    shared, personal, pair = pair_of(0.0, 0.0)
-    assert personal.weight.item() == 1 and taken(shared, personal, pair, 2) == 3
-
-
 def test_batchnorm_of_the_mixture_moves_by_its_own_pass_alone():
     shared, personal = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
     personal.running_mean.fill_(5.0)

@@ -8,12 +8,10 @@ from torch import nn
 from silofl.algorithms.fednova import factors, norm
 from silofl.algorithms.fedprox import proximal_step
 from silofl.base.errors import AggregationError
-from silofl.core.presets import find_recipe
 from silofl.models import build_plain_model
 from silofl.training.losses import make_loss
 
-from ..conftest import assert_alike
-from .conftest import COUNTS, assert_is, batch_of, lose_state, network
+from .conftest import COUNTS, assert_is, batch_of, network
 
 VARIANTS = {
     "sgd": {},
@@ -78,11 +76,6 @@ def test_a_whole_run_follows_the_reference(vectors, variant):
         for key, p in shared.named_parameters():
             p.data += sum(w * d[key] for w, d in zip(weights, differences, strict=True))
         assert_is(shared, v, f"{variant}.global", r)
-
-
-def test_a_server_optimiser_may_follow():
-    parts = find_recipe("fednova", "paper", {"parts": ["fednova", "fedopt"]}).parts
-    assert [part.section for part in parts] == ["normalized_steps", "server_optimizer"]
 
 
 SGD = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.02, "local_epochs": 2}
@@ -164,20 +157,6 @@ def test_two_rounds_are_those_of_a_plain_implementation(fednova, training, algor
             np.testing.assert_allclose(game.models("east")[f"model/{name}"], x[name].numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_an_absent_site_is_none_of_those_that_are_compared(fednova):
-    game = fednova(training={"momentum": 0.0})
-    before = game.models("east")
-    game.round(absent=("north",))
-    answers = game.answers["train"]
-    steps = {site: answers[site].meta["steps"] for site in ("east", "west")}
-    length = (5 * steps["east"] + 3 * steps["west"]) / 8
-    for name in (n for n in before if n.removeprefix("model/") not in game.server.parts["model"].buffers):
-        moves = [
-            COUNTS[site] / 8 * length / steps[site] * answers[site].arrays[name].astype(np.float64) for site in steps
-        ]
-        np.testing.assert_allclose(game.models("east")[name], before[name] + sum(moves), rtol=1e-6, atol=1e-7)
-
-
 def test_an_array_that_a_site_keeps_back_moves_by_the_others_steps(fednova):
     game, name = fednova(training={"momentum": 0.0}), "model/network.model.2.conv.bias"
     before = game.models("east")[name]
@@ -190,16 +169,3 @@ def test_an_array_that_a_site_keeps_back_moves_by_the_others_steps(fednova):
     # Of one sender the length is its own: its difference itself.
     own = game.answers["train"]["north"].arrays[name]
     np.testing.assert_allclose(game.models("east")[name], before + own, rtol=1e-6)
-
-
-def test_a_site_that_lost_its_state_loses_nothing(fednova):
-    whole, lossy = fednova(), fednova(folder="other")
-    whole.rounds(2), lossy.round()
-    lose_state(lossy, "north")
-    assert lossy.round().notes == []
-    assert_alike(whole.models("east"), lossy.models("east"))
-
-
-def test_batchnorm_may_stay_home(fednova):
-    game = fednova(stays_home="batchnorm")
-    assert sorted(game.round().answered) == sorted(COUNTS)

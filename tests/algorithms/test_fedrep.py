@@ -113,20 +113,3 @@ def test_rounds_with_an_absent_site_are_those_of_a_plain_implementation(fedrep, 
         body = average({site: own[site] for site in sites}, COUNTS, body)
         assert game.models("east").keys() == {f"model/{name}" for name in body}
         assert_same_course(game.models("east"), body, start)
-
-
-def test_a_site_that_comes_late_trains_a_head_of_its_own(fedrep):
-    game = fedrep(federation={"max_missed_rounds": 3})
-    game.round(absent=("north",))
-    game.round()
-    heads = [game.kept(site, 2)["models"]["home"][f"model/{OUTPUT[0]}"] for site in COUNTS]
-    start = build_plain_model(game.study, game.study.seed).state_dict()[OUTPUT[0]]
-    assert not any(torch.equal(head, start) for head in heads)
-    assert len({tuple(head.ravel().tolist()) for head in heads}) == 3
-
-
-def test_the_guard_runs_beside_it_and_its_own_model_is_the_same(fedrep):
-    ours, fedper = fedrep(rounds=2, guard=True), fedrep("fedper", rounds=2, guard=True, name="fedper")
-    ours.round(), fedper.round()
-    one, other = (game.kept("east", 1)["guard"]["local"]["state"] for game in (ours, fedper))
-    assert one and all(torch.equal(value, other[name]) for name, value in one.items())

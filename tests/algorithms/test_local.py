@@ -1,25 +1,21 @@
 """Local training: each site reports its own best round, and its number is that of the guard's own model."""
 
-from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from silofl.base.settings import parse
 from silofl.federation.outcome import finished_results
 from silofl.inference import SuperModel
-from silofl.study import Study
 from silofl.training import local_model
 from silofl.training.metrics import Score
 
-from ..conftest import WINDOWS, assert_alike
-from .conftest import COUNTS, windows_to_choose_by  # noqa: F401
+from ..conftest import assert_alike
+from .conftest import COUNTS
 
 pytestmark = pytest.mark.long
 
 SITES = tuple(COUNTS)
 SEEDS = count(500)
-SETTINGS = WINDOWS | {"rounds": 3, "training": {"loss": "cross_entropy", "batch_size": 4}}
 
 
 @pytest.fixture(autouse=True)
@@ -85,42 +81,12 @@ def test_local_training_goes_on_as_the_guards_own_model_and_has_its_numbers(play
         assert_alike(state_of_test(games["local"], site), states[0])
 
 
-def test_a_class_has_the_very_value_of_the_column_alone(play, windows_to_choose_by):  # noqa: F811
-    values = []
-    for name in ("local", "fedavg"):
-        training = SETTINGS["training"] | {"schedule": "poly"}
-        settings = SETTINGS | {
-            "algorithm": {"name": name, "preset": "paper"},
-            "training": training,
-        }
-        study = parse(Study, settings, "study.yaml")
-        game = play(("ann", "bob", "eva"), study=study, data=windows_to_choose_by, folder=name)
-        results = finish(game)
-        values.append(
-            results.values if name == "local" else {s: one.test["local"] for s, one in results.joining.items()}
-        )
-        forget(windows_to_choose_by)
-    assert values[0] == values[1] and None not in values[0].values()
-
-
 def test_without_the_guard_or_with_a_step_of_its_own_it_learns_in_the_studys_rounds(play):
     for options in ({}, {"guard": True, "step": "harmofl"}, {"guard": True, "input": "harmofl"}):
         game = play(name="local", folder=f"state {len(options)} {options.get('step')}", rounds=2, **options)
         found = finish(game)
         assert "guard_train" not in game.asked
         assert {own.rounds for own in found.own_models.values()} == {2}
-
-
-def test_a_site_without_validation_data_reports_its_last_round(play):
-    game = play(name="local", guard=True, rounds=2, federation={"max_missed_rounds": 1})
-    data = game.sites["north"].data
-    game.sites["north"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
-    game.round(absent=("north",))
-    found = finish(game)
-    assert found.status == "COMPLETE"
-    assert found.own_models.keys() == {"east", "west"}
-    kept = game.kept("north", 2)["models"]["home"]
-    assert_alike({f"model/{name}": value for name, value in state_of_test(game, "north").items()}, kept)
 
 
 def test_a_local_run_that_is_taken_up_reports_the_same(play, monkeypatch):

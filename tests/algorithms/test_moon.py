@@ -12,16 +12,13 @@ from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
 from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
-from silofl.federation.needs import home_bytes
-from silofl.inference import SuperModel
 from silofl.models import build_plain_model
 from silofl.study import Study
 from silofl.study.sections import ModelSettings
 from silofl.training.losses import make_loss
-from silofl_desk.studies.traffic import count_traffic
 
-from ..conftest import UNET, WINDOWS, assert_alike
-from .conftest import COUNTS, assert_is, assert_plain_rounds, batch_of, network
+from ..conftest import UNET, WINDOWS
+from .conftest import assert_is, assert_plain_rounds, batch_of, network
 
 
 def test_a_representation_between_the_two_loses_log_two_and_one_like_the_received_less():
@@ -135,16 +132,6 @@ def moon_of_windows(play, windows):
     return start
 
 
-def of_unet(model, images):
-    """Return the mean of the U-Net's deepest maps, and its answer."""
-    net, maps = model.network, []
-    for level in (net.conv_0, net.down_1, net.down_2, net.down_3, net.down_4):
-        images = level(images)
-        maps.append(images)
-    up = net.upcat_2(net.upcat_3(net.upcat_4(maps[4], maps[3]), maps[2]), maps[1])
-    return maps[4].mean((2, 3)), net.final_conv(net.upcat_1(up, maps[0]))
-
-
 def of_head(model, windows):
     """Return what the projection head makes of windows, and the answer to that."""
     net = model.network
@@ -157,7 +144,7 @@ def cosine(a, b):
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
-def trained(game, site, number, x, last, mu=1.0, tau=0.5, through=of_unet):
+def trained(game, site, number, x, last, mu, tau=0.5):
     """Return a site's model after a round from x: few lines of torch, which go through the network themselves."""
     model = build_plain_model(game.study, 0)
     model.load_state_dict(x)
@@ -167,11 +154,11 @@ def trained(game, site, number, x, last, mu=1.0, tau=0.5, through=of_unet):
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     for images, targets in (batch for batches in game.epochs(site, number) for batch in batches):
-        z, answer = through(model, images)
+        z, answer = of_head(model, images)
         loss = make_loss(game.study)(answer, targets)
         if last:
             with torch.no_grad():
-                others = [through(one, images)[0] for one in (received, own)]
+                others = [of_head(one, images)[0] for one in (received, own)]
             near, far = (torch.exp(cosine(z, other) / tau) for other in others)
             loss = loss - mu * torch.log(near / (near + far)).mean()
         optimizer.zero_grad()
@@ -180,42 +167,19 @@ def trained(game, site, number, x, last, mu=1.0, tau=0.5, through=of_unet):
     return copy.deepcopy(model.state_dict())
 
 
-def plays_as_plain(game, absent, mu, through):
-    """Check three rounds against the plain implementation; returns the last model."""
-    last = {}
+@pytest.mark.parametrize("mu", [1.0, 5.0])
+def test_rounds_with_a_projection_head_are_those_of_a_plain_implementation(moon_of_windows, mu):
+    game, last = moon_of_windows(mu=mu), {}
 
     def train(site, number, x):
         # The absent site's own last model is still that of round 1 in round 3.
-        last[site] = trained(game, site, number, x, last.get(site), mu, through=through)
+        last[site] = trained(game, site, number, x, last.get(site), mu)
         return last[site]
 
-    return assert_plain_rounds(game, train, absent)
-
-
-@pytest.mark.parametrize("mu", [1.0, 5.0])
-def test_rounds_with_an_absent_site_are_those_of_a_plain_implementation(moon, mu):
-    game = moon(contrast={"mu": mu})
-    assert {site: len(one.data.training) for site, one in game.sites.items()} == COUNTS
-    plays_as_plain(game, "north", mu, of_unet)
-
-
-@pytest.mark.parametrize("mu", [1.0, 5.0])
-def test_rounds_with_a_projection_head_are_those_of_a_plain_implementation(moon_of_windows, mu):
-    x = plays_as_plain(moon_of_windows(mu=mu), "bob", mu, of_head)
+    x = assert_plain_rounds(game, train, "bob")
     # 100 features, two classes
     shapes = {name: tuple(x[f"network.head.{name}.weight"].shape) for name in (0, 2, 3)}
     assert shapes == {0: (100, 100), 2: (6, 100), 3: (2, 6)}
-
-
-def test_a_run_with_a_projection_head_ends_in_models_that_answer_with_it(moon_of_windows, tmp_path):
-    game = moon_of_windows()
-    tests = game.finish()
-    model = SuperModel.load(game.folder("ann") / "supermodel", "cpu")
-    part = game.sites["ann"].data.test
-    classes = [model.predict(windows[None]).label for windows in part.images]
-    assert np.mean(classes == part.targets) == tests.scores["ann"].value
-    head = game.server.reported.parts["model"].of("ann")["network.head.2.weight"]
-    assert torch.equal(model.network("ann").state_dict()["network.head.2.weight"], torch.from_numpy(head))
 
 
 def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_borrows_it(
@@ -233,44 +197,6 @@ def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_b
     assert ours["state"]["network.head.2.weight"].shape == (6, 100) and ours["rounds"] == 1
     assert plain["state"]["network.head.weight"].shape == (2, 100) and plain["rounds"] == 1
     assert again["state"]["network.head.2.weight"].shape == (6, 100) and again["rounds"] > 1
-
-
-def test_a_projection_head_is_counted_wherever_bytes_are(moon_of_windows):
-    ours, plain = moon_of_windows(), moon_of_windows("plain", head=0)
-    record, other = ours.round(), plain.round()
-    # 100 x 100 + 100 and 6 x 100 + 6 in the head, 2 x 6 + 2 in place of 2 x 100 + 2 behind it, four bytes each
-    more = 4 * (10100 + 606 + 14 - 202)
-    assert record.bytes_to["ann"] - other.bytes_to["ann"] == more
-    assert record.bytes_from["ann"] - other.bytes_from["ann"] == more
-    assert home_bytes(ours.study) - home_bytes(plain.study) == more
-    found = count_traffic(ours.study, 3, (3, 1, 64))
-    assert (found.bytes_to[0], found.bytes_from[0]) == (record.bytes_to["ann"], record.bytes_from["ann"])
-
-
-def test_without_weight_it_is_fedavg_and_with_it_from_the_second_round_on_not(moon):
-    ours, none, plain = moon(), moon("none", contrast={"mu": 0.0}), moon("plain", name="fedavg")
-    ours.round(), none.round(), plain.round()
-    assert_alike(plain.models("east"), ours.models("east"))
-    ours.round(), none.round(), plain.round()
-    for name, array in plain.models("east").items():
-        np.testing.assert_allclose(none.models("east")[name], array, rtol=1e-6)
-    assert any(not np.array_equal(array, ours.models("east")[n]) for n, array in plain.models("east").items())
-
-
-def test_a_site_that_comes_late_begins_without_a_contrast(moon):
-    game = moon(federation={"max_missed_rounds": 3})
-    game.round(absent=("north",))
-    assert game.round().answered == ["east", "north", "west"]
-    # A model that was never contrasted: two rounds of FedAvg give the site the same.
-    plain = moon("plain", name="fedavg")
-    plain.round(absent=("north",)), plain.round()
-    assert_alike(*(one.answers["train"]["north"].of("model") for one in (plain, game)))
-
-
-def test_a_site_keeps_one_model_more_than_in_fedavg(moon):
-    ours, plain = moon().study, moon("plain", name="fedavg").study
-    state = build_plain_model(ours, 0).state_dict()
-    assert home_bytes(ours) - home_bytes(plain) == sum(value.nbytes for value in state.values())
 
 
 def test_a_network_whose_representation_nobody_knows_is_refused_before_the_first_round(moon, monkeypatch):

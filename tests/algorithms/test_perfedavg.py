@@ -7,11 +7,8 @@ import torch
 from torch import nn
 
 from silofl.algorithms.perfedavg import adapt_model, meta_step
-from silofl.core.presets import load_presets
-from silofl.core.recipe import PRESET_NAMES
 from silofl.data.batches import training_batches
 from silofl.data.transforms import build_augmentation
-from silofl.federation.run_folder import RunFolder
 from silofl.inference.directory import read_model_folder
 from silofl.models import build_plain_model
 from silofl.models.networks import build_models
@@ -19,8 +16,7 @@ from silofl.training.device import derive_seed
 from silofl.training.evaluation import evaluate
 from silofl.training.losses import make_loss
 
-from ..conftest import assert_alike
-from .conftest import COUNTS, KEYS, assert_is, assert_plain_rounds, average, batch_of, network
+from .conftest import COUNTS, assert_is, assert_plain_rounds, average, batch_of, network
 
 
 def batches_of(v, r, i, k):
@@ -54,43 +50,6 @@ def test_a_whole_run_follows_the_reference(vectors, variant):
         assert_is(shared, v, f"{variant}.global", r)
 
 
-def test_the_differences_are_the_hessian_to_second_order(vectors):
-    v = vectors("baselines/perfedavg")
-
-    def error(delta):
-        site = network(v, "init")
-        step, optimizer = meta_step(float(v["hyper_alpha"]), delta), torch.optim.SGD(site.parameters(), 0.0)
-        for batch in batches_of(v, 0, 0, 0):
-            step(site, optimizer, nn.functional.mse_loss, batch)
-        exact = {key: v[f"exact.meta/{key}"][0, 0, 0] for key in KEYS}
-        return max(np.abs(p.grad.numpy() - exact[key]).max() for key, p in site.named_parameters())
-
-    # a tenth of the distance, a hundredth of the error
-    np.testing.assert_allclose(error(0.01) / error(0.1), 0.01, rtol=0.1)
-
-
-@pytest.mark.parametrize(
-    ("delta", "losses", "end"),
-    [
-        # f = (w - t)^2, g = 2 (w - t), h = 2 q, w = 1, alpha = beta = 0.1, targets 0, 2 and 5.
-        # inner = 1 - 0.1 * 2 = 0.8; q = 2 (0.8 - 2) = -2.4; w = 1 + 0.24
-        (None, [1.0, 1.44], 1.24),
-        # h = -4.8, w = 1 - 0.1 (-2.4 + 0.48); the third loss is (w +- 0.5 q - 5)^2 = 16 + 1.2^2 in the mean
-        (0.5, [1.0, 1.44, 17.44], 1.192),
-    ],
-    ids=["fo", "hf"],
-)
-def test_a_step_by_hand(delta, losses, end):
-    model = nn.Linear(1, 1, bias=False).double()
-    nn.init.ones_(model.weight)
-    step, optimizer = meta_step(0.1, delta), torch.optim.SGD(model.parameters(), 0.1)
-    for wanted, target in zip(losses, (0, 2, 5), strict=False):
-        batch = torch.ones(1, 1).double(), torch.full((1, 1), target).double()
-        found = step(model, optimizer, nn.functional.mse_loss, batch)
-        np.testing.assert_allclose(float(found), wanted)
-    np.testing.assert_allclose(model.weight.item(), end)
-
-
 @pytest.mark.parametrize(("delta", "moving"), [(None, cycle([True, False])), (1e-3, cycle([True, False, False]))])
 def test_running_statistics_move_on_the_first_batch_only(delta, moving):
     torch.manual_seed(0)
@@ -122,25 +81,6 @@ def test_the_passes_of_the_hessian_have_no_autocast(casting):
         step(model, optimizer, nn.functional.mse_loss, (torch.rand(2, 3), torch.zeros(2, 1)))
     assert model.dtypes == [torch.bfloat16, torch.bfloat16, torch.float32, torch.float32]
     assert model.is_autocast
-
-
-def test_a_frozen_parameter_stays_where_it_is():
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
-    model[0].requires_grad_(False)
-    before, step = copy.deepcopy(model.state_dict()), meta_step(0.1, 1e-3)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, weight_decay=0.1)
-    for _ in range(3):
-        step(model, optimizer, nn.functional.mse_loss, (torch.rand(2, 3), torch.rand(2, 1)))
-    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
-    assert moved == {"1.weight", "1.bias"}
-
-
-def test_the_paper_averages_sites_uniformly():
-    assert {name: load_presets("perfedavg")[name].weights for name in PRESET_NAMES} == {
-        "paper": "uniform",
-        "reference": "uniform",
-        "recommended": "examples",
-    }
 
 
 pytestmark = pytest.mark.long
@@ -251,25 +191,9 @@ def test_a_site_validates_tests_and_keeps_the_model_after_its_own_steps(perfedav
                 np.testing.assert_allclose(state[name].numpy(), value.numpy(), rtol=1e-5, atol=1e-7)
 
 
-def test_what_a_site_uses_changes_nothing_of_what_it_trains(perfedavg):
-    one, more = perfedavg(rounds=2), perfedavg("more", rounds=2, meta_step=META | {"deployed_steps": 3})
-    one.rounds(2), more.rounds(2)
-    assert_alike(one.models("east"), more.models("east"))
-
-
 def test_a_site_whose_round_holds_no_step_is_named_and_the_others_go_on(perfedavg):
     game = perfedavg(training={"local_epochs": 1}, federation={"max_missed_rounds": 3})
     record = game.round()
     assert record.answered == ["east", "north"]
     assert "site 'west' must have at least 2 batches a round, those of one meta-step, not 1" in record.failed["west"]
     assert "raise training.local_epochs or lower training.batch_size" in record.failed["west"]
-
-
-def test_the_run_writes_no_super_model_since_nobody_uses_the_shared_one(perfedavg, tmp_path):
-    game = perfedavg(rounds=1)
-    folder = RunFolder(tmp_path / "run", game.study)
-    folder.finish(game.server, game.finish())
-    assert not (folder.path / "supermodel").exists() and (folder.path / "model" / "best.pt").is_file()
-    text = (folder.path / "model" / "README.md").read_text()
-    assert "Every site takes steps of its own from such a model before it uses it" in text
-    assert "STATE_DIR/run/supermodel" in text

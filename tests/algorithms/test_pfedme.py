@@ -67,24 +67,6 @@ def test_a_whole_run_follows_the_reference(vectors):
         assert_is(shared, v, "global", r)
 
 
-def test_theta_begins_a_round_at_the_received_model_and_goes_on_from_itself():
-    shared, personal = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-    nn.init.constant_(shared.weight, 4.0)
-    nn.init.constant_(personal.weight, 9.0)
-    pair = Envelope(strength=1.0, inner_steps=1, inner_learning_rate=0.25).begin(shared, personal, {})
-    # What the site validates before the round's first batch
-    assert personal.weight.item() == 9
-    optimizer = torch.optim.SGD(personal.parameters(), 0.5)
-    batch = torch.ones(1, 1), torch.zeros(1, 1)
-    # theta = 4 - 0.25 * (2 * 4 + 0) = 2; w = 4 - 0.5 * (4 - 2) = 3; the loss is that at 4
-    assert pair.personal(personal, optimizer, MSE, batch).item() == 16
-    assert (personal.weight.item(), shared.weight.item()) == (2, 3)
-    # theta = 2 - 0.25 * (2 * 2 + 2 - 3) = 1.25; w = 3 - 0.5 * 1.75
-    pair.personal(personal, optimizer, MSE, batch)
-    assert (personal.weight.item(), shared.weight.item()) == (1.25, 2.125)
-    assert optimizer.param_groups[0]["lr"] == 0.5
-
-
 def test_the_shared_models_pass_moves_its_statistics_and_no_parameter():
     model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}

@@ -42,8 +42,8 @@ REFUSED = {
     ],
     "apfl": [
         ({"parts": ["ditto", "apfl"]}, "parts must hold one algorithm with a personal model"),
-        ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with a mixture of models, not 'adam'"),
-        ({"training": MOMENTUM}, "training.momentum must be 0 with a mixture of models, not 0.9; the paper has plain"),
+        ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with mixture, not 'adam'"),
+        ({"training": MOMENTUM}, "training.momentum must be 0 with mixture, not 0.9"),
     ],
     "ditto": [
         ({"mixing": "softpull"}, "mixing must be shared with a personal model"),
@@ -51,16 +51,16 @@ REFUSED = {
         ({"step": "fedprox"}, "input must be none, and step plain, with a personal model"),
         ({"input": "harmofl"}, "input must be none, and step plain, with a personal model"),
         ({"extra_rounds": 2}, "extra_rounds must be 0 with a personal model, not 2"),
-        ({"parts": ["scaffold", "ditto"]}, "one model of all sites .*choose mixing: shared and no personal model"),
+        ({"parts": ["scaffold", "ditto"]}, "one model of all sites; choose mixing: shared and no personal model"),
         ({"pull": {"strength": -1}}, "pull.strength must be greater than or equal to 0"),
     ],
     "fedavg": [({"parts": ["fedsm"]}, "parts must go with mixing: softpull")],
     "fednova": [
-        ({"mixing": "softpull"}, "one model of all sites where steps are normalised; choose mixing: shared"),
+        ({"mixing": "softpull"}, "normalized_steps must go with one model of all sites; choose mixing: shared"),
         ({"stays_home": "everything"}, "one model of all sites"),
-        ({"extra_rounds": 2}, "extra_rounds must be 0 where steps are normalised, for all sites at once, not 2"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 with normalized_steps, not 2"),
         ({"parts": ["fedopt", "fednova"]}, "parts must begin with normalised steps, .* not with server_optimizer"),
-        ({}, "training.optimizer must be sgd with normalised steps, not 'adam'"),
+        ({}, "training.optimizer must be sgd with normalized_steps, not 'adam'"),
     ],
     "fedopt": [
         ({"server_lr": 0.5}, "server_lr must be 1 with server_optimizer.learning_rate"),
@@ -117,7 +117,7 @@ REFUSED = {
     "perfedavg": [
         ({"stays_home": "everything"}, "step must go with one model of all sites where it is a meta-step"),
         ({"mixing": "softpull"}, "step must go with one model of all sites where it is a meta-step"),
-        ({"extra_rounds": 2}, "extra_rounds must be 0 with meta-steps, .* not 2; raise meta_step.deployed_steps"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 with meta-steps, not 2; raise meta_step.deployed_steps"),
         ({"parts": ["scaffold"]}, "parts must be without control, which counts a step for every batch"),
         ({"parts": ["fednova"]}, "parts must be without normalized_steps, which counts a step for every batch"),
         ({"meta_step": {"delta": 0.01}}, "meta_step.delta must go with meta_step.variant: hf"),
@@ -132,8 +132,8 @@ REFUSED = {
             "envelope.inner_learning_rate must be below 2 / strength, 0.1, not 0.1",
         ),
         ({"stays_home": "head"}, "stays_home must be nothing with a personal model"),
-        ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with a Moreau envelope, not 'adam'"),
-        ({"training": MOMENTUM}, "training.momentum must be 0 with a Moreau envelope, not 0.9"),
+        ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with envelope, not 'adam'"),
+        ({"training": MOMENTUM}, "training.momentum must be 0 with envelope, not 0.9"),
         (
             {"training": PLAIN | {"learning_rate": 0.1}},
             "training.learning_rate must be at most 1 / algorithm.envelope.strength, 0.0666667, not 0.1",
@@ -142,13 +142,10 @@ REFUSED = {
     "scaffold": [
         ({"mixing": "softpull"}, "one model of all sites"),
         ({"stays_home": "everything"}, "one model of all sites"),
-        ({"extra_rounds": 3}, "extra_rounds must be 0 with control variates, .*, not 3; leave it out"),
-        ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with control variates, not 'adam'"),
-        (CONTROL | {"training": {"optimizer": "adamw"}}, "must be sgd with control variates, not 'adamw'"),
-        (
-            {"training": MOMENTUM},
-            "training.momentum must be 0 with control variates, not 0.9: .* set algorithm.control.has_momentum: true",
-        ),
+        ({"extra_rounds": 3}, "extra_rounds must be 0 with control, not 3; leave it out"),
+        ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with control, not 'adam'"),
+        (CONTROL | {"training": {"optimizer": "adamw"}}, "must be sgd with control, not 'adamw'"),
+        ({"training": MOMENTUM}, "training.momentum must be 0 with control, not 0.9"),
     ],
 }
 

@@ -8,7 +8,6 @@ from torch import nn
 from silofl.algorithms.scaffold import new_control
 from silofl.core.steps import corrected_step, plain_step
 from silofl.models import build_plain_model
-from silofl.models.networks import NETWORKS
 from silofl.parts.task import Message
 from silofl.training.losses import make_loss
 
@@ -16,30 +15,6 @@ from ..conftest import assert_alike
 from .conftest import COUNTS, KEYS, SGD, assert_is, assert_same_course, average, batch_of, lose_state, network
 
 SITES = tuple(COUNTS)
-
-
-def test_a_new_control_is_the_mean_gradient_of_the_sites_own_steps():
-    own, server, x = ({"w": np.float32([value])} for value in (0.5, 0.25, 2.0))
-    # two steps of eta = 0.1 with the corrected gradients 1 and 3: y = 2 - 0.1 * (1 + 3)
-    found = new_control(own, server, x, {"w": np.float32([1.6])}, divisor=0.2)
-    # c_i - c + mean of the corrected gradients, 0.5 - 0.25 + 2
-    np.testing.assert_allclose(found["w"], [2.25], rtol=1e-6)
-    assert found["w"].dtype == np.float32
-
-
-def test_a_corrected_step_follows_the_gradient_and_the_correction():
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(model.weight, 0.0)
-    optimizer = torch.optim.SGD(model.parameters(), 0.25)
-    batch = torch.ones(1, 1), torch.full((1, 1), 2.0)
-    loss = corrected_step(plain_step, {"weight": torch.tensor([[1.0]])})(
-        model, optimizer, nn.functional.mse_loss, batch
-    )
-    # gradient -4, correction +1: w = 0 + 0.25 * 3
-    assert model.weight.item() == 0.75 and loss.item() == 4
-    plain_step(model, optimizer, nn.functional.mse_loss, batch)
-    # gradient 2 * (0.75 - 2) = -2.5: the optimiser itself is as it was
-    assert model.weight.item() == 0.75 + 0.25 * 2.5
 
 
 def arrays(model):
@@ -104,14 +79,6 @@ def assert_mean(game, own, weights=None):
         np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
 
 
-def test_the_servers_control_is_the_mean_of_the_sites_also_after_a_round_without_one(scaffold):
-    game = scaffold(option=1)
-    game.round()
-    game.round(absent=("north",))
-    assert_mean(game, kept_controls(game, 2))
-    assert any(np.abs(array).max() > 0 for array in game.server.parts["control"].control.values())
-
-
 def test_a_rule_that_shortens_a_variate_at_the_server_shortens_it_in_the_sites_steps_too(scaffold):
     game = scaffold(robust="clipped")
     game.round()
@@ -172,29 +139,6 @@ def test_a_site_that_kept_back_its_change_goes_on_from_the_control_that_the_serv
     assert_mean(game, kept_controls(game, 3))
 
 
-def test_the_first_round_is_fedavgs_for_all_controls_are_zero(scaffold, play, make_study):
-    ours = scaffold()
-    theirs = play(folder="other", study=make_study(training=SGD, weights="uniform"))
-    ours.round(), theirs.round()
-    assert_alike(ours.models("east"), theirs.models("east"))
-    ours.round(), theirs.round()
-    assert any(not np.array_equal(array, ours.models("east")[n]) for n, array in theirs.models("east").items())
-
-
-@pytest.mark.parametrize("option", [1, 2])
-def test_what_the_loss_does_not_depend_on_has_a_control_of_zero(scaffold, monkeypatch, option):
-    def build(settings, in_channels, out_channels, dimensions):
-        network = nn.Conv2d(in_channels, out_channels, 1)
-        network.spare = nn.Parameter(torch.ones(2))
-        return network
-
-    monkeypatch.setitem(NETWORKS, "unet", build)
-    game = scaffold(option, network={})
-    assert game.rounds(2).answered == list(SITES)
-    np.testing.assert_array_equal(game.server.parts["control"].control["network.spare"], [0, 0])
-    np.testing.assert_array_equal(game.models("east")["model/network.spare"], [1, 1])
-
-
 def trained(game, site, number, x, correction, rate):
     """Return a site's model after a round from x, and how far its steps reach: momentum as it is written in books."""
     training, model = game.study.training, build_plain_model(game.study, 0)
@@ -244,35 +188,6 @@ def test_rounds_with_momentum_and_an_absent_site_are_those_of_a_plain_implementa
                 np.testing.assert_allclose(tensor.numpy(), own[site][name].numpy(), rtol=1e-2, atol=1e-4)
 
 
-def test_momentum_begins_every_round_afresh_also_where_a_run_goes_on(scaffold):
-    whole, halved, lossy = (
-        scaffold(folder=name, training=SGD | {"momentum": 0.9}, has_momentum=True) for name in ("a", "b", "c")
-    )
-    halved.goes_on_as(whole)
-    lossy.rounds(2)
-    lose_state(lossy, "north")
-    (note,) = lossy.round().notes
-    assert note.endswith("from none: its control variate came from the server, to within rounding")
-    assert lossy.server.losses == []
-    # The control that the server sends back is a sum of changes, rounded otherwise than the site's own.
-    for name, array in whole.models("east").items():
-        np.testing.assert_allclose(array, lossy.models("east")[name], rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize("option", [1, 2])
-def test_in_half_precision_too_it_is_the_mean_of_what_the_sites_hold_also_where_one_lost_it(scaffold, option):
-    game = scaffold(option, rounds=4, federation={"precision": "float16"})
-    for number in range(1, 5):
-        game.round()
-        own = kept_controls(game, number)
-        for name, total in game.server.parts["control"].total.items():
-            mean = np.mean([one[name].numpy() for one in own.values()], axis=0)
-            # Sums of float32; the changes are rounded to steps of 1e-3 of a number.
-            np.testing.assert_allclose(total / 3, mean, rtol=1e-6, atol=1e-6 * np.abs(mean).max())
-        if number == 2:
-            lose_state(game, "north")
-
-
 def test_a_site_that_lost_its_control_gets_it_back(scaffold):
     game, whole = scaffold(), scaffold(folder="whole")
     for one in (game, whole):
@@ -288,10 +203,3 @@ def test_a_site_that_lost_its_control_gets_it_back(scaffold):
     assert_alike(whole.models("north"), game.models("north"))
     game.finish()
     assert not game.sent["train"]["north"].of("control/own") and not game.sent["test"]["north"].of("control")
-
-
-def test_batchnorm_that_stays_home_has_no_control(scaffold):
-    parts = scaffold(stays_home="batchnorm").server.parts
-    assert parts["control"].control.keys() == {
-        name for name in parts["model"].common if not name.endswith(("running_mean", "running_var"))
-    }

@@ -13,7 +13,6 @@ from silofl.core.gain import (
     MeanEffect,
     average_sites,
     average_subsets,
-    estimate_needed_units,
     holm,
     measure_gain,
     measure_joining,
@@ -37,7 +36,7 @@ def pair(lead, n=40, seed=0):
 @pytest.mark.parametrize(("lead", "verdict"), [(0.1, BETTER), (0.0, "no clear difference"), (-0.1, WORSE)])
 def test_the_verdict_is_where_the_interval_lies_and_repeats(lead, verdict):
     found = measure_gain(*pair(lead))
-    assert (found.verdict, found.num_test_units, found.needed_units) == (verdict, 40, None)
+    assert (found.verdict, found.num_test_units) == (verdict, 40)
     assert found.difference == pytest.approx(lead, abs=1e-12) and found.low < found.difference < found.high
     assert found == measure_gain(*pair(lead))
 
@@ -126,7 +125,7 @@ def test_few_units_that_agree_get_no_verdict(n):
         found = measure_gain(np.full(n, local), np.full(n, chosen))
         # Of 5 units 1 of 2 ** 5 exchanges is as extreme, 3.1 %: there is no interval.
         ends = (difference, difference) if n > 5 else (None, None)
-        assert found == Gain("too few to say", *((difference, 0.0) if n else (None, None)), *ends, n, 20)
+        assert found == Gain("too few to say", *((difference, 0.0) if n else (None, None)), *ends, n)
 
 
 def test_as_many_that_agree_get_a_verdict_and_an_interval():
@@ -163,7 +162,7 @@ def test_without_a_federated_model_that_is_kept_and_both_trained_to_the_end_ther
 ):
     local, federated = pair(0.1, 8)
     found, compared = measure_joining(local, local, federated, keeps_own, are_finished), measure_gain(local, federated)
-    assert found == replace(compared, verdict=verdict, needed_units=None)
+    assert found == replace(compared, verdict=verdict)
     assert found.standard_error == pytest.approx(stats.sem(federated - local))
 
 
@@ -176,7 +175,7 @@ def test_the_federated_model_is_better_only_if_it_also_is_beside_the_own_model_w
     # Nor is it worse where it is below that.
     assert measure_joining(own, own + 0.2, own + 0.1).verdict == "no clear difference"
     few = measure_joining(own[:8], own[:8] + 0.1, own[:8] + 0.1)
-    assert (few.verdict, few.needed_units) == ("too few to say", 20)
+    assert few.verdict == "too few to say"
     assert measure_joining(own, own + 0.1, own - 0.1).verdict == WORSE
 
 
@@ -276,26 +275,6 @@ def test_the_networks_sentence_names_whom_it_leaves_out():
     text = network_sentence({"a": joined(), "lyon": one, "nice": none, "b": joined(), "c": cases})
     assert text.startswith("Over 3 of 5 hospitals (75 test units; fewer than 2 at lyon and nice) the mean")
     assert network_sentence({"a": joined(), "lyon": one}) == "" and network_sentence({}) == ""
-
-
-@pytest.mark.parametrize(
-    ("differences", "needed"),
-    [
-        # Nothing is known: the least number with which there is a verdict.
-        ([], 20),
-        ([0.1], 20),
-        ([0.1, -0.1], 20),
-        ([0.0] * 9, 20),
-        # Standard deviation 0.1, mean 0.1: (2.8 * 1)^2 = 7.84.
-        ([0.0, 0.1, 0.2], 20),
-        # The same beside a mean of 0.05: 31.36.
-        ([-0.05, 0.05, 0.15], 32),
-    ],
-)
-def test_too_few_units_say_how_many_would_do_by_the_spread_that_is_seen(differences, needed):
-    assert estimate_needed_units(np.array(differences)) == needed
-    found = measure_gain(np.zeros(len(differences)), np.array(differences))
-    assert (found.verdict, found.needed_units) == ("too few to say", needed)
 
 
 @pytest.mark.parametrize(

@@ -92,18 +92,6 @@ def test_the_bits_do_not_depend_on_the_threads():
     assert digest(1) == digest(2)
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ({"w": np.ones(2), "bias": np.ones(1)}, r"site 'b' must send the same parameters as site 'a'.*'bias'"),
-        ({"w": np.ones(3)}, r"site 'b' must send 'w' with shape \(2,\).* not \(3,\)"),
-    ],
-)
-def test_other_names_and_shapes_are_refused_with_site_and_key(other, message):
-    with pytest.raises(AggregationError, match=message):
-        mix({"a": {"w": np.ones(2)}, "b": other}, uniform_weights(2))
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("weights", [uniform_weights(3), np.eye(3), [[1, 0, 0]] * 3, [[0.5, 0, 0.5]] * 3])
 @pytest.mark.parametrize("size", [1, 7, 70_001])

@@ -118,12 +118,11 @@ def test_a_site_that_joins_late_is_compared_as_the_others_are(play):
     assert game.round(change=scaled(-1)).unlike[ATTACKER]["cosine"] < 0
 
 
-def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed_and_named(play):
+def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed(play):
     game = play(name="harmofl")
     record = game.round(change=scaled(10, is_amplitude))
     honest = [game.answers["train"][site].arrays[MEAN] for site in ("east", "north")]
     np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(honest, axis=0), rtol=1e-6)
-    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["amplitude"] > 3
     assert any("the amplitude of site 'west' is left out of the mean: it is" in note for note in record.notes)
     # Its update counts, and it goes on with the others' mean.
     assert record.answered == ["east", "north", ATTACKER] and record.refused == {}
@@ -134,18 +133,7 @@ def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed_and_named(p
 def test_a_tenth_of_an_amplitude_is_left_out_too(play):
     game = play(name="harmofl")
     record = game.round(change=scaled(0.05, is_amplitude))
-    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["amplitude"] < 1 / 3
     assert any("times the smallest of the other sites'" in note for note in record.notes)
-
-
-def test_the_published_preset_keeps_the_published_mean_and_the_ledger_names_the_site(play):
-    game = play(name="harmofl", preset="paper")
-    record = game.round(change=scaled(10, is_amplitude))
-    amplitudes = [answer.arrays[MEAN] for answer in game.answers["train"].values()]
-    np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(amplitudes, axis=0), rtol=1e-6)
-    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["amplitude"] > 3
-    assert any("'west' sent its amplitude that is" in note for note in record.notes)
-    assert not any("left out" in note for note in record.notes)
 
 
 @pytest.fixture(scope="module")
@@ -268,12 +256,6 @@ def test_a_rule_bounds_scaffolds_control_in_all_rounds(five, rule):
     own = game.server.parts["control"].own
     honest = max(np.linalg.norm(flatten(own[site])) for site in FIVE if site != ATTACKER)
     assert (max(lengths) < 2 * honest) == (rule is not None)
-
-
-def test_a_change_of_scaffolds_control_fifty_times_as_long_is_named_without_a_rule_too(play):
-    game = play(name="scaffold", training={"optimizer": "sgd", "momentum": 0}, rounds=2)
-    record = game.round(change=scaled(50, lambda name: name.startswith("control/")))
-    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["control"] > 3
 
 
 @pytest.mark.parametrize("algorithm", ["softpull", "adafed"])

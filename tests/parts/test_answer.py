@@ -2,10 +2,8 @@ import pytest
 
 from silofl.base.errors import AggregationError
 from silofl.base.schema import dump_record
-from silofl.data.domain import Domain, Range
 from silofl.parts.answer import LONGEST_META, LONGEST_TEXT, explain_refusal, plain_text, read_answer
 from silofl.parts.asked_once import Withheld
-from silofl.training.site_score import SuperScore
 
 SCORE = {
     "value": 0.75,
@@ -46,22 +44,7 @@ def test_images_as_large_as_any_study_may_make_them_pass_and_no_larger_ones():
             read(image_shape=shape)
 
 
-def test_an_empty_test_and_one_without_numbers_of_classes_pass():
-    nothing = {"value": None, "num_cases": 0, "num_excluded": 2, "labels": {}}
-    assert dump_record(read(nothing).numbers.metrics.test) == nothing
-    segmentation = {key: value for key, value in SCORE.items() if key not in ("also", "label_cases")}
-    assert dump_record(read(segmentation).numbers.metrics.test) == segmentation
-
-
 SURFACE = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 3, "num_undefined": 1, "unit": "mm"}
-
-
-def test_the_surface_distances_of_a_test_pass_with_and_without_a_case_that_counts():
-    none = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 4}
-    for surface in (SURFACE, none):
-        assert dump_record(read(SCORE | {"surface": surface}).numbers.metrics.test)["surface"] == surface
-    # pixels where nothing else is said, as sites of version 0.2 and before say nothing
-    assert read(SCORE | {"surface": none}).numbers.metrics.test.surface.unit == "pixels"
 
 
 EXTRA = {"value": 0.5, "num_cases": 3}
@@ -73,13 +56,6 @@ def surface(message, **changes):
 
 def extra(message, **changes):
     return {"extra_metrics": {"a": EXTRA | changes}}, f"metrics.test.extra_metrics.a.{message}"
-
-
-def test_the_metrics_of_packages_pass_with_a_case_without_any_and_after_a_failure():
-    nothing = {"value": None, "num_cases": 0}
-    for extra in (EXTRA, nothing, nothing | {"has_failed": True}):
-        test = read(SCORE | {"extra_metrics": {"acme==1/overlap": extra}}).numbers.metrics.test
-        assert dump_record(test)["extra_metrics"] == {"acme==1/overlap": extra}
 
 
 @pytest.mark.parametrize(
@@ -158,11 +134,6 @@ def test_a_list_within_lists_without_end_is_refused():
         read(metrics=endless)
 
 
-def test_the_test_of_another_kind_has_its_own_keys():
-    with pytest.raises(AggregationError, match="metrics.test.choices must be given; it is missing"):
-        read_answer("east", {}, NUMBERS | {"metrics": {"test": SCORE | {"models": {}}}}, {}, SuperScore)
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -182,12 +153,6 @@ def test_the_reason_of_a_refusal_is_a_bounded_line_that_names_the_site():
     reason = explain_refusal("east", TypeError("unhashable" * 1000))
     assert reason.startswith("site 'east' must send an answer that can be read; TypeError: unhashable")
     assert len(reason) == LONGEST_TEXT
-
-
-def test_an_answer_says_what_its_images_are_like_or_nothing():
-    sent = {"kinds": ["volumes"], "intensities": [{"measure": "mean", "low": 0, "high": 0.5}]}
-    assert read(domain=sent).domain == Domain(("volumes",), intensities=(Range("mean", 0, 0.5),))
-    assert read().domain == Domain()
 
 
 @pytest.mark.parametrize(

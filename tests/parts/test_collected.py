@@ -1,7 +1,5 @@
 """FedSM with another personalisation in SoftPull's place: the personal models travel once, in the end."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -9,21 +7,16 @@ import torch
 from silofl.algorithms.fedsm.assembly import ASSEMBLE, TEST
 from silofl.base.errors import ConfigError
 from silofl.federation.egress import Gate, Request
-from silofl.models.networks import build_plain_model
 from silofl.models.roles import add_role
-from silofl.parts import guard
 from silofl.parts.task import COLLECT
 from silofl.setup.site import Site
-from silofl.training.losses import make_loss
 from silofl_desk.studies.methods import find_method_algorithm
-from silofl_desk.studies.traffic import count_traffic
 
 from ..conftest import DROPPING
 from .conftest import SITES
 
 pytestmark = pytest.mark.long
 
-COUNTS = {"east": 5, "north": 4, "west": 3}
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}
 NAMES = ("ditto", "apfl")
 
@@ -115,33 +108,6 @@ def test_the_global_model_answers_for_a_site_whose_own_did_not_come(inside):
     assert_equal(states["east"], collected(game, "east"))
 
 
-def test_an_array_of_another_shape_costs_the_model(inside):
-    game = inside(rounds=1)
-
-    def cut(task, site, answer):
-        if (task, site) == (COLLECT, "west"):
-            name = next(iter(answer.arrays))
-            answer.arrays[name] = answer.arrays[name][..., :1]
-        return answer
-
-    game.finish(change=cut)
-    (note,) = [warning for warning in game.warnings if "sent no personal model" in warning]
-    assert "'west'" in note and "shape" in note
-    states = models_of(game)
-    assert_equal(states["west"], states["global"])
-
-
-def test_a_resumed_run_asks_once_more(inside):
-    game = inside(rounds=1)
-    game.finish()
-    before = models_of(game)
-    game.resume()
-    assert game.server.parts["collected"].received == {}
-    game.finish()
-    for site in SITES:
-        assert_equal(models_of(game)[site], before[site])
-
-
 def test_a_site_may_keep_its_personal_model(inside, tmp_path):
     game = inside(rounds=1)
     game.finish()
@@ -208,62 +174,6 @@ def test_its_global_model_is_fedavgs_and_its_personal_ones_are_those_of_the_algo
         assert is_shared == (name == "finetuning" and best == 1)
 
 
-def plain_finetuning(game, absent):
-    """Return the global model and each site's own after FedAvg's rounds and the extra ones, in another way."""
-
-    def trained(model, site, number):
-        model = copy.deepcopy(model).train()
-        for batch in (batch for epoch in game.epochs(site, number) for batch in epoch):
-            model.zero_grad()
-            make_loss(game.study)(model(batch[0]), batch[1]).backward()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter -= 0.05 * parameter.grad
-        return model
-
-    shared, own = build_plain_model(game.study, game.study.seed), {}
-    for number in range(1, game.study.total_rounds + 1):
-        sites = [site for site in SITES if site not in absent.get(number, ())]
-        ends = {site: trained(shared, site, number).state_dict() for site in sites}
-        whole = sum(COUNTS[site] for site in sites)
-        if number > game.study.rounds:
-            # from the model that the site receives in its first extra round, then from its own
-            own |= {site: trained(own.get(site, shared), site, number) for site in sites}
-        means = {
-            key: sum(COUNTS[site] / whole * ends[site][key] for site in sites)
-            for key, value in shared.state_dict().items()
-            if value.is_floating_point()
-        }
-        shared.load_state_dict(means, strict=False)
-    return shared, own
-
-
-def test_fine_tuning_in_it_follows_a_plain_implementation(play):
-    absent = {3: ("north",)}
-    game = play(training=SGD, rounds=2, **find_method_algorithm("fedsm-finetuning") | {"extra_rounds": 2})
-    for number in range(1, 5):
-        game.round(absent=absent.get(number, ()))
-    game.finish(change=best_at(4))
-    shared, own = plain_finetuning(game, absent)
-    for site, model in {"global": shared, **own}.items():
-        for key, value in model.state_dict().items():
-            if value.is_floating_point():
-                found = models_of(game)[site][key]
-                np.testing.assert_allclose(found, value, rtol=2e-4, atol=2e-5, err_msg=f"{site} {key}")
-
-
-def test_of_fine_tuning_only_the_shared_model_travels_in_every_round_and_of_per_fedavg_both(play):
-    roles = {}
-    for name, options in FROM_SHARED.items():
-        game, roles[name] = play(folder=name, **options | find_method_algorithm(f"fedsm-{name}")), []
-        for _ in range(4):
-            game.round()
-            answers, sent = game.answers["train"]["east"].arrays, game.sent["train"]["east"].arrays
-            assert {key.partition("/")[0] for key in answers} == {key.partition("/")[0] for key in sent}
-            roles[name].append({key.partition("/")[0] for key in answers} - {"selector"})
-    assert roles == {"finetuning": [{"global"}] * 4, "perfedavg": [{"global", "personal"}] * 4}
-
-
 @pytest.mark.parametrize("name", ["finetuning", pytest.param("perfedavg", marks=pytest.mark.slow)])
 def test_a_run_of_them_goes_on_from_its_checkpoint(play, name):
     options = FROM_SHARED[name] | {"network": DROPPING} | find_method_algorithm(f"fedsm-{name}")
@@ -272,37 +182,3 @@ def test_a_run_of_them_goes_on_from_its_checkpoint(play, name):
     assert whole.finish().scores == halved.finish().scores
     for site, state in models_of(whole).items():
         assert_equal(models_of(halved)[site], state)
-
-
-def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
-    game = play(training=SGD, rounds=1, **find_method_algorithm("fedsm-finetuning") | {"extra_rounds": 2})
-    game.rounds(2)
-    # what is left is the state of the first round, before the fine-tuning
-    (game.folder("north") / "rounds" / "round_0002.pt").unlink()
-    record = game.round()
-    assert record.answered == ["east", "west"]
-    assert "site 'north' must hold its personal model of round 2, which is not in its state" in record.failed["north"]
-
-
-@pytest.mark.parametrize("name", ["ditto", "finetuning"])
-def test_to_the_guard_the_super_model_is_one_candidate_and_the_local_model_the_other(played, monkeypatch, name):
-    seen = []
-    choose = guard.SiteGuard._choose
-    monkeypatch.setattr(guard.SiteGuard, "_choose", lambda self, u: seen.append(self._contents) or choose(self, u))
-    options = FROM_SHARED.get(name, {"rounds": 2, "training": SGD})
-    game = played(guard=True, **options | find_method_algorithm(f"fedsm-{name}"))
-    assert game.server.parts["guard"].choices.keys() == set(SITES)
-    assert len(seen) == 3 and all(found.keys() == {"federated", "local"} for found in seen)
-    assert all(list(found["federated"].models) == ["global", *SITES] for found in seen)
-
-
-@pytest.mark.parametrize("name", ["ditto", "finetuning"])
-def test_the_estimate_counts_what_they_send(play, name):
-    options = FROM_SHARED.get(name, {"rounds": 2, "training": SGD})
-    game = play(**options | find_method_algorithm(f"fedsm-{name}"))
-    record = game.round()
-    game.finish()
-    traffic = count_traffic(game.study, 3, (1, 32, 32))
-    assert traffic.finish_bytes_from == game.answers[COLLECT]["east"].num_bytes > 0
-    assert (traffic.bytes_to[0], traffic.bytes_from[0]) == (record.bytes_to["east"], record.bytes_from["east"])
-    assert len(traffic.bytes_to) == game.study.total_rounds

@@ -11,13 +11,12 @@ import torch
 from silofl.base.schema import dump_record
 from silofl.base.settings import parse, read_yaml
 from silofl.core.gain import BETTER
-from silofl.core.guard_rule import BIASES, GuardChoice
+from silofl.core.guard_rule import GuardChoice
 from silofl.data.units import find_units_of
 from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
-from silofl.inference.contents import Contents
 from silofl.parts import guard
 from silofl.parts.task import Message
 from silofl.study import Study
@@ -157,23 +156,9 @@ def test_the_local_model_goes_on_after_the_federation_until_its_validation_does_
     joined = game.server.parts["guard"].choices
     for site in SITES:
         assert (joined[site].own_rounds, "own" in joined[site].unfinished) == (rounds, not is_finished)
-        # three rounds of 0.01
-        assert joined[site].rises == (None if is_finished else {"own": pytest.approx(0.03)})
         assert list(game.kept(site, 3)["guard"]["local"]["values"].values()) == values[:rounds]
     assert game.asked.count("guard_train") == rounds - 3
     assert game.server.ledger[-1].round == 3
-
-
-def test_a_local_model_that_goes_on_is_that_of_more_rounds_of_local_training(play, monkeypatch):
-    longer = play(folder="alone", name="local", rounds=5)
-    longer.finish()
-    judge_by([0.1, 0.2, 0.3, 0.3, 0.3], monkeypatch, sites=len(SITES))
-    game = play(guard=True, folder="with", federation={"patience": 2})
-    game.finish()
-    for site in SITES:
-        local = longer.kept(site, 5)["models"]["home"]
-        mine = game.kept(site, 3)["guard"]["local"]["state"]
-        assert_alike({f"model/{key}": value for key, value in mine.items()}, local)
 
 
 @pytest.mark.parametrize(("values", "is_finished"), [([0.5] * 20, True), ([0.5] * 8 + [0.6], False)])
@@ -190,8 +175,6 @@ def test_where_the_rate_falls_the_local_model_is_trained_anew_in_twice_the_round
     joined = game.server.parts["guard"].choices
     assert ("own" in joined["east"].unfinished) == (not is_finished)
     assert joined["east"].own_rounds == (3 if is_finished else 6)
-    # Trained anew it is 0.6, before 0.5.
-    assert joined["east"].rises == (None if is_finished else {"own": pytest.approx(0.1)})
 
 
 def test_a_site_that_stops_training_its_own_model_says_so_and_one_that_is_killed_goes_on(play, monkeypatch):
@@ -220,17 +203,7 @@ def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
     assert "guard_train" not in game.asked
     one = game.server.parts["guard"].choices["east"]
     assert (one.verdict, one.unfinished) == ("not trained to the end", ("federated",))
-    assert one.rises == {"federated": pytest.approx(0.2)}
     assert one.said == "federated not trained to the end"
-
-
-def test_a_rise_that_no_round_could_show_is_not_sent(play, monkeypatch):
-    judge_by([0.5], monkeypatch)
-    game = play(("east", "north"), guard=True, training={"schedule": "poly"})
-    monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: None)
-    game.finish()
-    one = game.server.parts["guard"].choices["east"]
-    assert (one.unfinished, one.rises) == (("own", "federated"), None)
 
 
 @pytest.mark.parametrize(("keeps_own", "bias", "name"), [(False, 0.4, "federated"), (True, 0.5, "local")])
@@ -277,8 +250,6 @@ def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_it(played, m
     found = [theirs.compared[case] - value for case, value in scores[0.5].compared.items()]
     assert joined.difference == pytest.approx(np.mean(found), abs=1e-3) and joined.difference != 0
     assert joined.by_unit["federated_calibrated"] - joined.by_unit["local"] == pytest.approx(joined.difference)
-    gains = [scores[0.5].compared[case] - value for case, value in scores[0.0].compared.items()]
-    assert joined.own_gain == pytest.approx(np.mean(gains), abs=1e-3)
     with np.load(game.folder("east") / "pictures.npz") as shown:
         pictures = dict(shown.items())
     assert pictures["own"].shape == pictures["predictions"].shape
@@ -298,24 +269,6 @@ def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federati
     # Its own rounds, those after the federation's too.
     own = game.server.parts["guard"].choices["east"]
     assert (contents.facts["rounds"], contents.facts["reported_round"]) == (own.own_rounds, own.own_best_round)
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedsm"])
-def test_every_bias_of_both_models_is_scored_as_the_model_that_answers_with_it(played, monkeypatch, name):
-    found, choice = [], GuardChoice(False, 0.5, 0.7, 0.4, 0.7, 0.3, 0.6, 2)
-    monkeypatch.setattr(guard, "choose_kept", lambda *scores: found.append(scores) or choice)
-    game = played(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
-    validation = game.sites["east"].data.validation
-    kept = load_chosen(game).contents
-    local = game.kept("east", game.study.rounds)["guard"]["local"]["best"]["state"]
-    own = Contents(game.study, kept.image_shape, {"local": local}, "only", domain=kept.domain)
-    assert kept.bias == 0.7 and found[0][0].shape == found[0][1].shape == (len(BIASES), 2)
-    for contents, scores in ((kept, found[0][0]), (own, found[0][1])):
-        for column in (0, 30, 37, 60):
-            model = SuperModel(replace(contents, bias=float(BIASES[column])), CPU)
-            compared = score_predictions(label_cases(model, validation), validation, game.study).compared
-            # A voxel on the border of two biases may be rounded either way.
-            np.testing.assert_allclose(scores[column], list(compared.values()), atol=1e-3)
 
 
 def test_an_empty_validation_case_chooses_no_threshold(make_study):
@@ -362,25 +315,6 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
     one = choices["ann"]
     assert (one.unit, one.num_units, one.num_test_units) == ("recording", num_units, num_tested)
     assert choices.keys() == {"ann", "bob", "eva"} and all(one.bias == one.own_bias == 0 for one in choices.values())
-
-
-def test_where_the_metric_ranks_cases_the_guard_ranks_by_mean_probabilities_of_the_same_look(
-    played, windows_to_choose_by, monkeypatch
-):
-    training = {"loss": "cross_entropy", "batch_size": 4}
-    settings = WINDOWS | {"rounds": 1, "metric": "auroc", "training": training, "algorithm": {"name": "fedavg"}}
-    looks, answers = [], guard.SiteGuard._yield_answers
-    monkeypatch.setattr(
-        guard.SiteGuard, "_yield_answers", lambda self, *asked: looks.append(1) or answers(self, *asked)
-    )
-    game = played(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
-    part, model = game.sites["ann"].data.test, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
-    said = model.probabilities(next(iter(model.contents.models)), np.asarray(part.images))
-    wanted = score_predictions(said.argmax(axis=1), part, game.study, said)
-    assert wanted.num_cases and wanted.metric == "auroc"
-    assert game.server.parts["guard"].choices["ann"].test["federated"] == pytest.approx(wanted.value, abs=1e-6)
-    # At three sites: two models to choose, the kept one's validation, two models' test.
-    assert len(looks) == 3 * (2 + 1 + 2)
 
 
 def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(played, monkeypatch):
@@ -449,14 +383,11 @@ def test_a_borrowed_local_model_learns_in_the_rounds_that_are_added(play, site_d
     assert more.server.parts["guard"].choices == straight.server.parts["guard"].choices
 
 
-def test_a_local_model_that_missed_a_round_says_since_when_it_learns_and_is_left_to_nobody(play):
+def test_a_local_model_that_missed_a_round_is_left_to_nobody(play):
     absent, later = (play(guard=True, folder=name, seed=78, federation={"max_missed_rounds": 1}) for name in "ab")
     absent.round(absent=("west",))
     absent.finish(), later.finish()
-    joined = absent.server.parts["guard"].choices
-    assert (joined["west"].local_since, joined["east"].local_since) == (2, 1)
     assert "values" not in later.kept("west", 1)["guard"]["local"]
-    assert later.server.parts["guard"].choices["west"].local_since == 1
     assert later.kept("east", 1)["guard"]["local"]["last"] >= 3
 
 
@@ -493,18 +424,6 @@ def test_a_local_model_is_validated_only_once_it_has_been_trained(play, monkeypa
     assert list(values) == [0.1, 0.1]
 
 
-def test_a_site_that_gets_validation_data_later_trains_no_model_alone_without_the_files_weights(play, make_study):
-    study = make_study(guard=True, model={"weights": "weights.pt", "weights_sha256": "0" * 64})
-    arrays = weights_of_a_file(study)
-    game = play(study=study, pretrained=arrays)
-    data = game.sites["east"].data
-    game.sites["east"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
-    game.round()
-    game.sites["east"].__dict__["data"] = data
-    found = finished_results(game.server, game.finish())
-    assert found.unchosen == {"east": "it has trained no model alone"}
-
-
 def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
     game = play(guard=True)
     part = game.sites["north"].data
@@ -523,30 +442,6 @@ def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
     assert "site 'north' made no choice: it has no validation data" in game.server.ledger[-1].notes
 
 
-def test_a_site_that_is_late_with_its_choice_gave_no_answer(play):
-    game = play(("east", "north"), guard=True)
-
-    def change(task, site, answer):
-        # From the exchange after the test on.
-        game.absent = ("north",) if task in ("test", "guard_train") else ()
-        return answer
-
-    found = finished_results(game.server, game.finish(change=change))
-    assert found.joining.keys() == {"east"} and found.unchosen == {"north": "no answer in time"}
-
-
-def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play):
-    game = play(guard=True)
-    for site, part in (("north", "validation"), ("west", "test")):
-        data = game.sites[site].data
-        # One patient alone in one part, two in the other.
-        game.sites[site].__dict__["data"] = replace(data, **{part: getattr(data, part).select_rows([0])})
-    found = finished_results(game.server, game.finish())
-    counts = {site: (one.num_units, one.unit, one.num_test_units) for site, one in found.joining.items()}
-    assert counts == {"east": (2, "patient", 2), "north": (1, "patient", 2), "west": (2, "case", 1)}
-    assert found.unchosen is None
-
-
 def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(played):
     game = played(guard=True, rounds=2)
     assert game.server.parts["guard"].choices.keys() == set(SITES)
@@ -558,17 +453,6 @@ def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by
     game.finish(change=change)
     assert game.server.parts["guard"].choices.keys() == {"east", "north"}
     assert game.sent["guard_choose"].keys() == {"east", "north"}
-
-
-def test_a_run_that_is_taken_up_chooses_the_same(play, tmp_path):
-    straight, broken = (play(guard=True, name="fedbn", folder=folder) for folder in ("straight", "broken"))
-    broken.rounds(2)
-    for site in SITES:
-        # A new process at the site, which has its files alone.
-        broken.sites[site] = SiteRounds(site, broken.study, broken.settings)
-    for game in (straight, broken):
-        game.finish()
-    assert straight.server.parts["guard"].choices == broken.server.parts["guard"].choices
 
 
 def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(played):

@@ -7,9 +7,7 @@ from torch import nn
 
 from silofl.federation.needs import home_bytes
 from silofl.inference import SuperModel
-from silofl.models.networks import has_free_normalization
 from silofl.parts import guard
-from silofl.study.sections import ModelSettings
 from silofl.training import local_model
 from silofl.training.metrics import Score
 
@@ -74,16 +72,6 @@ def test_the_federated_and_the_studys_local_model_are_bit_for_bit_what_they_are_
     assert_alike(both.models("east"), single.models("east"))
 
 
-def test_studies_of_two_normalisations_share_the_local_model_with_batchnorm(play):
-    group = play(("east", "north"), seed=303, folder="group", **GROUP)
-    group.finish()
-    batch = play(("east", "north"), seed=303, folder="batch", **GROUP | {"name": "fedbn", "model": {}})
-    batch.finish()
-    assert batch.asked.count("guard_train") == 1
-    second, own = (game.kept("east", 3)["guard"][name] for game, name in ((group, "local_batch"), (batch, "local")))
-    assert_alike(second["state"], own["state"])
-
-
 def test_a_site_that_trains_alone_reports_the_better_of_both(played, monkeypatch):
     judge_by(monkeypatch, 0.6, 0.5)
     game = played(("east", "north"), seed=304, **GROUP | {"name": "local"})
@@ -126,11 +114,3 @@ def test_two_are_trained_where_the_normalisation_is_free_and_the_seed_gives_the_
         single = make_study(guard=True, name="fedavg")
         # Both keep their state and their best round.
         assert home_bytes(study) > 1.8 * home_bytes(single)
-
-
-@pytest.mark.parametrize(
-    ("network", "is_free"),
-    [(None, True), ("monai.networks.nets.UNet", True), ("monai.networks.nets.VNet", False)],
-)
-def test_a_class_without_a_choice_of_normalisation_has_none_free(network, is_free):
-    assert has_free_normalization(ModelSettings(network=network)) == is_free

@@ -248,13 +248,3 @@ def test_at_most_a_tenth_of_the_steps_is_done_again_and_saving_takes_little_of_t
     # The first after 5 s, then each 40 steps, which take longer than the rest of 30 s.
     assert saved == [3, *range(43, 400, 40)]
     assert len(saved) / now[0] < 1 / 30
-
-
-@pytest.mark.parametrize("name", [ANSWER, HALF])
-def test_a_folder_in_a_files_place_costs_no_round(play, name, saving):
-    game = play(rounds=2)
-    game.round()
-    path = game.folder("east") / name
-    path.unlink(missing_ok=True)
-    path.mkdir()
-    assert game.round().answered == ["east", "north", "west"]

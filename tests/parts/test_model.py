@@ -1,6 +1,5 @@
 import csv
 from contextlib import nullcontext
-from functools import partial
 
 import numpy as np
 import pytest
@@ -10,15 +9,14 @@ from silofl.base.files import load_tensors
 from silofl.core.array_file import keep_in_files
 from silofl.federation.known_sites import find_recipe_in_use
 from silofl.models import build_model, build_plain_model, networks
-from silofl.models.names import batchnorm_names, traveling_names
+from silofl.models.names import batchnorm_names
 from silofl.parts.load import list_kinds
-from silofl.parts.model import complete_state, mix_models
+from silofl.parts.model import mix_models
 from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.parts.tensors import to_tensors
-from silofl.training.losses import make_loss
 
 from ..conftest import UNET, assert_alike
-from .conftest import SITES, assert_same_course, lose_state, weights_of_a_file
+from .conftest import SITES, lose_state, weights_of_a_file
 
 pytestmark = pytest.mark.long
 
@@ -148,41 +146,6 @@ def test_batchnorm_that_some_exclude_is_the_mean_of_the_others_at_every_site(pla
     assert name in game.sent["train"]["north"].arrays and game.server.ledger[-1].notes == []
 
 
-def test_a_sender_that_is_away_for_a_round_still_shares_batchnorm(play):
-    game = play(rounds=4)
-    game.round(change=excluding("north", "west"))
-    game.round(absent=("east",), change=excluding("north", "west"))
-    assert find_recipe_in_use(game.server).stays_home == "nothing"
-    game.round(change=EVERYONE)
-    assert find_recipe_in_use(game.server).stays_home == "batchnorm"
-    # What each site trained in that round, not what was shared before it.
-    own = homes(game, 3)
-    game.round(change=EVERYONE)
-    assert not [name for name in game.sent["train"]["north"].arrays if ".adn.N." in name]
-    assert own.keys() == homes(game, 4).keys()
-
-
-def test_a_site_that_comes_late_gets_batchnorm_once_and_keeps_its_own_as_the_others(play):
-    game = play()
-    game.round(absent=("west",), change=EVERYONE)
-    game.round()
-    assert [name for name in game.sent["train"]["west"].arrays if ".adn.N." in name]
-    # It has no filter, and is told that nobody sends it.
-    assert not [name for name in game.answers["train"]["west"].arrays if ".adn.N." in name]
-    assert game.server.ledger[-1].refused == {}
-    # BatchNorm that it got has been trained by nobody.
-    assert game.server.ledger[0].validation.keys() == {"east", "north"}
-
-
-def test_a_site_that_lost_batchnorm_of_its_own_goes_on_without_and_the_run_says_so(play):
-    game = play()
-    game.rounds(2, change=EVERYONE)
-    lose_state(game, "west")
-    record = game.round(change=EVERYONE)
-    assert "began the train of round 3 without its state of round 2" in record.notes[0]
-    assert "its BatchNorm, which no site sends" in record.notes[0]
-
-
 def test_a_run_of_excluded_batchnorm_has_no_model_for_everybody_and_its_sites_have_whole_ones(play):
     game, shared = play(rounds=2), play(rounds=2, folder="shared")
     game.finish(change=EVERYONE), shared.finish()
@@ -211,12 +174,6 @@ def test_what_stays_home_is_not_sent_and_goes_on_from_what_the_site_kept(play):
     counter = next(name for name in home if name.endswith("num_batches_tracked"))
     assert game.kept("east", 2)["models"]["home"][counter] == 2 * home[counter] > 0
     assert not {f"model/{name}" for name in received} & home.keys()
-
-
-def test_the_head_stays_home_in_fedper(play):
-    game = play(name="fedper")
-    game.round()
-    assert NAME not in game.answers["train"]["east"].arrays and NAME in game.kept("east", 1)["models"]["home"]
 
 
 # --- own models
@@ -287,15 +244,6 @@ def test_fine_tuning_goes_on_alone_from_the_shared_model(play):
     assert game.sent["train"]["east"].arrays and game.upcoming("train")["east"].arrays == {}
 
 
-def test_the_server_has_the_models_that_sites_fine_tune_whatever_its_learning_rate(play):
-    game = play(name="finetuning", rounds=1, extra_rounds=2, server_lr=0.5)
-    game.rounds(3)
-    for site in SITES:
-        home = game.kept(site, 3)["models"]["home"]
-        for name, array in game.models(site).items():
-            np.testing.assert_allclose(array, home[name].numpy(), rtol=1e-6, atol=1e-7)
-
-
 # --- a network that has tensors under several names
 
 DYNUNET = {
@@ -324,34 +272,6 @@ def test_a_written_model_has_all_names_and_nothing_travels_or_stays_twice(play, 
         model.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
 
 
-def test_a_checkpoint_in_which_tensors_stand_under_all_their_names_is_read(play):
-    options = {"name": "softpull", "network": DYNUNET, "rounds": 3}
-    game, straight = (play(folder=folder, **options) for folder in ("game", "straight"))
-    game.rounds(2)
-    part = game.server.parts["model"]
-    common = part.common | {name: part.common[one] for name, one in part.aliases.items()}
-    older = {
-        "common": to_tensors(common),
-        "own": {site: to_tensors(one) for site, one in part.outcome(game.server, {}).models.items()},
-    }
-    game.server.parts["model"] = part.restored(older)
-    game.finish(), straight.finish()
-    assert_alike(game.models("east"), straight.models("east"))
-
-
-def test_a_late_site_gets_what_the_others_have_learnt_under_no_older_name(play, make_study):
-    study = make_study(network=DYNUNET, name="fedper", rounds=3, start_from_pretrained=True)
-    state = build_plain_model(study, 7).state_dict()
-    game = play(study=study, pretrained={name: value.numpy() for name, value in state.items()})
-    game.round(absent=("north",))
-    sent = game.upcoming("train")["north"].of("model")
-    assert sum(array.size for array in sent.values()) == sum(
-        p.numel() for p in build_plain_model(study, 0).parameters()
-    )
-    learnt = game.models("east")
-    assert all(np.array_equal(sent[name.removeprefix("model/")], array) for name, array in learnt.items())
-
-
 # --- from a pretrained model
 
 
@@ -372,37 +292,6 @@ def test_everybody_starts_from_a_pretrained_model_and_what_stays_home_of_it_trav
     task = game.sent["train"]["east"].of("model")
     assert task.keys() == pretrained.keys()
     assert_alike({name: task[name] for name in home}, {name: pretrained[name] for name in home})
-
-
-def train_plainly(game, optimizer, x, site="east", number=1):
-    """Return a site's model, and its mean loss, after a round from x: few lines of torch, with a new optimiser."""
-    model, losses = build_plain_model(game.study, 0), []
-    model.load_state_dict(x, strict=False)
-    model.train()
-    steps = optimizer(model.parameters())
-    for images, targets in (batch for batches in game.epochs(site, number) for batch in batches):
-        steps.zero_grad()
-        losses.append(make_loss(game.study)(model(images), targets))
-        losses[-1].backward()
-        steps.step()
-    return model.state_dict(), sum(value.item() for value in losses) / len(losses)
-
-
-def test_local_training_begins_with_the_pretrained_model_which_every_site_gets_once(play, make_study):
-    study = make_study(name="local", start_from_pretrained=True, seed=1)
-    pretrained = weights_of_a_file(make_study(), 0.01)
-    game = play(study=study, pretrained=pretrained)
-    game.round()
-    assert_alike(game.sent["train"]["east"].of("model"), pretrained)
-    assert game.answers["train"]["east"].arrays == {} and game.upcoming("train")["east"].arrays == {}
-    begun = {name: torch.from_numpy(array) for name, array in pretrained.items()}
-    trained, loss = train_plainly(game, partial(torch.optim.Adam, lr=0.01), begun)
-    home = game.kept("east", 1)["models"]["home"]
-    assert home.keys() == {f"model/{name}" for name in trained}
-    for name, value in trained.items():
-        np.testing.assert_allclose(home[f"model/{name}"], value, rtol=1e-5, atol=1e-7, err_msg=name)
-    # It leaves with three digits.
-    assert game.answers["train"]["east"].meta["metrics"]["loss"] == float(f"{loss:.3g}")
 
 
 # --- the test
@@ -438,14 +327,6 @@ def test_the_super_model_holds_one_model_or_all_and_none_where_part_of_each_stay
         assert contents.facts["reported_round"] == 1
 
 
-def test_a_state_dict_is_whole_with_what_travels_of_it(make_study):
-    study = make_study()
-    travels = traveling_names(build_plain_model(study, 0), study.recipe)
-    state = build_plain_model(study, 5).state_dict()
-    found = complete_state(study, (1, 32, 32), {name: state[name].numpy() for name in travels})
-    assert found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in travels)
-
-
 # --- the parts themselves
 
 
@@ -475,26 +356,6 @@ def test_the_optimisers_rate_falls_by_the_studys_rounds_and_not_by_those_since_i
 # --- the optimisers' buffers
 
 
-def test_with_fresh_optimisers_rounds_are_those_of_a_plain_implementation_and_kept_ones_give_others(play):
-    sgd = {"optimizer": "sgd", "learning_rate": 0.05}
-    game, kept = play(training=sgd | {"optimizer_state": "fresh"}), play(folder="kept", training=sgd)
-    start = build_plain_model(game.study, game.study.seed).state_dict()
-    x = dict(start)
-    optimizer, shares = (
-        partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-        {"east": 5 / 12, "north": 4 / 12, "west": 3 / 12},
-    )
-    for number in (1, 2):
-        game.round(), kept.round()
-        ends = {site: train_plainly(game, optimizer, x, site, number)[0] for site in SITES}
-        for name in (name for name, value in x.items() if value.is_floating_point()):
-            x[name] = sum(shares[site] * end[name] for site, end in ends.items())
-        assert_same_course(game.models("east"), x, start)
-        # Before round 1 there are no buffers to keep.
-        assert np.array_equal(game.models("east")[NAME], kept.models("east")[NAME]) == (number == 1)
-    assert "optimizer" not in game.kept("east", 2)["models"] and "optimizer" in kept.kept("east", 2)["models"]
-
-
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_a_run_with_fresh_optimisers_goes_on_from_its_checkpoint_and_a_site_that_lost_its_state_loses_nothing(
     play, optimizer
@@ -506,18 +367,6 @@ def test_a_run_with_fresh_optimisers_goes_on_from_its_checkpoint_and_a_site_that
     lose_state(lossy, "north")
     assert lossy.round().notes == []
     assert_alike(whole.models("east"), lossy.models("east"))
-
-
-@pytest.mark.parametrize("name", ["fedavg", pytest.param("ditto", marks=pytest.mark.slow)])
-def test_every_model_of_a_site_begins_afresh_the_guards_too(play, name):
-    training = {"optimizer_state": "fresh"}
-    guarded = play(guard=True, folder="guarded", name=name, training=training)
-    alone = play(folder="alone", name="local", training=training)
-    for game in (guarded, alone):
-        game.rounds(3)
-    local, own = guarded.kept("east", 3)["guard"]["local"]["state"], alone.kept("east", 3)["models"]["home"]
-    assert_alike(local, {name: own[f"model/{name}"] for name in local})
-    assert "optimizer" not in guarded.kept("east", 3)["models"]
 
 
 # --- frozen parameters
@@ -576,24 +425,6 @@ def test_what_is_frozen_travels_in_no_round_and_is_as_it_began_in_every_written_
     for model in written:
         for key, array in wanted.items():
             np.testing.assert_array_equal(model[key].numpy(), array, err_msg=key)
-
-
-def test_what_is_frozen_of_the_seeds_weights_never_travels(play, make_study):
-    game = play(rounds=2, training=FROZEN)
-    assert not read_frozen(game.upcoming("train")["east"].arrays)
-    game.finish()
-    start = build_plain_model(game.study, game.study.seed).state_dict()
-    for model in game.server.parts["model"].outcome(game.server, {}).make_contents().models.values():
-        assert all(torch.equal(model[name], one) for name, one in read_frozen(start).items())
-
-
-def test_a_site_that_lost_all_tests_the_model_with_what_is_frozen_of_its_file(play, make_study):
-    study = make_study(rounds=1, training=FROZEN, start_from_pretrained=True)
-    arrays = weights_of_a_file(study, 0.01)
-    game = play(study=study, pretrained=arrays)
-    game.round(absent=("west",))
-    assert read_frozen(game.upcoming("test")["west"].of("model")).keys() == read_frozen(arrays).keys()
-    assert not read_frozen(game.upcoming("test")["east"].of("model"))
 
 
 # --- from weights in a file

@@ -233,13 +233,3 @@ def test_a_site_that_lost_its_model_says_so_and_one_that_comes_late_begins_with_
     for key, value in kept_model(game, "west", 2).items():
         if key.endswith(("weight", "bias")):
             np.testing.assert_allclose(value.numpy(), received[f"global/{key}"], atol=0.01)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_guard_chooses_among_the_personal_and_the_local_model(personal, name):
-    game = personal(name, rounds=2, guard=True)
-    without = personal(name, rounds=2, folder="without")
-    assert game.finish().scores == without.finish().scores
-    joined = game.server.parts["guard"].choices
-    assert joined.keys() == set(SITES) and not any(game.server.ledger[-1].failed)
-    assert_alike(game.models("east"), without.models("east"))

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from silofl.base.errors import AggregationError
-from silofl.parts.answer import Numbers, SiteAnswer
-from silofl.parts.task import Expected, Message, Replies, check_arrays
+from silofl.parts.task import Expected, Message, check_arrays
 
 
 def test_a_message_knows_its_arrays_by_their_role():
@@ -13,23 +12,9 @@ def test_a_message_knows_its_arrays_by_their_role():
     assert message.of("average") == {}
 
 
-def test_two_messages_become_one_and_neither_changes():
-    left, right = Message({"a/x": np.zeros(1)}, {"round": 1}), Message({"b/x": np.ones(1)}, {"a": {"is_wanted": True}})
-    both = left | right
-    assert list(both.arrays) == ["a/x", "b/x"] and both.meta == {"round": 1, "a": {"is_wanted": True}}
-    assert left.meta == {"round": 1} and list(right.arrays) == ["b/x"]
-    assert both.find_entry("a") == {"is_wanted": True} and both.find_entry("b") == {}
-
-
 def test_an_answer_that_failed_holds_no_arrays_and_the_round_of_its_task():
     failed = Message({"a/x": np.zeros(1)}, {"round": 3, "run": "r"}).failed("no GPU")
     assert failed == Message(meta={"round": 3, "error": "no GPU"})
-
-
-def test_what_is_expected_like_some_arrays_has_their_shapes_and_may_be_withheld():
-    expected = Expected.like({"model/a": np.zeros((2, 3), np.float32)})
-    assert expected == {"model/a": Expected((2, 3), dtype="float32")}
-    assert check_arrays("north", {}, expected) == {}
 
 
 def test_no_variance_of_a_whole_model_may_be_below_0_and_each_number_may_have_a_least_value_of_its_own():
@@ -99,11 +84,3 @@ def test_an_array_is_turned_into_the_type_that_is_expected_and_otherwise_left_al
     found = check_arrays("north", sent, expected)
     assert {name: array.dtype for name, array in found.items()} == {"a": np.float32, "b": np.float64}
     assert found["b"] is sent["b"]
-
-
-def test_replies_know_their_sites_and_their_examples():
-    answers = {
-        site: SiteAnswer(numbers=Numbers(round=1, num_examples=count)) for site, count in {"a": 5, "b": 3}.items()
-    }
-    replies = Replies(answers, {"c": "no"})
-    assert replies.sites == ["a", "b"] and replies.examples == {"a": 5, "b": 3}

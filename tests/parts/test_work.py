@@ -123,21 +123,6 @@ def test_a_case_counts_with_the_personalised_model_where_the_selector_knows_the_
     assert found["models"]["global"] != found["models"]["personal"]
 
 
-def test_without_a_selector_the_personalised_model_counts(make_study, blobs):
-    work = begin(make_study(name="fedsm", model={"normalization": "instance"}), blobs)
-    with torch.no_grad():
-        work.models["personal"].network.model[2].conv.bias += 10
-    found = work.validation()
-    assert found["value"] == role_score(work, "personal").value and "selector_accuracy" not in found
-
-
-def test_one_model_has_no_table_of_models_and_nothing_of_classes_and_no_data_no_score(make_study, blobs):
-    work = begin(make_study(), blobs)
-    assert work.validation().keys() == {"value", "num_cases", "num_excluded", "labels"}
-    work.data = SiteData(blobs, blobs.select_rows([]), blobs)
-    assert work.validation() is None
-
-
 # --- classification
 
 
@@ -158,37 +143,6 @@ def test_a_site_sends_its_classes_recall_and_number_of_cases_with_the_other_metr
     meta = {"round": 1, "metrics": {"validation": found}}
     answer = read_answer("east", {}, json.loads(json.dumps(meta)), {})
     assert dump_record(answer.numbers.metrics.validation) == found
-
-
-class BySite(nn.Module):
-    """A selector that takes an image for its own site where its first pixel is zero."""
-
-    def forward(self, images):
-        is_own = images[:, 0, 0, 0] == 0
-        return torch.stack([is_own, ~is_own], dim=1).float()
-
-
-def test_the_super_models_balanced_accuracy_is_that_of_the_answers_together(part, with_selector):
-    work = with_selector(classification(algorithm={"name": "fedsm"}), part, BySite(), ["east", "west"])
-    says(work.models["personal"], 0)
-    says(work.models["global"], 1)
-    part.images[:2, 0, 0, 0] = 0
-    found = work.validation()
-    # the personalised model answers a and b with 0, the global one c and d with 1: 2 of 3 and 1 of 1
-    assert found["labels"] == {"0": pytest.approx(2 / 3), "1": 1.0}
-    assert found["value"] == pytest.approx((2 / 3 + 1) / 2) and found["also"]["accuracy"] == 3 / 4
-    assert found["models"] == {"global": 1 / 2, "personal": 1 / 2}
-
-
-def test_the_test_of_a_single_model_says_the_same_as_its_validation(part, tmp_path):
-    work = begin(classification(), part, folder=tmp_path)
-    test, validation = (replace(work, task=task).answer().meta["metrics"] for task in ("test", "validate"))
-    # The test also counts patients, and has what calls its classes.
-    calling = test["test"].pop("calling")
-    assert calling["num_units"] == part.num_patients > 0
-    assert test["test"] == validation["validation"] | {"num_patients": part.num_patients}
-    # A class has no picture.
-    assert (tmp_path / "scores.csv").is_file() and not (tmp_path / "pictures.npz").exists()
 
 
 # --- a task

@@ -1,5 +1,4 @@
 import csv
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,22 +70,6 @@ def test_a_volume_is_shown_by_its_largest_slice_with_rows_and_columns_the_other_
     assert kept["cases"].tolist() == ["a"] * 4
     np.testing.assert_array_equal(kept["truths"][0], part.targets[1].T)
     np.testing.assert_array_equal(kept["images"][2, 0], part.images[1, 0].T)
-
-
-def test_of_a_slice_with_neighbours_the_slice_itself_is_shown(tmp_path, make_study):
-    algorithm = {"name": "harmofl", "preset": "paper"}
-    study = make_study(model=SMALL_UNET, algorithm=algorithm, data={"neighbours": 1})
-    model = build_model(study, (3, 32, 32), 0)
-    # An amplitude of its own for each channel
-    model.input_norm.fix(np.float32([1, 2, 3])[:, None, None] * np.ones((3, 32, 17), np.float32))
-    part = part_of("a")
-    part = replace(part, images=np.random.default_rng(1).random((1, 3, 32, 32), dtype=np.float32))
-    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {"a": 0.5}, study.data.shown)
-    kept = np.load(tmp_path / "pictures.npz")
-    np.testing.assert_array_equal(kept["images"], part.images[[0] * 4, 1:2])
-    with torch.no_grad():
-        seen = model.eval().input_norm(torch.from_numpy(part.images))
-    np.testing.assert_allclose(kept["normalized"], seen[[0] * 4, 1:2], rtol=1e-6)
 
 
 def test_no_counted_case_leaves_no_pictures(tmp_path, model):

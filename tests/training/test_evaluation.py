@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from silofl.base.errors import TrainingError
-from silofl.data.site_data import Examples
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import Volumes
 from silofl.models import build_plain_model
@@ -32,56 +31,9 @@ def part(make_part):
     return make_part(np.random.default_rng(1).integers(0, 3, (7, 8, 8), dtype=np.uint8))
 
 
-def reordered(part, order):
-    names = tuple(part.cases[i] for i in order)
-    return Examples(part.images[order], part.targets[order], names, tuple(part.slices[i] for i in order), names)
-
-
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 def test_a_prediction_does_not_depend_on_the_batch_size(network, part, batch_size):
     assert np.array_equal(predict(network, part, batch_size, CPU), predict(network, part, 7, CPU))
-
-
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(
-    ("size", "changes"),
-    [
-        ((64, 64), {"name": "unet", "features": [16, 16, 32, 64, 128, 16]}),
-        ((32, 32, 16), {"name": "unet", "normalization": "instance", "features": [8, 8, 16, 32, 64, 8]}),
-        ((64, 64), {"name": "densenet121"}),
-    ],
-)
-def test_all_cores_answer_as_one_does(threads, make_study, size, changes):
-    task = {} if changes["name"] == "unet" else {"task": "classification", "labels": {0: "no", 1: "yes"}}
-    task |= {"metric": "accuracy", "training": {"loss": "cross_entropy"}} if task else {}
-    data = {"dimensions": 3, "patches": {"size": list(size)}} if len(size) == 3 else {}
-    study = make_study(model=changes, **task, **({"data": data} if data else {}))
-    images = torch.rand(5, 1, *size, generator=torch.Generator().manual_seed(0)).numpy()
-    model, found = build_plain_model(study, 0).eval(), []
-    for number in (1, 4):
-        threads(number)
-        with torch.no_grad():
-            found.append(torch.softmax(model(torch.from_numpy(images)), 1).numpy())
-    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
-    assert np.array_equal(found[1].argmax(axis=1), found[0].argmax(axis=1))
-
-
-def test_a_prediction_does_not_depend_on_the_order_of_evaluation(network, part):
-    order = [4, 0, 6, 2, 5, 1, 3]
-    before = predict(network, part, 3, CPU)
-    assert np.array_equal(predict(network, reordered(part, order), 3, CPU), before[order])
-    assert np.array_equal(predict(network, part, 3, CPU), before)
-
-
-def test_a_stateless_batchnorm_predicts_by_the_batch_it_stands_in(network, part):
-    network[1] = nn.BatchNorm2d(4, affine=False, track_running_stats=False)
-    assert not np.array_equal(predict(network, part, 1, CPU), predict(network, part, 7, CPU))
 
 
 def test_predictions_are_the_labels_of_the_networks_own_output(network, part):
@@ -170,13 +122,6 @@ def test_a_classification_is_scored_by_the_studys_metric(make_study, make_part, 
     part, study = make_part(np.array([0, 0, 0, 2]), cases="abcd"), make_study("classification", metric=metric)
     result = score_predictions(np.array([0, 1, 1, 2]), part, study)
     assert result.value == pytest.approx(value) and result.by_case["c"] == 0
-
-
-def test_evaluating_a_segmentation_is_predicting_and_scoring(network, part, make_study):
-    study = make_study(labels={1: "organ", 2: "lesion"}, training={"batch_size": 3})
-    predictions, result = evaluate(network, part, study, CPU)
-    assert np.array_equal(predictions, predict(network, part, 3, CPU))
-    assert result == score_predictions(predictions, part, study)
 
 
 def test_evaluating_a_classification_gives_classes_and_probabilities_in_one_pass(make_study, make_part):

@@ -7,7 +7,6 @@ from torchmetrics.functional.classification import multilabel_accuracy
 from silofl.base.schema import read_record
 from silofl.core.findings import decide_findings, pack_findings
 from silofl.training.findings import findings_by_case
-from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore, pool_scores
 
 NAMES = {0: "effusion", 1: "nodule", 2: "mass"}
@@ -71,14 +70,6 @@ def test_the_examples_of_a_case_count_as_one():
     assert found.by_case == pytest.approx({"a": 5 / 6, "b": 1})
     # the mean of 0.9 and 0.3 is above 0.4
     assert found.value == 1
-
-
-def test_scores_of_single_cases_join_to_that_of_all():
-    _, sets, probabilities = random_findings(5)
-    single = {
-        f"case{n}": score(sets[n : n + 1], probabilities[n : n + 1], cases=(f"case{n}",)) for n in range(len(sets))
-    }
-    assert Score.merged(single).numbers() == score(sets, probabilities).numbers()
 
 
 def test_the_balanced_accuracy_of_all_sites_is_that_of_their_cases_together():

@@ -133,12 +133,12 @@ def test_findings_are_withheld_with_their_absence():
 
 
 def test_scores_have_three_decimals_and_differences_three_digits_and_no_threshold_becomes_0_or_1():
-    joined = {"test": {"local": 0.81234, "federated": None}, "difference": -0.00123456, "rises": {"own": 0.0204321}}
+    joined = {"test": {"local": 0.81234, "federated": None}, "difference": -0.00123456}
     said = {"value": 0.5124999, "num_cases": 7, "labels": {"low": 0.00123456}, "by_threshold": [[3.14159, 5]]}
     said |= {"loss_global": 0.00123456, "epsilon": 1.23456, "thresholds": {"1": 0.000123456, "2": 0.999876543}}
     # A region may be called as a key of differences is.
     wanted = {"value": 0.512, "num_cases": 7, "labels": {"low": 0.001}, "by_threshold": [[3.142, 5]]}
     wanted |= {"loss_global": 0.00123, "epsilon": 1.23456, "thresholds": {"1": 0.000123, "2": 1 - 0.000123}}
     assert round_scores(said) == wanted
-    rounded = {"test": {"local": 0.812, "federated": None}, "difference": -0.00123, "rises": {"own": 0.0204}}
+    rounded = {"test": {"local": 0.812, "federated": None}, "difference": -0.00123}
     assert round_scores(joined, "joined") == rounded

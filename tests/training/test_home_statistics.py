@@ -37,22 +37,6 @@ def test_a_model_with_statistics_of_one_batch_answers_it_as_in_training():
     torch.testing.assert_close(network.eval()(images), in_training, rtol=1e-5, atol=1e-5)
 
 
-def test_an_image_alone_is_answered_as_in_a_batch():
-    network, images = home_network(), torch.rand(6, 2, 8, 8)
-    fix_statistics(network, [images])
-    together = network.eval()(images)
-    alone = torch.cat([network(image[None]) for image in images])
-    torch.testing.assert_close(alone, together)
-
-
-def test_training_moves_no_statistics():
-    network = home_network()
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    network.train()(torch.rand(6, 2, 8, 8))
-    for name, value in network.state_dict().items():
-        assert torch.equal(value, before[name]), name
-
-
 def test_a_model_has_statistics_once_they_are_fixed():
     network = home_network().train()
     assert not has_statistics(network)
@@ -102,12 +86,3 @@ def test_each_kind_of_images_gives_statistics_by_which_each_is_answered_alone(ma
     together = network.eval()(torch.from_numpy(np.asarray(images)))
     alone = torch.cat([network(torch.from_numpy(image[None])) for image in images])
     torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-5)
-
-
-def test_a_network_begins_with_the_weights_that_it_has_with_batchnorm(make_study):
-    plain, home = (
-        build_plain_model(make_study("classification", model={"name": "lenet5", "normalization": kind}), 0).state_dict()
-        for kind in ("batch", "batch_home")
-    )
-    assert plain.keys() == home.keys()
-    assert all(torch.equal(plain[name], home[name]) for name in plain)

@@ -125,14 +125,6 @@ def test_an_optimiser_has_its_kind_and_the_studys_settings(name, kind, wanted):
     assert {id(p) for p in group["params"]} == {id(p) for p in model.parameters()}
 
 
-@pytest.mark.parametrize(
-    ("chosen", "found"), [({"optimizer": "adam"}, "adam"), ({"optimizer": "sgd", "momentum": 0}, "sgd with momentum 0")]
-)
-def test_nesterov_without_a_momentum_is_refused(chosen, found):
-    with pytest.raises(ValueError, match=f"training.is_nesterov must go with sgd and a momentum, not with {found}"):
-        settings(is_nesterov=True, **chosen)
-
-
 def test_several_models_learn_from_one_pass_as_each_would_alone():
     together, alone = [network(1), network(2)], [network(1), network(2)]
     epochs = [batches(3, seed=1), batches(2, seed=2)]
@@ -153,11 +145,3 @@ def test_several_models_learn_from_one_pass_as_each_would_alone():
         assert results[role] == result
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     assert seen == [3, 2]
-
-
-def test_a_loss_that_is_not_finite_names_the_model_where_there_are_several():
-    models = {"global": one_weight(), "personal": one_weight()}
-    steps = {"global": step_of([1.0]), "personal": step_of([float("nan")])}
-    learners = {role: Learner(model, None, None, steps[role]) for role, model in models.items()}
-    with pytest.raises(TrainingError, match="the loss of the personal model must be finite, not nan, in epoch 1"):
-        train(learners, [[0]])

@@ -113,13 +113,6 @@ def test_an_image_that_nobody_annotated_counts_zero_and_has_a_gradient(make_stud
     assert nothing == 0 and not logits.grad.any()
 
 
-def test_labels_that_nobody_drew_and_pixels_that_nobody_annotated_go_together(make_study):
-    study, (logits, targets) = make_study(labels=ORGANS), random_batch(2, 3)
-    wanted = make_loss(study, annotated=[1])(logits[:, :, :3], targets[:, :3])
-    targets[:, 3:] = IGNORED
-    torch.testing.assert_close(make_loss(study, annotated=[1], has_ignored=True)(logits, targets), wanted)
-
-
 # --- weights of classes
 
 
@@ -178,18 +171,6 @@ def test_balanced_weights_of_findings_are_their_absences_per_presence(make_study
     study = make_study("multilabel", training={"loss": "cross_entropy", "class_weights": "balanced"})
     # Finding 0 is in 1 of 4, finding 1 in all, finding 2 in none.
     assert weigh_classes(study, np.array([3, 2, 2, 2])) == [3, 1, 1]
-
-
-@pytest.mark.parametrize("key", ["class_weights", "sampler"])
-def test_weights_and_draws_of_classes_are_refused_for_label_maps(make_study, key):
-    with pytest.raises(ConfigError, match=f"training.{key} must be left out for segmentation"):
-        make_study(training={key: "balanced"})
-
-
-def test_weights_that_leave_out_a_class_are_refused(make_study):
-    training = {"loss": "cross_entropy", "class_weights": {next(iter(WEIGHTS)): 1}}
-    with pytest.raises(ConfigError, match="training.class_weights must name each class once, .*, not"):
-        make_study("classification", training=training)
 
 
 @pytest.mark.parametrize("key", ["class_weights", "sampler"])

@@ -67,13 +67,6 @@ def test_a_region_is_the_union_of_its_labels():
     assert score.numbers()["labels"] == score.by_label
 
 
-def test_a_label_of_no_region_does_not_count():
-    truth = np.array([[[RIM, RIM]], [[RIM, CUP]]], np.uint8)
-    prediction = np.array([[[RIM, 0]], [[0, CUP]]], np.uint8)
-    score = dice_by_case(prediction, truth, ("rim alone", "both"), {"cup": (CUP,)})
-    assert score.by_case == {"both": 1} and score.num_excluded == 1 and score.empty == {"rim alone": False}
-
-
 def test_the_background_is_what_has_no_label_whatever_the_regions():
     truth = np.array([[[0, 0, RIM, CUP]]], np.uint8)
     prediction = np.array([[[0, RIM, RIM, CUP]]], np.uint8)
@@ -96,16 +89,6 @@ def test_a_case_empty_in_truth_and_prediction_is_excluded_and_a_miss_or_a_false_
     # A label that is not asked for does not count.
     truth, prediction = np.array([[[1, 3]]], np.uint8), np.array([[[1, 0]]], np.uint8)
     assert dice_by_case(prediction, truth, ("a",), BOTH).value == 1
-
-
-def test_several_labels_are_averaged_within_the_case_before_the_cases():
-    truth = np.array([[[1, 1, 2, 2]], [[1, 1, 1, 0]]], np.uint8)
-    prediction = np.array([[[1, 0, 2, 2]], [[1, 0, 0, 0]]], np.uint8)
-    # a: label 1 has 2 * 1 / (1 + 2), label 2 has 1; b has no label 2: 2 * 1 / (1 + 3) alone
-    score = dice_by_case(prediction, truth, ("a", "b"), BOTH)
-    assert score.by_case == pytest.approx({"a": (2 / 3 + 1) / 2, "b": 1 / 2})
-    assert score.by_label == {1: pytest.approx((2 / 3 + 1 / 2) / 2), 2: 1}
-    assert score.value == pytest.approx((5 / 6 + 1 / 2) / 2)
 
 
 def test_empty_cases_and_the_false_positives_among_them_are_counted_beside_the_value():
@@ -139,33 +122,11 @@ def test_a_part_in_which_no_label_is_scored_has_no_case_that_counts():
     assert score.compared == score.empty == {} and score.num_excluded == 2
 
 
-def test_the_references_dice_counts_the_background_and_one_where_both_are_empty():
-    truth = np.array([[[1, 0, 0, 0]], [[0, 0, 0, 0]]], np.uint8)
-    prediction = np.array([[[1, 1, 0, 0]], [[0, 0, 0, 0]]], np.uint8)
-    # a: background 2 * 2 / (2 + 3), label 2 * 1 / (2 + 1); b: background 1, and 1 for the label that is in neither
-    score = dice_by_case(prediction, truth, ("a", "b"), ONE, has_background=True)
-    assert score.by_case == pytest.approx({"a": (4 / 5 + 2 / 3) / 2, "b": 1})
-    assert (score.num_cases, score.num_excluded) == (2, 0)
-
-
-def test_large_volumes_do_not_overflow_the_labels_type():
-    truth = np.full((4, 64, 64), 200, np.uint8)
-    prediction = truth.copy()
-    prediction[0] = 0
-    # 2 * 3 / (3 + 4)
-    assert dice_by_case(prediction, truth, ("a",) * 4, {200: (200,)}).value == 6 / 7
-
-
 def test_accuracy_averages_a_cases_slices_before_the_cases():
     # v has 2 of 3 slices right, p and q are pictures
     score = accuracy_by_case(np.array([1, 1, 0, 2, 1], np.uint8), np.array([1, 1, 1, 2, 0]), ("v", "v", "v", "p", "q"))
     assert score.by_case == {"v": 2 / 3, "p": 1, "q": 0}
     assert score.value == (2 / 3 + 1) / 3 and (score.num_cases, score.num_excluded) == (3, 0)
-
-
-def test_accuracy_refuses_predictions_of_another_number():
-    with pytest.raises(ValueError, match="shorter|longer"):
-        accuracy_by_case(np.array([1]), np.array([1, 0]), ("a", "b"))
 
 
 @pytest.mark.parametrize("value", [None, float("nan")])
@@ -225,12 +186,6 @@ def test_a_class_that_the_truth_lacks_does_not_count():
     assert score.also["auroc"] == (1 / 2 + 2 / 2) / 2
 
 
-def test_without_probabilities_there_is_no_auroc_and_a_segmentation_has_no_numbers_of_classes():
-    assert set(accuracy_by_case(np.array([0, 1]), np.array([0, 1]), "ab").also) == {"accuracy", "balanced_accuracy"}
-    prediction, truth = label_maps(0)
-    assert dice_by_case(prediction, truth, CASES, BOTH).also == {}
-
-
 def test_the_images_of_a_case_count_as_one_with_their_mean_probabilities():
     said = np.array([[0.9, 0.1], [0.3, 0.7], [0.5, 0.5], [0.1, 0.9]])
     score = class_score(said, np.array([0, 0, 1, 1]), ("v", "v", "p", "q"))
@@ -250,16 +205,6 @@ def test_merged_classifications_of_single_cases_are_that_of_all(metric):
     assert merged.also == pytest.approx(whole.also) and set(whole.also) == {"accuracy", "balanced_accuracy", "auroc"}
 
 
-def test_merging_takes_from_a_score_of_many_cases_the_one_that_is_asked_for():
-    truth = np.array([0, 1, 1])
-    one = accuracy_by_case(np.array([0, 0, 0]), truth, "abc", "balanced_accuracy")
-    other = accuracy_by_case(np.array([1, 1, 1]), truth, "abc", "balanced_accuracy")
-    merged = Score.merged({"a": one, "b": other, "c": one})
-    assert merged.by_case == {"a": 1, "b": 1, "c": 0}
-    # recall 1 of class 0, and 1 / 2 of class 1
-    assert merged.by_label == {0: 1, 1: 1 / 2} and merged.value == (1 + 1 / 2) / 2
-
-
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])
 def test_pooled_classifications_of_sites_are_one_score_over_all_sites(metric):
     said, truth, cases = random_classes(2)
@@ -269,13 +214,6 @@ def test_pooled_classifications_of_sites_are_one_score_over_all_sites(metric):
     together = class_score(said[rows], truth[rows], [cases[i] for i in rows], metric)
     sent = [read_record(SiteScore, score.numbers(), "a score") for score in scores]
     assert pool_scores(sent) == pytest.approx(together.value)
-
-
-@pytest.mark.parametrize(("normal", "ill"), [(2, 11), (19, 1), (54, 2)])
-def test_an_area_is_never_above_one(normal, ill):
-    scores = {0: np.linspace(0, 0.4, normal), 1: np.linspace(0.6, 1, ill)}
-    table = {label: {f"{label} {x}": (1 - x, x) for x in values} for label, values in scores.items()}
-    assert mean_area("auroc", table) == 1
 
 
 # --- metrics of the cases' order

@@ -13,7 +13,6 @@ from silofl.core.steps import plain_step
 from silofl.models import build_model
 from silofl.models.features import record_inputs
 from silofl.models.networks import ANSWER_BATCH
-from silofl.setup.site import Site
 from silofl.training import processes
 from silofl.training.losses import make_loss
 from silofl.training.processes import spread_batches
@@ -104,21 +103,6 @@ class StandIn:
         self.close = lambda: None
 
 
-class Centred(nn.Module):
-    def forward(self, images):
-        return images - images.mean()
-
-
-def test_own_code_that_answers_an_image_by_the_others_is_refused(make_study):
-    with spread_batches(2, make_study(), CPU), pytest.raises(TrainingError, match="answers an image by the others"):
-        ANSWER_BATCH.get()(Centred(), torch.rand(4, 1, 8, 8))
-
-
-def test_frozen_batchnorm_is_no_batchnorm_in_training(make_study):
-    network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2).eval())
-    assert not processes._Spread(2, make_study(), CPU)._find_obstacle(network, torch.rand(2, 1, 8, 8))
-
-
 def test_steps_that_look_into_the_network_or_learn_from_an_earlier_batch_are_refused(make_study, monkeypatch):
     monkeypatch.setattr(processes, "_Worker", StandIn)
     study, ((images, targets),) = make_study(), batches(1)
@@ -140,19 +124,8 @@ def test_differential_privacy_is_refused(make_study):
             pass
 
 
-def test_moon_is_refused_before_its_first_round_which_has_no_contrast(make_study):
-    with pytest.raises(TrainingError, match="must be 1 with an algorithm that looks into the network's layers, not 2"):
-        with spread_batches(2, make_study(algorithm={"name": "moon"}), CPU):
-            pass
-
-
 def test_each_process_has_a_gpu(make_study, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match="must be at most the job's GPUs, 1, not 2; lower it"):
         with spread_batches(2, make_study(), torch.device("cuda")):
             pass
-
-
-def test_by_default_a_site_has_one_process(make_study):
-    with spread_batches(Site(data="/data", state_dir="/state").processes, make_study(), CPU):
-        assert ANSWER_BATCH.get() is nn.Module.__call__

@@ -36,8 +36,3 @@ def test_a_falling_rate_begins_with_the_first_one_and_stays_above_zero(kind, rou
 def test_a_round_outside_the_plan_is_refused(number):
     with pytest.raises(ConfigError, match=f"round must be from 1 to 3, not {number}"):
         learning_rate("poly", 0.1, number, 3)
-
-
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(ConfigError, match="schedule must be one of constant, poly, cosine, not 'step'"):
-        learning_rate("step", 0.1, 1, 3)

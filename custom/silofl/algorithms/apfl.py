@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.base.errors import ConfigError
 from silofl.base.settings import Fraction, NotNegative
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
@@ -40,17 +39,7 @@ class Mixture(AlgorithmOption):
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse what is not plain SGD (Algorithm 1): others divide the chain rule's alpha out, or add steps before."""
-        training = study.training
-        if training.optimizer != "sgd":
-            raise ConfigError(
-                f"training.optimizer must be sgd with a mixture of models, not {training.optimizer!r}, which divides "
-                "alpha out of the gradient"
-            )
-        if training.momentum != 0:
-            raise ConfigError(
-                f"training.momentum must be 0 with a mixture of models, not {training.momentum:g}; the paper has plain "
-                "SGD"
-            )
+        self.require_sgd(study.training)
 
     def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> ModelPair:
         """Write the mixture into the personal model, and return how v and alpha learn."""

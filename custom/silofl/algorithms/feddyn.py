@@ -44,13 +44,9 @@ class Dynamic(AlgorithmOption):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Sites are pulled to the one model of all, from which the server takes its own h."""
-        if not recipe.trains_one_model:
-            return "parts must go with one model of all sites where they pull sites to it; choose mixing: shared"
-        if recipe.extra_rounds:
-            return f"extra_rounds must be 0 where sites are pulled to the received model, not {recipe.extra_rounds}"
         if recipe.weights != "uniform":
             return f"weights must be uniform where the server keeps the mean of all h_i, not {recipe.weights!r}"
-        return None
+        return self.find_other_models(recipe)
 
     def sentence(self) -> str:
         """Return what a report says of it."""

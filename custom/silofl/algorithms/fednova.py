@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from silofl.base.errors import AggregationError, ConfigError
+from silofl.base.errors import AggregationError
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays, example_weights
 from silofl.core.recipe import PRESET_NAMES, Recipe
@@ -50,24 +50,16 @@ class NormalizedSteps(AlgorithmOption):
                 f"robust must be none with {self.section}, in which every update is also divided by the steps that its "
                 f"site says, not {recipe.robust.rule}; choose another algorithm"
             )
-        if not recipe.trains_one_model:
-            return "parts must go with one model of all sites where steps are normalised; choose mixing: shared"
-        if recipe.extra_rounds:
-            return (
-                f"extra_rounds must be 0 where steps are normalised, for all sites at once, not {recipe.extra_rounds}"
-            )
         if recipe.parts[0].section != self.section:
             first = recipe.parts[0].section
             return (
                 f"parts must begin with normalised steps, which take the mean's place, not with {first}; name it first"
             )
-        return None
+        return self.find_other_models(recipe)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse an optimiser whose steps are no fixed sum of gradients (Section 3)."""
-        training = study.training
-        if training.optimizer != "sgd":
-            raise ConfigError(f"training.optimizer must be sgd with normalised steps, not {training.optimizer!r}")
+        self.require_sgd(study.training, has_momentum=True)
 
     def sentence(self) -> str:
         """Return what a report says of it."""

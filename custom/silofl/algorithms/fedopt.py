@@ -7,7 +7,7 @@ travels for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from silofl.base.errors import ConfigError
 from silofl.base.settings import BelowOne, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
@@ -49,6 +48,14 @@ class ServerOptimizer(AlgorithmOption):
     section: ClassVar[str] = ROLE
     implementation: ClassVar[str] = __name__
     traits: ClassVar[Traits] = Traits(is_of_steps=True)
+    only_with: ClassVar = {
+        "momentum": ("rule", ("momentum",)),
+        "is_nesterov": ("rule", ("momentum",)),
+        "beta1": ("rule", ("adam", "yogi", "adagrad")),
+        "tau": ("rule", ("adam", "yogi", "adagrad")),
+        "beta2": ("rule", ("adam", "yogi")),
+        "is_corrected": ("rule", ("adam",)),
+    }
     rule: Rule = "adam"
     learning_rate: Positive = 0.01
     beta1: BelowOne = 0.9
@@ -57,17 +64,6 @@ class ServerOptimizer(AlgorithmOption):
     momentum: BelowOne = 0.9
     is_nesterov: bool = False
     is_corrected: bool = False
-
-    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Every rule has constants of its own."""
-        adaptive = ("adam", "yogi", "adagrad")
-        owners = {"momentum": ("momentum",), "is_nesterov": ("momentum",), "beta1": adaptive, "tau": adaptive}
-        owners |= {"beta2": ("adam", "yogi"), "is_corrected": ("adam",)}
-        return {
-            name: f"server_optimizer.rule: {' or '.join(rules)}"
-            for name, rules in owners.items()
-            if name in changed and self.rule not in rules
-        }
 
     def conflict(self, recipe: Recipe) -> str | None:
         """It steps from one model of all sites, at its own learning rate."""
@@ -130,12 +126,7 @@ def server_update(
 
     Returns:
         The new parameters and moments, computed in float64, in the arrays' own dtype.
-
-    Raises:
-        ConfigError: ``kind`` is none of the rules.
     """
-    if kind not in NAMES:
-        raise ConfigError(f"kind must be one of {', '.join(NAMES)}, not {kind!r}")
     # The paper begins with v = tau^2 and corrects nothing; torch begins with 0 and corrects for it.
     state = state or _start_moments(kind, parameters, 0.0 if is_corrected else tau**2)
     steps, new, means, squares = state.steps + 1, {}, {}, {}

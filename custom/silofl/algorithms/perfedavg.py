@@ -11,7 +11,7 @@ statistics move with them. Nothing travels for them. A global model beside it, F
 """
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -61,6 +61,7 @@ class MetaStep(AlgorithmOption):
     section: ClassVar[str] = ROLE
     implementation: ClassVar[str] = __name__
     traits: ClassVar[Traits] = Traits(own_model="adapted")
+    only_with: ClassVar = {"delta": ("variant", ("hf",))}
     alpha: Positive = 0.01
     variant: Literal["fo", "hf"] = "fo"
     delta: Annotated[Positive, Field(ge=1e-4)] = 1e-3
@@ -75,19 +76,12 @@ class MetaStep(AlgorithmOption):
         """Return `meta_step` of the variant."""
         return meta_step(self.alpha, self.delta if self.variant == "hf" else None)
 
-    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """The Hessian is looked at by one variant."""
-        return {"delta": "meta_step.variant: hf"} if "delta" in changed and self.variant == "fo" else {}
-
     def conflict(self, recipe: Recipe) -> str | None:
         """A model of all sites is trained for the steps that each site takes from it; and a step is several batches."""
         if recipe.mixing is not None or recipe.personal is not None or recipe.stays_home == "everything":
             return "step must go with one model of all sites where it is a meta-step; choose mixing: shared"
         if recipe.extra_rounds:
-            return (
-                "extra_rounds must be 0 with meta-steps, after which each site takes steps of its own anyway, not "
-                f"{recipe.extra_rounds}; raise meta_step.deployed_steps"
-            )
+            return f"extra_rounds must be 0 with meta-steps, not {recipe.extra_rounds}; raise meta_step.deployed_steps"
         if part := recipe.counting_steps:
             return f"parts must be without {part}, which counts a step for every batch, with meta-steps of several"
         return None

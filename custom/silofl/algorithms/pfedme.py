@@ -46,13 +46,7 @@ class Envelope(AlgorithmOption):
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse what is not plain SGD (Algorithm 1), and a rate by which the shared model passes the personal one."""
         training = study.training
-        if training.optimizer != "sgd":
-            raise ConfigError(f"training.optimizer must be sgd with a Moreau envelope, not {training.optimizer!r}")
-        if training.momentum != 0:
-            raise ConfigError(
-                f"training.momentum must be 0 with a Moreau envelope, not {training.momentum:g}; the paper has "
-                "plain SGD"
-            )
+        self.require_sgd(training)
         if training.learning_rate * self.strength > 1:
             raise ConfigError(
                 f"training.learning_rate must be at most 1 / algorithm.envelope.strength, {1 / self.strength:g}, not "

@@ -17,19 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.base.errors import ConfigError
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.core.robust import Robust, bound_updates, find_bounding_rule, find_long
+from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.core.steps import GradientStep, Step, corrected_step, norm
 from silofl.models import build_plain_model
 from silofl.models.names import as_array, traveling_names
 from silofl.models.precision import keep_exact, round_as_received
 from silofl.models.roles import MODEL, add_role, read_role, select_role
-from silofl.parts.answer import SiteAnswer
-from silofl.parts.part import Compared, Kept, Kind, Part, Run, WeightsOf
+from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.parts.work import SitePart, keeps
@@ -63,28 +61,11 @@ class Control(AlgorithmOption):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A site is corrected towards the one model of all sites."""
-        if not recipe.trains_one_model:
-            return (
-                "parts must go with one model of all sites where they hold control variates; choose mixing: shared and "
-                "no personal model"
-            )
-        if recipe.extra_rounds:
-            return (
-                "extra_rounds must be 0 with control variates, which would draw each site to the others in its "
-                f"fine-tuning, not {recipe.extra_rounds}; leave it out"
-            )
-        return None
+        return self.find_other_models(recipe)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1)."""
-        training = study.training
-        if training.optimizer != "sgd":
-            raise ConfigError(f"training.optimizer must be sgd with control variates, not {training.optimizer!r}")
-        if training.momentum != 0 and not self.has_momentum:
-            raise ConfigError(
-                f"training.momentum must be 0 with control variates, not {training.momentum:g}: the paper has plain "
-                "SGD; set algorithm.control.has_momentum: true to go beyond it"
-            )
+        self.require_sgd(study.training, self.has_momentum)
 
     def sentence(self) -> str:
         """Return what a report says of it."""
@@ -200,13 +181,6 @@ class ControlPart(Part):
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a change of c_i must be like."""
         return Wanted(Expected.like(add_role(ROLE, self.control)) if exchange.task == TRAIN else {})
-
-    def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
-        """Name the sites whose change is more than 3 times as long as the others' median."""
-        if len(answers) < self.study.federation.min_sites_for_ratio:
-            return Compared(answers)
-        far = find_long({site: answer.of(ROLE) for site, answer in answers.items()})
-        return Compared(answers, {site: {ROLE: ratio} for site, ratio in far.items()})
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ControlPart:
         """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""

@@ -56,10 +56,8 @@ def softpull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
         Weights of shape (K, K); rows sum to 1.
 
     Raises:
-        AggregationError: ``num_sites`` or ``self_weight`` is out of range.
+        AggregationError: ``self_weight`` is out of range.
     """
-    if num_sites < 1:
-        raise AggregationError(f"SoftPull must mix at least 1 site, not {num_sites}")
     if num_sites > 1 and not 1 / num_sites - 1e-12 <= self_weight <= 1:
         raise AggregationError(f"self_weight must lie in [1/{num_sites}, 1] for {num_sites} sites, not {self_weight}")
     return _pull_weights(num_sites, self_weight)

@@ -7,16 +7,19 @@ follows from all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.data.inventories import describe_inventories
 from silofl.data.inventory import Inventory, take_inventory
-from silofl.parts.asked_once import AskedAlone, Said
-from silofl.parts.part import Kind
-from silofl.parts.task import Message
+from silofl.parts.asked_once import Withheld
+from silofl.parts.part import END, Kind, Outcome, Part, Reported, Run, WeightsOf
+from silofl.parts.task import Exchange, Message, Replies, Wanted
 from silofl.parts.work import SitePart
+from silofl.study import Study
+from silofl.training.site_score import SiteScore
 
 ROLE = "survey"
 FILE = "survey.json"
@@ -39,23 +42,61 @@ class Survey(AlgorithmOption):
         return "Once, counts of what each site's data hold, median size and spacing, and of CT the shares of values."
 
 
-class SurveyEntry(Said):
-    """The inventory of a site's data."""
+class SurveyEntry(Withheld):
+    """The inventory of a site's data; there is none where it is withheld."""
 
     said: Inventory | None = None
 
 
-class SurveyPart(AskedAlone):
-    """The inventories at the server."""
+@dataclass(frozen=True)
+class SurveyPart(Part):
+    """The inventories at the server; a site that fails, or says nothing, keeps no run from ending.
 
-    role = ROLE
-    entry: ClassVar[type[SurveyEntry]] = SurveyEntry
-    file: ClassVar[str] = FILE
+    Attributes:
+        study: The study.
+        document: What came out as plain values; empty before.
+        sentences: It in words.
+    """
+
+    study: Study
+    document: dict[str, Any] = field(default_factory=dict)
+    sentences: tuple[str, ...] = ()
+    role: str = ROLE
+    saved = ("document", "sentences")
     leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_entry=True),)
 
-    def describe(self, said: Mapping[str, Inventory]) -> Sequence[str]:
-        """Return what follows from the inventories."""
-        return describe_inventories(said)
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Ask all sites once."""
+        return (Exchange(ROLE, 0, is_needed=False),) if moment == END else ()
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+        """Return what an answer says; no array is sent."""
+        return Wanted(entry=SurveyEntry)
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SurveyPart:
+        """Put the inventories of the sites that answered beside each other, and say what follows."""
+        if exchange.task != ROLE:
+            return self
+        entries = {site: answer.entry(ROLE, SurveyEntry) for site, answer in replies.accepted.items()}
+        known = {site: entry.said for site, entry in entries.items() if entry.said}
+        withheld = {site: entry.withheld for site, entry in entries.items() if entry.withheld}
+        silent = replies.missing | replies.refused | withheld
+        sentences = (*describe_inventories(known), *(f"{site} says nothing: {why}" for site, why in silent.items()))
+        sites = {site: one.model_dump(mode="json") for site, one in known.items()}
+        document = {"sites": sites, "sentences": list(sentences), "not_said": silent}
+        return replace(self, document=document, sentences=sentences)
+
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
+        """Return what came out in sentences."""
+        return self.sentences if exchange.task == ROLE else ()
+
+    def reported(self, reported: Reported, run: Run) -> Reported:
+        """Say what came out."""
+        return replace(reported, how=" ".join(("none is trained.", *self.sentences)))
+
+    def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
+        """Return the document."""
+        return Outcome(make_files=lambda: {FILE: self.document} if self.document else {})
 
 
 class SiteSurvey(SitePart):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
+from silofl.base.errors import ConfigError
 from silofl.base.settings import Section
 
 if TYPE_CHECKING:
@@ -70,12 +71,14 @@ class AlgorithmOption(Section):
         section: The key of its constants in study.yaml.
         implementation: The module of its part at the server and at a site, ``PART`` and ``SITE``; empty where it has
             none.
+        only_with: Constant -> the constant that decides on it, and the values with which it does something.
     """
 
     # Strict: YAML's `true` is not 1 here, and `"0.5"` is no number.
     model_config = ConfigDict(strict=True)
     section: ClassVar[str] = ""
     implementation: ClassVar[str] = ""
+    only_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {}
 
     # A property, so that its constants may decide them; a plain value takes its place as well.
     @property
@@ -107,11 +110,38 @@ class AlgorithmOption(Section):
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
         """Return which changed constants would do nothing in a recipe, and what they must go with."""
-        return {}
+        partners = {}
+        for name, (key, values) in self.only_with.items():
+            if name in changed and getattr(self, key) not in values:
+                partners[name] = f"{self.section}.{key}: {' or '.join(values)}"
+        return partners
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Return why it does not go together with the rest of a recipe; None where it does."""
         return None
+
+    def find_other_models(self, recipe: Recipe) -> str | None:
+        """Return why it does not go with a recipe in which sites have models of their own; None in any other."""
+        if not recipe.trains_one_model:
+            return f"{self.section} must go with one model of all sites; choose mixing: shared and no personal model"
+        if recipe.extra_rounds:
+            return f"extra_rounds must be 0 with {self.section}, not {recipe.extra_rounds}; leave it out"
+        return None
+
+    def require_sgd(self, training: Any, has_momentum: bool = False) -> None:  # noqa: ANN401
+        """Refuse an optimiser whose steps are no sum of gradients, as the paper's are.
+
+        Args:
+            training: The study's training settings.
+            has_momentum: Whether a momentum may be above 0.
+
+        Raises:
+            ConfigError: Names the key.
+        """
+        if training.optimizer != "sgd":
+            raise ConfigError(f"training.optimizer must be sgd with {self.section}, not {training.optimizer!r}")
+        if training.momentum and not has_momentum:
+            raise ConfigError(f"training.momentum must be 0 with {self.section}, not {training.momentum:g}")
 
     def sentence(self) -> str:
         """Describe the answer for the report, in one sentence."""

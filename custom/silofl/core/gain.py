@@ -10,7 +10,7 @@ over sites: Satterthwaite, An approximate distribution of estimates of variance 
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, sqrt
+from math import sqrt
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -38,10 +38,6 @@ LEVEL = 0.025
 FAMILY_LEVEL = 0.05
 # Units of which all exchanges are tried, 2 ** 13, and the random ones of more, with their seed.
 EXACT, RESAMPLES, SEED = 13, 9999, 0
-# The sum of the normal quantiles of 97.5 % and 80 %: with that many units four of five tests would see the difference.
-POWER = 2.8
-# More is no number that anybody plans by.
-MOST_UNITS = 10**6
 # Differences and a skewness below this are 0.
 ROUNDING = 1e-9
 
@@ -57,7 +53,6 @@ class Gain:
         low: Lower end of its 95 % interval; None of fewer than six units.
         high: Upper end.
         num_test_units: Units in which both have a score.
-        needed_units: About how many units would do, where they are too few to say.
         p_below: One-sided p-value of the federated model's being no worse than the own one; None without a verdict.
     """
 
@@ -67,7 +62,6 @@ class Gain:
     low: float | None
     high: float | None
     num_test_units: int
-    needed_units: int | None = None
     p_below: float | None = None
 
 
@@ -120,9 +114,9 @@ def measure_joining(
     """
     gain = measure_gain(own, federated)
     if not are_finished:
-        return replace(gain, verdict=UNFINISHED, needed_units=None)
+        return replace(gain, verdict=UNFINISHED)
     if keeps_own:
-        return replace(gain, verdict="keeps its own model", needed_units=None)
+        return replace(gain, verdict="keeps its own model")
     if gain.verdict != BETTER:
         return gain
     is_better = measure_gain(at_zero, federated).verdict == BETTER
@@ -155,11 +149,11 @@ def measure_gain(own: NDArray[np.float64], federated: NDArray[np.float64]) -> Ga
     difference = float(differences.mean()) if n else None
     error = float(differences.std(ddof=1) / sqrt(n)) if n > 1 else None
     if n < LEAST_UNITS or low is None or high is None:
-        return Gain("too few to say", difference, error, low, high, n, estimate_needed_units(differences))
+        return Gain("too few to say", difference, error, low, high, n)
     verdict: Verdict = "no clear difference"
     if low > 0 or high < 0:
         verdict = BETTER if low > 0 else WORSE
-    return Gain(verdict, difference, error, low, high, n, p_below=p_below)
+    return Gain(verdict, difference, error, low, high, n, p_below)
 
 
 def measure_skewed(differences: NDArray[np.float64]) -> tuple[float, float, float]:
@@ -217,19 +211,6 @@ def find_mean_interval(means: NDArray[np.float64]) -> tuple[float, float] | tupl
     """
     outside = int(LEVEL * (1 + len(means)) + 1e-9) - 1
     return (float(means[outside]), float(means[-1 - outside])) if outside >= 0 else (None, None)
-
-
-def estimate_needed_units(differences: NDArray[np.float64]) -> int:
-    """Return about how many units would do for a verdict: ``(2.8 s / d)^2``, and at least `LEAST_UNITS`.
-
-    Args:
-        differences: Of each unit, shape (N,); d is their mean and s their standard deviation, where they tell both.
-    """
-    mean = float(differences.mean()) if len(differences) > 1 else 0.0
-    if not mean:
-        return LEAST_UNITS
-    wanted = (POWER * float(differences.std(ddof=1)) / mean) ** 2
-    return max(LEAST_UNITS, ceil(min(wanted, MOST_UNITS)))
 
 
 def average_sites(effects: Sequence[Effect]) -> MeanEffect | None:

@@ -19,8 +19,6 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.base.errors import ConfigError
-
 # The biases of the foreground's log-odds that are tried.
 BIASES = np.arange(-30, 31) / 10
 # The prior is worth a third of a unit. A weaker one lets two or three units ask for a bias that harms others.
@@ -78,13 +76,8 @@ def choose_kept(
             has none, as without any label in truth.
         own: The same of the site's own model.
         biases: `BIASES`, or 0 alone where no bias is tried.
-
-    Raises:
-        ConfigError: The scores have another shape or range.
     """
     scores = np.stack([federated, own])
-    if scores.shape[1] != len(biases) or not np.all(np.isnan(scores) | ((scores >= 0) & (scores <= 1))):
-        raise ConfigError(f"scores must be from 0 to 1, of {len(biases)} biases")
     is_unit = np.isfinite(scores).all(axis=(0, 1))
     n = int(is_unit.sum())
     means = scores[..., is_unit].sum(axis=-1) / max(n, 1)

@@ -29,19 +29,19 @@ def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     averaged: every site keeps its own. Rows that are equal are computed once, and their sites share the arrays.
 
     Args:
-        params: Site name -> {name: array}, in the order of the rows of ``weights``.
+        params: Site name -> {name: array}, in the order of the rows of ``weights``; names and shapes are everywhere the
+            same.
         weights: Aggregation weights, shape (K, K); rows sum to 1.
 
     Returns:
         Site name -> {name: array}, in the same order; arrays may be shared between sites and must not be changed.
 
     Raises:
-        AggregationError: ``weights`` has another shape, a row does not sum to 1, or the sites' arrays do not fit.
+        AggregationError: ``weights`` has another shape, a row does not sum to 1, or a site's numbers are not finite.
     """
     sites = list(params)
     weights = np.asarray(weights, dtype=np.float64)
     _check_weights(weights, sites)
-    _check_shapes(params)
     # By the bytes of the row: sites with equal rows share one sum, so FedAvg costs one sum and not K.
     places: dict[bytes, int] = {}
     listened = [places.setdefault(row.tobytes(), len(places)) for row in weights]
@@ -70,13 +70,8 @@ def example_weights(num_examples: Sequence[float]) -> NDArray[np.float64]:
 
     Returns:
         Weights of shape (K, K) whose rows are equal and sum to 1.
-
-    Raises:
-        AggregationError: A site has no examples, or their number is not finite.
     """
     counts = np.asarray(num_examples, dtype=np.float64)
-    if counts.ndim != 1 or not np.all(np.isfinite(counts)) or np.any(counts <= 0):
-        raise AggregationError(f"every site must have at least 1 training example, not {list(num_examples)}")
     return np.tile(counts / counts.sum(), (len(counts), 1))
 
 
@@ -109,21 +104,6 @@ def server_step(
     }
 
 
-def _check_shapes(params: Mapping[str, Arrays]) -> None:
-    """Refuse sites that send other names or shapes than the first site."""
-    if not params:
-        return
-    reference_site, reference = next(iter(params.items()))
-    for site, arrays in params.items():
-        if arrays.keys() != reference.keys():
-            names = sorted(arrays.keys() ^ reference.keys())
-            raise AggregationError(
-                f"site {site!r} must send the same parameters as site {reference_site!r}; they differ in {names}"
-            )
-        for name, array in arrays.items():
-            _check_shape(site, name, array, np.shape(reference[name]), f" as site {reference_site!r} does")
-
-
 def check_array(site: str, name: str, array: NDArray, shape: tuple[int, ...], whose: str = "") -> None:
     """Refuse one array of a site that has another shape or holds numbers that are not finite.
 
@@ -135,13 +115,9 @@ def check_array(site: str, name: str, array: NDArray, shape: tuple[int, ...], wh
     Raises:
         AggregationError: Names the site and the key.
     """
-    _check_shape(site, name, array, shape, whose)
-    _check_finite(site, name, array)
-
-
-def _check_shape(site: str, name: str, array: NDArray, shape: tuple[int, ...], whose: str) -> None:
     if np.shape(array) != shape:
         raise AggregationError(f"site {site!r} must send {name!r} with shape {shape}{whose}, not {np.shape(array)}")
+    _check_finite(site, name, array)
 
 
 def _check_finite(site: str, name: str, array: NDArray) -> None:

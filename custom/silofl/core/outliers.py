@@ -22,23 +22,6 @@ def compare_to_others(values: Mapping[str, float]) -> dict[str, float]:
     return {site: values[site] / median for site, median in medians.items() if median > 0}
 
 
-def find_unlike(values: Mapping[str, float], min_sites: int) -> dict[str, float]:
-    """Return site -> how many times the others' median its number is, beyond 3 times or below a third.
-
-    Those beyond are found first, and are no others to those below: a single one that is far too large would lift the
-    median of two so that the honest numbers look small.
-
-    Args:
-        values: Site -> number.
-        min_sites: With fewer sites nobody knows who is unlike whom.
-    """
-    ratios = compare_to_others(values) if len(values) >= min_sites else {}
-    large = {site: ratio for site, ratio in ratios.items() if ratio > BEYOND}
-    rest = {site: value for site, value in values.items() if site not in large}
-    ratios = compare_to_others(rest) if len(rest) >= min_sites else {}
-    return large | {site: ratio for site, ratio in ratios.items() if ratio < 1 / BEYOND}
-
-
 def count_hidden(sites: int) -> int:
     """Return how many others may be odd together with a site and do not count beside it: 1 of 8 sites, 2 of 12."""
     return max(0, sites // SITES_BY_ODD_ONE - 1)

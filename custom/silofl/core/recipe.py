@@ -130,11 +130,6 @@ class Recipe:
         return self.mixing is None and len(self.roles) == 1 and self.stays_home != "everything"
 
     @property
-    def has_one_model(self) -> bool:
-        """Whether the model that the server has is the same for all sites to the end."""
-        return self.mixing is None and (not self.extra_rounds or self.tunes_personal)
-
-    @property
     def makes_personalised(self) -> bool:
         """Whether the server makes a model of its own for each site."""
         tunes_alone = self.extra_rounds > 0 and not (self.extra_tasks or self.tunes_personal)

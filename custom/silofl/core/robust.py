@@ -46,6 +46,7 @@ class Robust(AlgorithmOption):
     section: ClassVar[str] = "robust"
     implementation: ClassVar[str] = "silofl.parts.robust"
     traits: ClassVar[Traits] = Traits(is_of_steps=True)
+    only_with: ClassVar = {"factor": ("rule", ("clipped",)), "attackers": ("rule", ("trimmed_mean", "multi_krum"))}
     rule: Literal["median", "trimmed_mean", "clipped", "multi_krum"] = "clipped"
     factor: Positive = 2.0
     attackers: Count = 1
@@ -77,15 +78,6 @@ class Robust(AlgorithmOption):
         if not self.counts_examples:
             return dict.fromkeys(examples, 1.0)
         return cap_claims(examples, self.factor) if len(examples) >= min_sites else examples
-
-    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Every rule has constants of its own."""
-        partners = {"factor": ("clipped",), "attackers": ("trimmed_mean", "multi_krum")}
-        return {
-            name: f"algorithm.robust.rule {' or '.join(rules)}"
-            for name, rules in partners.items()
-            if name in changed and self.rule not in rules
-        }
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Updates of models of the sites' own can be shortened, but have no common median, mean or nearest ones."""

@@ -507,12 +507,10 @@ class SiteGuard(SitePart):
             "num_units": choice.num_units,
             "validation": validation if choice.num_units else dict.fromkeys(validation),
             "test": {name: value_or_none(one) for name, one in test.items()},
-            "local_since": self.models[self._best].since,
             "own_rounds": own.last,
             "own_best_round": own.best_round,
             "own_normalization": self._normalization,
             "unfinished": unfinished,
-            "rises": {name: rises[name] for name in unfinished if rises[name] is not None} or None,
             **self._compare(test, choice, not unfinished),
         }
 
@@ -521,13 +519,12 @@ class SiteGuard(SitePart):
         units = self.work.find_units("test")
         found = {name: average_by_unit(score.compared, units.unit_of) for name, score in test.items()}
         own, at_zero, federated = (found[name] for name in (LOCAL, AT_ZERO, SHIFTED))
-        gains, is_tested = own - at_zero, np.isfinite(own) & np.isfinite(federated)
+        is_tested = np.isfinite(own) & np.isfinite(federated)
         has_units = is_tested.any() and self.work.study.metric not in CLASS_MEANS
         return asdict(measure_joining(own, at_zero, federated, choice.keeps_own, are_finished)) | {
             "unit": units.name,
             "is_one_person": units.is_one_person,
             "by_unit": {name: float(one[is_tested].mean()) for name, one in found.items()} if has_units else None,
-            "own_gain": float(np.nanmean(gains)) if np.isfinite(gains).any() else None,
         }
 
     def _choose(self, units: Units) -> GuardChoice:

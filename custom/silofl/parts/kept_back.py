@@ -49,9 +49,9 @@ class Excluded:
         return {"lacking": lacking, "home": sorted(self.home), "sentence": self.sentence}
 
     def restored(self, state: Mapping[str, Any]) -> Excluded:
-        """Return what `state` described; nothing of an older checkpoint, which has none."""
-        lacking = {site: tuple(names) for site, names in state.get("lacking", {}).items()}
-        return replace(self, lacking=lacking, home=frozenset(state.get("home", ())), sentence=state.get("sentence", ""))
+        """Return what `state` described."""
+        lacking = {site: tuple(names) for site, names in state["lacking"].items()}
+        return replace(self, lacking=lacking, home=frozenset(state["home"]), sentence=state["sentence"])
 
 
 def _describe(lacking: Mapping[str, tuple[str, ...]], names: frozenset[str], home: frozenset[str]) -> str:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.base.errors import StateError, TrainingError
+from silofl.base.errors import TrainingError
 from silofl.core.array_file import ArrayFile, store
 from silofl.core.mixing import Arrays, mix, server_step, uniform_weights
 from silofl.core.steps import Remembering, Step
@@ -274,23 +274,11 @@ class ModelPart(Part):
         return super().state() | {"excluded": self.excluded.state(), "keepers": sorted(self.keepers)}
 
     def restored(self, state: Mapping[str, Any]) -> ModelPart:
-        """Return what `state` described.
-
-        Raises:
-            StateError: It lacks an array that travels.
-        """
-        lacking = sorted(self.common.keys() - state["common"].keys())
-        if lacking:
-            raise StateError(
-                f"the checkpoint must hold {lacking[0]!r}, which travels; it is of a version of SiloFL that kept it at "
-                "home: start anew"
-            )
-        # An older version sent a tensor with several names under each of them.
-        own = {site: {name: tensors[name] for name in self.common} for site, tensors in state["own"].items()}
-        restored = super().restored({"common": {name: state["common"][name] for name in self.common}, "own": own})
-        restored = replace(restored, own={site: store(arrays) for site, arrays in restored.own.items()})
-        excluded = self.excluded.restored(state.get("excluded", {}))
-        return replace(restored, excluded=excluded, keepers=frozenset(state.get("keepers", ())))
+        """Return what `state` described."""
+        restored = super().restored(state)
+        own = {site: store(arrays) for site, arrays in restored.own.items()}
+        excluded = self.excluded.restored(state["excluded"])
+        return replace(restored, own=own, excluded=excluded, keepers=frozenset(state["keepers"]))
 
     @property
     def _is_only(self) -> bool:

@@ -6,18 +6,13 @@ answers change. Every method has a default that does nothing.
 
 from __future__ import annotations
 
-import inspect
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.base.errors import SiloFLError
 from silofl.base.schema import dump_record
 from silofl.core.mixing import Arrays
 from silofl.parts.answer import SiteAnswer
@@ -221,12 +216,6 @@ class Part:
     test: ClassVar[OwnTest | None] = None
     saved: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
-        super().__init_subclass__(**options)
-        for name, method in [*vars(cls).items()]:
-            if inspect.isfunction(method) and name in vars(Part) and not name.startswith("_"):
-                setattr(cls, name, _name_in_errors(method))
-
     if TYPE_CHECKING:
         # Every part is a dataclass, and one without a `start` of its own is made from the study alone.
         __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -336,24 +325,3 @@ class Part:
         fields = to_arrays({name: state[name] for name in self.saved})
         # A checkpoint holds tuples as lists.
         return replace(self, **{name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()})
-
-
-def _name_in_errors(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a part's method whose faults name both; what it refuses on purpose says so in a note."""
-
-    @wraps(method)
-    def named(part: Part, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-        try:
-            return method(part, *arguments, **options)
-        except (SiloFLError, OSError, MemoryError) as error:
-            error.add_note(f"part {part.role!r}, {method.__name__}")
-            raise
-        except Exception as error:
-            file, frames = method.__code__.co_filename, traceback.extract_tb(error.__traceback__)
-            line = [frame.lineno for frame in frames if frame.filename == file][-1]
-            raise SiloFLError(
-                f"{method.__name__} of part {part.role!r} must not fail, with {type(error).__name__}: {error} in line "
-                f"{line} of {Path(file).name}; mend it"
-            ) from error
-
-    return named

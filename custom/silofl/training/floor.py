@@ -17,11 +17,10 @@ from silofl.training.metrics import Label, Score, mean_of_known
 EMPTY = "cases without a label"
 SURFACE = "surface distances"
 DECIMALS = 3
-TEMPERATURES = ("temperature", "temperatures")
 # Keys of differences, of their errors, and of numbers without a scale: their three digits are the first that count.
-SIGNIFICANT = {"difference", "standard_error", "low", "high", "p_below", "own_gain", "rises", "drift", *TEMPERATURES}
+SIGNIFICANT = {"difference", "standard_error", "low", "high", "p_below", "drift", "temperature"}
 # Below such a key stand names of the study's, as of a region, which may be any.
-TABLES = {"labels", "models", "thresholds", "rises", "temperatures"}
+TABLES = {"labels", "models", "thresholds"}
 OF_EMPTY = ("num_empty", "num_false_positive", "value_with_truth")
 # Of a super model's test, in place of what is withheld: its keys are needed.
 NOTHING = {"models": {}, "choices": {}, "selector": {"cases": {}, "slices": {}}}

@@ -1,9 +1,8 @@
 """What joining gave a site: the model that it keeps, and how it does against the one that it trained alone."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Strict
 
@@ -26,12 +25,6 @@ Unfinished = Literal["own", "federated"]
 Difference = Annotated[float, Strict(), Field(ge=-1, le=1, allow_inf_nan=False)]
 Bias = Annotated[float, Strict(), Field(ge=-3, le=3, allow_inf_nan=False)]
 Round = Annotated[int, Strict(), Field(ge=1, le=10**7)]
-# Beyond it nobody is told how many units would do.
-MOST_NEEDED = 1000
-# What a threshold must gain on test data to be spoken of: two decimals are shown.
-LEAST_OWN_GAIN = 0.01
-# Verdicts beside which a difference is no finding.
-UNPROVED = ("no clear difference", "too few to say", "not trained to the end")
 
 
 @only_known_keys
@@ -81,17 +74,14 @@ class Joined:
         num_test_units: Test patients in which both models have a score.
         verdict: better and worse by two paired tests (2.5 % on each side), from 20 patients on, for this start of the
             training only. Better requires that it is also better than the local model without a bias.
-        needed_units: Rough number of test patients that would do.
-        own_gain: Mean paired test difference of the local model with its bias minus without.
-        local_since: Round in which it began.
         own_rounds: All rounds of the local model.
         own_best_round: The round that it is taken from.
         own_normalization: Its normalisation layers, of the two kinds that the site has trained; null where it is the
             study's alone.
         unfinished: Which of the two models was not trained to its end.
-        rises: Unfinished model -> by how much more rounds raised its validation.
     """
 
+    FORMER_KEYS: ClassVar = ("needed_units", "own_gain", "local_since", "rises")
     chosen: Candidate
     bias: Bias
     own_bias: Bias
@@ -108,15 +98,11 @@ class Joined:
     p_below: Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)] | None
     num_test_units: Cases
     verdict: Verdict
-    needed_units: Cases | None = declare_optional()
     by_unit: Values | None = declare_optional()
-    own_gain: Difference | None = declare_optional()
-    local_since: Round = declare_optional(1)
     own_rounds: Round
     own_best_round: Round
     own_normalization: Normalization | None = declare_optional()
     unfinished: tuple[Unfinished, ...] = declare_optional(())
-    rises: Mapping[Unfinished, Difference] | None = declare_optional()
 
     def tested(self, model: str) -> float | None:
         """Return a model's value on test data; None where it has none."""
@@ -138,24 +124,8 @@ class Joined:
 
     @property
     def said(self) -> str:
-        """The verdict; where units are too few, with how many would do."""
-        if self.unfinished:
-            return f"{' and '.join(self.unfinished)} {self.verdict}"
-        if self.needed_units is None:
-            return self.verdict
-        about = f"about {self.needed_units}" if self.needed_units <= MOST_NEEDED else f"more than {MOST_NEEDED}"
-        return f"{self.verdict}: {about} {self.unit}s are needed"
-
-    @property
-    def threshold(self) -> str:
-        """What the own model gains by its threshold, and what joining adds; empty where the threshold does little."""
-        if self.own_gain is None or self.own_gain < LEAST_OWN_GAIN:
-            return ""
-        unproved = f" ({self.verdict})" if self.verdict in UNPROVED else ""
-        # What is kept is its own model where the federated one is no better.
-        difference = 0.0 if self.chosen == LOCAL else self.difference or 0.0
-        added = f"the federated model gives {difference:+z.2f} on top{unproved}"
-        return f"a better threshold alone gives its own model {self.own_gain:+z.2f}; {added}"
+        """The verdict, with which models were not trained to the end."""
+        return f"{' and '.join(self.unfinished)} {self.verdict}" if self.unfinished else self.verdict
 
     @property
     def test_units(self) -> str:

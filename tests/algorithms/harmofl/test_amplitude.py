@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.algorithms.harmofl.amplitude import MEAN, AmplitudePart
-from silofl.base.files import load_tensors
+from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.parts.task import Message
 
 PAPER = {"name": "harmofl", "preset": "paper"}
@@ -61,16 +60,6 @@ def test_a_site_that_missed_the_amplitude_gets_it_when_it_comes_back(play):
     assert MEAN not in game.upcoming("train")["north"].arrays
 
 
-def test_a_site_that_joins_late_gets_it_and_is_not_asked_for_its_own(play):
-    game, late = play(sites=("east", "west"), **PAPER), play(sites=("north",), folder="late", **PAPER)
-    game.rounds(2)
-    game.server.join("north")
-    game.sites["north"] = late.sites["north"]
-    record = game.round()
-    assert MEAN in game.sent["train"]["north"].arrays and record.answered == ["east", "north", "west"]
-    assert MEAN not in game.answers["train"]["north"].arrays
-
-
 @pytest.mark.parametrize(("values", "is_sent"), [((0.9, 0.1), True), ((0.1, 0.9), False)])
 def test_the_first_rounds_model_is_tested_with_the_amplitude_that_came_after_it(play, values, is_sent):
     game = play(rounds=2, **PAPER)
@@ -101,47 +90,6 @@ def test_a_first_round_without_an_amplitude_like_the_others_is_refused(play, spo
     np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(amplitudes, axis=0), rtol=1e-6)
 
 
-def test_means_of_zscored_images_are_compared_from_their_deviation_on(play, make_study):
-    study = make_study(name="harmofl")
-    game = play(study=study.model_copy(update={"data": study.data.model_copy(update={"intensity": "zscore"})}))
-
-    def mean_of(west, *others):
-        """Return a change of what sites say is their mean intensity; images have 32 x 32 pixels."""
-        means = dict(zip(("west", "east", "north"), (west, *others), strict=True))
-
-        def change(task, site, answer):
-            if task != "train" or MEAN not in answer.arrays:
-                return answer
-            amplitude = np.zeros_like(answer.arrays[MEAN])
-            amplitude[0, 0, 0] = 1024 * means[site]
-            return Message(answer.arrays | {MEAN: amplitude}, answer.meta)
-
-        return change
-
-    # What rounding leaves of a mean of 0 says nothing, however many times the others' it is.
-    record = game.round(change=mean_of(1e-3, 1e-8, 1e-7))
-    assert record.unlike is None and record.notes == []
-    other = play(study=game.study, folder="other")
-    assert other.round(change=mean_of(7.0, 1e-8, 1e-7)).unlike == {"west": {"amplitude": 7.0}}
-
-
-def test_an_amplitude_that_nobody_asked_for_is_refused(play):
-    game = play(**PAPER)
-    game.round()
-    amplitude = game.server.parts["amplitude"].amplitude
-    record = game.round(change=changing("east", lambda arrays: arrays | {MEAN: amplitude}))
-    assert "must send only arrays that were asked for; 'amplitude/mean'" in record.refused["east"]
-
-
-def test_all_models_of_a_site_get_the_same_amplitude(play):
-    instance, band = {"normalization": "instance"}, {"band": 0}
-    game = play(name="fedsm", input="harmofl", amplitude=band, model=instance, rounds=2)
-    game.rounds(2)
-    home = game.kept("east", 2)["models"]["home"]
-    both = [home[f"{role}/input_norm.running_amplitude"] for role in ("global", "personal")]
-    assert torch.equal(*both) and both[0].any()
-
-
 def test_a_site_that_trains_alone_fixes_its_own_amplitude_after_its_own_first_round(play):
     game = play(name="local", input="harmofl", amplitude={"band": "full"}, rounds=3)
     game.round(absent=("north",))
@@ -158,22 +106,3 @@ def test_a_site_that_trains_alone_fixes_its_own_amplitude_after_its_own_first_ro
     assert not torch.equal(amplitude("east", 3), amplitude("west", 3))
     # Before its first round north had no model to validate.
     assert [set(record.validation) for record in game.server.ledger[:2]] == [{"east", "west"}, set(game.sites)]
-
-
-def test_every_written_model_holds_the_mean(finished):
-    game = finished(rounds=1, **PAPER)
-    part = game.server.parts["amplitude"]
-    assert part.outcome(game.server, {}).arrays.keys() == {"input_norm.running_amplitude", "input_norm.is_fixed"}
-    own = load_tensors(game.folder("east") / "supermodel" / "weights" / "east.pt")
-    np.testing.assert_array_equal(own["input_norm.running_amplitude"].numpy(), part.amplitude)
-
-
-def test_a_checkpoint_brings_back_mean_shape_and_who_holds_it(play):
-    game = play(**PAPER)
-    empty = game.server.parts["amplitude"]
-    assert AmplitudePart(game.study).restored(empty.state()) == empty and empty.outcome(game.server, {}).arrays == {}
-    game.round()
-    part = game.server.parts["amplitude"]
-    again = AmplitudePart(game.study).restored(part.state())
-    np.testing.assert_array_equal(again.amplitude, part.amplitude)
-    assert (again.shape, again.informed) == ((1, 32, 17), {})

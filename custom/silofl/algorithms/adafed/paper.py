@@ -1,7 +1,7 @@
 """AdaFed's settings and formulas: statistics of a site, distances between sites, weights (Eqs. 5-8)."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import combinations, pairwise, permutations
+from collections.abc import Iterable, Sequence
+from itertools import permutations
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -11,16 +11,13 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.base.errors import AggregationError, ConfigError
+from silofl.base.errors import ConfigError
 from silofl.base.settings import Natural, Share
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.moments import measure_inputs
 from silofl.core.outliers import BEYOND
 from silofl.core.recipe import Recipe
 from silofl.study import Study
-
-# Times nearer to each other than to the others are two sites of which one may have copied the other.
-TWIN = 10
 
 
 class Similarity(AlgorithmOption):
@@ -37,6 +34,11 @@ class Similarity(AlgorithmOption):
 
     section: ClassVar[str] = "statistics"
     implementation: ClassVar[str] = "silofl.algorithms.adafed.statistics"
+    only_with: ClassVar = {
+        "layers": ("source", ("pretrained",)),
+        "rounds": ("source", ("running",)),
+        "refresh_every": ("source", ("running",)),
+    }
     source: Literal["pretrained", "running"] = "running"
     layers: Literal["all", "last"] = "all"
     rounds: Literal["half"] | Annotated[int, Field(strict=True, ge=1)] = "half"
@@ -74,15 +76,6 @@ class Similarity(AlgorithmOption):
                 "model.normalization must be batch where sites are compared by their BatchNorm layers "
                 f"(algorithm.{self.section}), not {normalization}; choose batch, or another algorithm"
             )
-
-    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Name the constants that belong to the other source."""
-        owners = {"layers": "pretrained", "rounds": "running", "refresh_every": "running"}
-        return {
-            name: f"statistics.source: {owner}"
-            for name, owner in owners.items()
-            if name in changed and owner != self.source
-        }
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Refuse to mix what never leaves a site, and running statistics that travel: averaged, they are all equal."""
@@ -167,19 +160,15 @@ def distances(statistics: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> ND
 
     Returns:
         Shape (K, K), symmetric, zero on the diagonal.
-
-    Raises:
-        AggregationError: Sites differ in layers or shapes, or hold negative variances or numbers that are not finite.
     """
-    points = [_flatten_statistics(site, k) for k, site in enumerate(statistics)]
-    for k, (sizes, _, _) in enumerate(points):
-        if sizes != points[0][0]:
-            raise AggregationError(f"site {k} must have the layers of site 0; their numbers or sizes differ")
-    means, deviations = (np.stack([point[i] for point in points]) for i in (1, 2))
-    edges = np.cumsum([0, *points[0][0]])
-    # For Gaussians with diagonal covariance the Wasserstein distance is the Euclidean one of (mu, sqrt(r)) (Eq. 6).
-    layers = [np.hstack([means[:, a:b], deviations[:, a:b]]) for a, b in pairwise(edges)]
-    return squareform(sum(map(pdist, layers), np.zeros(len(points) * (len(points) - 1) // 2)))
+    count = len(statistics)
+    total = np.zeros(count * (count - 1) // 2)
+    for layer in range(len(statistics[0])):
+        # For Gaussians with diagonal covariance the Wasserstein distance is the Euclidean one of (mu, sqrt(r)) (Eq. 6).
+        means = np.array([site[layer][0] for site in statistics], np.float64)
+        variances = np.array([site[layer][1] for site in statistics], np.float64)
+        total = total + pdist(np.hstack([means, np.sqrt(variances)]))
+    return squareform(total)
 
 
 def adafed_weights(distance: ArrayLike, self_weight: float) -> NDArray[np.float64]:
@@ -193,19 +182,11 @@ def adafed_weights(distance: ArrayLike, self_weight: float) -> NDArray[np.float6
 
     Returns:
         Weights of shape (K, K); rows sum to 1; one site alone has [[1]].
-
-    Raises:
-        AggregationError: ``distance`` is no matrix of finite distances, or lambda lies outside [0, 1].
     """
     distance = np.asarray(distance, dtype=np.float64)
-    count = len(distance) if distance.ndim == 2 else 0
-    if count < 1 or distance.shape != (count, count) or not np.all(np.isfinite(distance)) or np.any(distance < 0):
-        raise AggregationError(f"distance must be a square matrix of finite distances, not one of {distance.shape}")
-    if not 0 <= self_weight <= 1:
-        raise AggregationError(f"self_weight must lie in [0, 1], not {self_weight}")
-    if count == 1:
+    if len(distance) == 1:
         return np.ones((1, 1))
-    return np.stack([_weight_row(distance[i], i, self_weight) for i in range(count)])
+    return np.stack([_weight_row(row, site, self_weight) for site, row in enumerate(distance)])
 
 
 def lift_distances(distance: NDArray) -> NDArray[np.float64]:
@@ -224,23 +205,6 @@ def lift_distances(distance: NDArray) -> NDArray[np.float64]:
     for i, j in permutations(range(len(distance)), 2) if len(distance) > 2 else ():
         lifted[i, j] = max(distance[i, j], np.median(np.delete(distance[i], [i, j])) / BEYOND)
     return lifted
-
-
-def find_twins(distance: NDArray) -> list[tuple[int, int, float]]:
-    """Return pairs of sites more than 10 times nearer to each other than to the others' median, and how many times.
-
-    Args:
-        distance: Shape (K, K), zero on the diagonal; NaN where a site shares nothing.
-    """
-    twins = []
-    for i, j in combinations(range(len(distance)), 2):
-        others = [one for one in range(len(distance)) if one not in (i, j) and np.isfinite(distance[i, one])]
-        if others and np.isfinite(distance[i, j]):
-            nearest = min(np.median(distance[i, others]), np.median(distance[j, others]))
-            ratio = float(nearest / distance[i, j]) if distance[i, j] else np.inf
-            if ratio > TWIN:
-                twins.append((i, j, ratio))
-    return twins
 
 
 def weigh_known_sites(distance: NDArray, self_weight: float, is_robust: bool = False) -> NDArray[np.float64]:
@@ -311,21 +275,7 @@ def _weight_row(distance: NDArray, site: int, self_weight: float) -> NDArray:
 
 def _watched_layers(model: nn.Module, layers: str) -> list[Any]:
     kinds = {"all": _BatchNorm, "last": nn.Linear}
-    if layers not in kinds:
-        raise ConfigError(f"layers must be 'all' or 'last', not {layers!r}")
     found = [module for module in model.modules() if isinstance(module, kinds[layers])]
     if not found:
         raise ConfigError(f"the model must have a {kinds[layers].__name__.strip('_')} layer to collect statistics of")
     return found if layers == "all" else found[-1:]
-
-
-def _flatten_statistics(
-    statistics: Sequence[tuple[ArrayLike, ArrayLike]], number: int
-) -> tuple[list[int], NDArray, NDArray]:
-    """Return the layers' sizes, and the means and the standard deviations of all layers in a row."""
-    means, variances = ([np.asarray(layer[i], np.float64) for layer in statistics] for i in (0, 1))
-    is_alike = [mean.shape for mean in means] == [variance.shape for variance in variances]
-    mean, variance = (np.concatenate([np.empty(0), *map(np.ravel, arrays)]) for arrays in (means, variances))
-    if not (is_alike and np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
-        raise AggregationError(f"site {number} must have finite means and finite variances of at least 0, of one shape")
-    return [mean.size for mean in means], mean, np.sqrt(variance)

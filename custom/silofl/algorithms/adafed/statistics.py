@@ -15,7 +15,6 @@ from silofl.algorithms.adafed.paper import (
     Statistics,
     collect_statistics,
     distances,
-    find_twins,
     running_statistics,
     statistics_sizes,
     weigh_known_sites,
@@ -172,20 +171,13 @@ class StatisticsPart(Part):
         return distance
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
-        """Return one sentence for each site that shares nothing, and for two whose statistics are nearly the same."""
+        """Return one sentence for each site that shares nothing."""
         if exchange.task != ROLE or not self.history or self.history[-1]["round"] != exchange.round:
             return []
-        sites, without = self.history[-1]["sites"], self.history[-1]["without"]
-        silent = [
+        return [
             f"site {site!r} shares no statistics ({reason}): it listens to all sites equally, and those that share "
             "theirs do not listen to it"
-            for site, reason in without.items()
-        ]
-        return silent + [
-            f"the statistics of sites {sites[i]!r} and {sites[j]!r} are {ratio:.3g} times nearer to each other than to "
-            "the others' median, so that each listens mostly to the other; if one may have copied them, choose "
-            "algorithm.robust: clipped"
-            for i, j, ratio in find_twins(self.distances(sites))
+            for site, reason in self.history[-1]["without"].items()
         ]
 
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.softpull import SoftPull
-from silofl.base.errors import AggregationError, ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.base.settings import Count, Fraction, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
@@ -41,6 +41,7 @@ class Selector(AlgorithmOption):
 
     section: ClassVar[str] = "selector"
     implementation: ClassVar[str] = "silofl.algorithms.fedsm.selector"
+    only_with: ClassVar = {"steps": ("learning", ("gradients",))}
     learning: Literal["gradients", "local_steps", "moments"] = "gradients"
     network: Literal["light", "vgg11"] = "light"
     labels: Literal["site", "best_model", "ensemble"] = "site"
@@ -85,11 +86,6 @@ class Selector(AlgorithmOption):
                 f"images must have at least {SMALLEST_IMAGE} pixels along each axis for a selector, not {size}; add a "
                 "Resize to the study's data.transforms, or choose an algorithm without a selector"
             )
-
-    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Name ``steps`` where the server takes none."""
-        is_idle = "steps" in changed and self.learning != "gradients"
-        return {"steps": "selector.learning: gradients"} if is_idle else {}
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Refuse recipes without complete models of the sites, which the selector hands out."""
@@ -201,13 +197,8 @@ def tune_threshold(
 
     Returns:
         The threshold; 1 without any case, since nobody could measure the selector's choice.
-
-    Raises:
-        AggregationError: A site does not send a sum and a count for every threshold.
     """
     table = np.asarray(sums, dtype=np.float64)
-    if table.ndim != 3 or table.shape[1:] != (len(thresholds), 2) or not np.all(np.isfinite(table)):
-        raise AggregationError(f"each site must send a sum and a count for {len(thresholds)} thresholds; one does not")
     table = table[(table[:, :, 1] > 0).all(axis=1)]
     if not len(table):
         return float(thresholds[-1])

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from silofl.algorithms.fedsm.best_models import label_best_models, load_fixed_models
 from silofl.algorithms.fedsm.paper import AdamState, Selector, adam_step, site_loss
-from silofl.base.errors import AggregationError
 from silofl.core.mixing import Arrays, mix
 from silofl.core.outliers import BEYOND
 from silofl.core.robust import find_long
@@ -296,14 +295,8 @@ class SiteSelector(SitePart):
         return model, outputs
 
     def _prepare_learner(self, site: str | None) -> Learner:
-        """Return how it learns: every image as this site's, or where None each image's own class or the mixture's loss.
-
-        Raises:
-            AggregationError: The server's outputs do not name this site.
-        """
+        """Return how it learns: every image as this site's; of None each image's own class, or the mixture's loss."""
         self._model, outputs = self._load_received()
-        if site is not None and site not in outputs:
-            raise AggregationError(f"the selector's outputs must name site {site!r}, not only {outputs}")
         self._gradient, self._optimizer = GradientStep(), None
         if self._settings.learning == "local_steps":
             self._optimizer = torch.optim.Adam(self._model.parameters(), lr=self._settings.learning_rate)

@@ -16,7 +16,7 @@ from silofl.base.errors import ConfigError, DataError, TrainingError
 from silofl.base.settings import MOST, Fraction, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
-from silofl.core.outliers import find_edges, find_unlike
+from silofl.core.outliers import find_edges
 from silofl.core.robust import bound_updates, find_bounding_rule
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.checked_cast import checked_cast
@@ -178,15 +178,15 @@ class AmplitudePart(Part):
         return self
 
     def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
-        """Leave out amplitudes far beyond all others', by the study's factor, and name those unlike the others'."""
-        given = {site: answer.arrays[MEAN] for site, answer in answers.items() if MEAN in answer.arrays}
-        least = self.study.federation.min_sites_for_ratio
-        levels = {site: self._level(amplitude, run) for site, amplitude in given.items()}
-        unlike = {site: {ROLE: ratio} for site, ratio in find_unlike(levels, least).items()}
+        """Leave out amplitudes far beyond all others', by the study's factor."""
         factor = self.study.recipe.option(ROLE).amplitude_factor
-        odd = {} if factor is None else find_odd_levels(levels, factor, least)
+        if factor is None:
+            return Compared(answers)
+        given = {site: answer.arrays[MEAN] for site, answer in answers.items() if MEAN in answer.arrays}
+        levels = {site: self._level(amplitude, run) for site, amplitude in given.items()}
+        odd = find_odd_levels(levels, factor, self.study.federation.min_sites_for_ratio)
         bare = {site: replace(answers[site], arrays=_without_mean(answers[site].arrays)) for site in odd}
-        return Compared(answers | bare, unlike, [_explain_odd(site, times) for site, times in odd.items()])
+        return Compared(answers | bare, notes=[_explain_odd(site, times) for site, times in odd.items()])
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AmplitudePart:
         """Average the sites' amplitudes, once, as far as the study's robust rule lets each count."""

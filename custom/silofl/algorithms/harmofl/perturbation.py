@@ -71,12 +71,7 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
 
     Returns:
         ``step(model, optimizer, loss, batch)``, which returns the loss at theta, detached.
-
-    Raises:
-        ConfigError: ``alpha`` is not above 0.
     """
-    if not alpha > 0:
-        raise ConfigError(f"perturbation must be above 0, not {alpha}; for 0 choose step: plain")
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         inputs, targets = batch
