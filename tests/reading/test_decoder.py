@@ -2,7 +2,6 @@ import errno
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import zlib
@@ -15,7 +14,7 @@ import pytest
 from PIL import Image as Picture
 
 from silofl.base.errors import DataError
-from silofl.reading import decoder, decoder_process
+from silofl.reading import decoder
 from silofl.reading.formats import build_file_request
 from silofl.reading.images import read_image
 from tests.data.conftest import assert_refused
@@ -130,7 +129,7 @@ def start_decoders(monkeypatch):
 
     def begin(code):
         def popen(command, **options):
-            started.append(start([*command[:3], "-c", code, *command[4:]], **options))
+            started.append(start([*command[:3], "-c", code], **options))
             return started[-1]
 
         monkeypatch.setattr(subprocess, "Popen", popen)
@@ -280,95 +279,6 @@ def test_where_freed_memory_is_not_overwritten_each_file_has_a_process(picture, 
         assert decoder._process.returncode is not None
         pids.add(decoder._process.pid)
     assert len(pids) == 2
-
-
-# Writes volumes whose bytes are too many for the pipe; what it does besides is told by the name.
-LYING = (
-    "import os, socket, sys; from silofl.reading import decoder_process, packed\n"
-    "unpack, write, send_fds, kept = packed.unpack_nifti, decoder_process._to_line, socket.send_fds, []\n"
-    "def read(path, name):\n"
-    "    global name_; name_ = name\n"
-    "    for one in kept:\n"
-    "        os.pwrite(one, bytes(1 << 20), 0)\n"
-    "    return unpack(path, name)\n"
-    "def pass_on(socket, line, handles):\n"
-    "    if name_ == 'keeps.nii.gz': kept.append(os.dup(handles[0]))\n"
-    "    if name_ == 'cuts.nii.gz': os.ftruncate(handles[0], 1000)\n"
-    "    if name_ == 'claims.nii.gz': os.ftruncate(handles[0], 3 << 30)\n"
-    "    if name_ == 'pipe.nii.gz': handles = os.pipe()[:1]\n"
-    "    if name_ != 'nothing.nii.gz': send_fds(socket, line, handles)\n"
-    "packed.unpack_nifti, socket.send_fds = read, pass_on\n"
-    "decoder_process.main()"
-)
-LIES = {
-    "cuts.nii.gz": "buffer is too small",
-    "claims.nii.gz": "at most 2 GiB",
-    "pipe.nii.gz": "not seekable",
-    "nothing.nii.gz": "no memory was passed on",
-}
-
-
-def _write_volumes(folder, names):
-    """Write a volume of its own, of 1 MiB, for each name; returns path -> its voxels."""
-    rng, volumes = np.random.default_rng(0), {}
-    for name in names:
-        voxels = rng.integers(0, 256, (64, 128, 128), dtype=np.uint8)
-        nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), folder / name)
-        volumes[folder / name] = voxels
-    return volumes
-
-
-def test_a_decoder_that_lies_about_what_it_passes_on_costs_that_file_alone(tmp_path, start_decoders):
-    start_decoders(LYING)
-    _read_each(_write_volumes(tmp_path, ["a.nii.gz", *LIES, "b.nii.gz"]), **LIES)
-
-
-def test_what_a_decoder_writes_later_into_memory_that_it_has_passed_on_changes_no_image(tmp_path, start_decoders):
-    start_decoders(LYING)
-    volumes = _write_volumes(tmp_path, ["keeps.nii.gz", "b.nii.gz"])
-    found = [read_image(path).array[0] for path in volumes]
-    for array, voxels in zip(found, volumes.values(), strict=True):
-        np.testing.assert_array_equal(array, voxels)
-
-
-# Fails where the decoders' process still has memory of the file before.
-LOOKING = (
-    "import os; from silofl.reading import decoder_process, packed\n"
-    "unpack = packed.unpack_nifti\n"
-    "def read(path, name):\n"
-    "    there = [os.readlink(f'/proc/self/fd/{one}') for one in os.listdir('/proc/self/fd')\n"
-    "             if os.path.islink(f'/proc/self/fd/{one}')]\n"
-    "    assert not [one for one in [*there, open('/proc/self/maps').read()] if 'memfd' in one]\n"
-    "    return unpack(path, name)\n"
-    "packed.unpack_nifti = read\n"
-    "decoder_process.main()"
-)
-
-
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="bytes go by the pipe")
-def test_a_decoder_keeps_no_handle_of_the_memory_of_the_file_before(tmp_path, start_decoders):
-    start_decoders(LOOKING)
-    volumes = _write_volumes(tmp_path, ["a.nii.gz", "b.nii.gz", "c.nii.gz"])
-    before = len(os.listdir("/proc/self/fd"))
-    _read_each(volumes)
-    # Nor does this process: a data set has more files than a process may open.
-    assert len(os.listdir("/proc/self/fd")) <= before
-
-
-def test_the_bytes_of_one_file_alone_wait_to_be_taken():
-    ours, theirs = socket.socketpair()
-    answers, end = os.pipe()
-    with ours, theirs:
-        theirs.setblocking(False)
-        sender = decoder_process.Sender(end, theirs)
-        for is_taken in (True, False):
-            sender.send({}, [bytes(decoder_process.LEAST_SHARED)], decoder_process.LEAST_SHARED)
-            if is_taken:
-                ours.send(b"\n")
-        with pytest.raises(BlockingIOError):
-            sender.send({}, [bytes(decoder_process.LEAST_SHARED)], decoder_process.LEAST_SHARED)
-    os.close(answers)
-    os.close(end)
 
 
 def _running(pid):

@@ -41,7 +41,7 @@ def unpack_nifti(path: Path, name: str) -> Unpacked:
     if start[:4] not in LENGTHS:
         raise ValueError("it does not begin with the length of its header, 348 or 540")
     end = _find_end(start, name)
-    return Unpacked(_cut(start, blocks, end), end, {})
+    return Unpacked(_cut(start, blocks, end), {})
 
 
 def _cut(start: bytes, blocks: Iterator[bytes], end: int) -> Iterator[bytes]:
