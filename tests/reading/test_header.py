@@ -226,23 +226,6 @@ def test_what_the_reader_knows_by_another_word_is_stated_too(write_itk, name, ol
 
 
 @pytest.mark.parametrize(
-    ("name", "units", "has_spacing"),
-    [
-        ("a.nrrd", b'space units: "um" "um" "um"', True),
-        ("a.nrrd", b'Space Units: "mm" "mm" "cm"', True),
-        ("a.nrrd", b'units: "m" "m" "m"', True),
-        ("a.nrrd", b'space units: "furlong" "mm" "mm"', False),
-        ("a.mha", b"DistanceUnits = MM", True),
-        ("a.mha", b"DistanceUnits = um", True),
-        ("a.mha", b"DistanceUnits = inch", False),
-    ],
-)
-def test_a_unit_that_nobody_knows_does_not_state_the_size_of_the_voxels(write_itk, name, units, has_spacing):
-    before = b"encoding" if name.endswith(".nrrd") else b"ElementSpacing"
-    assert read_header(write_itk(name, before, units + b"\n" + before)) == Header(None, has_spacing, True, True)
-
-
-@pytest.mark.parametrize(
     ("space", "has_orientation"),
     [(b"RAS", True), (b"left-anterior-superior", True), (b"3D-right-handed", False), (b"scanner-xyz", False)],
 )

@@ -135,7 +135,7 @@ def test_a_mask_is_turned_only_where_both_headers_state_how_the_axes_lie(tmp_pat
     label, image = map(read_label, files)
     assert (label.affine[0, 0] < 0) == (unknown == "mask")
     called = "m.nii" if unknown == "mask" else "the image of m.nii"
-    with pytest.raises(DataError, match=f"^{called} must state a place in its header, not none"):
+    with pytest.raises(DataError, match=f"^{called} must state a place in its header, which states none"):
         lay(label, image, files)
     # What no header leaves open is turned: the very same numbers.
     assert np.array_equal(lay(label, image).array, label.array[:, ::-1])
@@ -237,20 +237,16 @@ def save_qform(path, array, affine):
 
 def give_place(own, other):
     """Do what the message says: give one file the place of another."""
-    if {own.suffix, other.suffix} <= {".nii", ".gz"}:
-        mask, image = nibabel.load(own), nibabel.load(other)
-        nibabel.save(type(image)(np.array(mask.dataobj), image.affine, image.header), own)
-    else:
-        mask, image = SimpleITK.ReadImage(own), SimpleITK.ReadImage(other)
-        mask.CopyInformation(image)
-        SimpleITK.WriteImage(mask, own)
+    mask, image = SimpleITK.ReadImage(own), SimpleITK.ReadImage(other)
+    mask.CopyInformation(image)
+    SimpleITK.WriteImage(mask, own)
 
 
 @pytest.mark.parametrize("kind", PLACELESS)
 @pytest.mark.parametrize("run", [lay, resample])
 def test_a_mask_without_a_place_is_refused_until_it_has_the_place_of_its_image(tmp_path, kind, run):
     files = [PLACELESS[kind](tmp_path, MARKED), save(tmp_path / "image.nii.gz", MARKED, AFFINE)]
-    with pytest.raises(DataError, match="^m.nii must state a place in its header, not .* voxel on voxel, give it the"):
+    with pytest.raises(DataError, match="^m.nii must state a place in its header, .* voxel on voxel, give it the"):
         run(*map(read_label, files), files)
     give_place(*files)
     np.testing.assert_array_equal(run(*map(read_label, files), files).array[0], MARKED)
@@ -259,11 +255,8 @@ def test_a_mask_without_a_place_is_refused_until_it_has_the_place_of_its_image(t
 @pytest.mark.parametrize("kind", PLACELESS)
 def test_an_image_without_a_place_is_refused_until_it_has_the_place_of_its_mask(tmp_path, kind):
     files = [save(tmp_path / "mask.nii.gz", MARKED, AFFINE), PLACELESS[kind](tmp_path, MARKED)]
-    with pytest.raises(
-        DataError, match="^the image of m.nii must state a place .* give it the place of its mask"
-    ) as told:
+    with pytest.raises(DataError, match="^the image of m.nii must state a place .* give it the place of its mask"):
         lay(*map(read_label, files), files)
-    assert "mask.header" not in str(told.value)
     give_place(*files[::-1])
     np.testing.assert_array_equal(lay(*map(read_label, files), files).array[0], MARKED)
 

@@ -17,7 +17,6 @@ from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_frames import COLOURS, decode_frames, is_coloured, scale_frames
 from silofl.reading.dicom_planes import (
     DIRECTION,
-    DOSE_SCALE,
     PICTURES,
     POSITION,
     SEVERAL,
@@ -156,10 +155,10 @@ def _check_slices(files: Sequence[Path], headers: Sequence[Dataset], name: str) 
         raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
     if any(count_frames(header) > 1 for header in headers):
         raise DataError(f"{name} must {SEVERAL.format(len(files))}")
-    if len({(is_coloured(header), header.BitsAllocated == 1, header.get(DOSE_SCALE)) for header in headers}) > 1:
+    if len({(is_coloured(header), header.BitsAllocated == 1) for header in headers}) > 1:
         raise DataError(
-            f"{name} must hold slices of one kind: of intensities or of colours, of bits or of numbers, and with one "
-            f"{DOSE_SCALE}; leave out what is no slice of the volume"
+            f"{name} must hold slices of one kind: of intensities or of colours, of bits or of numbers; leave out what "
+            "is no slice of the volume"
         )
 
 

@@ -25,10 +25,9 @@ from silofl.reading.dicom_checks import (
     judge_size,
     judge_tiles,
 )
-from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_frames import read_syntax
-from silofl.reading.dicom_planes import SAME, SEGMENT, THICKNESS, Plane, count_frames, first_grid, read_planes
-from silofl.reading.image import GRID_TOLERANCE_MM, SAME_VOXEL, Image, is_same_voxel
+from silofl.reading.dicom_planes import SEGMENT, Plane, count_frames, first_grid, read_planes
+from silofl.reading.image import Image
 from silofl.reading.label_grid import match_voxels, view_voxels
 from silofl.reading.raw_volume import LPS_TO_RAS
 
@@ -39,8 +38,6 @@ BITS = {"BINARY": (1,), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
 MOST_SEGMENTS = (1 << 16) - 1
 # Of numbers of segments, which are kept so.
 DTYPE = np.dtype(np.uint16)
-# Slices may be thinner than they lie apart, but where they are so by half one may have been left out.
-MOST_THICKNESSES = 1.5
 
 
 def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Sequence[Sequence[float]]) -> Decoded:
@@ -106,56 +103,6 @@ def _judge_frames(header: Dataset) -> Judgement:
         )
 
 
-def find_grid(path: Path, name: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:
-    """Return the size and the affine of the grid of a segmentation's own frames, without reading a pixel.
-
-    Returns:
-        The size (X, Y, Z), from the first to the last frame along the normal, and voxel indices to millimetres, (4, 4).
-
-    Raises:
-        DataError: The frames are no volume, or do not state how far their slices lie apart.
-    """
-    planes = list(read_planes(read_elements(path)))
-    grids = [first_grid([plane]) for plane in planes]
-    if not planes or any(grid is None for grid in grids):
-        raise DataError(
-            f"{name} must state the place, the direction and the pixel size of each frame, not of some; export it again"
-        )
-    first = np.array(grids, dtype=np.float64)
-    aside = first[:, :, 3] - first[0, :, 3]
-    heights = aside @ first[0, :, 2]
-    away = aside - heights[:, None] * first[0, :, 2]
-    step = _find_step(planes[0], heights, name)
-    places = (heights - heights.min()) / step
-    is_even = np.abs(places - np.round(places)).max() <= SAME_VOXEL
-    is_above = np.linalg.norm(away, axis=1).max() <= GRID_TOLERANCE_MM and is_same_voxel(away.T, first[0, :, :3])
-    if not is_even or not is_above or not np.allclose(first[..., :3], first[0, :, :3], atol=SAME):
-        raise DataError(
-            f"{name} must have frames above one another at even distances, of one direction and one pixel size; save "
-            "it as NIfTI"
-        )
-    affine = np.eye(4)
-    affine[:3] = first[heights.argmin()]
-    affine[:3, 2] *= step
-    return (planes[0]["Columns"], planes[0]["Rows"], round(places.max()) + 1), LPS_TO_RAS @ affine
-
-
-def _find_step(plane: Plane, heights: NDArray[np.float64], name: str) -> float:
-    """Return how far slices lie apart in mm: as stated, or the least distance of frames that are as thick.
-
-    A file without frames for empty slices does not show it otherwise: a frame would stand for what lies between.
-    """
-    stated, thick = (float(plane[key] or 0) for key in THICKNESS)
-    gaps = np.diff(np.unique(np.round(heights, 3)))
-    step = stated or (gaps.min() if gaps.size else thick)
-    if step <= 0 or (not stated and step > MOST_THICKNESSES * thick):
-        raise DataError(
-            f"{name} must state how far its slices lie apart (SpacingBetweenSlices), which its frames leave open; "
-            "export it again, or save it as NIfTI"
-        )
-    return float(step)
-
-
 def _read_frames(header: Dataset, name: str) -> Iterator[NDArray]:
     """Yield the segment's number of each pixel of each frame, (columns, rows); 0 where there is none."""
     kind, most = header.SegmentationType, header.get("MaximumFractionalValue", 1)
@@ -206,7 +153,7 @@ def _find_place(plane: Plane, shape: Sequence[int], image: Image, must: str, num
     if place is None:
         raise DataError(
             f"{must} lie on the voxels of its image; its frame {number} lies between or outside of them: name the "
-            "image on which it was drawn, or import with --resample-masks"
+            "image on which it was drawn, or save it as NIfTI on the image's grid, as with 3D Slicer"
         )
     return place
 

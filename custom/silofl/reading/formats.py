@@ -80,13 +80,6 @@ def decode_segmentation(path: Path, name: str, shape: Sequence[int], affine: NDA
     return _explain_errors(lambda: decode_in_subprocess(request), path, name)
 
 
-def find_segmentation_grid(path: Path, name: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:
-    """Return the shape (X, Y, Z) and the affine of a DICOM segmentation's own frames; errors as `decode`."""
-    from silofl.reading.dicom_segments import find_grid
-
-    return _explain_errors(lambda: find_grid(path, name), path, name)
-
-
 def _explain_errors(read: Callable[[], Read], path: Path, name: str) -> Read:
     """Return what a reader reads; whatever it raises becomes one sentence without the path."""
     try:

@@ -27,8 +27,6 @@ from silofl.reading.raw_volume import LPS_TO_RAS
 
 # Frames of a segmentation lie further apart than its image's slices where none was drawn for some.
 MOST_STEPS = 1.5
-# The files that nibabel can write a place into.
-NIBABEL = (".nii", ".nii.gz")
 
 
 def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], is_resampled: bool = False) -> Image:
@@ -48,8 +46,7 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], i
     """
     if segmentation := find_segmentation(files[0]) if files else None:
         _check_frame_of_reference(files, name)
-        if not is_resampled:
-            _check_frames(segmentation, files[1], image, name)
+        _check_frames(segmentation, files[1], image, name)
     is_placed = label.affine is not None and image.affine is not None
     if not is_placed or (label.spatial_shape == image.spatial_shape and is_same_grid(label, image)):
         check_grid(label, image, name, "its image")
@@ -65,7 +62,7 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], i
             view_voxels(laid[0], place, label.spatial_shape)[...] = label.array[0]
             return replace(label, array=laid, affine=image.affine)
     if without_place and (is_resampled or label.spatial_shape == image.spatial_shape):
-        _refuse_placeless(label, image, name, files, without_place)
+        _refuse_placeless(label, image, name, without_place)
     if is_resampled:
         return _resample(label, image, name)
     check_grid(label, image, name, "its image", "" if without_place else ", or import with --resample-masks")
@@ -86,20 +83,15 @@ def _find_placeless(label: Image, image: Image, files: Sequence[Path], is_part: 
     return at_zero[0] if len(at_zero) == 1 and not (is_part and at_zero[0] is image) else None
 
 
-def _refuse_placeless(label: Image, image: Image, name: str, files: Sequence[Path], lacking: Image) -> None:
+def _refuse_placeless(label: Image, image: Image, name: str, lacking: Image) -> None:
     """Refuse the one of two whose header states no place, and say how it gets the other's."""
     own, other, called = ("image", "mask", f"the image of {name}") if lacking is image else ("mask", "image", name)
-    stated = "the identity" if is_identity(lacking) else "the origin 0" if is_at_zero(lacking) else "none"
     if label.spatial_shape != image.spatial_shape:
         remedy = "export it again from the program in which the mask was drawn"
     else:
-        # An image keeps its own header, which states how intensities are stored.
-        header = f", {other}.header" if lacking is label else ""
-        is_of_nibabel = all(file.name.lower().endswith(NIBABEL) for file in files)
-        nibabel = f"nibabel: type({other})(numpy.array({own}.dataobj), {other}.affine{header})"
-        how = nibabel if is_of_nibabel else f"SimpleITK: {own}.CopyInformation({other})"
+        how = f"SimpleITK: {own}.CopyInformation({other})"
         remedy = f"where the mask was drawn voxel on voxel, give it the place of its {other} ({how})"
-    raise DataError(f"{called} must state a place in its header, not {stated}; {remedy}")
+    raise DataError(f"{called} must state a place in its header, which states none; {remedy}")
 
 
 def _check_frame_of_reference(files: Sequence[Path], name: str) -> None:
@@ -137,8 +129,7 @@ def _check_frames(segmentation: Path, file: Path, image: Image, name: str) -> No
     if min([apart, *gaps]) > MOST_STEPS * slices:
         raise DataError(
             f"{name} must have a frame for each slice of its image, {slices:g} mm apart, not for slices {apart:g} mm "
-            "apart; name the series on which it was drawn, or import with --resample-masks, which fills the slices "
-            "between"
+            "apart; name the series on which it was drawn"
         )
 
 

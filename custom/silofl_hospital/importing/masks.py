@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.data.targets import IGNORE, IGNORED
 from silofl.reading.endings import suggest_remedy
-from silofl.reading.formats import PICTURES, READERS, find_segmentation_grid
+from silofl.reading.formats import PICTURES, READERS
 from silofl.reading.header import find_segmentation
 from silofl.reading.image import Image
 from silofl.reading.image_grid import has_grid
@@ -216,16 +216,6 @@ def _check_on_image(label: Image, decoded: Image | None, files: tuple[Path, Path
     lay_on_image(label, decoded, name, files)
 
 
-def _find_own_grid(mask: Path, image: Image, name: str) -> Image:
-    """Return the grid of a DICOM segmentation's own frames; of others, which state theirs, that of the image."""
-    segmentation = find_segmentation(mask)
-    if segmentation is None:
-        return image
-    shape, affine = find_segmentation_grid(segmentation, name)
-    # A grid alone, which takes no memory.
-    return Image(np.broadcast_to(np.uint8(0), (1, *shape)), affine, None)
-
-
 def _measure_change(label: Image, laid: Image, image: Image, names: Mapping[int, str], name: str) -> Changes:
     """Count what labels lost where a mask was resampled."""
     beside = Counter(find_beside(label, image).tolist())
@@ -287,7 +277,7 @@ def _write_picture(numbers: NDArray[np.uint8], target: Path) -> None:
 
 def _save_resampled(mask: Path, image: Path, values: Values, name: str, target: Path) -> Changes:
     decoded = read_image(image)
-    label = _read_numbers(mask, _find_own_grid(mask, decoded, name), values, name)
+    label = _read_numbers(mask, decoded, values, name)
     laid = lay_on_image(label, decoded, name, (mask, image), is_resampled=True)
     changes = _measure_change(label, laid, decoded, values.names, name)
     _write_volume(values.renumber(laid.array)[0], laid.affine, target)
@@ -319,8 +309,7 @@ def _save_layers(
         for number, label in values.labels.items():
             mask = masks[label]
             called = f"{name}: {mask.name} of {case}"
-            grid = _find_own_grid(mask, decoded, called) if is_resampled else decoded
-            drawn = _read_layer(mask, grid, number, called)
+            drawn = _read_layer(mask, decoded, number, called)
             laid = lay_on_image(drawn, decoded, called, (mask, image), is_resampled)
             if is_resampled and laid.affine is not None:
                 resampled.update(_measure_change(drawn, laid, decoded, {number: label}, called).resampled)
