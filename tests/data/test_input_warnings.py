@@ -34,41 +34,14 @@ def test_ordinary_pictures_are_beyond_doubt(site, asked, step):
     assert asked(volume_transforms=step) == [] and asked(label_doubts) == []
 
 
-def test_images_of_one_value_are_counted_and_not_named(site, asked):
-    for name in "bd":
-        site.picture(f"{name}.png", np.full((8, 8), ord(name), np.uint8))
-    (sentence,) = asked()
-    assert sentence.startswith("images must differ from pixel to pixel; 2 of 6 cases hold one value alone: look at")
-
-
-def test_a_contrast_of_one_value_is_counted_and_a_missing_one_is_not(site, study, tmp_path):
-    for records in (site.content[part] for part in ("training", "validation", "test")):
-        for one in records:
-            one["image"] = [one["image"], None]
-    site.picture("more.png")
-    site.content["test"][0]["image"][1] = "more.png"
-    site.picture("blank.png", np.full((8, 8), 7, np.uint8))
-    site.content["training"][1]["image"][1] = "blank.png"
-    small = study(channels=2, channel_names=["T1", "T2"])
-    (sentence,) = find_doubts(load_site_data(site.write(channel_names=["T1", "T2"]), small, tmp_path / "cache"), small)
-    assert "1 of 6 cases hold one value alone in a contrast: look at them, and give null for its file" in sentence
-
-
-def add_volume(site, part, name, sizes=(1, 1, 3), unit=2, first=1):
-    """Add a volume of 8 x 8 x 2 whose first slice may be empty."""
+def add_volume(site, part, name, sizes=(1, 1, 3), unit=2):
+    """Add a volume of 8 x 8 x 2."""
     voxels = site.rng.integers(1, 1000, (8, 8, 2)).astype(np.int16)
-    voxels[..., 0] *= first
     for end, array in (("", voxels), ("-mask", (voxels > 500).astype(np.uint8))):
         image = nibabel.Nifti1Image(array, np.diag([*sizes, 1]))
         image.header["xyzt_units"] = unit
         nibabel.save(image, site.folder / f"{name}{end}.nii.gz")
     site.content[part].append({"image": f"{name}.nii.gz", "label": f"{name}-mask.nii.gz", "patient": name})
-
-
-def test_an_empty_slice_of_a_volume_is_no_doubt(empty_site, asked):
-    for part in ("training", "training", "test"):
-        add_volume(empty_site, part, f"{part}{len(empty_site.content[part])}", first=0)
-    assert asked(intensity="percentiles") == []
 
 
 def turn(path):

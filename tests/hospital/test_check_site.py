@@ -14,7 +14,7 @@ from silofl_hospital.site.check_site import CHECKS, LOG, check_site, print_check
 from ..starting import run_without_torch
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
-NETWORK = "server,tls,clock"
+NETWORK = "server,tls"
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_table_names_every_check_and_the_verdict(checked):
     assert code == 0 and "versions" in out
     # Who leaves checks out is told that nothing is known of them.
     verdict = " ".join(out[out.index("Site north") :].split())
-    names = "server, tls, clock, training, leaving"
+    names = "server, tls, training, leaving"
     assert verdict == f"Site north may join small, as far as it was checked; not checked: {names}"
 
 
@@ -53,12 +53,6 @@ def test_a_warning_of_a_strict_check_ends_with_1_though_the_site_may_join(checke
     assert out.splitlines()[-1] == "exit code 1, as --strict asks of a warning of certificate"
     code, out = checked(*skipped, "--strict", "certificate", "--json")
     assert code == 1 and json.loads(out)["may_join"]
-
-
-def test_a_clean_dataset_json_is_written_before_the_checks(checked, tmp_path):
-    code, out = checked("--write-clean", str(clean := tmp_path / "clean.json"), "--skip", NETWORK)
-    assert code == 0 and "without the cases that cannot be read: none" in " ".join(out.split())
-    assert len(json.loads(clean.read_text())["training"]) > 0
 
 
 def test_checks_that_do_not_exist_are_refused_and_leaving_out_all_is_no_check(refused, kit, study_file, candidate):
@@ -114,7 +108,7 @@ def test_check_site_asks_for_kit_and_study_and_names_a_folder_that_is_no_kit(ref
 
 
 def test_the_checks_that_build_no_model_load_no_torch(kit, study_file, pictures, tmp_path):
-    light = {"versions", "folder", "paused", "firewall", "certificate", "clock"}
+    light = {"versions", "folder", "firewall", "certificate"}
     skipped = ",".join(CHECKS.keys() - light)
     words = ("site", "check", "--kit", kit, "--study", study_file(), "--skip", skipped)
     code, said = run_without_torch(*words, folder=tmp_path)

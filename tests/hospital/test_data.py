@@ -4,9 +4,8 @@ import numpy as np
 import pydicom
 import pytest
 
-from silofl.base.errors import ConfigError, DataError
-from silofl.data.manifest import read_content
-from silofl_hospital.site.data import check_data, write_clean
+from silofl.base.errors import DataError
+from silofl_hospital.site.data import check_data
 from tests.conftest import change_json
 
 
@@ -75,18 +74,3 @@ def test_contrasts_of_several_frames_of_reference_are_worth_a_look_and_no_case_i
     assert answer.status == ("warning" if is_moved else "ok")
     assert ("those of 1 of 3 cases state several: see that they were registered" in answer.sentence) is is_moved
     assert "secret" not in answer.sentence and answer.facts["cases"]["test"] == 1
-
-
-def test_a_dataset_json_without_what_cannot_be_read_is_written_beside_the_old_one(candidate, tmp_path):
-    one = candidate()
-    content = read_content(one.data_folder)
-    whole = len(content["training"])
-    damaged = one.data_folder / content["training"][1]["image"]
-    damaged.write_bytes(damaged.read_bytes()[:30])
-    sentence = write_clean(one, tmp_path / "clean.json")
-    assert "without the cases that cannot be read: 1 damaged; put it in place of dataset.json" in sentence
-    written = json.loads((tmp_path / "clean.json").read_text())
-    assert len(written["training"]) == whole - 1 and content["training"][1] not in written["training"]
-    assert {**content, "training": written["training"]} == written
-    with pytest.raises(ConfigError, match="--write-clean must be a new file"):
-        write_clean(one, tmp_path / "clean.json")

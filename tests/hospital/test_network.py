@@ -1,4 +1,3 @@
-import json
 import shutil
 import threading
 from datetime import UTC, datetime, timedelta
@@ -15,9 +14,7 @@ from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
 from nvflare.lighter.utils import load_private_key
 
 from silofl.base.files import read_json
-from silofl.federation import needs
 from silofl.flare.kit import read_certificate
-from silofl.flare.line import make_settings
 from silofl.flare.proxy import use_proxy
 from silofl_hospital.site import network
 
@@ -39,10 +36,9 @@ def port(candidate):
 
 def test_site_and_server_of_one_project_accept_each_other(candidate, serve, federation, port):
     with serve(federation, port):
-        answers = [check(candidate()) for check in (network.check_server, network.check_tls, network.check_clock)]
-    assert [answer.status for answer in answers] == ["ok"] * 3
+        answers = [check(candidate()) for check in (network.check_server, network.check_tls)]
+    assert [answer.status for answer in answers] == ["ok"] * 2
     assert "'localhost' accept each other over TLSv1.3" in answers[1].sentence
-    assert abs(answers[2].facts["seconds_ahead"]) < network.CLOCK_WARNING_S
 
 
 @pytest.fixture
@@ -110,7 +106,7 @@ def dial(kit, port):
 
 def test_a_site_reaches_the_server_by_its_proxy_alone(candidate, monkeypatch, serve, federation, kit, port):
     monkeypatch.setattr(aio_http_driver, "AioHttpDriver", aio_http_driver.AioHttpDriver)
-    checks = (network.check_server, network.check_tls, network.check_clock, network.check_certificate)
+    checks = (network.check_server, network.check_tls)
     with serve(federation, port), run_proxy() as (proxy, heads):
         change_site(kit, proxy=f"http://localhost:{proxy}")
         answers = [check(candidate()) for check in checks]
@@ -157,40 +153,9 @@ def test_a_server_by_another_name_is_told(candidate, kit, serve, federation, por
     assert answer.status == "failed" and "must be 'elsewhere', not 'localhost'" in answer.sentence
 
 
-def test_a_clock_that_is_off_is_told_by_the_servers(candidate, serve, federation, port):
-    with serve(federation, port, ahead_s=3600):
-        answer = network.check_clock(candidate())
-    assert answer.status == "failed" and answer.facts["seconds_ahead"] == pytest.approx(-3600, abs=20)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "status"), [(0, "ok"), (-29, "ok"), (31, "warning"), (-299, "warning"), (301, "failed")]
-)
-def test_half_a_minute_is_worth_a_look_and_five_minutes_are_too_much(seconds, status):
-    assert network.judge_clock(seconds).status == status
-
-
-def say_line(kit, **settings):
-    (kit / "local" / "comm_config.json").write_text(json.dumps(settings))
-
-
-def test_a_kit_is_compared_with_what_the_studys_models_need_of_the_line(candidate, kit):
-    site = candidate()
-    answer, size = network.check_line(site), needs.traveling_bytes(site.study)
-    # Two sites' models within 5 s, after which NVFlare sends them again.
-    assert answer.status == "ok" and answer.facts["least_bits"] == round(2 * 8 * size / 5)
-    say_line(kit, silofl_bandwidth=1000)
-    answer = network.check_line(site)
-    assert answer.status == "warning" and "Ask the study lead for new kits" in answer.sentence
-    say_line(kit, **make_settings(8 * size, 2))
-    assert network.check_line(site).status == "ok"
-
-
 def test_a_server_that_does_not_run_is_named_and_a_name_that_nobody_knows(candidate, kit, port):
     answer = network.check_server(candidate())
     assert answer.status == "failed" and f"localhost:{port} cannot be reached (Connection refused)" in answer.sentence
-    answer = network.check_clock(candidate())
-    assert answer.status == "ok" and "gives no time" in answer.sentence
     path = kit / "startup" / "fed_client.json"
     path.write_text(path.read_text().replace('"target": "localhost', '"target": "nowhere.invalid'))
     answer = network.check_server(candidate())
@@ -201,7 +166,7 @@ def test_a_server_that_does_not_run_is_named_and_a_name_that_nobody_knows(candid
 def test_certificates_that_end_soon_are_worth_a_look_and_ended_ones_are_refused(days, status):
     now = datetime(2030, 1, 1, tzinfo=UTC)
     validity = (now - timedelta(days=9), now + timedelta(days=days))
-    assert network.judge_validity("certificates", "ask", validity, now).status == status
+    assert network.judge_validity(validity, now).status == status
 
 
 @pytest.fixture
@@ -219,28 +184,6 @@ def begins_later(kit, federation):
 def test_a_certificate_that_begins_later_is_refused_with_its_first_moment(candidate, begins_later):
     answer = network.check_certificate(candidate())
     assert answer.status == "failed" and f"valid from {begins_later:%Y-%m-%d %H:%M}" in answer.sentence
-
-
-def test_the_servers_certificate_with_whose_end_every_site_stops_is_looked_at(
-    candidate, serve, federation, impostor, port
-):
-    root, end = candidate().kit.root, datetime.now(UTC) + timedelta(days=29)
-    key = load_private_key(read_json(federation.parent / "state" / "cert.json")["root_pri_key"])
-    with serve(impostor(root.subject, key, ends=timedelta(days=29)), port):
-        answer = network.check_certificate(candidate())
-    assert (
-        answer.status == "warning"
-        and f"the server's certificate must hold 30 days or more, not 28, until {end:%Y-%m-%d}" in answer.sentence
-    )
-    assert answer.facts["days_left"] > 300 and answer.facts["server_valid_until"][:10] == f"{end:%Y-%m-%d}"
-
-
-def test_of_a_server_that_is_away_or_another_networks_no_certificate_is_judged(candidate, serve, strangers, port):
-    with serve(strangers, port):
-        answers = [network.check_certificate(candidate())]
-    answers.append(network.check_certificate(candidate()))
-    for answer in answers:
-        assert answer.status == "ok" and "server" not in answer.sentence
 
 
 def test_a_key_of_another_certificate_is_refused(candidate, kit, strangers):

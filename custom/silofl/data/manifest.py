@@ -127,16 +127,6 @@ def agree_split_unit(study: Study, split_unit: str) -> str:
     return split_unit if study.data.split_unit == split_unit else "patient"
 
 
-def drop_cases(folder: Path, study: Study, cases: Collection[str]) -> dict[str, object]:
-    """Return the content of the dataset.json of a data folder without some cases."""
-    content, manifest = read_content(folder), read_manifest(folder, study)
-    kept = {
-        part: [value for value, one in zip(content.get(part, []), records, strict=True) if one.case not in cases]
-        for part, records in manifest.parts.items()
-    }
-    return content | kept
-
-
 def read_content(folder: Path) -> dict[str, object]:
     """Read the dataset.json of a data folder as plain values, without comparing it with a study.
 

@@ -176,23 +176,6 @@ def load_site_data(
     return data
 
 
-def find_unreadable(folder: Path, study: Study) -> dict[str, str]:
-    """Read all cases of a data folder, and return why some cannot be read, by case.
-
-    Raises:
-        DataError: dataset.json is wrong, or a case for another reason than that its files cannot be read.
-    """
-    manifest, steps, found = read_manifest(folder, study), build_preparation(study), {}
-    records = [record for records in manifest.parts.values() for record in records]
-    with decode_ahead(build_requests(records, manifest)):
-        for record in track_progress(records, len(records), f"reading {folder.name}"):
-            try:
-                prepare_case(record, manifest, steps)
-            except UnreadableError as error:
-                found[record.case] = error.reason
-    return found
-
-
 def sample_evenly(count: int, most: int) -> list[int]:
     """Return at most so many numbers below a count, evenly spread."""
     return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()

@@ -109,7 +109,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     _add_kit(parser)
     parser.add_argument("--study", type=STUDY, required=True, metavar="STUDY.yaml", help="study.yaml of the study")
     parser.add_argument(
-        "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, for example tls,clock"
+        "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, for example tls,training"
     )
     parser.add_argument(
         "--strict",
@@ -118,8 +118,6 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="checks whose warnings also fail, for example certificate",
     )
-    clean = "new file for dataset.json without the cases that cannot be read"
-    parser.add_argument("--write-clean", type=Path, metavar="FILE", help=clean)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -178,9 +176,7 @@ def add_forget(parser: argparse.ArgumentParser) -> None:
 
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl doctor``."""
-    study = "also say what this study.yaml sets, without names"
-    parser.add_argument("--study", type=STUDY, metavar="STUDY.yaml", help=study)
+    """Add the options of ``silofl doctor``, which has none."""
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:

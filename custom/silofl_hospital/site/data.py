@@ -1,18 +1,13 @@
 """A check of the site's data, read as the first round will read it; its answer counts cases and names none."""
 
-from pathlib import Path
 from typing import Any
 
-from silofl.base.errors import ConfigError
-from silofl.base.files import write_json
 from silofl.base.schema import dump_record
 from silofl.core.gain import describe_few_units
 from silofl.data.inventory import Inventory, take_inventory
-from silofl.data.manifest import Manifest, agree_split_unit, drop_cases
+from silofl.data.manifest import Manifest, agree_split_unit
 from silofl.data.padding import describe_padding
-from silofl.data.site_data import find_unreadable
 from silofl.data.units import count_test_units
-from silofl.data.unreadable import count_reasons
 from silofl.parts.checked_cast import checked_cast
 from silofl_hospital.site.candidate import Candidate
 from silofl_hospital.site.finding import Finding, expect, ok
@@ -53,22 +48,3 @@ def check_data(candidate: Candidate) -> Finding:
     unknown = "; the patients are unknown, and one may be in two parts" if is_unknown else ""
     fine = f"{listed} cases can be read{unknown}"
     return expect(not worth_a_look, fine, ". ".join(worth_a_look), is_serious=False, **facts)
-
-
-def write_clean(candidate: Candidate, target: Path) -> str:
-    """Write the site's dataset.json without the cases that cannot be read, and return what was done in a sentence.
-
-    Args:
-        target: A new file.
-
-    Raises:
-        ConfigError: The file is there already.
-        DataError: dataset.json is wrong, or a case for another reason than that its files cannot be read.
-    """
-    if target.exists():
-        raise ConfigError(f"--write-clean must be a new file, not {target}, which is there; name another")
-    folder, study = candidate.data_folder, candidate.study
-    unreadable = find_unreadable(folder, study)
-    write_json(target, drop_cases(folder, study, unreadable))
-    reasons = ", ".join(f"{count} {reason}" for reason, count in count_reasons(unreadable).items()) or "none"
-    return f"wrote {target} without the cases that cannot be read: {reasons}; put it in place of dataset.json"

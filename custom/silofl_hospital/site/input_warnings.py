@@ -1,10 +1,8 @@
 """Doubts about a site's data that can be read and learnt from, and should be looked at all the same."""
 
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from silofl.core.findings import unpack_findings
 from silofl.data.batches import limit_batch_size
@@ -19,7 +17,6 @@ from silofl.reading.patient_ids import count_shared_ids, read_own_id
 from silofl.study import Study
 
 PIECE = 256
-Sides = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def find_doubts(data: SiteData, study: Study) -> list[str]:
@@ -43,34 +40,19 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
         labels = [places[record.label] for records in data.manifest.parts.values() for record in records]
         found += find_turned(zip((source.first[0] for source in sources), labels, strict=True))
     parts = (data.training, data.validation, data.test)
-    ranges = [_measure_ranges(part, len(study.data.channel_names) or 1) for part in parts]
-    found += _find_blank(data, study, ChainMap(*ranges))
-    highest = max((float(high.max()) for _, high in ranges[0].values()), default=0.0)
-    if study.data.intensity == "dtype" and 0 < highest < LEAST_RANGE:
-        found.append(
-            "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
-            f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
-        )
+    if study.data.intensity == "dtype":
+        found += _find_dark(data.training)
     return found + _find_size_doubts(sources, study, parts)
 
 
-def _find_blank(data: SiteData, study: Study, ranges: Mapping[str, Sides]) -> list[str]:
-    """Return a sentence where cases hold one value alone, or do so in a contrast that they are said to have."""
-    names, records = study.data.channel_names, [one for part in data.manifest.parts.values() for one in part]
-    blank = 0
-    for record in records:
-        missing, is_blank = data.list_missing(record, study), np.equal(*ranges[record.case])
-        if data.manifest.source(record).has_own_files:
-            blank += any(is_blank[place] for place, name in enumerate(names) if name not in missing)
-        else:
-            blank += bool(is_blank.all())
-    if not blank:
+def _find_dark(part: Examples) -> list[str]:
+    """Return a sentence where images use little of the range of their type."""
+    highest = max((float(np.asarray(part.images[piece]).max()) for piece in _yield_pieces(part)), default=0.0)
+    if not 0 < highest < LEAST_RANGE:
         return []
-    remedy = "take them out of dataset.json where nothing is on them"
-    where, remedy = (" in a contrast", "give null for its file where nothing is on it") if names else ("", remedy)
     return [
-        f"images must differ from pixel to pixel; {blank} of {len(records)} cases hold one value alone{where}: look at "
-        f"them, and {remedy}"
+        "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
+        f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
     ]
 
 
@@ -165,18 +147,6 @@ def count_labels(part: Examples, study: Study) -> dict[str, int]:
         for label, count in zip(counts, is_there.sum(axis=0).tolist(), strict=True):
             counts[label] += count
     return {study.labels[label]: count for label, count in counts.items()}
-
-
-def _measure_ranges(part: Examples, num_contrasts: int) -> dict[str, Sides]:
-    """Return the least and the largest values of each case, each (num_contrasts,)."""
-    found: dict[str, Sides] = {}
-    for piece in _yield_pieces(part):
-        images: NDArray = np.asarray(part.images[piece])
-        rows = images.reshape(len(images), -1, num_contrasts, np.prod(images.shape[2:]))
-        for case, low, high in zip(part.cases[piece], rows.min(axis=(1, 3)), rows.max(axis=(1, 3)), strict=True):
-            least, most = found.get(case, (low, high))
-            found[case] = (np.minimum(low, least), np.maximum(high, most))
-    return found
 
 
 def _yield_pieces(part: Examples) -> Iterator[slice]:

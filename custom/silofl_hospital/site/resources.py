@@ -13,8 +13,8 @@ from silofl.federation.needs import GIB, site_disk_bytes
 from silofl.flare.policy import count_job_gpus
 from silofl.training.device import choose_device
 from silofl_hospital.site.candidate import Candidate
-from silofl_hospital.site.finding import Finding, expect, failed, ok
-from silofl_hospital.site.machine import ask_system, is_writable
+from silofl_hospital.site.finding import Finding, failed, ok
+from silofl_hospital.site.machine import is_writable
 
 
 def check_disk(candidate: Candidate) -> Finding:
@@ -72,35 +72,19 @@ def check_gpu(candidate: Candidate) -> Finding:
         name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
     except RuntimeError as error:
         return failed(explain_gpu_fault(error))
-    room = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
-    others = list_gpu_users()
-    return expect(
-        not others,
-        f"{name} has {room}",
-        f"{name} must be this site's alone, not of process {others} too; it has {room}: end it",
-        is_serious=False,
-        device=name,
-        free_bytes=free,
-    )
+    return ok(f"{name} has {free / GIB:.1f} of {total / GIB:.1f} GiB free", device=name, free_bytes=free)
 
 
 def explain_gpu_fault(error: RuntimeError) -> str:
     """Return what is wrong with a GPU by torch's error, and what to do; raise the error where it is another's."""
-    others = list_gpu_users() or "unknown"
     if isinstance(error, torch.OutOfMemoryError):
-        return f"the GPU must have room for a training step; it has not: end process {others}, or use smaller batches"
+        return "the GPU has no room for a training step. End what else runs on it (nvidia-smi), or use smaller batches"
     if "CUDA" not in str(error) and "cuDNN" not in str(error):
         raise error
     return (
-        f"the GPU must be free and whole; it is used by process {others}, gone, or its driver has failed: see "
-        "nvidia-smi and dmesg, end the process or restart the machine, or set device: cpu"
+        "the GPU cannot be used: another process has it, or its driver has failed. See nvidia-smi and dmesg, end the "
+        "process or restart the machine, or set device: cpu"
     )
-
-
-def list_gpu_users() -> str:
-    """Return the numbers of the other processes that compute on a GPU here, as nvidia-smi says; none without it."""
-    found = ask_system("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader").split()
-    return ", ".join(sorted({one for one in found if one.isdecimal()} - {str(os.getpid())}))
 
 
 def _cache_bytes(candidate: Candidate) -> int | None:
