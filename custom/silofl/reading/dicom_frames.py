@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 COLOURS = "PhotometricInterpretation"
-DEFLATED, RLE, LOSSLESS_JPEG = "1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.57"
-UNCOMPRESSED = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", DEFLATED, "1.2.840.10008.1.2.2")
+RLE, LOSSLESS_JPEG = "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.57"
+UNCOMPRESSED = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2")
 # By its eight-bit and twelve-bit processes, and its lossless ones; those that were withdrawn too.
 LOSSY_JPEG = tuple(f"1.2.840.10008.1.2.4.{process}" for process in (50, 51, 52, 53, 55))
 JPEG = (*LOSSY_JPEG, LOSSLESS_JPEG, "1.2.840.10008.1.2.4.70")
