@@ -100,19 +100,6 @@ def test_a_full_disk_is_said_before_a_file_is_lost(receive, write_exam):
     assert arrived(root) == []
 
 
-def test_a_caller_that_sends_too_much_waits_and_no_other_does(receive, monkeypatch):
-    now, slept = [100.0], []
-    monkeypatch.setattr("silofl_clinic.receiver.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("silofl_clinic.receiver.time.sleep", slept.append)
-    receiver, _, _ = receive(most_per_minute=2)
-    for caller in ("ARCHIVE", "ARCHIVE", "ARCHIVE", "CT1"):
-        receiver._slow_down(caller)
-    now[0] = 400.0
-    receiver._slow_down("ARCHIVE")
-    # Two a minute are one each 30 seconds.
-    assert slept == [0, 30, 60, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("key", "value"), [("StudyInstanceUID", ".."), ("SeriesInstanceUID", "../1"), ("SeriesInstanceUID", None)]
 )

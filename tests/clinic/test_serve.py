@@ -193,10 +193,10 @@ def test_a_withdrawn_model_answers_and_sends_nothing_more_until_the_list_is_corr
     service = serve()
     withdraw()
     put(write_exam("b", **ABDOMEN), write_exam("c", Modality="MR", **ABDOMEN))
-    lines = [*service.answer_all()]
-    assert len(lines) == 2 and all("must not be withdrawn" in line and "'misses cysts'" in line for line in lines)
+    (line,) = service.answer_all()
+    assert "must not be withdrawn" in line and "'misses cysts'" in line
     assert [*service.answer_all()] == [] and archive[1] == {}
-    assert service.counts() == {"model withdrawn": 2, "not sent yet": 1}
+    assert service.counts() == {"not sent yet": 1}
     with pytest.raises(ConfigError, match="must not be withdrawn"):
         serve()
     withdraw("0" * 64)
@@ -216,7 +216,7 @@ def test_after_a_model_was_withdrawn_another_one_answers_what_failed_and_none_of
     write_model_folder(model.parent / "next", make_contents(scores=(0.7, 0.3)))
     service = Service(model.parent / "next", make_clinic(archive=archive[0], device="cpu"))
     assert len([*service.answer_all()]) == 2
-    assert service.counts() == {"model withdrawn": 1, "not sent yet": 1, "sent": 2} and len(archive[1]) == 4
+    assert service.counts() == {"not sent yet": 1, "sent": 2} and len(archive[1]) == 4
 
 
 @pytest.mark.parametrize(
