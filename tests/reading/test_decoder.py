@@ -1,10 +1,8 @@
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
-import zlib
 
 import nibabel
 import numpy as np
@@ -39,25 +37,6 @@ def test_one_process_decodes_file_after_file_whether_one_is_refused_or_not(pictu
     assert decoder._process.pid == first
 
 
-def test_after_a_crash_another_process_is_started(picture):
-    read_image(picture)
-    os.kill(decoder._process.pid, signal.SIGSEGV)
-    decoder._process.wait()
-    np.testing.assert_array_equal(read_image(picture).array, GREY[None])
-
-
-@pytest.fixture
-def run_as_decoder(monkeypatch):
-    """Run a code of the test as the decoders' process."""
-
-    def run(code):
-        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        monkeypatch.setattr(decoder, "_process", process)
-
-    yield run
-    decoder.end_decoder()
-
-
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
@@ -66,17 +45,9 @@ def run_as_decoder(monkeypatch):
         ({"broken": "no chunk", "errno": None}, "a.png must be a whole file, .*no chunk"),
     ],
 )
-def test_a_disk_that_fails_is_not_told_as_a_fault_of_the_file(picture, run_as_decoder, answer, sentence):
-    run_as_decoder(f"import sys; sys.stdin.readline(); print({json.dumps(answer)!r}, flush=True)")
+def test_a_disk_that_fails_is_not_told_as_a_fault_of_the_file(picture, start_decoders, answer, sentence):
+    start_decoders(f"import sys; sys.stdin.readline(); print({json.dumps(answer)!r}, flush=True)")
     assert_refused(sentence, picture)
-
-
-def test_a_file_that_takes_more_memory_than_a_decoder_may_have_is_refused(tmp_path, run_as_decoder):
-    header = b"NDims = 3\nDimSize = 512 512 1024\nElementType = MET_UCHAR\nCompressedData = True\n"
-    header += b"ElementDataFile = LOCAL\n"
-    (tmp_path / "a.mha").write_bytes(header + zlib.compress(bytes(1 << 28), 1))
-    run_as_decoder("from silofl.reading import decoder_process as it\nit.MOST_BYTES = 1 << 27\nit.main()")
-    assert_refused("a.mha must be a whole file, .*more memory than a decoder may have", tmp_path / "a.mha")
 
 
 def test_a_fork_leaves_the_process_alone(picture):

@@ -78,20 +78,35 @@ def test_frames_in_any_order_are_the_volume_that_their_slices_are(write_dicom, f
         np.testing.assert_array_equal(read_label(path).array, wanted.array)
 
 
-def test_frames_of_two_b_values_between_one_another_are_no_one_volume(frames):
-    def number(header):
-        indices = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
-        for index, frame in zip(indices, header.PerFrameFunctionalGroupsSequence, strict=True):
-            frame.update(group("FrameContentSequence", DimensionIndexValues=list(index)))
-
-    # Three places of the one and two of the other, at even distances together too.
-    path = edit(frames(0, 2, 4, 1, 3)[1], number)
-    assert_refused("must have slices at even distances on one line.*each time point, echo or", path)
+def number_by_b_value(header):
+    """Number three places of one b-value and two of another, at even distances together too."""
+    indices = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
+    for index, frame in zip(indices, header.PerFrameFunctionalGroupsSequence, strict=True):
+        frame.update(group("FrameContentSequence", DimensionIndexValues=list(index)))
 
 
-def test_a_file_that_describes_other_frames_than_it_has_is_refused(frames):
-    path = edit(frames(0, 2, 1)[1], lambda header: header.PerFrameFunctionalGroupsSequence.pop())
-    assert_refused("must describe each of its 3 frames, not 2", path)
+@pytest.mark.parametrize(
+    ("slices", "change", "sentence"),
+    [
+        ([0, 2, 4, 1, 3], number_by_b_value, "have slices at even distances on one line.*each time point, echo or"),
+        (
+            [0, 2, 1],
+            lambda header: header.PerFrameFunctionalGroupsSequence.pop(),
+            "describe each of its 3 frames, not 2",
+        ),
+        *(
+            (slices, lambda header: None, "(have slices at even distances on one line|hold one image at each place)")
+            for slices in ([0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 2, 4, 1], [0, 1, 3, 4])
+        ),
+    ],
+)
+def test_frames_that_are_no_one_volume_are_refused_whatever_lies_beside_them(frames, slices, change, sentence):
+    folder, file = frames(*slices)
+    edit(file, change)
+    for name in ("README.txt", ".DS_Store"):
+        (folder / name).write_text("from a viewer's export")
+    for path in (folder, file):
+        assert_refused(f"must {sentence}", path)
 
 
 def test_frames_without_the_size_of_their_voxels_state_none(frames):
@@ -111,15 +126,6 @@ def test_frames_without_places_of_their_own_lie_as_far_apart_as_their_file_state
     # 2 mm from one to the next, to the right.
     np.testing.assert_allclose(read_image(path).affine[:3], [[0, 0, 2, -10], [-0.5, 0, 0, -20], [0, -0.75, 0, 30]])
     assert read_header(path) == Header("MR", False, True, True)
-
-
-@pytest.mark.parametrize("slices", [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 2, 4, 1], [0, 1, 3, 4]])
-def test_frames_that_are_no_one_volume_are_refused_whatever_lies_beside_them(frames, slices):
-    folder, file = frames(*slices)
-    for name in ("README.txt", ".DS_Store"):
-        (folder / name).write_text("from a viewer's export")
-    for path in (folder, file):
-        assert_refused("must (have slices at even distances on one line|hold one image at each place, not two)", path)
 
 
 def test_frames_that_a_tilted_gantry_moved_aside_lie_where_they_say(frames):
@@ -145,49 +151,50 @@ def test_two_files_of_frames_in_one_series_are_refused_as_such(frames):
     assert_refused("a file for each slice, not 2 files, some with many frames; name the volume's own file", folder)
 
 
-# Millimetres, unknown, micrometres, and a code that stands for no unit.
-@pytest.mark.parametrize(("unit", "has_spacing"), [(2, True), (0, True), (3, True), (5, False)])
-def test_nifti_states_what_its_unit_says(tmp_path, unit, has_spacing):
-    image = nibabel.Nifti1Image(VOLUME, np.diag([2, 2, 3, 1]))
-    image.header["xyzt_units"] = unit
-    nibabel.save(image, tmp_path / "scan.nii.gz")
-    assert read_header(tmp_path / "scan.nii.gz") == Header(None, has_spacing, True, True)
+def turned(*rows):
+    """Return a change of a NIfTI by which its two grids run otherwise."""
+
+    def change(image):
+        image.set_sform(np.diag([2, 2, 2, 1]), code=2)
+        image.set_qform(nibabel.affines.from_matvec(2 * np.array(rows)), code=1)
+
+    return change
 
 
-@pytest.mark.parametrize(("size", "has_spacing"), [(2, True), (2.01, True), (2.1, False), (0.002, False)])
-def test_nifti_with_two_sizes_of_its_voxels_states_none(tmp_path, size, has_spacing):
-    image = nibabel.Nifti1Image(VOLUME, np.diag([2.0, 2, 2, 1]))
-    image.header["pixdim"][1:4] = size
-    nibabel.save(image, tmp_path / "a.nii")
-    assert read_header(tmp_path / "a.nii") == Header(None, has_spacing, True, True)
-
-
-@pytest.mark.parametrize(
-    ("turn", "has_orientation"),
-    [
-        (np.eye(3), True),
-        (np.diag([-1, 1, 1]), False),
-        (np.diag([-1, -1, 1]), False),
-        (np.eye(3)[[1, 2, 0]], False),
-        # By 20 degrees, as a scan that was turned to an atlas, and by 60.
-        ([[0.94, -0.342, 0], [0.342, 0.94, 0], [0, 0, 1]], True),
-        ([[0.5, -0.866, 0], [0.866, 0.5, 0], [0, 0, 1]], False),
-    ],
-)
-def test_nifti_whose_two_grids_run_otherwise_does_not_state_how_its_axes_lie(tmp_path, turn, has_orientation):
-    image = nibabel.Nifti1Image(VOLUME, None)
-    image.set_sform(np.diag([2, 2, 2, 1]), code=2)
-    image.set_qform(nibabel.affines.from_matvec(2 * np.asarray(turn)), code=1)
-    nibabel.save(image, tmp_path / "a.nii")
-    assert read_header(tmp_path / "a.nii") == Header(None, True, has_orientation, True)
-
-
-def test_nifti_with_a_quaternion_that_is_none_has_one_grid(tmp_path):
-    image = nibabel.Nifti1Image(VOLUME, np.diag([2.0, 2, 2, 1]))
+def break_quaternion(image):
     image.set_qform(image.affine, code=1)
     image.header["quatern_b"] = image.header["quatern_c"] = 0.8
-    nibabel.save(image, tmp_path / "a.nii")
-    assert read_header(tmp_path / "a.nii") == Header(None, True, True, True)
+
+
+# What is changed of a NIfTI, and whether it states sizes, axes and place.
+NIFTIS = [
+    # Millimetres, unknown, micrometres, and a code that stands for no unit.
+    *(
+        (lambda image, unit=unit: image.header.__setitem__("xyzt_units", unit), (has_spacing, True, True))
+        for unit, has_spacing in ((2, True), (0, True), (3, True), (5, False))
+    ),
+    # Of a second size of its voxels.
+    *(
+        (lambda image, size=size: image.header["pixdim"].__setitem__([1, 2, 3], size), (has_spacing, True, True))
+        for size, has_spacing in ((2, True), (2.01, True), (2.1, False), (0.002, False))
+    ),
+    (turned((1, 0, 0), (0, 1, 0), (0, 0, 1)), (True, True, True)),
+    (turned((-1, 0, 0), (0, 1, 0), (0, 0, 1)), (True, False, True)),
+    (turned((-1, 0, 0), (0, -1, 0), (0, 0, 1)), (True, False, True)),
+    (turned((0, 1, 0), (0, 0, 1), (1, 0, 0)), (True, False, True)),
+    # By 20 degrees, as a scan that was turned to an atlas, and by 60.
+    (turned((0.94, -0.342, 0), (0.342, 0.94, 0), (0, 0, 1)), (True, True, True)),
+    (turned((0.5, -0.866, 0), (0.866, 0.5, 0), (0, 0, 1)), (True, False, True)),
+    (break_quaternion, (True, True, True)),
+]
+
+
+@pytest.mark.parametrize(("change", "states"), NIFTIS)
+def test_nifti_states_what_its_unit_its_sizes_and_its_two_grids_say(tmp_path, change, states):
+    image = nibabel.Nifti1Image(VOLUME, np.diag([2.0, 2, 2, 1]))
+    change(image)
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    assert read_header(tmp_path / "a.nii.gz") == Header(None, *states)
 
 
 @pytest.mark.parametrize(("sizes", "has_spacing"), [((2, 2, 3), True), ((1, 1, 1), False)])
