@@ -13,7 +13,6 @@ from silofl_hospital.site.check_site import CHECKS, LOG, check_site, print_check
 
 from ..starting import run_without_torch
 
-JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 NETWORK = "server,tls"
 
 
@@ -96,15 +95,6 @@ def test_what_nobody_foresaw_is_an_answer_too_and_its_log_goes_when_nothing_is_w
     assert "secret-training0 is odd" in checkup.log.read_text()
     assert check_site(candidate(), set(CHECKS) - {"gpu"}).log is None
     assert not (kit / LOG).exists()
-
-
-def test_check_site_asks_for_kit_and_study_and_names_a_folder_that_is_no_kit(refused, tmp_path):
-    assert "--kit" in refused("site", "check", "--study", ".")
-    assert "--study" in refused("site", "check", "--kit", ".")
-    (tmp_path / "site.yaml").write_text("data: /data\nstate_dir: /state\n")
-    study = JOB / "app" / "config" / "study.yaml"
-    error = refused("site", "check", "--kit", tmp_path, "--study", study, "--site-config", tmp_path / "site.yaml")
-    assert "fed_client.json must exist" in error
 
 
 def test_the_checks_that_build_no_model_load_no_torch(kit, study_file, pictures, tmp_path):

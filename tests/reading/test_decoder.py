@@ -161,15 +161,6 @@ def test_files_are_decoded_before_they_are_asked_for(tmp_path):
     assert decoder._process is None and not decoder._waiting
 
 
-@pytest.mark.parametrize("order", [[4, 3, 2, 1, 0], [0, 2, 4], [1, 1, 0, 4, 4]])
-def test_files_may_be_asked_for_in_another_order_than_was_said(tmp_path, order):
-    pictures = _write_pictures(tmp_path, [f"{number}.png" for number in range(5)])
-    paths = [*pictures]
-    with _ahead(paths):
-        for number in order:
-            np.testing.assert_array_equal(read_image(paths[number]).array[0], pictures[paths[number]])
-
-
 def test_files_of_more_than_a_pipe_holds_do_not_wait_for_one_another(tmp_path):
     # 70 requests of 500 bytes and answers of 150 kB are more than the two pipes hold.
     folder = tmp_path / ("f" * 200) / ("g" * 200)
@@ -225,21 +216,6 @@ def test_one_process_reads_nifti_and_dicom(write_dicom, tmp_path):
     decoder.end_decoder()
     for path in (tmp_path / "a.nii.gz", series, tmp_path / "a.nii.gz"):
         np.testing.assert_array_equal(read_image(path).array[0], array)
-
-
-@pytest.mark.skipif(not decoder.IS_OVERWRITTEN, reason="each file has a process of its own")
-def test_memory_that_is_taken_again_holds_nothing_of_what_it_held(monkeypatch):
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")
-    code = (
-        "import ctypes; libc = ctypes.CDLL(None)\n"
-        "libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]\n"
-        "for size in [100, 5000, 1 << 20] * 3:\n"
-        "    place = libc.malloc(size); assert b'secret' not in ctypes.string_at(place, size)\n"
-        "    ctypes.memset(place, 7, size); ctypes.memmove(place + 40, b'secret', 6); libc.free(place)"
-    )
-    environment = decoder._build_environment()
-    assert environment["GLIBC_TUNABLES"].startswith("glibc.malloc.arena_max=2:")
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 def test_where_freed_memory_is_not_overwritten_each_file_has_a_process(picture, monkeypatch):

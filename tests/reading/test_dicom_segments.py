@@ -12,7 +12,7 @@ from pydicom.uid import (
 )
 
 from silofl.base.errors import DataError
-from silofl.reading import decoded, decoder
+from silofl.reading import decoded
 from silofl.reading.dicom_segments import read_segmentation
 from silofl.reading.header import find_segmentation
 from silofl.reading.images import read_image, read_label
@@ -228,13 +228,6 @@ def test_many_overlapping_segments_are_bounded_before_memory_is_taken(write, ser
     path = write(frames_of(np.ones_like(MASK), numbers=[1]) + [(2, 0, np.ones((5, 3), bool))])
     with pytest.raises(DataError, match="seg must hold at most .* once decoded"):
         read_segmentation(path, "seg", SHAPE, read_image(series).affine.tolist())
-
-
-def test_a_short_file_is_refused_in_the_decoders_process(whole, series):
-    whole.write_bytes(whole.read_bytes()[:600])
-    process = decoder._process
-    assert_refused("", whole, series)
-    assert decoder._process is process or process is None
 
 
 def test_a_segmentation_is_no_image(whole):

@@ -8,9 +8,8 @@ import numpy as np
 import pydicom
 import pytest
 import SimpleITK
-from PIL import Image as Picture
 
-from silofl.reading.header import Header, is_dicom, read_header
+from silofl.reading.header import Header, read_header
 from silofl.reading.images import read_image, read_label
 from tests.conftest import group
 from tests.data.conftest import assert_refused, edit
@@ -133,17 +132,6 @@ def test_frames_that_a_tilted_gantry_moved_aside_lie_where_they_say(frames):
         np.testing.assert_allclose(read_image(path).affine[:3, 2], [0, -1, 2])
 
 
-def test_frames_of_several_slopes_have_their_own(frames):
-    def scale(header):
-        for slope, frame in enumerate(header.PerFrameFunctionalGroupsSequence, start=1):
-            frame.update(group("PixelValueTransformationSequence", RescaleSlope=slope, RescaleIntercept=0))
-
-    path = frames()[1]
-    stored = read_image(path).array
-    slopes = np.arange(1, stored.shape[-1] + 1)
-    np.testing.assert_array_equal(read_image(edit(path, scale)).array, stored * slopes.astype(np.float32))
-
-
 def test_two_files_of_frames_in_one_series_are_refused_as_such(frames):
     folder, path = frames()
     shutil.copy(path, folder / "others.dcm")
@@ -217,22 +205,6 @@ def test_mha_and_nrrd_state_what_stands_in_their_text(write_itk, name, fields):
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("a.mha", b"ElementSpacing", b"ElementSize"),
-        ("a.mha", b"TransformMatrix", b"Rotation"),
-        ("a.mha", b"TransformMatrix", b"Orientation"),
-        ("a.nrrd", b"space directions", b"Space Directions"),
-        ("a.nrrd", b"encoding", b'space units: "mm" "mm" "mm"\nencoding'),
-    ],
-)
-def test_what_the_reader_knows_by_another_word_is_stated_too(write_itk, name, old, new):
-    wanted, path = read_image(write_itk(name)).affine, write_itk(name, old, new)
-    np.testing.assert_array_equal(read_image(path).affine, wanted)
-    assert read_header(path) == Header(None, True, True, True)
-
-
-@pytest.mark.parametrize(
     ("space", "has_orientation"),
     [(b"RAS", True), (b"left-anterior-superior", True), (b"3D-right-handed", False), (b"scanner-xyz", False)],
 )
@@ -240,15 +212,6 @@ def test_nrrd_states_how_its_axes_lie_only_in_a_space_of_the_body(write_itk, spa
     path = write_itk("a.nrrd", b"left-posterior-superior", space)
     assert read_image(path).affine is not None
     assert read_header(path) == Header(None, True, has_orientation, True)
-
-
-def test_a_picture_states_nothing(tmp_path):
-    Picture.new("L", (4, 4)).save(tmp_path / "a.png")
-    assert read_header(tmp_path / "a.png") == Header()
-
-
-def test_a_folder_and_a_file_by_its_ending_are_dicom(tmp_path):
-    assert is_dicom(tmp_path) and is_dicom(tmp_path / "a.DCM") and not is_dicom(tmp_path / "a.nii.gz")
 
 
 def test_odd_elements_are_read_without_a_warning_that_names_the_librarys_path(series):

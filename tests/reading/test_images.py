@@ -65,16 +65,6 @@ def test_a_picture_is_read_as_it_is_shown(tmp_path, kind, name, compression, tag
     np.testing.assert_array_equal(read_image(tmp_path / name).array, SHOWN[tag](stored)[None])
 
 
-def test_a_jpeg_of_a_camera_that_was_turned_lies_on_the_mask_that_was_drawn_on_it(tmp_path):
-    stored, exif = np.zeros((16, 24), np.uint8), Picture.Exif()
-    stored[:8, :8] = 255
-    exif[274] = 6
-    Picture.fromarray(stored).save(tmp_path / "a.jpg", exif=exif, quality=95)
-    image, label = read_image(tmp_path / "a.jpg"), read_label(save(tmp_path, SHOWN[6](stored) // 255, "mask.png"))
-    assert label.spatial_shape == image.spatial_shape
-    np.testing.assert_array_equal(image.array > 128, label.array == 1)
-
-
 def test_a_palette_gives_an_images_colours_and_a_labels_numbers_as_they_are_shown(tmp_path):
     stored, exif = np.array([[0, 1, 1], [2, 1, 0]], np.uint8), Picture.Exif()
     exif[274] = 6
@@ -202,11 +192,6 @@ def test_intensities_that_are_not_finite_are_refused(tmp_path, value):
         read_image(save(tmp_path, pixels, "a.tif"))
     nibabel.save(nibabel.Nifti1Image(pixels, np.eye(4)), tmp_path / "a.nii")
     assert_refused("a.nii must hold finite intensities, not 2", tmp_path / "a.nii")
-
-
-def test_a_label_map_is_one_channel_of_integers(tmp_path):
-    label = read_label(save(tmp_path, GREY > 100))
-    assert (label.array.dtype, label.array.shape, label.array.max()) == (np.int32, (1, 3, 5), 1)
 
 
 def test_a_coloured_label_that_is_grey_is_read(tmp_path):

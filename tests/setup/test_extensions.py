@@ -10,14 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from silofl.base.errors import ConfigError, ExtensionError
 from silofl.base.settings import load_settings, parse
 from silofl.data.parts import Examples
 from silofl.data.transforms import build_augmentation, check_transforms
-from silofl.data.volumes import Volumes
-from silofl.federation.results import read_results
 from silofl.federation.site import SiteRounds
 from silofl.models import build_plain_model
 from silofl.parts.answer import public_reason
@@ -26,13 +23,11 @@ from silofl.setup.site import Server, Site
 from silofl.training.evaluation import score_predictions, summarise_test
 from silofl.training.extra_metrics import check_extra_metrics, measure_extra_metric
 from silofl.training.losses import check_loss, make_loss
-from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies import simulate
 from silofl_desk.studies.simulation import Simulation
 from silofl_hospital.site.candidate import Candidate
 
 ROOT = Path(__file__).resolve().parents[2]
-JOB = ROOT / "jobs" / "fedavg_phantoms"
 PARTS = ("slim", "brier", "shade", "overlap")
 NETWORK, LOSS, SHADE, OVERLAP = (f"acme-parts==1.2.0/{name}" for name in PARTS)
 # Each names one part; with it the study is as small as `make_study` makes it.
@@ -190,11 +185,6 @@ def test_another_version_and_an_absent_package_are_refused(install):
     assert not is_imported()
 
 
-def test_names_in_the_variable_may_stand_apart(monkeypatch):
-    monkeypatch.setenv(extensions.VARIABLE, f"{NETWORK}, {LOSS},")
-    assert extensions.list_allowed_extensions() == (LOSS, NETWORK)
-
-
 def test_a_machines_own_settings_take_the_place_of_the_variable(install, monkeypatch):
     install()
     monkeypatch.setenv(extensions.VARIABLE, NETWORK)
@@ -312,13 +302,6 @@ def test_a_metric_is_given_all_slices_of_a_case(install, shape, cases, seen):
     assert measure(np.ones(shape, np.uint8), np.ones(shape, np.uint8), cases)["value"] == 1
 
 
-def test_a_metric_is_given_a_volume_as_it_is(install):
-    install(module=SEES.format("prediction.shape == truth.shape == (len(truth), 4, 5)"))
-    extensions.allow_extensions((OVERLAP,))
-    volumes = Volumes((np.ones((3, 4, 5), np.uint8), np.ones((2, 4, 5), np.uint8)))
-    assert measure_extra_metric(OVERLAP, volumes, volumes, ("a", "b"), [(1,)]) == {"value": 1, "num_cases": 2}
-
-
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
@@ -362,19 +345,6 @@ def test_a_metric_that_gives_no_number_is_refused_before_any_training(install, n
         check_extra_metrics(naming("extra_metrics"), (1, *size))
 
 
-@pytest.mark.parametrize(("size", "seen"), [((24, 20), "(2, 24, 20)"), ((12, 10, 8), "(12, 10, 8)")])
-def test_a_metric_is_tried_on_what_the_test_gives_it(install, naming, size, seen):
-    install(module=SEES.format(f"prediction.shape == truth.shape == {seen} and truth.any() and not truth.all()"))
-    extensions.allow_extensions((OVERLAP,))
-    check_extra_metrics(naming("extra_metrics"), (1, *size))
-
-
-def test_a_metric_that_is_not_allowed_is_not_imported_by_a_test(install):
-    install(module="raise SystemExit('code ran')")
-    assert measure([[[1]]], [[[1]]], "a") == {"value": None, "num_cases": 0, "has_failed": True}
-    assert not is_imported()
-
-
 def test_a_label_that_is_not_annotated_is_not_given_to_a_metric(install, make_study):
     install()
     extensions.allow_extensions((OVERLAP,))
@@ -392,32 +362,3 @@ def test_a_study_is_settled_by_the_versions_of_its_parts(make_study):
     one, two = (make_study(training={"loss": f"acme-parts=={v}/brier"}) for v in ("1.2.0", "1.2.1"))
     assert one.digest != two.digest
     assert one.extensions == [("training.loss", "silofl.losses", LOSS)] and make_study().extensions == []
-
-
-def test_the_example_trains_in_a_simulation(install, silofl, undrawn, monkeypatch, tmp_path):
-    install()
-    data = make_phantoms(tmp_path / "phantoms", seed=7, patients={"north": 6, "south": 6})
-    example = yaml.safe_load(re.search(r"```yaml\n(model: \{network: acme.*?)```", _page(), re.DOTALL)[1])
-    changes = {"model": example["model"], "training.loss": LOSS, "data.augment": example["data"]["augment"]}
-    changes |= {"data.transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
-    changes |= {"guard": False, "rounds": 1, "extra_metrics": example["extra_metrics"]}
-    settings = [part for key, value in changes.items() for part in ("--set", f"{key}={yaml.safe_dump(value).strip()}")]
-    settings = ["simulate", JOB, "--data", data, "--alone", *settings]
-    code, _, error = silofl(*settings, "--out", tmp_path / "refused")
-    assert code == 2 and "must be in `extensions`" in error and not is_imported()
-    line = re.search(r"export (SILOFL_EXTENSIONS)=(\S+)", _page())
-    monkeypatch.setenv(line[1], line[2])
-    code, out, error = silofl(*settings, "--out", tmp_path / "run")
-    assert (code, is_imported()) == (0, True), out + error
-    found, page = read_results(tmp_path / "run"), (tmp_path / "run" / "report.html").read_text()
-    for own in found.sites.values():
-        # Of each case and label the intersection over union is from half the Dice to the Dice.
-        score = own.extra_metrics[OVERLAP]
-        assert 0 < own.value / 2 <= score.value <= own.value and score.num_cases == own.num_cases
-        assert f">{score.value:.3f}</td>" in page
-    for text in (out, page):
-        assert "overlap is a metric of the package acme-parts==1.2.0" in text and "Cases: north 3, south 3." in text
-
-
-def _page():
-    return (ROOT / "docs" / "extensions.md").read_text()

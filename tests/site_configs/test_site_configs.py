@@ -30,7 +30,6 @@ CONFIGS = ROOT / "site_configs"
 SITES = ("hospital", "hospital_gpu", "research_lab")
 KINDS_OF_SITE = (*SITES, "server")
 JOBS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
-README = (CONFIGS / "README.md").read_text(encoding="utf-8")
 ALGORITHMS = algorithm_names()
 # The one way of training that every algorithm allows.
 PLAIN_SGD = {"training.optimizer": "sgd", "training.momentum": 0.0, "training.local_epochs": 2}
@@ -46,12 +45,6 @@ def class_paths(config):
     if isinstance(config, dict):
         return ([config["path"]] if "path" in config else []) + class_paths(list(config.values()))
     return [path for value in config for path in class_paths(value)] if isinstance(config, list) else []
-
-
-def keys_of(config):
-    if isinstance(config, dict):
-        return {*config, *keys_of(list(config.values()))}
-    return {key for value in config for key in keys_of(value)} if isinstance(config, list) else set()
 
 
 @pytest.fixture
@@ -247,22 +240,4 @@ def test_the_server_knows_the_scope_and_filters_nothing(workspace):
     assert manager.get_scope(None).task_result_filters == {FilterKey.IN: [], FilterKey.OUT: []}
 
 
-def test_the_examples_of_the_readme_stand_before_the_egress_filter(tmp_path):
-    (tmp_path / "startup").mkdir()
-    (tmp_path / "local").mkdir()
-    (example,) = [text for text in README.split("```")[1::2] if text.startswith("json")]
-    (tmp_path / "local" / "privacy.json").write_text(example.removeprefix("json"))
-    scope = create_privacy_manager(Workspace(str(tmp_path), "north"), names_only=False).get_scope(None)
-    names = [type(one).__name__ for one in scope.task_result_filters[FilterKey.OUT]]
-    assert names == ["ExcludeVars", "PercentilePrivacy", "Egress"]
-
-
 # --- README.md
-
-
-@pytest.mark.parametrize("kind", KINDS_OF_SITE)
-def test_the_readme_explains_every_key(kind):
-    keys = {*Server.model_fields} if kind == "server" else {*Site.model_fields}
-    for name in ("resources.json", "authorization.json", "privacy.json"):
-        keys |= keys_of(read(kind, name))
-    assert sorted(key for key in keys if f"`{key}`" not in README) == []

@@ -1,7 +1,6 @@
 """Checks of the connection to the server: name, port, certificates and TLS."""
 
 import errno
-import os
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from aiohttp import ClientError
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from silofl.flare.kit import DAYS_TO_WARN, Address, Kit
+from silofl.flare.kit import DAYS_TO_WARN, Kit
 from silofl.flare.one_machine import ask_machines
 from silofl.flare.proxy import ProxyError, open_line, read_proxy
 from silofl_hospital.site.candidate import Candidate, Participant
@@ -21,8 +20,6 @@ from silofl_hospital.site.machine import FIREWALL
 
 TIMEOUT_S = 5
 RENEW = "ask for the kit to be renewed (renew-kit)"
-# Programs look for a proxy under these names; a site at none of them.
-PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # Scheme -> bytes that make such a server answer: a request for a page, or HTTP/2's connection preface.
 GREETINGS = {
     "http": b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
@@ -106,21 +103,10 @@ def check_server(candidate: Candidate) -> Finding:
         return failed(
             f"{target} cannot be reached ({error.strerror or 'no answer in time'}). Correct its name or address, open "
             f"the way to it in the firewall (after a change: systemctl restart {FIREWALL}), or ask the study lead "
-            f"whether the server runs{_proxy_advice(candidate.kit.address)}"
+            "whether the server runs. A proxy is named in local/site.yaml, as proxy: http://HOST:PORT"
         )
     through = "" if proxy is None else f" through the proxy {proxy.address}"
     return ok(f"the server {host}:{port} is reachable{through}", host=host, port=port)
-
-
-def _proxy_advice(address: Address) -> str:
-    """Return what to do where the environment names a proxy, which a site does not read; empty where it names none."""
-    name = next((name for name in PROXIES if os.environ.get(name)), None)
-    # gRPC's own driver does use the proxy.
-    if name is None or address.scheme == "grpc":
-        return ""
-    return (
-        f". {name} is set, but a site does not read it: name the proxy in local/site.yaml, as proxy: http://HOST:PORT"
-    )
 
 
 def check_tls(candidate: Candidate) -> Finding:

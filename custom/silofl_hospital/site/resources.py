@@ -5,46 +5,31 @@ import shutil
 
 import torch
 
-from silofl.base.errors import ConfigError, SiloFLError
-from silofl.data.cache import describe_source, fingerprint_preparation, open_parts
-from silofl.data.manifest import read_manifest
-from silofl.data.preparation import build_preparation, prepare_case
+from silofl.base.errors import ConfigError
 from silofl.federation.needs import GIB, site_disk_bytes
 from silofl.flare.policy import count_job_gpus
 from silofl.training.device import choose_device
 from silofl_hospital.site.candidate import Candidate
-from silofl_hospital.site.finding import Finding, failed, ok
+from silofl_hospital.site.finding import Finding, expect, failed, ok
 from silofl_hospital.site.machine import is_writable
 
 
 def check_disk(candidate: Candidate) -> Finding:
-    """Compare the free space for state and cache with what the study needs."""
-    needs = {
-        candidate.state_folder: site_disk_bytes(candidate.study, candidate.num_sites),
-        candidate.cache_folder: _cache_bytes(candidate) or 0,
-    }
-    wanted: dict[int, int] = {}
-    for folder, need in needs.items():
+    """Compare the free space for the site's state with what the study needs; decoded images come on top."""
+    need = site_disk_bytes(candidate.study, candidate.num_sites)
+    for folder in (candidate.cache_folder, candidate.state_folder):
         # The folder may not exist yet; the first existing one above it is on the same disk.
         place = next(place for place in (folder, *folder.parents) if place.exists())
         if not is_writable(place):
             return failed(
                 f"{folder} must be a folder that this account can write; it cannot: grant it, or name another"
             )
-        # State and cache may share a disk, which must then have room for both.
-        device = place.stat().st_dev
-        wanted[device] = wanted.get(device, 0) + need
-        free = shutil.disk_usage(place).free
-        if free < wanted[device]:
-            return failed(
-                f"the disk of {folder} must have {wanted[device] / GIB:.2f} GiB free, not {free / GIB:.2f}; make room, "
-                "or name another in site.yaml"
-            )
-    state, cache = needs.values()
-    return ok(
-        f"the disks have room for {state / GIB:.2f} GiB of state and {cache / GIB:.2f} GiB of cache",
-        state_bytes=state,
-        cache_bytes=cache,
+    free = shutil.disk_usage(place).free
+    return expect(
+        need <= free,
+        f"the disk has room for {need / GIB:.2f} GiB of state",
+        f"the disk of {folder} must have {need / GIB:.2f} GiB free, not {free / GIB:.2f}; make room, or name another",
+        state_bytes=need,
     )
 
 
@@ -85,17 +70,3 @@ def explain_gpu_fault(error: RuntimeError) -> str:
         "the GPU cannot be used: another process has it, or its driver has failed. See nvidia-smi and dmesg, end the "
         "process or restart the machine, or set device: cpu"
     )
-
-
-def _cache_bytes(candidate: Candidate) -> int | None:
-    """Return the size of the cache as if every case were as large as the first; None where that cannot be read."""
-    try:
-        manifest = read_manifest(candidate.data_folder, candidate.study)
-        entry = fingerprint_preparation(describe_source(manifest), candidate.study)
-        if open_parts(candidate.cache_folder / entry) is not None:
-            return 0
-        first = next(filter(None, manifest.parts.values()))[0]
-        case = prepare_case(first, manifest, build_preparation(candidate.study))
-    except SiloFLError:
-        return None
-    return (case.images.nbytes + case.targets.nbytes) * sum(len(records) for records in manifest.parts.values())
