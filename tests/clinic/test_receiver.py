@@ -75,13 +75,6 @@ def test_who_may_send_must_be_named(receive):
         pass
 
 
-def test_a_port_in_use_is_named(receive):
-    with receive()[0].listen() as port:
-        sentence = f"must be free to listen at, not 127.0.0.1:{port}; .*choose another port"
-        with pytest.raises(ConfigError, match=sentence), receive(port=port)[0].listen():
-            pass
-
-
 def test_a_file_beyond_the_bound_ends_the_connection_and_leaves_nothing(receive, write_exam):
     receiver, _, root = receive(most_mib=1)
     (large,) = write_exam("a")[:1]

@@ -1,7 +1,5 @@
 import json
 
-import numpy as np
-import pydicom
 import pytest
 
 from silofl.base.errors import DataError
@@ -51,26 +49,3 @@ def test_patients_whom_nobody_knows_are_said_to_be_unknown_and_one_in_two_parts_
     answer = check_data(candidate(data={"split_unit": "unknown"}))
     assert answer.facts["patients"] == {"training": 0, "validation": 0, "test": 0}
     assert "the patients are unknown, and one may be in two" in answer.sentence
-
-
-@pytest.mark.parametrize("is_moved", [True, False])
-def test_contrasts_of_several_frames_of_reference_are_worth_a_look_and_no_case_is_named(
-    candidate, pictures, write_dicom, is_moved
-):
-    content = {"task": "segmentation", "labels": {"1": "blob"}, "channel_names": ["T1", "T2"]}
-    for number, part in enumerate(("training", "validation", "test")):
-        for name in ("t1", "t2", "label"):
-            rng = np.random.default_rng([number, name == "t2"])
-            volume = rng.integers(0, 2, (32, 32, 2)).astype(np.int16)
-            for file in write_dicom(pictures / f"{part}_{name}", volume).iterdir():
-                header = pydicom.dcmread(file)
-                header.PatientID = part
-                header.FrameOfReferenceUID = "1.2.4" if is_moved and (part, name) == ("test", "t2") else "1.2.3"
-                header.save_as(file)
-        files = [f"{part}_t1", f"{part}_t2"]
-        content[part] = [{"image": files, "label": f"{part}_label", "patient": f"secret-{part}"}]
-    (pictures / "dataset.json").write_text(json.dumps(content))
-    answer = check_data(candidate(data={"intensity": "zscore", "channels": 2, "channel_names": ["T1", "T2"]}))
-    assert answer.status == ("warning" if is_moved else "ok")
-    assert ("those of 1 of 3 cases state several: see that they were registered" in answer.sentence) is is_moved
-    assert "secret" not in answer.sentence and answer.facts["cases"]["test"] == 1

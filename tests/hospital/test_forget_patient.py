@@ -185,22 +185,6 @@ def test_a_case_that_a_study_still_names_is_refused_with_the_study_to_give(silof
     assert "roe" in scores(site / "state/bones" / OLDER) and "roe" not in scores(site / "state/organs" / RUN)
 
 
-@pytest.mark.parametrize(
-    ("record", "case"),
-    [
-        ({"image": [None, "roe.png"]}, "roe"),
-        ({"image": "roe.png", "case": " scan2 "}, "scan2"),
-    ],
-)
-def test_a_case_that_dataset_json_still_has_is_refused_by_the_name_that_its_image_gives_it(refused, site, record, case):
-    path = site / "data/organs/dataset.json"
-    # The others are no records that a start would take; they name nobody.
-    records = [{"image": ""}, {"image": "roe.png", "index": -1}, {}, record]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"split_unit": "unknown", "training": records}))
-    error = refused("site", "forget", "organs", "--patient", "p8", "--cases", case, "--yes")
-    assert "must name the patient no more, not in 1 of its records" in error
-
-
 def test_a_patient_goes_from_the_table_of_an_evaluation_job_answered_or_refused(silofl, site):
     path = site / "state/organs" / RUN / CASES
     rows = ["case,part,dice,warnings,refused", 'smith,test,0.31,"a, b",', "doe-1,test,0.31,,", "doe-1,test,,,no image"]

@@ -5,11 +5,9 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from silofl.base.errors import ConfigError, ExtensionError
 from silofl.base.settings import load_settings, parse
@@ -25,7 +23,6 @@ from silofl.training.extra_metrics import check_extra_metrics, measure_extra_met
 from silofl.training.losses import check_loss, make_loss
 from silofl_desk.studies import simulate
 from silofl_desk.studies.simulation import Simulation
-from silofl_hospital.site.candidate import Candidate
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("slim", "brier", "shade", "overlap")
@@ -127,35 +124,12 @@ def test_what_is_installed_but_not_allowed_is_never_imported(install, naming, ke
     assert not is_imported() and not (tmp_path / "run").exists()
 
 
-def test_a_metric_that_cannot_be_imported_keeps_a_simulation_from_training_and_a_site_from_joining(
-    install, naming, site_data, tmp_path
-):
-    install(module="1 / 0")
-    extensions.allow_extensions((OVERLAP,))
-    study, sentence = naming("extra_metrics"), "extra_metrics must be a part that can be imported"
-    with pytest.raises(ExtensionError, match=sentence):
-        simulate.read_data(study, Simulation(str(site_data), ("east",)), tmp_path / "run")
-    settings = Site(data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/{{site}}", has_progress=False)
-    # Data are read by the kit's name alone.
-    candidate = Candidate(SimpleNamespace(name="east"), study, tmp_path / "study.yaml", settings)
-    with pytest.raises(ExtensionError, match=sentence):
-        _ = candidate.data
-
-
 @pytest.mark.parametrize(
     "name", ["os:system", "os.system", "acme_parts:slim", "acme_parts.slim", "acme-parts/slim", "acme-parts==1.2.0/a:b"]
 )
-def test_a_dotted_path_is_no_part_of_a_package(install, make_study, monkeypatch, name):
+def test_a_dotted_path_is_no_part_of_a_package(install, monkeypatch, name):
     install()
     monkeypatch.setenv(extensions.VARIABLE, name)
-    values = make_study().model_dump(mode="json", exclude_none=True)
-    with pytest.raises(ConfigError, match="model.network must be one of monai"):
-        parse(type(make_study()), values | {"model": {"network": name}}, "study.yaml")
-    with pytest.raises(ConfigError, match="training.loss must be 'dice_ce', .*, or a part of a package, as 'package=="):
-        parse(type(make_study()), values | {"training": {"loss": name}}, "study.yaml")
-    study = parse(type(make_study()), values | {"data": {"augment": [name]}}, "study.yaml")
-    with pytest.raises(ConfigError, match="must be one of RandRotate90"):
-        build_augmentation(study)
     with pytest.raises(ExtensionError, match="must be a part of a package, as 'package==1.2.0/name', not"):
         extensions.load_extension("model.network", extensions.NETWORKS, name)
     with pytest.raises(ConfigError, match="extensions.0 must be a part of a package"):
@@ -228,20 +202,6 @@ def test_a_network_that_cannot_be_built_is_a_sentence(install, naming, module, m
         build_plain_model(naming("model.network"), 0)
 
 
-@pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}])
-@pytest.mark.parametrize("size", [(24, 20), (12, 10, 8)])
-def test_the_examples_loss_takes_the_answers_of_a_study(install, naming, labels, size):
-    install()
-    extensions.allow_extensions((LOSS,))
-    study = naming("training.loss").model_copy(update={"labels": labels})
-    check_loss(study, (1, *size))
-    perfect = torch.ones(1, 1, *size) if len(labels) == 1 else torch.eye(3)[1].reshape(1, 3, *[1] * len(size))
-    targets = torch.ones(1, *size)
-    # The probability of the label, and of the others, is 1 and 0 but for 1e-4.
-    assert make_loss(study)(20 * perfect.expand(-1, -1, *size) - 10, targets) < 1e-8
-    assert make_loss(study)(10 - 20 * perfect.expand(-1, -1, *size), targets) > 0.4
-
-
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -256,16 +216,6 @@ def test_a_loss_that_gives_no_number_is_refused_before_any_training(install, nam
     extensions.allow_extensions((LOSS,))
     with pytest.raises(ConfigError, match=rf"training.loss {LOSS} must give .* logits \(2, 1, 24, 20\) .*{message}"):
         check_loss(naming("training.loss"), (1, 24, 20))
-
-
-def test_a_loss_of_findings_sees_whether_each_is_there(install, naming):
-    install(module="def brier(logits, targets): raise ValueError(f'{targets.tolist()}')")
-    extensions.allow_extensions((LOSS,))
-    study = naming("training.loss").model_copy(update={"task": "multilabel", "labels": {0: "effusion", 1: "mass"}})
-    # Of the sets 0 and 1 the first is empty and the second holds the effusion.
-    sentence = r"logits \(2, 2\) and targets \(2, 2\) of 0, 1; it says: \[\[0.0, 0.0\], \[1.0, 0.0\]\]"
-    with pytest.raises(ConfigError, match=sentence):
-        check_loss(study, (1, 24, 20))
 
 
 def test_a_transform_that_changes_the_size_is_refused(install, naming):
