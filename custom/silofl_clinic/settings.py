@@ -35,13 +35,11 @@ class Archive(Section):
         ae_title: Its name in DICOM's network.
         address: Its IP address.
         port: Its port.
-        dicomweb: The address of its DICOMweb service, by which exams are then fetched.
     """
 
     ae_title: AeTitle
     address: Address
     port: Port
-    dicomweb: str | None = None
 
 
 class Clinic(Section):

@@ -1,7 +1,9 @@
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pydicom
 import pytest
 import yaml
-from dicomweb_client import DICOMwebClient
 from pynetdicom import build_context
 
 from silofl.base.errors import ConfigError, DataError
@@ -99,21 +101,18 @@ def test_the_exams_of_a_list_come_and_those_that_are_not_whole_come_again(asked,
 
 @pytest.mark.parametrize("uid", ["..", "../exams", ".", "1.2/..", "", "1" * 65])
 def test_an_archive_that_names_an_exam_by_a_path_is_refused(uid, make_clinic, monkeypatch):
-    found = [{"0020000D": {"vr": "UI", "Value": [uid]}}]
-    monkeypatch.setattr("silofl_clinic.archive._ask_web", lambda archive, ask: found)
-    archive = {"ae_title": "PACS", "address": "127.0.0.1", "port": 1, "dicomweb": "http://127.0.0.1:1/dicom-web"}
-    with pydicom.config.disable_value_validation(), pytest.raises(DataError, match="must be named by a UID, not"):
-        find_study(make_clinic(archive=archive), "a")
+    status, found = pydicom.Dataset(), pydicom.Dataset()
+    status.Status = 0xFF00
+    with pydicom.config.disable_value_validation():
+        found.StudyInstanceUID = uid
+    to = SimpleNamespace(send_c_find=lambda *_: [(status, found)])
+    monkeypatch.setattr("silofl_clinic.archive.connect", lambda *_: nullcontext(to))
+    with pytest.raises(DataError, match="must be named by a UID, not"):
+        find_study(make_clinic(), "a")
 
 
-def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tmp_path, monkeypatch):
-    # The library tries for half a minute.
-    set_retries = DICOMwebClient.set_http_retry_params
-    monkeypatch.setattr(DICOMwebClient, "set_http_retry_params", lambda client: set_retries(client, retry=False))
+def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tmp_path):
     config = configure({"ae_title": "PACS", "address": "127.0.0.1", "port": 1}, 0)
     (tmp_path / "list.csv").write_text("accession\na\n")
     command = ("fetch", "--config", config, "--list", tmp_path / "list.csv")
     assert "archive PACS must take a connection at 127.0.0.1:1; it did not answer: have it know" in refused(*command)
-    away = {"ae_title": "PACS", "address": "127.0.0.1", "port": 1, "dicomweb": "http://127.0.0.1:1/dicom-web"}
-    configure(away, 0)
-    assert "the DICOMweb service at http://127.0.0.1:1/dicom-web must answer; " in refused(*command)
