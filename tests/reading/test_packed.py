@@ -24,14 +24,14 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1, 400])
-@pytest.mark.parametrize("zeros", [0, 3, packed.PIECE])
+@pytest.mark.parametrize("zeros", [0, 3, 1 << 16])
 def test_parts_that_follow_one_another_are_one_file(path, cut, zeros):
     parts = [gzip.compress(part) for part in (CONTENT[:cut], CONTENT[cut:], b"")]
     path.write_bytes(bytes(zeros).join(parts) + bytes(zeros))
     np.testing.assert_array_equal(read_image(path).array[0], VOLUME)
 
 
-@pytest.mark.parametrize("zeros", [0, packed.PIECE])
+@pytest.mark.parametrize("zeros", [0, 1 << 16])
 def test_what_is_no_part_behind_the_voxels_is_refused(path, zeros):
     path.write_bytes(gzip.compress(CONTENT) + bytes(zeros) + b"more")
     assert_refused("a.nii.gz must be a whole file", path)
@@ -42,13 +42,13 @@ def test_a_wrong_checksum_or_length_is_refused(path, place):
     content = bytearray(gzip.compress(CONTENT))
     content[place] ^= 1
     path.write_bytes(content)
-    assert_refused("a.nii.gz must be a whole file, .*incorrect", path)
+    assert_refused("a.nii.gz must be a whole file, .*(CRC check failed|Incorrect length)", path)
 
 
 @pytest.mark.parametrize("lost", [1, 9, 200])
 def test_a_stream_that_ends_early_is_refused(path, lost):
     path.write_bytes(gzip.compress(CONTENT)[:-lost])
-    assert_refused("a.nii.gz must be a whole file, .*ends early", path)
+    assert_refused("a.nii.gz must be a whole file, .*ended before the end-of-stream marker", path)
 
 
 def test_a_few_bytes_behind_the_voxels_are_left_out(path):

@@ -16,7 +16,6 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeAlias
 
 from silofl.base.errors import DataError
@@ -60,7 +59,7 @@ def _answer(request: dict[str, Any], answers: int) -> None:
     path, name = request["path"], request["name"]
     module, function = request["reader"].split(".")
     try:
-        read = getattr(_import_reader(module), function)
+        read = getattr(import_module(f"silofl.reading.{module}"), function)
         _limit_resources(path, module)
         _send(answers, read(Path(path), name, **request["options"]))
     except DataError as error:
@@ -70,18 +69,6 @@ def _answer(request: dict[str, Any], answers: int) -> None:
     except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
         reason = str(error).replace(path, name) or type(error).__name__
         _reply(answers, {"broken": reason, "errno": error.errno if isinstance(error, OSError) else None})
-
-
-def _import_reader(module: str) -> ModuleType:
-    """Import a module of readers; nibabel without pydicom, for parts of headers that are not read, in a third."""
-    is_blocked = module == "nifti" and "pydicom" not in sys.modules
-    if is_blocked:
-        sys.modules["pydicom"] = None  # type: ignore[assignment]
-    try:
-        return import_module(f"silofl.reading.{module}")
-    finally:
-        if is_blocked:
-            del sys.modules["pydicom"]
 
 
 def _limit_resources(path: str, module: str) -> None:
