@@ -44,6 +44,12 @@ def add_volume(site, part, name, sizes=(1, 1, 3), unit=2):
     site.content[part].append({"image": f"{name}.nii.gz", "label": f"{name}-mask.nii.gz", "patient": name})
 
 
+def test_contrasts_of_several_frames_of_reference_are_counted(site, asked, monkeypatch):
+    monkeypatch.setattr("silofl_hospital.site.input_warnings.has_several_frames", lambda source: True)
+    (sentence,) = asked()
+    assert "those of 6 of 6 cases state several: see that they were registered" in sentence
+
+
 def turn(path):
     tags = Image.Exif()
     tags[ExifTags.Base.Orientation] = 3
