@@ -157,7 +157,7 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
     """Add the argument of ``silofl schema``."""
-    parser.add_argument("file", choices=("study", "site", "dataset"), metavar="FILE", help="study, site or dataset")
+    parser.add_argument("file", choices=("study", "site"), metavar="FILE", help="study or site")
 
 
 def add_prune(parser: argparse.ArgumentParser) -> None:
