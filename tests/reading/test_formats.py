@@ -232,24 +232,26 @@ def test_what_lies_beside_a_series_and_is_no_image_disturbs_nothing(series, slic
     np.testing.assert_array_equal(read_image(series).array, VOLUME[None])
 
 
-def test_one_image_of_an_npz_file_is_read_by_its_index(tmp_path):
-    grey = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-    colour = np.stack([grey, grey + 1, grey + 2], axis=-1)
-    np.savez(tmp_path / "grey.npz", images=grey, labels=grey)
-    np.savez_compressed(tmp_path / "colour.npz", images=colour)
-    np.testing.assert_array_equal(read_image(tmp_path / "grey.npz", index=1).array, grey[1][None])
-    np.testing.assert_array_equal(read_label(tmp_path / "grey.npz", index=1).array, grey[1][None])
-    np.testing.assert_array_equal(read_image(tmp_path / "colour.npz", index=0).array[2], grey[0] + 2)
+GREY = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+COLOUR = np.stack([GREY, GREY + 1, GREY + 2], axis=-1)
 
 
-def test_one_window_of_an_npz_file_is_read_by_its_index_and_one_of_images_holds_none(tmp_path):
-    windows = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    np.savez(tmp_path / "windows.npz", windows=windows)
-    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 4), np.uint8), windows=windows)
-    image = read_image(tmp_path / "windows.npz", index=1)
-    np.testing.assert_array_equal(image.array, windows[1].reshape(3, 1, 4))
-    assert image.is_window and image.array.dtype == np.float32
-    assert not read_image(tmp_path / "a.npz", index=1).is_window
+@pytest.mark.parametrize(
+    ("read", "arrays", "wanted"),
+    [
+        (read_image, {"images": GREY, "labels": GREY + 9}, GREY[1][None]),
+        (read_label, {"images": GREY + 9, "labels": GREY}, GREY[1][None]),
+        (read_image, {"images": COLOUR}, COLOUR[1].transpose(2, 0, 1)),
+        (read_image, {"windows": GREY}, GREY[1][:, None]),
+        (read_image, {"images": COLOUR, "windows": GREY}, COLOUR[1].transpose(2, 0, 1)),
+    ],
+)
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_one_image_or_window_of_an_npz_file_is_read_by_its_index(tmp_path, save, read, arrays, wanted):
+    save(tmp_path / "a.npz", **arrays)
+    found = read(tmp_path / "a.npz", index=1)
+    np.testing.assert_array_equal(found.array, wanted)
+    assert found.is_window is ("images" not in arrays)
 
 
 def test_an_npz_file_that_changed_is_read_again(tmp_path):

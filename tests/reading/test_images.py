@@ -246,22 +246,25 @@ def padded(tmp_path):
     return write
 
 
-def test_what_is_below_a_bound_becomes_the_bound_unless_its_type_cannot_hold_that(padded):
-    path = padded(np.int16([[[-3024, -1024], [-1000, 40]]]))
-    image = read_image(path, background=BackgroundSettings(below=-1024))
-    assert image.array.dtype == np.int16 and image.array.ravel().tolist() == [-1024, -1024, -1000, 40]
-    assert read_image(path).array.min() == -3024
-    image = read_image(padded(np.uint8([[[0, 7]]])), background=BackgroundSettings(below=-1024))
-    assert image.array.ravel().tolist() == [0, 7]
+@pytest.mark.parametrize(
+    ("stored", "background", "wanted"),
+    [
+        (np.int16([-3024, -1024, 40]), {"below": -1024}, [-1024, -1024, 40]),
+        (np.int16([-3024, -1024, 40]), {}, [-3024, -1024, 40]),
+        # Its type cannot hold the bound.
+        (np.uint8([0, 7]), {"below": -1024}, [0, 7]),
+        (np.float32([np.nan, 2.5]), {"nan": 0}, [0, 2.5]),
+    ],
+)
+def test_a_background_becomes_what_the_study_says(padded, stored, background, wanted):
+    array = read_image(padded(stored[None, None]), background=BackgroundSettings(**background)).array
+    assert array.dtype == stored.dtype and array.ravel().tolist() == wanted
 
 
-def test_nan_becomes_a_value_where_the_study_says_so_and_infinity_never(padded):
-    path = padded(np.float32([[[np.nan, 2.5]]]))
-    assert_refused(r"not 1 NaN .* set the study's data.background to \{nan: 0\}", path)
-    assert read_image(path, background=BackgroundSettings(nan=0)).array.ravel().tolist() == [0.0, 2.5]
-    path = padded(np.float32([[[np.inf, 2.5]]]))
-    with pytest.raises(DataError, match="must hold finite intensities, not 1 NaN or infinite"):
-        read_image(path, background=BackgroundSettings(nan=0))
+@pytest.mark.parametrize(("value", "background"), [(np.nan, {}), (np.inf, {"nan": 0})])
+def test_what_is_not_finite_is_refused_unless_it_is_background(padded, value, background):
+    with pytest.raises(DataError, match=r"must hold finite intensities, not 1 NaN .* data.background to \{nan: 0\}"):
+        read_image(padded(np.float32([[[value, 2.5]]])), background=BackgroundSettings(**background))
 
 
 def test_a_sheared_grid_is_one_and_parallel_axes_are_none():
