@@ -218,16 +218,6 @@ def test_one_process_reads_nifti_and_dicom(write_dicom, tmp_path):
         np.testing.assert_array_equal(read_image(path).array[0], array)
 
 
-def test_where_freed_memory_is_not_overwritten_each_file_has_a_process(picture, monkeypatch):
-    monkeypatch.setattr(decoder, "IS_OVERWRITTEN", False)
-    pids = set()
-    for _ in range(2):
-        np.testing.assert_array_equal(read_image(picture).array, GREY[None])
-        assert decoder._process.returncode is not None
-        pids.add(decoder._process.pid)
-    assert len(pids) == 2
-
-
 def _running(pid):
     try:
         process = psutil.Process(pid)

@@ -17,7 +17,6 @@ import atexit
 import fcntl
 import json
 import os
-import platform
 import select
 import signal
 import subprocess
@@ -36,11 +35,9 @@ from silofl.base.errors import DataError
 from silofl.reading.access import OF_SYSTEM
 from silofl.reading.decoded import Decoded, Unpacked, check_bytes
 
-# glibc then overwrites memory as it is taken and freed, the small pieces too that it keeps for each thread: a decoder
+# glibc, the only one that was tried, then overwrites memory as it is taken and freed, the small pieces too: a decoder
 # that reads beyond what a file holds finds nothing of the file before.
 OVERWRITTEN = {"MALLOC_PERTURB_": "85", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
-# Elsewhere each file has a process of its own.
-IS_OVERWRITTEN = platform.libc_ver()[0] == "glibc"
 # Of requests without an answer: so much a pipe takes while the other process waits until its answer is read.
 _batch_bytes = select.PIPE_BUF
 # Of answers that wait to be read, where the system allows it.
@@ -72,14 +69,13 @@ def decode_ahead(requests: Iterable[bytes] = ()) -> Iterator[None]:
         requests: As `build_request` makes them, in the order in which they will be asked for. One that is left out is
             dropped, and any other file is decoded too.
     """
-    if IS_OVERWRITTEN:
-        # Why it cannot be started is told where a file is asked for.
-        with _lock, suppress(OSError):
-            # It starts while the requests are made.
-            process = _ensure_decoder()
-            _coming.extend(requests)
-            if _coming:
-                _send_batch(process, _coming[0])
+    # Why it cannot be started is told where a file is asked for.
+    with _lock, suppress(OSError):
+        # It starts while the requests are made.
+        process = _ensure_decoder()
+        _coming.extend(requests)
+        if _coming:
+            _send_batch(process, _coming[0])
     try:
         yield
     finally:
@@ -104,9 +100,6 @@ def decode_in_subprocess(request: bytes) -> Decoded | Unpacked:
             _send_batch(process, request)
             answered = _waiting.popleft()
             answer, content = _receive_or_end(process)
-        if not IS_OVERWRITTEN:
-            process.kill()
-            process.wait()
     if "refused" in answer:
         raise DataError(answer["refused"])
     if answer.get("errno") in OF_SYSTEM:
