@@ -118,6 +118,7 @@ class Service:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(target / SENT, {"time": now, "archive": self._clinic.archive.ae_title})
             del self._waiting[target]
+            self._said = ""
         return True
 
     def _say(self, line: str) -> Iterator[str]:
