@@ -10,9 +10,8 @@ from silofl.reading.image import Image, check_affine
 from silofl.reading.images import check_values, read_image, read_label
 from silofl.study.data_settings import BackgroundSettings
 from tests.data.conftest import assert_refused
-
-from .test_png import pack, write_png
-from .test_tiff import build, grey_tags
+from tests.reading.test_png import pack, write_png
+from tests.reading.test_tiff import build, grey_tags
 
 GREY = np.random.default_rng(0).integers(0, 256, (3, 5), dtype=np.uint8)
 RGB = np.random.default_rng(1).integers(0, 256, (3, 5, 3), dtype=np.uint8)

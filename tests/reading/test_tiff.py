@@ -7,8 +7,7 @@ from PIL import Image
 from silofl.base.errors import DataError
 from silofl.reading.images import read_image, read_label
 from tests.data.conftest import assert_refused
-
-from .test_jpeg import encode
+from tests.reading.test_jpeg import encode
 
 RNG = np.random.default_rng(0)
 DEEP = RNG.integers(1, 2**16, (64, 48), dtype=np.uint16)
