@@ -120,7 +120,6 @@ WRONG = {
     "evaluation-job": [NONE, "--out", "out", "MODEL"],
     "withdraw": ["--kit", NONE, "--kit"],
     "monitor": [NONE, "--model", ".", "RECORDS"],
-    "doctor": ["--study", NONE, "--study"],
     "export": [NONE, "--out", "out", "SUPERMODEL"],
     "receive": ["--config", NONE, "--config"],
     "serve": [NONE, "MODEL"],

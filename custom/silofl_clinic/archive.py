@@ -1,18 +1,17 @@
-"""The archive of a clinic: exams are asked for by C-MOVE or DICOMweb, answers are sent by C-STORE."""
+"""The archive of a clinic: exams are asked for by C-MOVE, answers are sent by C-STORE."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from silofl.base.errors import DataError, one_line
-from silofl_clinic.exams import Inbox, check_uid
+from silofl.base.errors import DataError
+from silofl_clinic.exams import check_uid
 from silofl_clinic.receiver import make_entity, make_tls
-from silofl_clinic.settings import Archive, Clinic
+from silofl_clinic.settings import Clinic
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -80,36 +79,27 @@ def find_study(clinic: Clinic, accession: str) -> list[ArchivedExam]:
     from pydicom import Dataset
     from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelFind as Find
 
-    if (archive := clinic.archive).dicomweb:
-        web = _ask_web(archive, lambda web: web.search_for_studies(search_filters={"AccessionNumber": accession}))
-        found = [*map(Dataset.from_json, web)]
-    else:
-        asked = Dataset()
-        asked.QueryRetrieveLevel, asked.AccessionNumber = "STUDY", accession
-        for key in KEYS:
-            setattr(asked, key, None)
-        with connect(clinic, [Find]) as to:
-            found = [one for status, one in to.send_c_find(asked, Find) if _is_pending(status)]
+    asked = Dataset()
+    asked.QueryRetrieveLevel, asked.AccessionNumber = "STUDY", accession
+    for key in KEYS:
+        setattr(asked, key, None)
+    with connect(clinic, [Find]) as to:
+        found = [one for status, one in to.send_c_find(asked, Find) if _is_pending(status)]
     rows = [[str(one.get(key) or "") for key in KEYS] for one in found]
     for uid, *_ in rows:
         check_uid(uid)
     return [ArchivedExam(uid, patient, int(count or 0)) for uid, patient, count in rows]
 
 
-def retrieve_study(clinic: Clinic, study: ArchivedExam, inbox: Inbox) -> bool:
-    """Have all files of an exam come to the inbox, and return whether the archive says so; the errors of `connect`.
+def retrieve_study(clinic: Clinic, study: ArchivedExam) -> bool:
+    """Have all files of an exam sent to this system, which must listen, and return whether the archive says so.
 
-    For C-MOVE this system must listen by its AE title.
+    Raises:
+        DataError: As `connect`.
     """
     from pydicom import Dataset
     from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelMove as Move
 
-    if (archive := clinic.archive).dicomweb:
-        for data in _ask_web(archive, lambda web: web.iter_study(study.uid)):
-            stream = io.BytesIO()
-            data.save_as(stream, enforce_file_format=True)
-            inbox.add(stream.getvalue())
-        return True
     asked = Dataset()
     asked.QueryRetrieveLevel, asked.StudyInstanceUID = "STUDY", study.uid
     with connect(clinic, [Move]) as to:
@@ -121,17 +111,3 @@ def _is_pending(status: Dataset) -> bool:
     if "Status" not in status:
         raise DataError("the archive must answer which exams it has; the connection broke: start again")
     return status.Status in PENDING
-
-
-def _ask_web(archive: Archive, ask):  # noqa: ANN001, ANN202 - of a library that is imported where it is used
-    """Yield what DICOMweb answers; the library takes name and password from ~/.netrc."""
-    import requests
-    from dicomweb_client import DICOMwebClient
-
-    try:
-        yield from ask(DICOMwebClient(url=archive.dicomweb))
-    except (requests.RequestException, ValueError, OSError) as error:
-        raise DataError(
-            f"the DICOMweb service at {archive.dicomweb} must answer; {one_line(error, 160)}: correct archive.dicomweb "
-            "of clinic.yaml, or see the archive's log"
-        ) from None

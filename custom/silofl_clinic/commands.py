@@ -6,7 +6,7 @@ from silofl.command import Command
 
 PURPOSES = {
     "receive": "take exams that an archive or a scanner sends, by C-STORE",
-    "fetch": "fetch the exams of a list from the archive, by C-MOVE or DICOMweb",
+    "fetch": "fetch the exams of a list from the archive, by C-MOVE",
     "serve": "answer each new exam with a trained model, and send answer and report to the archive",
     "monitor": "say whether a month's answers still look as in the model's own test",
 }

@@ -3,7 +3,6 @@
 import argparse
 import csv
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 
 from silofl.base.documents import read_document
@@ -28,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("clinic.yaml must name the archive, with ae_title, address and port; it does not: add it")
     inbox, causes = Inbox(clinic), []
     # By C-MOVE the archive calls back.
-    with nullcontext() if clinic.archive.dicomweb else Receiver(clinic, inbox).listen():
+    with Receiver(clinic, inbox).listen():
         for accession, patient in wanted:
             causes.append(fetch(clinic, inbox, accession, patient))
             print(f"{accession}: {causes[-1] or 'whole'}", flush=True)
@@ -78,7 +77,7 @@ def _fetch_study(clinic: Clinic, inbox: Inbox, study: ArchivedExam) -> str:
     # What an earlier try has left would be counted with it.
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
-    is_whole = retrieve_study(clinic, study, inbox) and len([*folder.rglob("*.dcm")]) >= study.num_instances
+    is_whole = retrieve_study(clinic, study) and len([*folder.rglob("*.dcm")]) >= study.num_instances
     # The archive may keep its connection for the next exam.
     (folder / UNFINISHED).unlink(missing_ok=True)
     if not is_whole:

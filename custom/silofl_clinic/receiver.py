@@ -6,7 +6,6 @@ import logging
 import shutil
 import ssl
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,9 +41,6 @@ class Receiver:
         self.refusals: dict[tuple[str, str], int] = defaultdict(int)
         # Association -> bytes since its last file.
         self._bytes: dict[object, int] = defaultdict(int)
-        # Caller -> when its next file may come.
-        self._turns: dict[str, float] = defaultdict(float)
-        self._lock = threading.Lock()
 
     @contextmanager
     def listen(self) -> Iterator[int]:
@@ -126,7 +122,6 @@ class Receiver:
         if shutil.disk_usage(self._clinic.root).free < self._clinic.keep_free_gib * GIB:
             self.refusals[caller, "disk full"] += 1
             return NO_ROOM
-        self._slow_down(caller)
         try:
             with self._inbox.lock:
                 folder = self._inbox.add(event.encoded_dataset())
@@ -145,14 +140,6 @@ class Receiver:
         # Who falls silent between two files has heard that all were taken, and sends none again.
         if event.assoc.dul.idle_timer_expired() and not self._bytes[event.assoc]:
             self._finish(event)
-
-    def _slow_down(self, caller: str) -> None:
-        """Have a caller wait for its turn: its files come at even distances, however many connections it has."""
-        with self._lock:
-            now = time.monotonic()
-            turn = max(now, self._turns[caller])
-            self._turns[caller] = turn + 60 / self._clinic.most_per_minute
-        time.sleep(turn - now)
 
     def _finish(self, event: Event) -> None:
         """Hear that a caller has sent all of an exam: it sends another one, or is about to end the connection."""

@@ -2,8 +2,8 @@
 
 The folder of an answer is its entry in the journal: it appears once all in it is written, and gets ``sent.json`` once
 the archive has it. What a crash interrupts has no folder yet, and is answered after the next start; what was answered
-is not answered again, for its folder is named by series, model, version and options. While the model is withdrawn,
-series fail; they are answered once the list lets it answer, or by another model.
+is not answered again, for its folder is named by series, model, version and options. While the model is withdrawn, no
+series is answered; they are once the list lets it answer, or by another model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, ExitCode, SiloFLError, one_line
-from silofl.base.files import UNFINISHED, fill_folder, make_folder, read_json, write_json
+from silofl.base.files import fill_folder, make_folder, read_json, write_json
 from silofl.base.settings import load_settings
 from silofl.inference import RECORD
 from silofl.reading.header import dicom_headers
@@ -34,7 +34,6 @@ from silofl_hospital.inference.withdrawn import UNCHECKED, check_not_withdrawn
 ANSWERS, SENT, REPORT = "answers", "sent.json", "report.dcm"
 # What becomes of a series.
 FAILED, FORBIDDEN, WAITING, KEPT, DELIVERED = "failed", "do not use", "not sent yet", "kept here", "sent"
-WITHDRAWN = "model withdrawn"
 
 
 class Service:
@@ -55,12 +54,10 @@ class Service:
         self.runner = Runner(model, self._answers, how)
         # Exams of its own receiver are complete when they are put there.
         self._wait = 0 if clinic.callers and not clinic.watched else clinic.wait_seconds
-        # What was last said of an archive that is away.
+        # What was last said of an archive that is away, or of a model that is withdrawn.
         self._said = ""
         # Folder of a series -> when it last changed, once it needs nothing more.
         self._done: dict[Path, int] = {}
-        # Whether a series has failed because the model is withdrawn.
-        self._has_stopped = False
         # Folder of an answer that the archive has not taken -> its model.
         waiting = [one for one in self._list_answers() if find_state(one) == WAITING]
         self._waiting = {one: read_json(one / RECORD, list)[0]["super_model"] for one in waiting}
@@ -68,12 +65,13 @@ class Service:
     def answer_all(self) -> Iterator[str]:
         """Answer each series that is complete and was not, and send what was not sent; yields a line for each."""
         is_there = yield from self._send_all()
-        if self._has_stopped and not self._is_withdrawn(self.runner.fingerprint):
-            self._has_stopped = False
-            self._done.clear()
         for folder in list_series(self._watched):
             changed = folder.stat().st_mtime_ns
             if self._done.get(folder) != changed and is_settled(folder, self._wait):
+                # Before each: the list may come in between.
+                if reason := self._find_withdrawal(self.runner.fingerprint):
+                    yield from self._say(reason)
+                    return
                 yield from self._answer(folder)
                 self._done[folder] = changed
                 # Each at once; but a whole list need not wait for an archive that is away.
@@ -92,10 +90,7 @@ class Service:
         runner = self.runner
         target = self._answers / derive_uid(ANSWERS, headers, runner.fingerprint, runner.described)
         if target.exists():
-            if find_state(target) != WITHDRAWN or self._is_withdrawn(runner.fingerprint):
-                return
-            # Another name at once: a folder without its record would stop the next start.
-            target.rename(self._answers / f".{target.name}{UNFINISHED}")
+            return
         with fill_folder(target) as runner.out:
             name = str(headers[0].get("SeriesInstanceUID", folder.name))
             record, line = runner.predict(Input(folder, name, headers))
@@ -105,8 +100,6 @@ class Service:
                     write_report(runner.out / REPORT, headers, seg, record, study, runner.described)
                 except (AttributeError, KeyError, ValueError, TypeError) as error:  # an odd element of the header
                     record["warnings"].append(f"no report: {one_line(error)}; its segmentation is whole")
-            if "error" in record and self._is_withdrawn(runner.fingerprint):
-                record["is_withdrawn"] = self._has_stopped = True
             write_json(runner.out / RECORD, [record])
         if find_state(target) == WAITING:
             self._waiting[target] = record["super_model"]
@@ -115,31 +108,32 @@ class Service:
     def _send_all(self) -> Generator[str, None, bool]:
         """Send what was not sent, and of no withdrawn model; returns whether the archive took it."""
         for target, model in [*self._waiting.items()] if self._clinic.archive else ():
-            # Before each: the list may come in between.
-            if self._is_withdrawn(model):
+            if self._find_withdrawal(model):
                 continue
             try:
                 send_files(self._clinic, sorted(target.glob("*.dcm")))
             except SiloFLError as error:
-                line, before = f"{len(self._waiting)} answers are not sent yet: {error}", self._said
-                self._said = line
-                # Not at each look at the folder.
-                if line != before:
-                    yield line
+                yield from self._say(f"{len(self._waiting)} answers are not sent yet: {error}")
                 return False
             now = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(target / SENT, {"time": now, "archive": self._clinic.archive.ae_title})
             del self._waiting[target]
-        self._said = ""
+            self._said = ""
         return True
 
-    def _is_withdrawn(self, fingerprint: str) -> bool:
-        """Return whether a model must not answer: it is on the list, or the list is not to be trusted."""
+    def _say(self, line: str) -> Iterator[str]:
+        """Yield a line, but not at each look at the folder."""
+        if line != self._said:
+            self._said = line
+            yield line
+
+    def _find_withdrawal(self, fingerprint: str) -> str:
+        """Return why a model must not answer: it is on the list, or the list is not to be trusted; "" if it may."""
         try:
             check_not_withdrawn(self.runner.folder, fingerprint)
-        except ConfigError:
-            return True
-        return False
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     def _list_answers(self) -> list[Path]:
         # The hidden ones are not finished.
@@ -158,8 +152,6 @@ def find_state(target: Path) -> str:
     (record,) = read_json(target / RECORD, list)
     if "dicom_seg" in record:
         return WAITING
-    if record.get("is_withdrawn"):
-        return WITHDRAWN
     return FORBIDDEN if record.get("do_not_use") else FAILED
 
 

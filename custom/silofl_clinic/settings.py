@@ -35,13 +35,11 @@ class Archive(Section):
         ae_title: Its name in DICOM's network.
         address: Its IP address.
         port: Its port.
-        dicomweb: The address of its DICOMweb service, by which exams are then fetched.
     """
 
     ae_title: AeTitle
     address: Address
     port: Port
-    dicomweb: str | None = None
 
 
 class Clinic(Section):
@@ -58,7 +56,6 @@ class Clinic(Section):
         wait_seconds: Seconds without a new file after which an exam or a series is complete.
         watched: Folder that another program fills with series for ``serve``; ``exams`` in ``folder`` if not given.
         most_mib: MiB that one file may have.
-        most_per_minute: Files a minute that a caller may send; who sends more has to wait.
         keep_free_gib: GiB of the disk that stay free; files are refused before.
         has_pseudonyms: Whether exams are de-identified by DICOM's basic profile; key and table stay in the folder.
         modalities: Modalities that ``serve`` answers, for example ``[CT]``; all that are images if empty.
@@ -76,7 +73,6 @@ class Clinic(Section):
     wait_seconds: Natural = 60
     watched: str | None = None
     most_mib: Count = 4096
-    most_per_minute: Count = 60_000
     keep_free_gib: Natural = 1
     has_pseudonyms: bool = False
     modalities: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ CLINIC = {
 }
 ANYBODY = {
     "doctor": ("site.doctor", "print versions, machine and settings for a report of a fault, and no name"),
-    "schema": ("site.schema", "print the JSON schema of study.yaml, site.yaml or dataset.json for an editor"),
+    "schema": ("site.schema", "print the JSON schema of study.yaml or site.yaml for an editor"),
 }
 # Whose commands -> name -> the command.
 ROLES: Mapping[str, Mapping[str, Command]] = {

@@ -37,9 +37,7 @@ def test_the_bundled_jobs_are_those_of_the_folder_jobs():
 @pytest.mark.parametrize(
     "command",
     [
-        ("simulate", "harmofl_nucli", "--out", "run"),
         ("new-study", "{data}", "own", "--from", "harmofl_nucli"),
-        ("compare", "fedavg_phantoms", "harmofl_nucli", "--out", "runs"),
         ("estimate", "HarmoFL_nuclei", "--sites", "2"),
         ("pretrain", "harmofl_nuclei2", "--data", "{data}", "--out", "f.pt"),
     ],
@@ -57,28 +55,10 @@ def test_a_name_like_no_other_is_refused_with_the_bundled_ones(refused):
     assert "xyz, which is not there; bundled jobs: adafed_activity, " in error and "harmofl_volumes" in error
 
 
-def test_only_a_name_that_a_job_has_is_suggested(refused, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "testimony.txt").touch()
-    arguments = (
-        "--sites",
-        "2",
-    )
-    assert "testz, which is not there; bundled jobs: " in refused("estimate", "testz", *arguments)
-    shutil.copytree(JOBS / "harmofl_nuclei", tmp_path / "mytest")
-    assert "(did you mean 'mytest'?)" in refused("estimate", "myttest", *arguments)
-
-
 @pytest.mark.parametrize("job", list_bundled_jobs())
 def test_a_bundled_job_begins_once_as_many_sites_are_there_as_a_round_needs(job):
     study, meta = load_study(JOBS / job / "app" / "config" / "study.yaml"), read_json(JOBS / job / "meta.json")
     assert meta["min_clients"] == study.federation.min_sites
-
-
-def test_a_study_begins_with_a_bundled_job_by_its_name(silofl, site_data, tmp_path):
-    assert silofl("new-study", site_data, tmp_path / "own", "--from", "harmofl_nuclei")[0] == 0
-    assert "based on harmofl_nuclei" in (tmp_path / "own" / "app" / "config" / "study.yaml").read_text()
 
 
 def test_every_job_names_what_a_workspace_of_nvflare_lacks_where_nvflare_builds_none_of_its_classes():

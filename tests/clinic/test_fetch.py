@@ -1,26 +1,15 @@
-import json
-import shutil
-import subprocess
-import time
-import urllib.request
-from pathlib import Path
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pydicom
 import pytest
 import yaml
-from dicomweb_client import DICOMwebClient
 from pynetdicom import build_context
 
 from silofl.base.errors import ConfigError, DataError
 from silofl_clinic.archive import find_study
-from silofl_clinic.exams import EXAMS, Inbox
+from silofl_clinic.exams import EXAMS
 from silofl_clinic.fetch import read_exams
-from silofl_clinic.receiver import Receiver
-from silofl_clinic.serve import Service
-
-from .conftest import remove_elements, send, until
-
-WEB = Path("/usr/share/orthanc/plugins/libOrthancDicomWeb.so")
 
 
 @pytest.mark.parametrize(
@@ -112,123 +101,18 @@ def test_the_exams_of_a_list_come_and_those_that_are_not_whole_come_again(asked,
 
 @pytest.mark.parametrize("uid", ["..", "../exams", ".", "1.2/..", "", "1" * 65])
 def test_an_archive_that_names_an_exam_by_a_path_is_refused(uid, make_clinic, monkeypatch):
-    found = [{"0020000D": {"vr": "UI", "Value": [uid]}}]
-    monkeypatch.setattr("silofl_clinic.archive._ask_web", lambda archive, ask: found)
-    archive = {"ae_title": "PACS", "address": "127.0.0.1", "port": 1, "dicomweb": "http://127.0.0.1:1/dicom-web"}
-    with pydicom.config.disable_value_validation(), pytest.raises(DataError, match="must be named by a UID, not"):
-        find_study(make_clinic(archive=archive), "a")
+    status, found = pydicom.Dataset(), pydicom.Dataset()
+    status.Status = 0xFF00
+    with pydicom.config.disable_value_validation():
+        found.StudyInstanceUID = uid
+    to = SimpleNamespace(send_c_find=lambda *_: [(status, found)])
+    monkeypatch.setattr("silofl_clinic.archive.connect", lambda *_: nullcontext(to))
+    with pytest.raises(DataError, match="must be named by a UID, not"):
+        find_study(make_clinic(), "a")
 
 
-def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tmp_path, monkeypatch):
-    # The library tries for half a minute.
-    set_retries = DICOMwebClient.set_http_retry_params
-    monkeypatch.setattr(DICOMwebClient, "set_http_retry_params", lambda client: set_retries(client, retry=False))
+def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tmp_path):
     config = configure({"ae_title": "PACS", "address": "127.0.0.1", "port": 1}, 0)
     (tmp_path / "list.csv").write_text("accession\na\n")
     command = ("fetch", "--config", config, "--list", tmp_path / "list.csv")
     assert "archive PACS must take a connection at 127.0.0.1:1; it did not answer: have it know" in refused(*command)
-    away = {"ae_title": "PACS", "address": "127.0.0.1", "port": 1, "dicomweb": "http://127.0.0.1:1/dicom-web"}
-    configure(away, 0)
-    assert "the DICOMweb service at http://127.0.0.1:1/dicom-web must answer; " in refused(*command)
-
-
-@pytest.fixture
-def orthanc(tmp_path, free_port):
-    """Run Orthanc with its DICOMweb plug-in; returns clinic.yaml's archive, and the port at which it calls back."""
-    if shutil.which("Orthanc") is None or not WEB.exists():
-        pytest.skip("Orthanc with its DICOMweb plug-in is not installed")
-    port, web, back = free_port(), free_port(), free_port()
-    settings = {
-        "StorageDirectory": str(tmp_path / "orthanc"),
-        "IndexDirectory": str(tmp_path / "orthanc"),
-        "DicomAet": "ORTHANC",
-        "DicomPort": port,
-        "HttpPort": web,
-        "RemoteAccessAllowed": False,
-        "AuthenticationEnabled": False,
-        "Plugins": [str(WEB)],
-        "DicomModalities": {"silofl": ["SILOFL", "127.0.0.1", back]},
-        "DicomWeb": {"Enable": True},
-    }
-    (tmp_path / "orthanc.json").write_text(json.dumps(settings))
-    command = ["Orthanc", str(tmp_path / "orthanc.json")]
-    with (tmp_path / "orthanc.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    address = f"http://127.0.0.1:{web}"
-    try:
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"{address}/system").read()
-                break
-            except OSError:
-                time.sleep(0.1)
-        else:
-            pytest.fail((tmp_path / "orthanc.log").read_text())
-        archive = {"ae_title": "ORTHANC", "address": "127.0.0.1", "port": port}
-        yield archive, back, f"{address}/dicom-web"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("has_web", [False, True], ids=["C-MOVE", "DICOMweb"])
-def test_forty_exams_of_a_list_come_and_what_is_wrong_is_counted(
-    orthanc, configure, write_exam, silofl, tmp_path, has_web
-):
-    archive, back, web = orthanc
-    rows = ["accession,patient"]
-    for number in range(40):
-        name = f"A{number:02}"
-        files = write_exam(name, f"p{number}")
-        if number == 5:  # one is cut
-            files = files[:2] + files[3:]
-        elif number == 6:  # one is empty
-            remove_elements(files, "Rows", "Columns", "PixelData")
-        # One is another patient's.
-        rows.append(f"{name},{'p99' if number == 7 else f'p{number}'}")
-        assert {*send(archive["port"], files, called="ORTHANC")} == {0}
-    rows.append("B00,")
-    (tmp_path / "list.csv").write_text("\n".join(rows))
-    config = configure(archive | ({"dicomweb": web} if has_web else {}), back, has_pseudonyms=True)
-    code, out, _ = silofl("fetch", "--config", config, "--list", tmp_path / "list.csv")
-    assert code == 3
-    assert "41 asked for: 1 cut, 1 empty, 1 not-found, 1 other-patient, 37 whole" in out
-    assert "A04: whole" in out and "A05: cut" in out and "B00: not-found" in out
-    files = [*(tmp_path / "clinic" / EXAMS).rglob("*.dcm")]
-    assert len(files) == 37 * 6 and not any("Doe" in str(pydicom.dcmread(path)) for path in files[:50])
-
-
-@pytest.mark.slow
-def test_dcmtk_sends_to_the_receiver(make_clinic, write_exam):
-    if shutil.which("storescu") is None:
-        pytest.skip("dcmtk is not installed")
-    clinic = make_clinic()
-    inbox = Inbox(clinic)
-    with Receiver(clinic, inbox).listen() as port:
-        where = ["127.0.0.1", str(port), "-aet", "ARCHIVE", "-aec", "SILOFL"]
-        subprocess.run(["echoscu", *where], check=True, timeout=60)
-        subprocess.run(["storescu", *where, *map(str, write_exam("a"))], check=True, timeout=60)
-        until(lambda: not [*clinic.root.rglob(".unfinished")])
-    assert [cause for _, cause in inbox.settle()] == [""]
-
-
-@pytest.mark.slow
-def test_dcmtk_sends_exams_and_orthanc_has_their_segmentations_and_reports(orthanc, model, make_clinic, write_exam):
-    if shutil.which("storescu") is None:
-        pytest.skip("dcmtk is not installed")
-    archive, _, web = orthanc
-    clinic = make_clinic(archive=archive, callers={"STORESCU": "127.0.0.1"}, device="cpu")
-    inbox, service, studies = Inbox(clinic), Service(model, clinic), set()
-    with Receiver(clinic, inbox).listen() as port:
-        for number in range(3):
-            files = write_exam(f"A{number}", f"p{number}", BodyPartExamined="ABDOMEN")
-            studies.add(str(pydicom.dcmread(files[0]).StudyInstanceUID))
-            subprocess.run(["storescu", "127.0.0.1", str(port), "-aec", "SILOFL", *files], check=True, timeout=60)
-        until(lambda: not [*clinic.root.rglob(".unfinished")])
-    assert [cause for _, cause in inbox.settle()] == [""] * 3
-    assert len([*service.answer_all()]) == 3 and service.counts() == {"sent": 3}
-    for modality in ("SEG", "SR"):
-        with urllib.request.urlopen(f"{web}/studies?ModalitiesInStudy={modality}&includefield=0020000D") as answer:
-            found = {one["0020000D"]["Value"][0] for one in json.load(answer)}
-        assert found == studies

@@ -13,8 +13,7 @@ from silofl_hospital.site.check_site import CHECKS, LOG, check_site, print_check
 
 from ..starting import run_without_torch
 
-JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
-NETWORK = "server,tls,clock"
+NETWORK = "server,tls"
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def test_a_table_names_every_check_and_the_verdict(checked):
     assert code == 0 and "versions" in out
     # Who leaves checks out is told that nothing is known of them.
     verdict = " ".join(out[out.index("Site north") :].split())
-    names = "server, tls, clock, training, leaving"
+    names = "server, tls, training, leaving"
     assert verdict == f"Site north may join small, as far as it was checked; not checked: {names}"
 
 
@@ -98,17 +97,8 @@ def test_what_nobody_foresaw_is_an_answer_too_and_its_log_goes_when_nothing_is_w
     assert not (kit / LOG).exists()
 
 
-def test_check_site_asks_for_kit_and_study_and_names_a_folder_that_is_no_kit(refused, tmp_path):
-    assert "--kit" in refused("site", "check", "--study", ".")
-    assert "--study" in refused("site", "check", "--kit", ".")
-    (tmp_path / "site.yaml").write_text("data: /data\nstate_dir: /state\n")
-    study = JOB / "app" / "config" / "study.yaml"
-    error = refused("site", "check", "--kit", tmp_path, "--study", study, "--site-config", tmp_path / "site.yaml")
-    assert "fed_client.json must exist" in error
-
-
 def test_the_checks_that_build_no_model_load_no_torch(kit, study_file, pictures, tmp_path):
-    light = {"versions", "folder", "paused", "firewall", "certificate", "clock"}
+    light = {"versions", "folder", "firewall", "certificate"}
     skipped = ",".join(CHECKS.keys() - light)
     words = ("site", "check", "--kit", kit, "--study", study_file(), "--skip", skipped)
     code, said = run_without_torch(*words, folder=tmp_path)

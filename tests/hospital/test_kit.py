@@ -26,14 +26,6 @@ def test_a_file_of_the_kit_stands_before_its_default_and_one_that_is_nowhere_is_
         read_kit(kit).local("nothing.json")
 
 
-def test_every_kind_of_kit_names_the_same_server(federation):
-    places = {"localhost": "server", "north": "hospital", "lead@example.org": "admin"}
-    kits = {name: read_kit(federation / name) for name in places}
-    assert {name: kit.kind for name, kit in kits.items()} == places
-    assert len({(kit.address.host, kit.address.port, kit.address.identity) for kit in kits.values()}) == 1
-    assert {name: kit.role for name, kit in kits.items()}["lead@example.org"] == "project_admin"
-
-
 @pytest.mark.parametrize(
     ("mode", "owner", "groups", "is_exposed"),
     [

@@ -3,10 +3,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
-from nvflare.app_common.logging.site_log_streamer import SiteLogStreamer
 
-from silofl.base.errors import ConfigError, ExtensionError
+from silofl.base.errors import ConfigError
 from silofl.flare.policy import SITE_CLASSES
 from silofl.setup import extensions
 from silofl_hospital.site.check_site import CHECKS, check_site
@@ -16,15 +14,13 @@ from silofl_hospital.site.policy import (
     check_egress,
     check_job_files,
     check_logs,
-    check_packages,
     check_partners,
+    check_pause,
     check_pin,
     check_rights,
 )
-from silofl_hospital.site.switch import check_pause
 from tests.conftest import change_json
 
-from ..conftest import SMALL_UNET
 from .conftest import change_site
 
 
@@ -64,22 +60,12 @@ def test_the_digest_is_shown_and_a_pinned_study_compared_and_its_lead_shown(cand
     [
         (["other", "small"], "warning", "study small is paused in site.yaml"),
         (["other"], "ok", "is not paused"),
-        (["smal"], "warning", "'small', not 'smal'"),
     ],
 )
-def test_a_pause_is_a_warning_and_so_is_a_name_that_is_nearly_the_studys(candidate, kit, names, status, words):
+def test_a_pause_is_a_warning(candidate, kit, names, status, words):
     change_site(kit, paused=names)
     answer = check_pause(candidate())
     assert answer.status == status and words in answer.sentence
-
-
-def test_a_study_whose_promise_means_less_than_the_site_asks_is_named_before_it_joins(candidate, kit):
-    change_site(kit, max_epsilon=8, max_delta=0.001, privacy_unit="patient")
-    private = {"guard": False, "model": SMALL_UNET | {"normalization": "instance"}}
-    private |= {"privacy": {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.1}}}
-    answer = check_pin(candidate(**private))
-    assert answer.status == "failed"
-    assert "privacy.dp_sgd.delta of at most 0.001, as max_delta of the site asks, not 0.1" in answer.sentence
 
 
 def test_the_partners_that_the_site_asks_for_are_held_against_the_sites_of_the_study(candidate, kit):
@@ -103,15 +89,6 @@ def test_a_list_of_the_very_classes_is_right_and_nvflares_own_does_not_let_the_p
     (kit / "local" / "resources.json").unlink()
     answer = check_classes(candidate())
     assert answer.status == "failed" and "must name silofl.flare.executor.SiteExecutor, silofl" in answer.sentence
-
-
-def test_a_class_that_no_job_needs_is_worth_a_look_though_it_starts_no_program(candidate, kit):
-    allow(kit, *SITE_CLASSES, "acme.trainer.Trainer")
-    answer = check_classes(candidate())
-    assert (answer.status, answer.facts["others"]) == ("warning", ["acme.trainer.Trainer"])
-    # What NVFlare lets in by itself.
-    allow(kit, *SITE_CLASSES, *DEFAULT_CLASS_ALLOW_LIST)
-    assert check_classes(candidate()).status == "warning"
 
 
 LAUNCHERS = """
@@ -231,15 +208,6 @@ def test_a_log_that_may_go_to_the_server_is_worth_a_look(candidate, kit, value, 
     assert answer.status == status and "allow_log_streaming" in answer.sentence
 
 
-def test_a_sender_of_logs_that_changes_jobs_keeps_the_site_from_joining(candidate, kit):
-    path = kit / "local" / "resources.json"
-    streamer = f"{SiteLogStreamer.__module__}.{SiteLogStreamer.__name__}"
-    assert streamer in {part["path"] for part in json.loads(path.read_text())["components"]}
-    change_json(path, allow_log_streaming=True)
-    answer = check_logs(candidate())
-    assert answer.status == "failed" and "must have silofl.flare.site_logs.FinishedLog in place of" in answer.sentence
-
-
 def test_a_key_that_others_may_read_keeps_the_site_from_joining(candidate, kit):
     (kit / "startup" / "client.key").chmod(0o644)
     answer = check_site(candidate(), set(CHECKS) - {"certificate"}).answers["certificate"]
@@ -284,15 +252,3 @@ def test_a_site_that_lacks_a_package_or_its_leave_may_not_join(candidate, kit, p
         assert answer.status == "failed" and sentence in answer.sentence and not checkup.may_join
         assert "data must wait for packages, which failed" in checkup.answers["data"].sentence
     assert "acme_parts" not in sys.modules
-
-
-def test_a_package_that_is_installed_and_allowed_is_named_and_not_imported(candidate, kit, package):
-    change_site(kit, extensions=["acme-parts==1.2.0/brier"])
-    answer = check_packages(candidate(training={"loss": "acme-parts==1.2.0/brier"}))
-    assert (answer.status, answer.facts["extensions"]) == ("ok", ["acme-parts==1.2.0/brier"])
-    metrics = ["acme-parts==1.2.0/overlap"]
-    with pytest.raises(ExtensionError, match="extra_metrics must be in `extensions` .*'acme-parts==1.2.0/overlap'"):
-        check_packages(candidate(extra_metrics=metrics))
-    change_site(kit, extensions=metrics)
-    assert check_packages(candidate(extra_metrics=metrics)).facts["extensions"] == metrics
-    assert check_packages(candidate()).facts["extensions"] == [] and "acme_parts" not in sys.modules

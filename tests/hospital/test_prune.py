@@ -116,10 +116,3 @@ def test_without_the_key_in_the_file_that_is_named_everything_is_kept(silofl, ol
     (tmp_path / "other.yaml").write_text("\n".join(line for line in lines if "keep_days" not in line))
     code, out, _ = silofl("site", "prune", "--kit", old, "--site-config", tmp_path / "other.yaml")
     assert code == 0 and "keep_days is not set" in out and (old / JOBS[2]).is_dir()
-
-
-@pytest.mark.parametrize("days", [0, "30 days"])
-def test_days_that_are_none_are_refused(refused, old, days):
-    change_site(old, keep_days=days)
-    assert "keep_days must be" in refused("site", "prune", "--kit", old)
-    assert (old / JOBS[2]).is_dir()

@@ -9,11 +9,7 @@ import pytest
 import yaml
 
 from silofl.cli import main
-from silofl.data.manifest import KEYS
-from silofl.data.records import KEYS as RECORD_KEYS
 from silofl.setup.site import Site
-from silofl_desk.phantoms.phantoms import make_phantoms
-from silofl_desk.phantoms.stains import make_stains
 from silofl_desk.studies.reference import study_keys
 from silofl_hospital.site.schema import SCHEMAS
 
@@ -68,11 +64,8 @@ def test_a_schema_knows_and_explains_every_key_of_a_study_and_no_other():
     assert place_of(checker("study").schema, "algorithm.name").keys() >= {"enum", "description"}
 
 
-def test_a_schema_knows_every_key_of_a_site_and_of_data():
+def test_a_schema_knows_every_key_of_a_site():
     assert checker("site").schema["properties"].keys() == Site.model_fields.keys()
-    assert {*checker("dataset").schema["properties"]} == {*KEYS}
-    record = checker("dataset").schema["properties"]["training"]["items"]
-    assert {*record["properties"]} == {*RECORD_KEYS}
 
 
 STUDY = {"name": "own", "task": "segmentation", "labels": {"1": "organ"}, "rounds": 4, "algorithm": {"name": "fedavg"}}
@@ -113,36 +106,6 @@ def test_a_slip_in_a_study_is_marked(change, part):
 )
 def test_all_forms_of_a_value_are_taken(change):
     assert faults("study", STUDY | change) == []
-
-
-@pytest.mark.parametrize("make", [make_phantoms, make_stains])
-def test_data_that_were_written_here_have_no_mark(make, tmp_path):
-    make(tmp_path)
-    found = sorted(tmp_path.rglob("dataset.json"))
-    assert found and [faults("dataset", json.loads(path.read_text())) for path in found] == [[]] * len(found)
-
-
-CASE = {"image": "a.png", "label": "b.png"}
-DATA = {"task": "segmentation", "labels": {"1": "organ"}, "training": [CASE], "test": [CASE]}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"traning": [CASE]},
-        {"task": "segmentatoin"},
-        {"labels": {"1": 1}},
-        {"split_unit": "person"},
-        {"ignore": 0},
-        {"training": [{"image": "a.png"}]},
-        {"training": [CASE | {"patiant": "p1"}]},
-        {"training": [CASE | {"slices": [1]}]},
-        {"training": [CASE | {"image": []}]},
-        {"labels_annotated": []},
-    ],
-)
-def test_a_slip_in_data_is_marked(change):
-    assert faults("dataset", DATA) == [] and len(faults("dataset", DATA | change)) == 1
 
 
 def test_the_command_prints_the_schema(capsys):

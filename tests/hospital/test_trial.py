@@ -1,17 +1,14 @@
 import hashlib
 import json
 import tempfile
-from dataclasses import make_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from silofl.base.errors import TrainingError
 from silofl.base.files import save_tensors, write_json
 from silofl.base.settings import parse
-from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents
 from silofl.inference.directory import write_model_folder
@@ -22,7 +19,6 @@ from silofl.study import Study, load_study
 from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent
 from silofl_desk.studies.methods import find_method_algorithm
-from silofl_hospital.site import trial
 from silofl_hospital.site.candidate import read_candidate
 from silofl_hospital.site.data import check_data
 from silofl_hospital.site.trial import check_leaving, check_privacy, check_training, find_largest_volume
@@ -43,12 +39,6 @@ def test_a_rounds_steps_are_counted_and_timed(candidate):
     # What the parts do beside the steps is counted too.
     assert 9 * answer.facts["seconds_per_step"] < answer.facts["seconds_per_round"]
     assert answer.facts["seconds_per_step"] > 0 and answer.facts["peak_bytes"] > 1 << 20
-
-
-def test_a_network_that_the_sites_processes_cannot_share_must_not_join(candidate, kit):
-    change_site(kit, processes=2)
-    with pytest.raises(TrainingError, match="processes of site.yaml must be 1 with BatchNorm in training"):
-        check_training(candidate())
 
 
 def test_the_largest_volume_that_is_evaluated_is_looked_at():
@@ -132,12 +122,6 @@ def test_as_much_leaves_as_the_models_hold_explained_by_the_part_that_sends_it(c
     assert "control variate" in kinds["control"]["purpose"]
 
 
-def test_a_study_without_the_privacy_that_the_site_asks_for_is_not_said_to_have_what_it_asks(candidate, kit):
-    assert check_privacy(candidate()).sentence.endswith(", and site.yaml asks for none")
-    change_site(kit, max_delta=0.001)
-    assert "asks" not in check_privacy(candidate()).sentence
-
-
 @pytest.mark.parametrize("kinds", [["weights"], []])
 def test_a_site_that_would_refuse_its_own_answers_may_not_join(candidate, kit, kinds):
     change_site(kit, may_leave=kinds)
@@ -161,33 +145,6 @@ def test_a_site_whose_filter_excludes_batchnorm_joins_without_it(candidate, kit)
     add_filter(kit, "ExcludeBatchNorm")
     answer = check_leaving(candidate())
     assert answer.status == "ok" and answer.facts["kinds"].keys() == {"weights", "numbers", "usual_values"}
-
-
-@pytest.mark.parametrize(
-    ("name", "algorithm", "sentence"),
-    [
-        ("ExcludeBatchNorm", "scaffold", "it sends BatchNorm under 'control' too"),
-        ("BatchNormStaysHome", "adafed", "'statistics"),
-    ],
-)
-def test_a_filter_that_a_study_cannot_do_with_is_found_before_joining(candidate, kit, name, algorithm, sentence):
-    add_filter(kit, name)
-    answer = check_leaving(candidate(algorithm={"name": algorithm}, training=SGD))
-    assert answer.status == "failed" and "BatchNorm" in answer.sentence and sentence in answer.sentence
-
-
-def test_the_weights_of_a_projection_head_are_weights(candidate, pictures):
-    content = json.loads((pictures / "dataset.json").read_text())
-    for part in ("training", "validation", "test"):
-        content[part] = [record | {"label": i % 2} for i, record in enumerate(content[part])]
-    labels = {"0": "no", "1": "yes"}
-    change_json(pictures / "dataset.json", **content | {"task": "classification", "labels": labels})
-    classes = {"task": "classification", "labels": labels, "metric": "accuracy", "model": {"name": "lenet5"}}
-    classes |= {"training": {"loss": "cross_entropy", "batch_size": 2}}
-    kinds = check_leaving(candidate(**classes, algorithm={"name": "moon", "preset": "paper"})).facts["kinds"]
-    assert kinds.keys() == {"weights", "batchnorm", "numbers", "usual_values"}
-    head = {f"model/network.head.{i}.{name}" for i in (0, 2, 3) for name in ("weight", "bias")}
-    assert head <= {*kinds["weights"]["names"]}
 
 
 PRIVATE = {"guard": False, "model": SMALL_UNET | {"normalization": "instance"}}
@@ -218,14 +175,6 @@ def test_a_site_learns_what_the_whole_study_would_spend_and_the_trial_counts_and
     assert [*(tmp_path / "here").iterdir(), *(tmp_path / "temporary").iterdir()] == []
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["cache"]
     assert list(tmp_path.rglob("dp_sgd*")) == []
-
-
-def test_a_site_that_allows_less_must_not_join(candidate):
-    answer = check_privacy(limited(candidate(**PRIVATE), 0.1))
-    assert answer.status == "failed"
-    assert "max_epsilon of site.yaml must be at least what the study spends, not 0.1" in answer.sentence
-    answer = check_privacy(candidate())
-    assert answer.status == "ok" and "no differential privacy" in answer.sentence
 
 
 def test_a_trials_batch_which_holds_everybody_is_not_measured_by_what_rounds_may_spend(candidate):
@@ -274,20 +223,6 @@ def test_a_hospital_that_only_tests_trains_nothing_and_sees_what_leaves(candidat
     change_site(kit, min_patients=10)
     answer = check_leaving(read_candidate(kit, site.study_file, None))
     assert "lets evaluation leave only from 10 patients" in answer.sentence
-
-
-@pytest.mark.parametrize(("rounds", "rows"), [(0, ["a", "a", "a", "b", "b"]), (1, ["a", "a", "a", "b"])])
-def test_a_trial_of_a_test_answers_whole_cases_and_one_of_a_training_a_batch(monkeypatch, rounds, rows):
-    cases = ("a", "a", "a", "b", "b", "c")
-    part = Examples(np.zeros((6, 1, 2, 2), np.float32), np.zeros(6, int), cases, (None,) * 6, cases)
-    copied = SimpleNamespace(model_copy=lambda update: None, min_patients=0, batch_size=4)
-    study = SimpleNamespace(
-        asks_alone=False, needed_parts=("test",), rounds=rounds, training=copied, model_copy=lambda update: None
-    )
-    data = make_dataclass("Data", ["test"])(part)
-    held = SimpleNamespace(study=study, settings=copied, data=data, kit=SimpleNamespace(name="north"))
-    monkeypatch.setattr(trial, "SiteRounds", lambda *arguments: SimpleNamespace())
-    assert [*trial._make_trial_site(held, "folder").data.test.cases] == rows
 
 
 def test_a_survey_is_checked_whatever_its_labels_and_its_kind_is_named(candidate, kit):

@@ -52,7 +52,7 @@ def checked(kit, capsys, code):
 def test_a_server_that_is_installed_as_it_should_be_can_serve(server, capsys):
     kit, _ = server
     found = checked(kit, capsys, 0)
-    assert {status for name, (status, _) in found.items() if name not in ("disk", "clock")} == {"ok"}
+    assert {status for name, (status, _) in found.items() if name != "disk"} == {"ok"}
     assert found["port"][1].endswith("is free: the server does not run")
     assert main(["server", "check", "--kit", str(kit.folder)]) == 0
     assert capsys.readouterr().out.endswith("can serve its network\n")
@@ -146,12 +146,10 @@ def test_a_server_that_runs_shows_the_certificate_of_its_kit(server, capsys):
     assert found["port"] == ("ok", f"the server runs, and shows the kit's certificate at port {kit.address.port}")
 
 
-def test_a_full_disk_and_a_free_clock_are_warnings(server, capsys, monkeypatch):
+def test_a_full_disk_is_a_warning(server, capsys, monkeypatch):
     monkeypatch.setattr(check_server.shutil, "disk_usage", lambda place: type("Usage", (), {"free": GIB}))
-    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: type("Done", (), {"stdout": "no\n"}))
     found = checked(server[0], capsys, 0)
     assert found["disk"][0] == "warning" and "1.0 GiB are free" in found["disk"][1]
-    assert found["clock"][0] == "warning" and "timedatectl set-ntp true" in found["clock"][1]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_the_lock_has_every_requirement_in_its_version_and_sites_get_a_part_of_i
     assert {"torch", "nvflare", "pydicom", "cryptography"} <= versions(SITE_LOCK).keys()
     assert "pytest" not in versions(SITE_LOCK)
     assert set(read_lock(CLINIC_LOCK)) < set(read_lock(EVERYTHING))
-    only_clinics = {"pynetdicom", "dicomweb-client", "dicom-anonymizer", "highdicom"}
+    only_clinics = {"pynetdicom", "dicom-anonymizer", "highdicom"}
     assert only_clinics <= versions(CLINIC_LOCK).keys() and not only_clinics & versions(SITE_LOCK).keys()
 
 

@@ -1,4 +1,3 @@
-import errno
 import hashlib
 import os
 import resource
@@ -7,7 +6,6 @@ import socket
 import pytest
 
 from silofl.base.errors import DataError
-from silofl.data.manifest import read_manifest
 from silofl.reading.access import content_digest, link_or_copy, list_files, read_bytes
 from silofl.reading.decoder import end_decoder
 from silofl.reading.images import read_image
@@ -58,16 +56,6 @@ def test_what_is_no_file_is_refused_at_once(make_special, tmp_path, kind):
         read_image(tmp_path, "series")
 
 
-@pytest.mark.timeout(20)
-def test_a_dataset_json_or_an_image_that_is_no_file_is_refused_at_once(make_special, site, study):
-    site.write()
-    for name, sentence in (("b.png", "case 'b': b.png must be"), ("dataset.json", "folder 'north' must be")):
-        (site.folder / name).unlink()
-        make_special("pipe", f"north/{name}")
-        with pytest.raises(DataError, match=f"{sentence} a file or a folder, not a pipe"):
-            read_manifest(site.folder, study())
-
-
 @pytest.mark.parametrize("name", ["a.png", "a.nii", "a.mha", "a.npz"])
 def test_too_many_open_files_are_not_told_as_a_fault_of_the_data(tmp_path, name):
     end_decoder()
@@ -80,16 +68,6 @@ def test_too_many_open_files_are_not_told_as_a_fault_of_the_data(tmp_path, name)
                 read_image(tmp_path / name, index=0)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def test_too_few_files_for_the_decoder_are_not_told_as_a_fault_of_the_picture(file, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    end_decoder()
-    monkeypatch.setattr("subprocess.Popen", refuse)
-    with pytest.raises(DataError, match="a.png must be opened, but too many files are open"):
-        read_image(file)
 
 
 def test_a_folders_digest_follows_its_files(tmp_path):
@@ -114,10 +92,3 @@ def test_a_file_is_linked_or_copied_with_its_times_and_a_symbolic_link_is_resolv
         link_or_copy(file.with_name(name), target, name)
         assert target.read_bytes() == b"abc" and not target.is_symlink()
         assert os.path.samefile(file, target) == has_links and target.stat().st_mtime_ns == 7_000_000_000
-
-
-def test_a_file_that_cannot_be_linked_is_called_missing_where_it_is_and_not_blamed_for_its_target(file):
-    with pytest.raises(DataError, match="images/b.png must exist; it is not there"):
-        link_or_copy(file.with_name("b.png"), file.with_name("c.png"), "images/b.png")
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        link_or_copy(file, file.parent / "nowhere" / "b", "a")

@@ -1,11 +1,8 @@
 import errno
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import zlib
 
 import nibabel
 import numpy as np
@@ -15,7 +12,7 @@ import pytest
 from PIL import Image as Picture
 
 from silofl.base.errors import DataError
-from silofl.reading import decoder, decoder_process
+from silofl.reading import decoder
 from silofl.reading.formats import build_file_request
 from silofl.reading.images import read_image
 from tests.data.conftest import assert_refused
@@ -40,25 +37,6 @@ def test_one_process_decodes_file_after_file_whether_one_is_refused_or_not(pictu
     assert decoder._process.pid == first
 
 
-def test_after_a_crash_another_process_is_started(picture):
-    read_image(picture)
-    os.kill(decoder._process.pid, signal.SIGSEGV)
-    decoder._process.wait()
-    np.testing.assert_array_equal(read_image(picture).array, GREY[None])
-
-
-@pytest.fixture
-def run_as_decoder(monkeypatch):
-    """Run a code of the test as the decoders' process."""
-
-    def run(code):
-        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        monkeypatch.setattr(decoder, "_process", process)
-
-    yield run
-    decoder.end_decoder()
-
-
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
@@ -67,17 +45,9 @@ def run_as_decoder(monkeypatch):
         ({"broken": "no chunk", "errno": None}, "a.png must be a whole file, .*no chunk"),
     ],
 )
-def test_a_disk_that_fails_is_not_told_as_a_fault_of_the_file(picture, run_as_decoder, answer, sentence):
-    run_as_decoder(f"import sys; sys.stdin.readline(); print({json.dumps(answer)!r}, flush=True)")
+def test_a_disk_that_fails_is_not_told_as_a_fault_of_the_file(picture, start_decoders, answer, sentence):
+    start_decoders(f"import sys; sys.stdin.readline(); print({json.dumps(answer)!r}, flush=True)")
     assert_refused(sentence, picture)
-
-
-def test_a_file_that_takes_more_memory_than_a_decoder_may_have_is_refused(tmp_path, run_as_decoder):
-    header = b"NDims = 3\nDimSize = 512 512 1024\nElementType = MET_UCHAR\nCompressedData = True\n"
-    header += b"ElementDataFile = LOCAL\n"
-    (tmp_path / "a.mha").write_bytes(header + zlib.compress(bytes(1 << 28), 1))
-    run_as_decoder("from silofl.reading import decoder_process as it\nit.MOST_BYTES = 1 << 27\nit.main()")
-    assert_refused("a.mha must be a whole file, .*more memory than a decoder may have", tmp_path / "a.mha")
 
 
 def test_a_fork_leaves_the_process_alone(picture):
@@ -130,7 +100,7 @@ def start_decoders(monkeypatch):
 
     def begin(code):
         def popen(command, **options):
-            started.append(start([*command[:3], "-c", code, *command[4:]], **options))
+            started.append(start([*command[:3], "-c", code], **options))
             return started[-1]
 
         monkeypatch.setattr(subprocess, "Popen", popen)
@@ -191,15 +161,6 @@ def test_files_are_decoded_before_they_are_asked_for(tmp_path):
     assert decoder._process is None and not decoder._waiting
 
 
-@pytest.mark.parametrize("order", [[4, 3, 2, 1, 0], [0, 2, 4], [1, 1, 0, 4, 4]])
-def test_files_may_be_asked_for_in_another_order_than_was_said(tmp_path, order):
-    pictures = _write_pictures(tmp_path, [f"{number}.png" for number in range(5)])
-    paths = [*pictures]
-    with _ahead(paths):
-        for number in order:
-            np.testing.assert_array_equal(read_image(paths[number]).array[0], pictures[paths[number]])
-
-
 def test_files_of_more_than_a_pipe_holds_do_not_wait_for_one_another(tmp_path):
     # 70 requests of 500 bytes and answers of 150 kB are more than the two pipes hold.
     folder = tmp_path / ("f" * 200) / ("g" * 200)
@@ -255,120 +216,6 @@ def test_one_process_reads_nifti_and_dicom(write_dicom, tmp_path):
     decoder.end_decoder()
     for path in (tmp_path / "a.nii.gz", series, tmp_path / "a.nii.gz"):
         np.testing.assert_array_equal(read_image(path).array[0], array)
-
-
-@pytest.mark.skipif(not decoder.IS_OVERWRITTEN, reason="each file has a process of its own")
-def test_memory_that_is_taken_again_holds_nothing_of_what_it_held(monkeypatch):
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")
-    code = (
-        "import ctypes; libc = ctypes.CDLL(None)\n"
-        "libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]\n"
-        "for size in [100, 5000, 1 << 20] * 3:\n"
-        "    place = libc.malloc(size); assert b'secret' not in ctypes.string_at(place, size)\n"
-        "    ctypes.memset(place, 7, size); ctypes.memmove(place + 40, b'secret', 6); libc.free(place)"
-    )
-    environment = decoder._build_environment()
-    assert environment["GLIBC_TUNABLES"].startswith("glibc.malloc.arena_max=2:")
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-
-
-def test_where_freed_memory_is_not_overwritten_each_file_has_a_process(picture, monkeypatch):
-    monkeypatch.setattr(decoder, "IS_OVERWRITTEN", False)
-    pids = set()
-    for _ in range(2):
-        np.testing.assert_array_equal(read_image(picture).array, GREY[None])
-        assert decoder._process.returncode is not None
-        pids.add(decoder._process.pid)
-    assert len(pids) == 2
-
-
-# Writes volumes whose bytes are too many for the pipe; what it does besides is told by the name.
-LYING = (
-    "import os, socket, sys; from silofl.reading import decoder_process, packed\n"
-    "unpack, write, send_fds, kept = packed.unpack_nifti, decoder_process._to_line, socket.send_fds, []\n"
-    "def read(path, name):\n"
-    "    global name_; name_ = name\n"
-    "    for one in kept:\n"
-    "        os.pwrite(one, bytes(1 << 20), 0)\n"
-    "    return unpack(path, name)\n"
-    "def pass_on(socket, line, handles):\n"
-    "    if name_ == 'keeps.nii.gz': kept.append(os.dup(handles[0]))\n"
-    "    if name_ == 'cuts.nii.gz': os.ftruncate(handles[0], 1000)\n"
-    "    if name_ == 'claims.nii.gz': os.ftruncate(handles[0], 3 << 30)\n"
-    "    if name_ == 'pipe.nii.gz': handles = os.pipe()[:1]\n"
-    "    if name_ != 'nothing.nii.gz': send_fds(socket, line, handles)\n"
-    "packed.unpack_nifti, socket.send_fds = read, pass_on\n"
-    "decoder_process.main()"
-)
-LIES = {
-    "cuts.nii.gz": "buffer is too small",
-    "claims.nii.gz": "at most 2 GiB",
-    "pipe.nii.gz": "not seekable",
-    "nothing.nii.gz": "no memory was passed on",
-}
-
-
-def _write_volumes(folder, names):
-    """Write a volume of its own, of 1 MiB, for each name; returns path -> its voxels."""
-    rng, volumes = np.random.default_rng(0), {}
-    for name in names:
-        voxels = rng.integers(0, 256, (64, 128, 128), dtype=np.uint8)
-        nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), folder / name)
-        volumes[folder / name] = voxels
-    return volumes
-
-
-def test_a_decoder_that_lies_about_what_it_passes_on_costs_that_file_alone(tmp_path, start_decoders):
-    start_decoders(LYING)
-    _read_each(_write_volumes(tmp_path, ["a.nii.gz", *LIES, "b.nii.gz"]), **LIES)
-
-
-def test_what_a_decoder_writes_later_into_memory_that_it_has_passed_on_changes_no_image(tmp_path, start_decoders):
-    start_decoders(LYING)
-    volumes = _write_volumes(tmp_path, ["keeps.nii.gz", "b.nii.gz"])
-    found = [read_image(path).array[0] for path in volumes]
-    for array, voxels in zip(found, volumes.values(), strict=True):
-        np.testing.assert_array_equal(array, voxels)
-
-
-# Fails where the decoders' process still has memory of the file before.
-LOOKING = (
-    "import os; from silofl.reading import decoder_process, packed\n"
-    "unpack = packed.unpack_nifti\n"
-    "def read(path, name):\n"
-    "    there = [os.readlink(f'/proc/self/fd/{one}') for one in os.listdir('/proc/self/fd')\n"
-    "             if os.path.islink(f'/proc/self/fd/{one}')]\n"
-    "    assert not [one for one in [*there, open('/proc/self/maps').read()] if 'memfd' in one]\n"
-    "    return unpack(path, name)\n"
-    "packed.unpack_nifti = read\n"
-    "decoder_process.main()"
-)
-
-
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="bytes go by the pipe")
-def test_a_decoder_keeps_no_handle_of_the_memory_of_the_file_before(tmp_path, start_decoders):
-    start_decoders(LOOKING)
-    volumes = _write_volumes(tmp_path, ["a.nii.gz", "b.nii.gz", "c.nii.gz"])
-    before = len(os.listdir("/proc/self/fd"))
-    _read_each(volumes)
-    # Nor does this process: a data set has more files than a process may open.
-    assert len(os.listdir("/proc/self/fd")) <= before
-
-
-def test_the_bytes_of_one_file_alone_wait_to_be_taken():
-    ours, theirs = socket.socketpair()
-    answers, end = os.pipe()
-    with ours, theirs:
-        theirs.setblocking(False)
-        sender = decoder_process.Sender(end, theirs)
-        for is_taken in (True, False):
-            sender.send({}, [bytes(decoder_process.LEAST_SHARED)], decoder_process.LEAST_SHARED)
-            if is_taken:
-                ours.send(b"\n")
-        with pytest.raises(BlockingIOError):
-            sender.send({}, [bytes(decoder_process.LEAST_SHARED)], decoder_process.LEAST_SHARED)
-    os.close(answers)
-    os.close(end)
 
 
 def _running(pid):

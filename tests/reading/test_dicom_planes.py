@@ -13,6 +13,7 @@ from silofl.reading.dicom_planes import (
     read_planes,
     step_between,
 )
+from tests.conftest import group
 
 UPRIGHT = [1, 0, 0, 0, 1, 0]
 
@@ -103,29 +104,15 @@ def test_frames_come_in_the_order_of_their_places_where_these_alone_differ(frame
     assert order_frames(frames).tolist() == order
 
 
-@pytest.mark.parametrize(
-    ("offsets", "heights"), [([0, 2, 4], [5, 3, 1]), ([5, 7, 9], [5, 7, 9]), (0, [5]), ([0, -2, -4], [5, 7, 9])]
-)
-def test_planes_of_a_dose_lie_at_offsets_along_the_normal_or_at_heights(offsets, heights):
-    header = Dataset()
-    # Columns run to the right and rows to the back: the normal runs to the feet.
-    header.ImagePositionPatient, header.ImageOrientationPatient = [1, 2, 5], [-1, 0, 0, 0, 1, 0]
-    header.GridFrameOffsetVector = offsets
-    assert [plane[POSITION] for plane in read_planes(header)] == [[1, 2, height] for height in heights]
-
-
 def test_a_frame_has_its_own_then_the_shared_then_the_headers_value():
-    def group(key, value):
-        inner, outer = Dataset(), Dataset()
-        setattr(inner, key, value)
-        setattr(outer, GROUPS[key], [inner])
-        return outer
+    def stated(key, value):
+        return group(GROUPS[key], **{key: value})
 
     header = Dataset()
     header.PixelSpacing, header.ImageOrientationPatient = [3, 3], [1, 0, 0, 0, 0, 1]
     assert [plane[SPACING] for plane in read_planes(header)] == [[3, 3]]
-    header.SharedFunctionalGroupsSequence = [group(DIRECTION, UPRIGHT)]
-    header.PerFrameFunctionalGroupsSequence = [group(POSITION, [0, 0, 0]), group(DIRECTION, [0, 1, 0, 0, 0, 1])]
+    header.SharedFunctionalGroupsSequence = [stated(DIRECTION, UPRIGHT)]
+    header.PerFrameFunctionalGroupsSequence = [stated(POSITION, [0, 0, 0]), stated(DIRECTION, [0, 1, 0, 0, 0, 1])]
     first, second = read_planes(header)
     assert (first[POSITION], first[DIRECTION], first[SPACING]) == ([0, 0, 0], UPRIGHT, [3, 3])
     assert (second[POSITION], second[DIRECTION]) == (None, [0, 1, 0, 0, 0, 1])

@@ -94,56 +94,84 @@ def test_a_dicom_series_is_ordered_by_position_with_the_axes_of_nifti(series):
     np.testing.assert_allclose(image.affine, [[-0.5, 0, 0, -10], [0, -0.75, 0, -20], [0, 0, 2, 30], [0, 0, 0, 1]])
 
 
-@pytest.mark.parametrize(
-    ("modality", "called"),
-    [
-        ("SEG", "an image, not a DICOM segmentation"),
-        ("RTSTRUCT", "an image or a label map, not a DICOM structure set; fill its outlines"),
-    ],
-)
-def test_labels_in_a_dicom_form_of_their_own_are_refused_as_such(slice_file, modality, called):
-    edit(slice_file, drop=["PixelData", "Rows", "Columns"] if modality == "RTSTRUCT" else (), Modality=modality)
-    with pytest.raises(DataError, match=f"99.dcm must be {called}"):
-        read_label(slice_file)
+def cut_class(whole):
+    """End in the middle of the name of the class."""
+    return whole[: whole.index(b"1.2.840.10008.5.1.4") + 8]
 
 
-@pytest.mark.parametrize(("modality", "is_read"), [("CR", False), ("XA", True)])
-def test_a_table_of_intensities_is_never_passed_over_where_it_counts(series, modality, is_read):
+def copy_slice(series):
+    shutil.copy(series / "98.dcm", series / "98b.dcm")
+    edit(series / "98b.dcm", SeriesDescription="sent again")
+
+
+def hide_two(series):
+    """Move the last two into a folder, so that what stays is even and reads well."""
+    (series / "more").mkdir()
+    for name in ("99.dcm", "98.dcm"):
+        (series / name).rename(series / "more" / name)
+
+
+def damage(name, change):
+    return lambda series: (series / name).write_bytes(change((series / name).read_bytes()))
+
+
+def add_table(series):
     table = pydicom.Dataset()
     table.add_new("LUTDescriptor", "SS", [3, 0, 16])
     table.add_new("LUTData", "US", [0, 10, 40])
     table.ModalityLUTType = "US"
-    edit(series, ModalityLUTSequence=[table], Modality=modality)
-    if is_read:
-        np.testing.assert_array_equal(read_image(series).array, VOLUME[None])
-    else:
-        assert_refused("series must have a rescale slope and intercept, not a table of intensities", series)
+    edit(series, ModalityLUTSequence=[table])
 
 
-@pytest.mark.parametrize("storage", ["XRayAngiographicImageStorage", "NuclearMedicineImageStorage"])
-def test_a_series_lies_where_its_headers_say_whatever_its_class_is(tmp_path, write_dicom, storage):
-    # Its axes run to the left, to the feet and to the back.
-    coronal = np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]])
-    folder = write_dicom(tmp_path / "series", VOLUME, coronal)
-    for file in folder.iterdir():
-        header = pydicom.dcmread(file)
-        header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID = getattr(pydicom.uid, storage)
-        header.save_as(file)
-    image = read_image(folder)
-    np.testing.assert_array_equal(image.array, VOLUME[None])
-    np.testing.assert_allclose(image.affine, [[-0.5, 0, 0, -10], [0, 0, -2, -20], [0, -0.75, 0, 30], [0, 0, 0, 1]])
+REFUSED = {
+    "a segmentation": (lambda series: edit(series, Modality="SEG"), "be an image, not a DICOM segmentation"),
+    "a table of intensities": (
+        lambda series: edit(series, Modality="CR") and add_table(series),
+        "have a rescale slope and intercept, not a table of intensities",
+    ),
+    "slices within": (hide_two, "hold all files of its DICOM series itself, not some in more"),
+    "two series": (
+        lambda series: edit(series / "99.dcm", SeriesInstanceUID="1.2.3"),
+        "be a folder with one DICOM series, not 2: 6 files as 93.dcm, 1 files as 99",
+    ),
+    "two versions": (
+        copy_slice,
+        "hold one image at each place, not two, as (98.dcm and 98b|98b.dcm and 98).dcm; remove",
+    ),
+    "two patients": (
+        lambda series: edit(edit(series, PatientID="Meier") / "99.dcm", PatientID="Doe"),
+        "be of one patient, not of 2; export the series again$",
+    ),
+    **{
+        f"pictures {more}": (
+            lambda series, more=more: edit(series, drop=["ImagePositionPatient"], **more),
+            "hold slices .*, not 7 pictures without a place; name each file",
+        )
+        for more in ({}, {"SliceLocation": "2.5"}, {"ViewPosition": "PA"})
+    },
+    **{
+        f"{name} {number}": (damage(name, change), f"hold whole DICOM files; {name} cannot be read")
+        for name in ("93.dcm", "95.dcm", "99.dcm")
+        for number, change in enumerate((lambda whole: whole[:300], cut_class, lambda whole: b"junk"))
+    },
+}
 
 
-def test_a_radiograph_that_counts_from_white_is_turned_round(slice_file):
-    edit(slice_file, PhotometricInterpretation="MONOCHROME1", Modality="CR")
-    # Of 16 bits with a sign, -32768 becomes 32767 and 0 becomes -1.
-    np.testing.assert_array_equal(read_image(slice_file).array, -1 - VOLUME[None, ..., :1])
+@pytest.mark.parametrize(("change", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_a_series_that_is_no_one_volume_is_refused(series, change, sentence):
+    change(series)
+    assert_refused(f"must {sentence}", series)
 
 
-@pytest.mark.parametrize("modality", ["CT", "MR", "NM", "PT"])
-def test_measured_numbers_are_never_turned_round(slice_file, modality):
-    edit(slice_file, PhotometricInterpretation="MONOCHROME1", Modality=modality)
-    np.testing.assert_array_equal(read_image(slice_file).array, VOLUME[None, ..., :1])
+def test_a_structure_set_is_refused_as_such(slice_file):
+    edit(slice_file, drop=["PixelData", "Rows", "Columns"], Modality="RTSTRUCT")
+    with pytest.raises(DataError, match="99.dcm must be an image or a label map, not a DICOM structure set; fill"):
+        read_label(slice_file)
+
+
+def test_a_table_is_passed_over_by_which_an_angiogram_is_not_shown(series):
+    add_table(edit(series, Modality="XA"))
+    np.testing.assert_array_equal(read_image(series).array, VOLUME[None])
 
 
 def test_a_refusal_does_not_say_where_in_its_source_a_library_failed(tmp_path):
@@ -156,49 +184,15 @@ def test_a_refusal_does_not_say_where_in_its_source_a_library_failed(tmp_path):
         formats._explain_errors(fail, tmp_path / "x.nrrd", "x.nrrd")
 
 
-def test_slices_of_a_series_in_a_folder_within_it_are_refused_and_another_series_there_is_not(series, write_dicom):
-    inner = write_dicom(series / "more", VOLUME)
-    (inner / "notes.txt").write_text("no image")
+def test_another_series_in_a_folder_within_one_disturbs_nothing(series, write_dicom):
+    (write_dicom(series / "more", VOLUME) / "notes.txt").write_text("no image")
     assert read_image(series).spatial_shape == VOLUME.shape
-    # The last two, so that what stays is even and reads well.
-    for name in ("99.dcm", "98.dcm"):
-        (series / name).rename(inner / name)
-    assert_refused("series must hold all files of its DICOM series itself, not some in more", series)
 
 
-def test_a_folder_with_two_dicom_series_or_none_is_refused(series, slice_file, tmp_path):
-    slice_file.rename(series / "other.dcm")
-    assert_refused("series must be a folder with one DICOM series, not 2: 7 files as 93.dcm, 1 files as other", series)
-    none = "must be a folder that holds the files of one DICOM series itself; it does not: name the folder that does"
-    for folder in (slice_file.parent, tmp_path):
-        assert_refused(f"{folder.name} {none}, or an image's own file$", folder)
-
-
-@pytest.mark.parametrize("more", [{}, {"SliceLocation": "2.5"}, {"ViewPosition": "PA"}])
-def test_files_of_which_none_says_where_it_lies_are_pictures_and_no_volume(series, more):
-    for number, path in enumerate(sorted(series.iterdir())):
-        edit(path, drop=["ImagePositionPatient"], **more, InstanceNumber=number)
-    count = len([*series.iterdir()])
-    assert_refused(rf"series must hold slices .*, not {count} pictures without a place; name each file", series)
-    # As it says.
-    for path in series.iterdir():
-        assert read_image(path).spatial_shape[2] == 1
-
-
-def test_two_versions_of_a_slice_are_named(series):
-    shutil.copy(series / "98.dcm", series / "98b.dcm")
-    edit(series / "98b.dcm", SeriesDescription="sent again")
-    assert_refused(
-        "series must hold one image at each place, not two, as (98.dcm and 98b|98b.dcm and 98).dcm; remove", series
-    )
-    (series / "98b.dcm").unlink()
-    read_image(series)
-
-
-def test_slices_that_share_a_number_but_nothing_else_are_no_copies(series):
-    whole = read_image(series)
-    edit(series, SOPInstanceUID="1.2.3")
-    np.testing.assert_array_equal(read_image(series).array, whole.array)
+def test_a_folder_without_a_dicom_series_is_refused(slice_file, tmp_path):
+    slice_file.rename(tmp_path / "other.txt")
+    sentence = "slice must be a folder that holds the files of one DICOM series itself; it does not: name"
+    assert_refused(sentence, tmp_path / "slice")
 
 
 def test_a_tilted_gantry_moves_each_slice_aside_as_its_positions_say(tmp_path, write_dicom):
@@ -229,20 +223,6 @@ def test_each_slice_has_its_own_scale_whatever_the_first_one_has(tmp_path, write
     np.testing.assert_allclose(found[..., 1:], np.float64(volume[..., 1:]) * factor, rtol=1e-6)
 
 
-def cut_class(whole):
-    """End in the middle of the name of the class."""
-    return whole[: whole.index(b"1.2.840.10008.5.1.4") + 8]
-
-
-@pytest.mark.parametrize("damage", [lambda whole: whole[:300], cut_class, lambda whole: b"junk"])
-@pytest.mark.parametrize("place", [0, 2, -1])
-def test_a_file_of_a_series_that_cannot_be_read_is_named_wherever_it_lies(series, damage, place):
-    file = sorted(series.iterdir())[place]
-    file.write_bytes(damage(file.read_bytes()))
-    sentence = assert_refused(f"series must hold whole DICOM files; {file.name} cannot be read", series)
-    assert "cxx" not in sentence and "0x" not in sentence
-
-
 def test_what_lies_beside_a_series_and_is_no_image_disturbs_nothing(series, slice_file):
     (series / "README.txt").write_text("exported by a viewer")
     (series / "._0.dcm").write_bytes(b"a file system's notes")
@@ -252,30 +232,26 @@ def test_what_lies_beside_a_series_and_is_no_image_disturbs_nothing(series, slic
     np.testing.assert_array_equal(read_image(series).array, VOLUME[None])
 
 
-def test_a_series_of_two_patients_is_refused_without_their_names(series):
-    edit(edit(series, PatientID="Meier") / "99.dcm", PatientID="Doe")
-    sentence = assert_refused("series must be of one patient, not of 2", series)
-    assert "Meier" not in sentence and "Doe" not in sentence
+GREY = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+COLOUR = np.stack([GREY, GREY + 1, GREY + 2], axis=-1)
 
 
-def test_one_image_of_an_npz_file_is_read_by_its_index(tmp_path):
-    grey = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-    colour = np.stack([grey, grey + 1, grey + 2], axis=-1)
-    np.savez(tmp_path / "grey.npz", images=grey, labels=grey)
-    np.savez_compressed(tmp_path / "colour.npz", images=colour)
-    np.testing.assert_array_equal(read_image(tmp_path / "grey.npz", index=1).array, grey[1][None])
-    np.testing.assert_array_equal(read_label(tmp_path / "grey.npz", index=1).array, grey[1][None])
-    np.testing.assert_array_equal(read_image(tmp_path / "colour.npz", index=0).array[2], grey[0] + 2)
-
-
-def test_one_window_of_an_npz_file_is_read_by_its_index_and_one_of_images_holds_none(tmp_path):
-    windows = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    np.savez(tmp_path / "windows.npz", windows=windows)
-    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 4), np.uint8), windows=windows)
-    image = read_image(tmp_path / "windows.npz", index=1)
-    np.testing.assert_array_equal(image.array, windows[1].reshape(3, 1, 4))
-    assert image.is_window and image.array.dtype == np.float32
-    assert not read_image(tmp_path / "a.npz", index=1).is_window
+@pytest.mark.parametrize(
+    ("read", "arrays", "wanted"),
+    [
+        (read_image, {"images": GREY, "labels": GREY + 9}, GREY[1][None]),
+        (read_label, {"images": GREY + 9, "labels": GREY}, GREY[1][None]),
+        (read_image, {"images": COLOUR}, COLOUR[1].transpose(2, 0, 1)),
+        (read_image, {"windows": GREY}, GREY[1][:, None]),
+        (read_image, {"images": COLOUR, "windows": GREY}, COLOUR[1].transpose(2, 0, 1)),
+    ],
+)
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_one_image_or_window_of_an_npz_file_is_read_by_its_index(tmp_path, save, read, arrays, wanted):
+    save(tmp_path / "a.npz", **arrays)
+    found = read(tmp_path / "a.npz", index=1)
+    np.testing.assert_array_equal(found.array, wanted)
+    assert found.is_window is ("images" not in arrays)
 
 
 def test_an_npz_file_that_changed_is_read_again(tmp_path):

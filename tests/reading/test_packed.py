@@ -1,10 +1,8 @@
 import gzip
-import io
 import os
 import struct
 import subprocess
 import sys
-import zipfile
 
 import nibabel
 import numpy as np
@@ -26,14 +24,14 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [1, 400])
-@pytest.mark.parametrize("zeros", [0, 3, packed.PIECE])
+@pytest.mark.parametrize("zeros", [0, 3, 1 << 16])
 def test_parts_that_follow_one_another_are_one_file(path, cut, zeros):
     parts = [gzip.compress(part) for part in (CONTENT[:cut], CONTENT[cut:], b"")]
     path.write_bytes(bytes(zeros).join(parts) + bytes(zeros))
     np.testing.assert_array_equal(read_image(path).array[0], VOLUME)
 
 
-@pytest.mark.parametrize("zeros", [0, packed.PIECE])
+@pytest.mark.parametrize("zeros", [0, 1 << 16])
 def test_what_is_no_part_behind_the_voxels_is_refused(path, zeros):
     path.write_bytes(gzip.compress(CONTENT) + bytes(zeros) + b"more")
     assert_refused("a.nii.gz must be a whole file", path)
@@ -44,13 +42,13 @@ def test_a_wrong_checksum_or_length_is_refused(path, place):
     content = bytearray(gzip.compress(CONTENT))
     content[place] ^= 1
     path.write_bytes(content)
-    assert_refused("a.nii.gz must be a whole file, .*incorrect", path)
+    assert_refused("a.nii.gz must be a whole file, .*(CRC check failed|Incorrect length)", path)
 
 
 @pytest.mark.parametrize("lost", [1, 9, 200])
 def test_a_stream_that_ends_early_is_refused(path, lost):
     path.write_bytes(gzip.compress(CONTENT)[:-lost])
-    assert_refused("a.nii.gz must be a whole file, .*ends early", path)
+    assert_refused("a.nii.gz must be a whole file, .*ended before the end-of-stream marker", path)
 
 
 def test_a_few_bytes_behind_the_voxels_are_left_out(path):
@@ -113,41 +111,15 @@ def _nifti_attack(extension):
     return gzip.compress(bytes(content[:352]) + struct.pack("<2i", extension, 4) + bytes(extension - 8 + 2), 1)
 
 
-def _npz_attack(size):
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("images.npy", "w") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (1, 4, 4)})
-        file.write(bytes(size))
-    return stream.getvalue()
-
-
-def _text_header_attack(begin):
-    return lambda size: begin + gzip.compress(bytes(size), 1)
-
-
-ATTACKS = {
-    "a.nii.gz": _nifti_attack,
-    "a.npz": _npz_attack,
-    "a.nrrd": _text_header_attack(b"NRRD0004\ntype: uchar\ndimension: 2\nsizes: 4 4\nencoding: gzip\n\n"),
-    "a.mha": _text_header_attack(
-        b"ObjectType = Image\nNDims = 2\nDimSize = 4 4\nElementType = MET_UCHAR\nCompressedData = True\n"
-        b"ElementDataFile = LOCAL\n"
-    ),
-}
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the system does not say how large a process grew")
-@pytest.mark.parametrize(
-    "name", [name if name == "a.nii.gz" else pytest.param(name, marks=pytest.mark.slow) for name in ATTACKS]
-)
-def test_what_unpacks_to_much_takes_no_memory_of_the_process_that_asked(tmp_path, name):
-    for folder, size in (("small", 1 << 10), ("large", ATTACK)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / name).write_bytes(ATTACKS[name](size))
-    paths = [str(tmp_path / folder / name) for folder in ("small", "large")]
-    assert os.path.getsize(paths[1]) < ATTACK / 100
-    found = subprocess.run([sys.executable, "-c", WATCHED, *paths], capture_output=True, text=True, check=True)
-    assert int(found.stdout) << 10 < ATTACK / 4
+def test_what_unpacks_to_much_takes_no_memory_of_the_process_that_asked(tmp_path):
+    paths = [tmp_path / folder / "a.nii.gz" for folder in ("small", "large")]
+    for path, size in zip(paths, (1 << 10, ATTACK), strict=True):
+        path.parent.mkdir()
+        path.write_bytes(_nifti_attack(size))
+    assert paths[1].stat().st_size < ATTACK / 100
+    command = [sys.executable, "-c", WATCHED, *map(str, paths)]
+    assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) << 10 < ATTACK / 4
 
 
 def test_voxels_far_behind_their_header_are_refused_and_an_extension_is_passed_over(path):

@@ -1,23 +1,14 @@
 import numpy as np
-import pydicom
 import pytest
 
 from silofl.reading.patient_ids import count_shared_ids, read_own_id
+from tests.data.conftest import edit
 
 
 @pytest.fixture
 def series(tmp_path, write_dicom):
     """Write a series with a PatientID."""
-
-    def write(name, patient):
-        folder = write_dicom(tmp_path / name, np.zeros((4, 4, 2), np.int16))
-        for file in folder.iterdir():
-            header = pydicom.dcmread(file)
-            header.PatientID = patient
-            header.save_as(file)
-        return folder
-
-    return write
+    return lambda name, patient: edit(write_dicom(tmp_path / name, np.zeros((4, 4, 2), np.int16)), PatientID=patient)
 
 
 @pytest.mark.parametrize(

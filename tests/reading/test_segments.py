@@ -98,13 +98,6 @@ def test_segments_that_do_not_fit_the_labels_or_their_voxels_are_refused(save, s
         read_label(save(*segments, layers=layers), "c0", labels=LABELS)
 
 
-@pytest.mark.parametrize("labels", [LABELS, None])
-def test_a_file_without_the_voxels_of_a_layer_is_refused(save, labels):
-    path = save(("liver", 1), ("tumor", 1), layers=(0, 1))
-    with pytest.raises(DataError, match="c0 must hold the voxels of each Layer of its segments, 0 to 1, not of 1;"):
-        read_label(path, "c0", labels=labels)
-
-
 @pytest.fixture
 def save_layers(tmp_path):
     """Write layers (layers, X, Y, Z) as 3D Slicer does, with segments as (name, number, layer)."""
@@ -135,32 +128,59 @@ def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other_a
     assert label.covered == {("liver", "tumor"): 1}
 
 
+# Two cores that have all of the whole between them.
+WHOLE = np.repeat(LAYERS[:1], 3, axis=0)
+WHOLE[1, 0] = 0
+WHOLE[2, 1] = 0
+OVER = [("liver", 1, 0), ("tumor", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "segments", "labels", "sentence"),
+    [
+        *(
+            (LAYERS[0], OVER, labels, "hold the voxels of each Layer of its segments, 0 to 1, not of 1;")
+            for labels in (LABELS, None)
+        ),
+        (
+            LAYERS,
+            OVER,
+            {1: "tumor", 2: "liver"},
+            "have a voxel left of each segment, not none of 'tumor', which 'liver' covers; name it after",
+        ),
+        (
+            WHOLE,
+            [("whole", 1, 0), ("core", 1, 1), ("rim", 1, 2)],
+            {1: "whole", 2: "core", 3: "rim"},
+            "have a voxel left of each segment, not none of 'whole', which 'core'.* covers",
+        ),
+        *(
+            (LAYERS, OVER, labels, "have one segment for 1, not 'liver' and 'tumor'; name them with")
+            for labels in (None, {1: UNNAMED_LABEL})
+        ),
+        (
+            LAYERS,
+            [("liver", 1, 0), ("tumor", 2, 1)],
+            LABELS,
+            "name a segment for each number that it holds, not none for 1",
+        ),
+    ],
+)
+def test_layers_of_which_a_segment_would_be_lost_are_refused(save_layers, layers, segments, labels, sentence):
+    layers = layers if layers.ndim == 4 else layers[None]
+    with pytest.raises(DataError, match=f"c0 must {sentence}"):
+        read_label(save_layers(layers, *segments), "c0", labels=labels)
+
+
+def test_layers_without_named_labels_keep_the_numbers_of_their_segments(save_layers):
+    path = save_layers(LAYERS * np.uint8([1, 2]).reshape(2, 1, 1, 1), ("liver", 1, 0), ("tumor", 2, 1))
+    np.testing.assert_array_equal(read_label(path).array, [[[[2], [1]], [[1], [0]]]])
+
+
 def test_segments_that_do_not_overlap_cover_nothing(save, save_layers):
     assert not read_label(save(("tumor", 1), ("liver", 2)), labels=LABELS).covered
     apart = np.concatenate([LAYERS[:1] - LAYERS[1:], LAYERS[1:]])
     assert not read_label(save_layers(apart, ("liver", 1, 0), ("tumor", 1, 1)), labels=LABELS).covered
-
-
-def test_a_segment_that_others_cover_is_refused_until_it_is_named_after_them(save_layers):
-    path = save_layers(LAYERS, ("liver", 1, 0), ("tumor", 1, 1))
-    sentence = "c0 must have a voxel left of each segment, not none of 'tumor', which 'liver' covers; name it after"
-    with pytest.raises(DataError, match=sentence):
-        read_label(path, "c0", labels={1: "tumor", 2: "liver"})
-    assert {1, 2} <= {*read_label(path, labels={1: "liver", 2: "tumor"}).array.flat}
-
-
-@pytest.mark.parametrize("parts", [2, 1])
-def test_a_segment_that_no_order_saves_is_to_be_deleted(save_layers, parts):
-    # The whole of one other segment, or of two.
-    whole = np.repeat(LAYERS[:1], 1 + parts, axis=0)
-    if parts == 2:
-        whole[1, 0], whole[2, 1] = 0, 0
-    names = [("whole", 1, 0), ("core", 1, 1), ("rim", 1, 2)][: 1 + parts]
-    labels = {1: "whole", 2: "core", 3: "rim"}
-    with pytest.raises(DataError, match="not none of 'whole', which 'core'.* covers; delete it: a study may score"):
-        read_label(save_layers(whole, *names), labels=labels)
-    kept = [(name, number, layer - 1) for name, number, layer in names[1:]]
-    assert not read_label(save_layers(whole[1:], *kept), labels=labels).covered
 
 
 @pytest.mark.parametrize("second", ["lesion", "Lesion "])
@@ -179,21 +199,6 @@ def test_a_layer_may_hold_several_segments(save_layers):
     path = save_layers(layers, ("tumor", 1, 1), ("liver", 2, 0), ("cyst", 5, 0))
     found = read_label(path, labels={**LABELS, 3: "cyst"}).array
     np.testing.assert_array_equal(found, [[[[2], [1]], [[1], [3]]]])
-
-
-def test_layers_without_named_labels_need_a_number_of_their_own_for_each_segment(save_layers):
-    path = save_layers(LAYERS, ("liver", 1, 0), ("tumor", 1, 1))
-    for labels in (None, {1: UNNAMED_LABEL}):
-        with pytest.raises(DataError, match="c0 must have one segment for 1, not 'liver' and 'tumor'; name them with"):
-            read_label(path, "c0", labels=labels)
-    path = save_layers(LAYERS * np.uint8([1, 2]).reshape(2, 1, 1, 1), ("liver", 1, 0), ("tumor", 2, 1))
-    np.testing.assert_array_equal(read_label(path).array, [[[[2], [1]], [[1], [0]]]])
-
-
-def test_a_number_without_a_segment_in_its_layer_is_refused(save_layers):
-    path = save_layers(LAYERS, ("liver", 1, 0), ("tumor", 2, 1))
-    with pytest.raises(DataError, match="c0 must name a segment for each number that it holds, not none for 1"):
-        read_label(path, "c0", labels=LABELS)
 
 
 def test_segments_of_an_older_file_have_the_number_1_in_a_layer_each(save, save_layers):

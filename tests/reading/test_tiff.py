@@ -7,8 +7,7 @@ from PIL import Image
 from silofl.base.errors import DataError
 from silofl.reading.images import read_image, read_label
 from tests.data.conftest import assert_refused
-
-from .test_jpeg import encode
+from tests.reading.test_jpeg import encode
 
 RNG = np.random.default_rng(0)
 DEEP = RNG.integers(1, 2**16, (64, 48), dtype=np.uint16)
@@ -20,7 +19,7 @@ PIXELS = {
     "rgb": RNG.integers(1, 256, (64, 48, 3), dtype=np.uint8),
 }
 # How long a strip must be is told from its pixels where nothing is compressed, and by each way's decoder elsewhere.
-WAYS = {"tiff_lzw": "u2", "tiff_adobe_deflate": "rgb", "packbits": "1", "group3": "1", "group4": "1", "tiff_ccitt": "1"}
+WAYS = {"tiff_lzw": "u2", "tiff_adobe_deflate": "rgb", "packbits": "1"}
 FORMS = [*(("raw", kind) for kind in PIXELS), ("jpeg", "u1"), ("jpeg", "rgb"), *WAYS.items()]
 ROWS_PER_STRIP, STRIP_STARTS, STRIP_BYTES, LENGTH = 278, 273, 279, 257
 
@@ -70,6 +69,12 @@ def test_a_tiff_without_all_its_pixels_is_refused_and_a_whole_one_is_read(tmp_pa
         if is_one_strip:
             change(path, ROWS_PER_STRIP, lambda old: 128)
     assert_refused("a.tif must be a whole file", path)
+
+
+@pytest.mark.parametrize("way", ["group3", "group4", "tiff_ccitt"])
+def test_a_fax_of_which_rows_may_be_missing_is_refused(tmp_path, way):
+    write(tmp_path / "a.tif", "1", way)
+    assert_refused("a.tif must not be compressed as a fax", tmp_path / "a.tif")
 
 
 def build(path, tags, content, text=None):

@@ -5,19 +5,14 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-import yaml
 
 from silofl.base.errors import ConfigError, ExtensionError
 from silofl.base.settings import load_settings, parse
 from silofl.data.parts import Examples
 from silofl.data.transforms import build_augmentation, check_transforms
-from silofl.data.volumes import Volumes
-from silofl.federation.results import read_results
 from silofl.federation.site import SiteRounds
 from silofl.models import build_plain_model
 from silofl.parts.answer import public_reason
@@ -26,13 +21,10 @@ from silofl.setup.site import Server, Site
 from silofl.training.evaluation import score_predictions, summarise_test
 from silofl.training.extra_metrics import check_extra_metrics, measure_extra_metric
 from silofl.training.losses import check_loss, make_loss
-from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies import simulate
 from silofl_desk.studies.simulation import Simulation
-from silofl_hospital.site.candidate import Candidate
 
 ROOT = Path(__file__).resolve().parents[2]
-JOB = ROOT / "jobs" / "fedavg_phantoms"
 PARTS = ("slim", "brier", "shade", "overlap")
 NETWORK, LOSS, SHADE, OVERLAP = (f"acme-parts==1.2.0/{name}" for name in PARTS)
 # Each names one part; with it the study is as small as `make_study` makes it.
@@ -132,35 +124,12 @@ def test_what_is_installed_but_not_allowed_is_never_imported(install, naming, ke
     assert not is_imported() and not (tmp_path / "run").exists()
 
 
-def test_a_metric_that_cannot_be_imported_keeps_a_simulation_from_training_and_a_site_from_joining(
-    install, naming, site_data, tmp_path
-):
-    install(module="1 / 0")
-    extensions.allow_extensions((OVERLAP,))
-    study, sentence = naming("extra_metrics"), "extra_metrics must be a part that can be imported"
-    with pytest.raises(ExtensionError, match=sentence):
-        simulate.read_data(study, Simulation(str(site_data), ("east",)), tmp_path / "run")
-    settings = Site(data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/{{site}}", has_progress=False)
-    # Data are read by the kit's name alone.
-    candidate = Candidate(SimpleNamespace(name="east"), study, tmp_path / "study.yaml", settings)
-    with pytest.raises(ExtensionError, match=sentence):
-        _ = candidate.data
-
-
 @pytest.mark.parametrize(
     "name", ["os:system", "os.system", "acme_parts:slim", "acme_parts.slim", "acme-parts/slim", "acme-parts==1.2.0/a:b"]
 )
-def test_a_dotted_path_is_no_part_of_a_package(install, make_study, monkeypatch, name):
+def test_a_dotted_path_is_no_part_of_a_package(install, monkeypatch, name):
     install()
     monkeypatch.setenv(extensions.VARIABLE, name)
-    values = make_study().model_dump(mode="json", exclude_none=True)
-    with pytest.raises(ConfigError, match="model.network must be one of monai"):
-        parse(type(make_study()), values | {"model": {"network": name}}, "study.yaml")
-    with pytest.raises(ConfigError, match="training.loss must be 'dice_ce', .*, or a part of a package, as 'package=="):
-        parse(type(make_study()), values | {"training": {"loss": name}}, "study.yaml")
-    study = parse(type(make_study()), values | {"data": {"augment": [name]}}, "study.yaml")
-    with pytest.raises(ConfigError, match="must be one of RandRotate90"):
-        build_augmentation(study)
     with pytest.raises(ExtensionError, match="must be a part of a package, as 'package==1.2.0/name', not"):
         extensions.load_extension("model.network", extensions.NETWORKS, name)
     with pytest.raises(ConfigError, match="extensions.0 must be a part of a package"):
@@ -188,11 +157,6 @@ def test_another_version_and_an_absent_package_are_refused(install):
     with pytest.raises(ExtensionError, match="needs package 'nowhere', version 1.0, which must be installed; it is"):
         extensions.load_extension("model.network", extensions.NETWORKS, "nowhere==1.0/net")
     assert not is_imported()
-
-
-def test_names_in_the_variable_may_stand_apart(monkeypatch):
-    monkeypatch.setenv(extensions.VARIABLE, f"{NETWORK}, {LOSS},")
-    assert extensions.list_allowed_extensions() == (LOSS, NETWORK)
 
 
 def test_a_machines_own_settings_take_the_place_of_the_variable(install, monkeypatch):
@@ -238,20 +202,6 @@ def test_a_network_that_cannot_be_built_is_a_sentence(install, naming, module, m
         build_plain_model(naming("model.network"), 0)
 
 
-@pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}])
-@pytest.mark.parametrize("size", [(24, 20), (12, 10, 8)])
-def test_the_examples_loss_takes_the_answers_of_a_study(install, naming, labels, size):
-    install()
-    extensions.allow_extensions((LOSS,))
-    study = naming("training.loss").model_copy(update={"labels": labels})
-    check_loss(study, (1, *size))
-    perfect = torch.ones(1, 1, *size) if len(labels) == 1 else torch.eye(3)[1].reshape(1, 3, *[1] * len(size))
-    targets = torch.ones(1, *size)
-    # The probability of the label, and of the others, is 1 and 0 but for 1e-4.
-    assert make_loss(study)(20 * perfect.expand(-1, -1, *size) - 10, targets) < 1e-8
-    assert make_loss(study)(10 - 20 * perfect.expand(-1, -1, *size), targets) > 0.4
-
-
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -266,16 +216,6 @@ def test_a_loss_that_gives_no_number_is_refused_before_any_training(install, nam
     extensions.allow_extensions((LOSS,))
     with pytest.raises(ConfigError, match=rf"training.loss {LOSS} must give .* logits \(2, 1, 24, 20\) .*{message}"):
         check_loss(naming("training.loss"), (1, 24, 20))
-
-
-def test_a_loss_of_findings_sees_whether_each_is_there(install, naming):
-    install(module="def brier(logits, targets): raise ValueError(f'{targets.tolist()}')")
-    extensions.allow_extensions((LOSS,))
-    study = naming("training.loss").model_copy(update={"task": "multilabel", "labels": {0: "effusion", 1: "mass"}})
-    # Of the sets 0 and 1 the first is empty and the second holds the effusion.
-    sentence = r"logits \(2, 2\) and targets \(2, 2\) of 0, 1; it says: \[\[0.0, 0.0\], \[1.0, 0.0\]\]"
-    with pytest.raises(ConfigError, match=sentence):
-        check_loss(study, (1, 24, 20))
 
 
 def test_a_transform_that_changes_the_size_is_refused(install, naming):
@@ -310,13 +250,6 @@ def test_a_metric_is_given_all_slices_of_a_case(install, shape, cases, seen):
     install(module=SEES.format(f"prediction.shape == truth.shape == {seen}"))
     extensions.allow_extensions((OVERLAP,))
     assert measure(np.ones(shape, np.uint8), np.ones(shape, np.uint8), cases)["value"] == 1
-
-
-def test_a_metric_is_given_a_volume_as_it_is(install):
-    install(module=SEES.format("prediction.shape == truth.shape == (len(truth), 4, 5)"))
-    extensions.allow_extensions((OVERLAP,))
-    volumes = Volumes((np.ones((3, 4, 5), np.uint8), np.ones((2, 4, 5), np.uint8)))
-    assert measure_extra_metric(OVERLAP, volumes, volumes, ("a", "b"), [(1,)]) == {"value": 1, "num_cases": 2}
 
 
 @pytest.mark.parametrize(
@@ -362,19 +295,6 @@ def test_a_metric_that_gives_no_number_is_refused_before_any_training(install, n
         check_extra_metrics(naming("extra_metrics"), (1, *size))
 
 
-@pytest.mark.parametrize(("size", "seen"), [((24, 20), "(2, 24, 20)"), ((12, 10, 8), "(12, 10, 8)")])
-def test_a_metric_is_tried_on_what_the_test_gives_it(install, naming, size, seen):
-    install(module=SEES.format(f"prediction.shape == truth.shape == {seen} and truth.any() and not truth.all()"))
-    extensions.allow_extensions((OVERLAP,))
-    check_extra_metrics(naming("extra_metrics"), (1, *size))
-
-
-def test_a_metric_that_is_not_allowed_is_not_imported_by_a_test(install):
-    install(module="raise SystemExit('code ran')")
-    assert measure([[[1]]], [[[1]]], "a") == {"value": None, "num_cases": 0, "has_failed": True}
-    assert not is_imported()
-
-
 def test_a_label_that_is_not_annotated_is_not_given_to_a_metric(install, make_study):
     install()
     extensions.allow_extensions((OVERLAP,))
@@ -392,32 +312,3 @@ def test_a_study_is_settled_by_the_versions_of_its_parts(make_study):
     one, two = (make_study(training={"loss": f"acme-parts=={v}/brier"}) for v in ("1.2.0", "1.2.1"))
     assert one.digest != two.digest
     assert one.extensions == [("training.loss", "silofl.losses", LOSS)] and make_study().extensions == []
-
-
-def test_the_example_trains_in_a_simulation(install, silofl, undrawn, monkeypatch, tmp_path):
-    install()
-    data = make_phantoms(tmp_path / "phantoms", seed=7, patients={"north": 6, "south": 6})
-    example = yaml.safe_load(re.search(r"```yaml\n(model: \{network: acme.*?)```", _page(), re.DOTALL)[1])
-    changes = {"model": example["model"], "training.loss": LOSS, "data.augment": example["data"]["augment"]}
-    changes |= {"data.transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
-    changes |= {"guard": False, "rounds": 1, "extra_metrics": example["extra_metrics"]}
-    settings = [part for key, value in changes.items() for part in ("--set", f"{key}={yaml.safe_dump(value).strip()}")]
-    settings = ["simulate", JOB, "--data", data, "--alone", *settings]
-    code, _, error = silofl(*settings, "--out", tmp_path / "refused")
-    assert code == 2 and "must be in `extensions`" in error and not is_imported()
-    line = re.search(r"export (SILOFL_EXTENSIONS)=(\S+)", _page())
-    monkeypatch.setenv(line[1], line[2])
-    code, out, error = silofl(*settings, "--out", tmp_path / "run")
-    assert (code, is_imported()) == (0, True), out + error
-    found, page = read_results(tmp_path / "run"), (tmp_path / "run" / "report.html").read_text()
-    for own in found.sites.values():
-        # Of each case and label the intersection over union is from half the Dice to the Dice.
-        score = own.extra_metrics[OVERLAP]
-        assert 0 < own.value / 2 <= score.value <= own.value and score.num_cases == own.num_cases
-        assert f">{score.value:.3f}</td>" in page
-    for text in (out, page):
-        assert "overlap is a metric of the package acme-parts==1.2.0" in text
-
-
-def _page():
-    return (ROOT / "docs" / "extensions.md").read_text()

@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -277,18 +276,11 @@ def check_key(key: str, section: type[Section]) -> None:
 def _nearest_key(key: str, section: type[Section]) -> str:
     """Return `` (did you mean 'training.learning_rate'?)``, or nothing."""
     known = _dotted_names(section)
-    place, _, name = key.rpartition(".")
-    siblings = [other for other in known if other.rpartition(".")[0] == place]
-    # From the surest guess to the vaguest: initials in the same section (`training.lr`), the same name in another
-    # section, a slip of the pen, initials in another section.
-    for found in (
-        [other for other in siblings if _initials(other) == name],
-        [other for other in known if other.rpartition(".")[2] == name],
-        get_close_matches(key, siblings, n=1),
-        [other for other in known if _initials(other) == name],
-    ):
-        if found:
-            return f" (did you mean {found[0]!r}?)"
+    name = key.rpartition(".")[2]
+    # The same name in another section, or initials (`training.lr`), before a slip of the pen.
+    for other in known:
+        if name in (other.rpartition(".")[2], _initials(other)):
+            return f" (did you mean {other!r}?)"
     return suggest_nearest(key, known)
 
 

@@ -35,12 +35,10 @@ class Unpacked(NamedTuple):
 
     Attributes:
         content: The bytes, in pieces; uint8 (n,) once they have come to the other process.
-        size: The most that they can be.
         facts: What is known of them, as JSON has it.
     """
 
     content: Iterable[bytes] | NDArray[np.uint8]
-    size: int
     facts: Mapping[str, object]
 
 

@@ -14,14 +14,11 @@ are looked at, as many as are there and no more than a file may have.
 """
 
 import atexit
-import errno
 import fcntl
 import json
 import os
-import platform
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections import deque
@@ -38,19 +35,15 @@ from silofl.base.errors import DataError
 from silofl.reading.access import OF_SYSTEM
 from silofl.reading.decoded import Decoded, Unpacked, check_bytes
 
-# glibc then overwrites memory as it is taken and freed, the small pieces too that it keeps for each thread: a decoder
+# glibc, the only one that was tried, then overwrites memory as it is taken and freed, the small pieces too: a decoder
 # that reads beyond what a file holds finds nothing of the file before.
 OVERWRITTEN = {"MALLOC_PERTURB_": "85", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
-# Elsewhere each file has a process of its own.
-IS_OVERWRITTEN = platform.libc_ver()[0] == "glibc"
 # Of requests without an answer: so much a pipe takes while the other process waits until its answer is read.
 _batch_bytes = select.PIPE_BUF
 # Of answers that wait to be read, where the system allows it.
 ANSWER_BYTES = 1 << 20
 _lock = Lock()
 _process: subprocess.Popen[bytes] | None = None
-# By which it passes on memory with the bytes of a file.
-_handles: socket.socket | None = None
 # Requests that the process has and has not answered, and those to be sent behind them.
 _waiting: deque[bytes] = deque()
 _coming: deque[bytes] = deque()
@@ -76,14 +69,13 @@ def decode_ahead(requests: Iterable[bytes] = ()) -> Iterator[None]:
         requests: As `build_request` makes them, in the order in which they will be asked for. One that is left out is
             dropped, and any other file is decoded too.
     """
-    if IS_OVERWRITTEN:
-        # Why it cannot be started is told where a file is asked for.
-        with _lock, suppress(OSError):
-            # It starts while the requests are made.
-            process = _ensure_decoder()
-            _coming.extend(requests)
-            if _coming:
-                _send_batch(process, _coming[0])
+    # Why it cannot be started is told where a file is asked for.
+    with _lock, suppress(OSError):
+        # It starts while the requests are made.
+        process = _ensure_decoder()
+        _coming.extend(requests)
+        if _coming:
+            _send_batch(process, _coming[0])
     try:
         yield
     finally:
@@ -108,9 +100,6 @@ def decode_in_subprocess(request: bytes) -> Decoded | Unpacked:
             _send_batch(process, request)
             answered = _waiting.popleft()
             answer, content = _receive_or_end(process)
-        if not IS_OVERWRITTEN:
-            process.kill()
-            process.wait()
     if "refused" in answer:
         raise DataError(answer["refused"])
     if answer.get("errno") in OF_SYSTEM:
@@ -118,7 +107,7 @@ def decode_in_subprocess(request: bytes) -> Decoded | Unpacked:
     if "broken" in answer:
         raise ValueError(answer["broken"])
     if "facts" in answer:
-        return Unpacked(content, len(content), answer["facts"])
+        return Unpacked(content, answer["facts"])
     # In the order in which it lay in the other process: sums depend on it.
     array = content.view(answer["dtype"]).reshape(answer["shape"]).transpose(np.argsort(answer["order"]))
     return Decoded(array, answer["affine"] and np.array(answer["affine"]), **answer["kind"])
@@ -126,7 +115,7 @@ def decode_in_subprocess(request: bytes) -> Decoded | Unpacked:
 
 def end_decoder() -> None:
     """End the decoders' process, if one runs; the next file starts another one."""
-    global _process, _handles
+    global _process
     with _lock:
         _waiting.clear()
         _coming.clear()
@@ -134,9 +123,6 @@ def end_decoder() -> None:
             _process.kill()
             with _process:
                 _process = None
-        if _handles is not None:
-            _handles.close()
-            _handles = None
 
 
 def _ensure_decoder() -> subprocess.Popen[bytes]:
@@ -148,35 +134,17 @@ def _ensure_decoder() -> subprocess.Popen[bytes]:
 
 
 def _start_decoder() -> subprocess.Popen[bytes]:
-    global _handles, _batch_bytes
+    global _batch_bytes
     # As a file and without the site's modules, which take as long as Python itself; the paths are in its environment.
     command = [sys.executable, "-S", "-P", str(Path(__file__).with_name("decoder_process.py"))]
     # Its error output is dropped: the libraries' warnings name full paths.
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    if _handles is not None:
-        _handles.close()
-    _handles, theirs = socket.socketpair()
-    # A handle comes before the line that tells of it, or not at all.
-    _handles.setblocking(False)
-    numbers = [theirs.fileno()] if _can_share() else []
-    with theirs:
-        process = subprocess.Popen(
-            [*command, *map(str, numbers)], **streams, pass_fds=numbers, env=_build_environment()
-        )
+    process = subprocess.Popen(command, **streams, env=_build_environment())
     with suppress(AttributeError, OSError):
         fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, ANSWER_BYTES)
         # Pages need not be full.
         _batch_bytes = fcntl.fcntl(process.stdin, fcntl.F_GETPIPE_SZ) // 2
     return process
-
-
-def _can_share() -> bool:
-    """Return whether the system gives memory that has a handle and no name; otherwise all bytes go by the pipe."""
-    try:
-        os.close(os.memfd_create("decoded"))
-    except (AttributeError, OSError):
-        return False
-    return True
 
 
 def _send_batch(process: subprocess.Popen[bytes], request: bytes) -> None:
@@ -243,33 +211,11 @@ def _receive_answer(stream: BinaryIO) -> tuple[dict[str, Any], NDArray[np.uint8]
         raise EOFError
     # No pickle: what broken bytes have made of the other process must not spread to this one.
     answer = json.loads(line.decode())
-    if "is_shared" in answer:
-        return answer, _take_shared()
     size = check_bytes("a decoded file", [answer.get("bytes", 0)], 1)
     content = np.empty(size, np.uint8)
     if stream.readinto(content) != size:
         raise EOFError
     return answer, content
-
-
-def _take_shared() -> NDArray[np.uint8]:
-    """Return a copy of the memory that the other process has passed on: it may change it still."""
-    flags, found = 0, []
-    with suppress(BlockingIOError):
-        _, found, flags, _ = socket.recv_fds(_handles, 1, 1)
-    if flags & socket.MSG_CTRUNC:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    if not found:
-        raise ValueError("no memory was passed on")
-    with open(found[0], "rb") as file:
-        size = check_bytes("a decoded file", [os.fstat(file.fileno()).st_size], 1)
-        content = np.empty(size, np.uint8)
-        file.seek(0)
-        if file.readinto(content) != size:
-            raise ValueError("memory that was cut meanwhile")
-    # The next one may come.
-    _handles.send(b"\n")
-    return content
 
 
 def _describe_exit(process: subprocess.Popen[bytes]) -> str:
@@ -281,8 +227,9 @@ def _describe_exit(process: subprocess.Popen[bytes]) -> str:
 
 def _forget_process() -> None:
     """Leave the process to the one that started it: a fork must not write between its requests."""
-    global _process, _handles, _lock
-    _process, _handles, _lock = None, None, Lock()
+    global _process, _lock
+    _process = None
+    _lock = Lock()
     _waiting.clear()
     _coming.clear()
 

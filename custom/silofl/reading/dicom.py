@@ -13,11 +13,10 @@ from silofl.base.errors import DataError
 from silofl.reading.access import list_files
 from silofl.reading.decoded import Decoded
 from silofl.reading.dicom_checks import DRAWN, check_form, check_judgements, judge_size
-from silofl.reading.dicom_files import read_elements
+from silofl.reading.dicom_files import read_elements, refuse_deflated
 from silofl.reading.dicom_frames import COLOURS, decode_frames, is_coloured, scale_frames
 from silofl.reading.dicom_planes import (
     DIRECTION,
-    DOSE_SCALE,
     PICTURES,
     POSITION,
     SEVERAL,
@@ -136,6 +135,8 @@ def _read_header(file: Path) -> Dataset | None:
         with file.open("rb") as stream:
             is_bare = stream.read(2) in BARE_STARTS
         return read_elements(file, force=is_bare)
+    except DataError:
+        raise
     except Exception:  # pydicom raises whatever its parsers raise on what is no DICOM
         return None
 
@@ -156,10 +157,10 @@ def _check_slices(files: Sequence[Path], headers: Sequence[Dataset], name: str) 
         raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
     if any(count_frames(header) > 1 for header in headers):
         raise DataError(f"{name} must {SEVERAL.format(len(files))}")
-    if len({(is_coloured(header), header.BitsAllocated == 1, header.get(DOSE_SCALE)) for header in headers}) > 1:
+    if len({(is_coloured(header), header.BitsAllocated == 1) for header in headers}) > 1:
         raise DataError(
-            f"{name} must hold slices of one kind: of intensities or of colours, of bits or of numbers, and with one "
-            f"{DOSE_SCALE}; leave out what is no slice of the volume"
+            f"{name} must hold slices of one kind: of intensities or of colours, of bits or of numbers; leave out what "
+            "is no slice of the volume"
         )
 
 
@@ -168,7 +169,9 @@ def _read_checked(path: Path, name: str) -> Dataset:
     import pydicom
     from pydicom.uid import UID
 
-    header = pydicom.dcmread(path, force=True)
+    with path.open("rb") as stream:
+        refuse_deflated(stream, name)
+        header = pydicom.dcmread(stream, force=True)
     if header.get("Modality") not in DRAWN and "PixelData" not in header:
         kind = UID(header.get("SOPClassUID") or header.file_meta.get("MediaStorageSOPClassUID") or "").name
         if not kind or "Image" in kind:

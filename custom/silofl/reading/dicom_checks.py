@@ -1,6 +1,6 @@
 """Judge whether a DICOM image is read as it is meant, and whether its pixels are all there.
 
-The modules are those of DICOM PS3.3 (Image Pixel, Modality LUT, RT Dose, NM Multi-frame, Whole Slide Microscopy Image),
+The modules are those of DICOM PS3.3 (Image Pixel, Modality LUT, NM Multi-frame, Whole Slide Microscopy Image),
 the encodings those of PS3.5 (section 8 and annexes A and G).
 """
 
@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from silofl.base.errors import DataError
@@ -28,8 +27,6 @@ from silofl.reading.dicom_frames import (
 )
 from silofl.reading.dicom_planes import (
     COUNTS,
-    DOSE_SCALE,
-    OFFSETS,
     POSITION,
     count_frames,
     list_values,
@@ -47,6 +44,7 @@ DRAWN = {
     "SEG": "an image, not a DICOM segmentation; name it as the mask of its image",
     "RTSTRUCT": "an image or a label map, not a DICOM structure set; fill its outlines and save them as a DICOM "
     "segmentation or as NIfTI on the image's grid, for example with 3D Slicer (SlicerRT) or plastimatch",
+    "RTDOSE": "an image, not a radiotherapy dose; save it as NIfTI, for example with 3D Slicer (SlicerRT)",
 }
 # By words of ImageType, and by elements of their own that count the slices: those who tile a volume into one picture.
 MOSAICS = {"MOSAIC": "Siemens", "VFRAME": "United Imaging"}
@@ -83,13 +81,13 @@ def _judge_kind(header: Dataset) -> Judgement:
     """Judge whether a file is an image, and each of its frames a slice of one volume."""
     from pydicom.datadict import keyword_for_tag
 
-    drawn = DRAWN.get(header.get("Modality"))
+    drawn = DRAWN.get("RTDOSE" if "DoseGridScaling" in header else header.get("Modality"))
     yield drawn is not None, f"be {drawn}"
     yield from judge_numbers(header)
     yield from judge_tiles(header)
     # The vectors that number the frames, as of nuclear medicine by energy, detector, time and slice.
     keys = [keyword_for_tag(tag) for tag in list_values(header.get("FrameIncrementPointer"))]
-    counted = [key for key in keys if key.endswith("Vector") and key != OFFSETS]
+    counted = [key for key in keys if key.endswith("Vector")]
     varied = [key for key in counted if len(set(list_values(header.get(key)))) > 1]
     yield (
         len(varied) > 1,
@@ -132,11 +130,9 @@ def _count_tiles(header: Dataset, group: int, creator: str, element: int) -> int
 
 def judge_numbers(header: Dataset) -> Judgement:
     """Judge whether numbers that are stored as text are numbers."""
-    # Those of the header first, from which the places of a dose's planes are computed.
-    for plane in chain([{key: header.get(key) for key in (*COUNTS, OFFSETS)}], read_planes(header)):
-        for key in plane.keys() & {*COUNTS, OFFSETS}:
+    for plane in read_planes(header):
+        for key, count in COUNTS.items():
             texts = [str(value).strip() for value in list_values(plane[key])]
-            count = COUNTS.get(key, len(texts))
             is_decimal = all(re.fullmatch(DECIMAL, text, re.ASCII) and math.isfinite(float(text)) for text in texts)
             yield (
                 not (is_decimal and len(texts) in (0, count)),
@@ -178,7 +174,7 @@ def _judge_form(header: Dataset) -> Judgement:
     )
     scales = {read_scale(plane) for plane in read_planes(header)}
     yield (
-        any(slope == 0 for slope, _ in scales) or header.get(DOSE_SCALE) == 0,
+        any(slope == 0 for slope, _ in scales),
         "have a rescale slope other than 0, by which all its pixels mean the same; export it anew, or save it with its "
         "true values as NIfTI or MHA",
     )
@@ -186,12 +182,6 @@ def _judge_form(header: Dataset) -> Judgement:
         is_coloured(header) and scales != {(1, 0)},
         f"have no RescaleSlope and RescaleIntercept beside colours ({colours}); export it without them, or save it as "
         "PNG",
-    )
-    height = float(next(iter(list_values(header.get(OFFSETS))), 0))
-    place = header.get(POSITION)
-    yield (
-        bool(place) and height not in (0, place[2]),
-        f"begin its {OFFSETS} with 0 or with the height of its first plane, not with {height:g}; {EXPORT}",
     )
 
 

@@ -21,20 +21,14 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
 from silofl.reading.decoded import check_bytes
-from silofl.reading.dicom_planes import (
-    DOSE_SCALE,
-    Plane,
-    count_frames,
-    read_planes,
-    read_scale,
-)
+from silofl.reading.dicom_planes import Plane, count_frames, read_planes, read_scale
 
 if TYPE_CHECKING:
     from pydicom import Dataset
 
 COLOURS = "PhotometricInterpretation"
-DEFLATED, RLE, LOSSLESS_JPEG = "1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.57"
-UNCOMPRESSED = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", DEFLATED, "1.2.840.10008.1.2.2")
+RLE, LOSSLESS_JPEG = "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.57"
+UNCOMPRESSED = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2")
 # By its eight-bit and twelve-bit processes, and its lossless ones; those that were withdrawn too.
 LOSSY_JPEG = tuple(f"1.2.840.10008.1.2.4.{process}" for process in (50, 51, 52, 53, 55))
 JPEG = (*LOSSY_JPEG, LOSSLESS_JPEG, "1.2.840.10008.1.2.4.70")
@@ -142,7 +136,7 @@ def _find_type(header: Dataset, is_alike: bool) -> np.dtype:
     if not is_alike:
         # One slope's whole numbers are not another one's.
         return np.dtype(np.float32)
-    if DOSE_SCALE in header or not (slope.is_integer() and intercept.is_integer()):
+    if not (slope.is_integer() and intercept.is_integer()):
         return np.dtype(np.float64)
     lowest, highest = 0, (1 << header.BitsStored) - 1
     if header.get("PixelRepresentation") == 1:
@@ -155,9 +149,8 @@ def _find_type(header: Dataset, is_alike: bool) -> np.dtype:
 
 
 def scale_frames(stored: NDArray, header: Dataset, planes: Sequence[Plane], is_alike: bool) -> NDArray:
-    """Return what stored numbers measure, by the scale of each plane, or of a dose."""
-    dose = header.get(DOSE_SCALE)
-    scales = [(float(dose), 0.0)] if dose is not None else [read_scale(plane) for plane in planes]
+    """Return what stored numbers measure, by the scale of each plane."""
+    scales = [read_scale(plane) for plane in planes]
     if is_alike and scales[0] == (1, 0):
         return stored
     scaled = np.empty(stored.shape, _find_type(header, is_alike))

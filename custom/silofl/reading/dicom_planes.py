@@ -25,10 +25,6 @@ INDEX = "DimensionIndexValues"
 SCALE = ("RescaleSlope", "RescaleIntercept")
 # What stored numbers measure, as beside the scale that makes them intensities: not applied, but one in a volume.
 REAL_WORLD = ("RealWorldValueSlope", "RealWorldValueIntercept")
-# What the stored numbers of a radiotherapy dose are multiplied with, whatever their scale is.
-DOSE_SCALE = "DoseGridScaling"
-# Of a radiotherapy dose: how far each frame lies from the first one along the normal, or at what height.
-OFFSETS = "GridFrameOffsetVector"
 # Where a file with many frames keeps what else stands in the header itself.
 GROUPS = {
     POSITION: "PlanePositionSequence",
@@ -40,8 +36,8 @@ GROUPS = {
     **dict.fromkeys(SCALE, "PixelValueTransformationSequence"),
     **dict.fromkeys(REAL_WORLD, "RealWorldValueMappingSequence"),
 }
-# How many numbers an element holds; of the offsets of a dose one a frame.
-COUNTS = {SPACING: 2, POSITION: 3, DIRECTION: 6, **dict.fromkeys((*SCALE, DOSE_SCALE), 1)}
+# How many numbers an element holds.
+COUNTS = {SPACING: 2, POSITION: 3, DIRECTION: 6, **dict.fromkeys(SCALE, 1)}
 # Where the size of a pixel stands in an image without a place: of a patient's, a detector's, a film's, a beam's plane.
 SPACINGS = (SPACING, "ImagerPixelSpacing", "NominalScannedPixelSpacing", "ImagePlanePixelSpacing")
 # With the scale they decide the type that pixels are read into.
@@ -73,21 +69,7 @@ def read_planes(header: Dataset) -> Iterator[Plane]:
     # What measures stand for is nested in the header of a single slice too.
     shared = [*header.get("SharedFunctionalGroupsSequence", [])[:1], header]
     for frame in header.get("PerFrameFunctionalGroupsSequence") or [{}]:
-        plane = {key: _look_up_element(key, header, [frame, *shared]) for key in (*GROUPS, *SIZE, *STORED)}
-        yield from ({**plane, POSITION: place} for place in _place_frames(plane, header.get(OFFSETS)))
-
-
-def _place_frames(plane: Plane, offsets: Sequence[float] | float | None) -> Iterator[Any]:
-    """Yield the place of a plane; of a dose those of all its frames, which lie at offsets from it."""
-    if offsets is None or plane[POSITION] is None or plane[DIRECTION] is None:
-        yield plane[POSITION]
-        return
-    place = np.array(plane[POSITION], dtype=np.float64)
-    normal = np.cross(*np.array(plane[DIRECTION], dtype=np.float64).reshape(2, 3))
-    heights = np.atleast_1d(np.array(offsets, dtype=np.float64))
-    for height in heights:
-        # By the standard they are heights where the first one is that of the plane.
-        yield (place + normal * height if heights[0] == 0 else np.array([*place[:2], height])).tolist()
+        yield {key: _look_up_element(key, header, [frame, *shared]) for key in (*GROUPS, *SIZE, *STORED)}
 
 
 def _look_up_element(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (any element)

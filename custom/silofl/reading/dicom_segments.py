@@ -1,7 +1,7 @@
 """Read a DICOM segmentation onto the grid of its image: frames of segments, each laid on the slice that it marks.
 
-The modules are those of DICOM PS3.3 (Segmentation, Multi-frame Functional Groups), binary, fractional and label map. A
-file need not have a frame for a slice on which nothing is marked, so that its own grid is not known from it alone.
+The modules are those of DICOM PS3.3 (Segmentation, Multi-frame Functional Groups), of the binary kind. A file
+need not have a frame for a slice on which nothing is marked, so that its own grid is not known from it alone.
 highdicom, which reads it too, is no package of every site; pydicom begins each frame of single bits with a byte.
 """
 
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom import Dataset, dcmread, uid
 from pydicom.filereader import read_file_meta_info
-from pydicom.pixels import get_decoder
 
 from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, check_bytes
@@ -25,22 +24,18 @@ from silofl.reading.dicom_checks import (
     judge_size,
     judge_tiles,
 )
-from silofl.reading.dicom_files import read_elements
-from silofl.reading.dicom_frames import read_syntax
-from silofl.reading.dicom_planes import SAME, SEGMENT, THICKNESS, Plane, count_frames, first_grid, read_planes
-from silofl.reading.image import GRID_TOLERANCE_MM, SAME_VOXEL, Image, is_same_voxel
+from silofl.reading.dicom_planes import SEGMENT, Plane, count_frames, first_grid, read_planes
+from silofl.reading.image import Image
 from silofl.reading.label_grid import match_voxels, view_voxels
 from silofl.reading.raw_volume import LPS_TO_RAS
 
 # What unpacks without end (Deflated) is told by the file's first bytes, before anything is unpacked.
-READ = (uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian, uid.RLELossless)
-# How a segmentation may say which pixels are of a segment -> bits of a pixel.
-BITS = {"BINARY": (1,), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
+READ = (uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian)
+# How a segmentation says which pixels are of a segment: by a bit each, not by shares or numbers.
+BINARY = "BINARY"
 MOST_SEGMENTS = (1 << 16) - 1
 # Of numbers of segments, which are kept so.
 DTYPE = np.dtype(np.uint16)
-# Slices may be thinner than they lie apart, but where they are so by half one may have been left out.
-MOST_THICKNESSES = 1.5
 
 
 def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Sequence[Sequence[float]]) -> Decoded:
@@ -58,9 +53,7 @@ def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Seque
     """
     syntax = read_file_meta_info(path).get("TransferSyntaxUID", READ[0])
     if syntax not in READ:
-        raise DataError(
-            f"{name} must be stored as it is or as RLE, not as {uid.UID(syntax).name}; export it without compression"
-        )
+        raise DataError(f"{name} must be stored as it is, not as {uid.UID(syntax).name}; export it without compression")
     header = dcmread(path)
     for judge in (_judge_form, judge_tiles, judge_numbers, _judge_frames, judge_size):
         check_judgements(judge(header), name)
@@ -68,7 +61,7 @@ def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Seque
     image = Image(np.broadcast_to(np.uint8(0), (1, *shape)), np.array(affine), None)
     check_bytes(name, (1, *shape), DTYPE.itemsize)
     layers, seen = [np.zeros(shape, DTYPE)], set()
-    frames = zip(read_planes(header), _read_frames(header, name), strict=True)
+    frames = zip(read_planes(header), _read_frames(header), strict=True)
     for number, (plane, pixels) in enumerate(frames, start=1):
         place = _find_place(plane, pixels.shape, image, f"{name} must", number)
         key = (plane[SEGMENT], place.tobytes())
@@ -84,13 +77,11 @@ def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Seque
 def _judge_form(header: Dataset) -> Judgement:
     yield "PixelData" not in header, f"hold PixelData; {COPY_OR_EXPORT}"
     kind = header.get("SegmentationType")
-    yield kind not in BITS, f"have a SegmentationType of {', '.join(BITS)}, not {str(kind)[:20]}; {EXPORT}"
+    yield kind != BINARY, f"have the SegmentationType {BINARY}, not {str(kind)[:20]}; {EXPORT}"
     stored = (header.BitsAllocated, header.SamplesPerPixel)
-    is_packed = stored[0] == 1 and read_syntax(header) == uid.RLELossless
     yield (
-        stored not in [(bits, 1) for bits in BITS[kind]] or is_packed,
-        f"have BitsAllocated {' or '.join(map(str, BITS[kind]))} for {kind}, SamplesPerPixel 1, and no compression "
-        f"where a pixel is one bit, not {stored[0]} and {stored[1]}; {EXPORT}",
+        stored != (1, 1),
+        f"have BitsAllocated 1 and SamplesPerPixel 1, not {stored[0]} and {stored[1]}; {EXPORT}",
     )
 
 
@@ -101,92 +92,20 @@ def _judge_frames(header: Dataset) -> Judgement:
     for plane in planes:
         number = plane[SEGMENT]
         yield (
-            header.SegmentationType != "LABELMAP" and number not in range(1, MOST_SEGMENTS + 1),
+            number not in range(1, MOST_SEGMENTS + 1),
             f"name the segment of each frame ({SEGMENT}), from 1 to {MOST_SEGMENTS}, not {number}; {EXPORT}",
         )
 
 
-def find_grid(path: Path, name: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:
-    """Return the size and the affine of the grid of a segmentation's own frames, without reading a pixel.
-
-    Returns:
-        The size (X, Y, Z), from the first to the last frame along the normal, and voxel indices to millimetres, (4, 4).
-
-    Raises:
-        DataError: The frames are no volume, or do not state how far their slices lie apart.
-    """
-    planes = list(read_planes(read_elements(path)))
-    grids = [first_grid([plane]) for plane in planes]
-    if not planes or any(grid is None for grid in grids):
-        raise DataError(
-            f"{name} must state the place, the direction and the pixel size of each frame, not of some; export it again"
-        )
-    first = np.array(grids, dtype=np.float64)
-    aside = first[:, :, 3] - first[0, :, 3]
-    heights = aside @ first[0, :, 2]
-    away = aside - heights[:, None] * first[0, :, 2]
-    step = _find_step(planes[0], heights, name)
-    places = (heights - heights.min()) / step
-    is_even = np.abs(places - np.round(places)).max() <= SAME_VOXEL
-    is_above = np.linalg.norm(away, axis=1).max() <= GRID_TOLERANCE_MM and is_same_voxel(away.T, first[0, :, :3])
-    if not is_even or not is_above or not np.allclose(first[..., :3], first[0, :, :3], atol=SAME):
-        raise DataError(
-            f"{name} must have frames above one another at even distances, of one direction and one pixel size; save "
-            "it as NIfTI"
-        )
-    affine = np.eye(4)
-    affine[:3] = first[heights.argmin()]
-    affine[:3, 2] *= step
-    return (planes[0]["Columns"], planes[0]["Rows"], round(places.max()) + 1), LPS_TO_RAS @ affine
-
-
-def _find_step(plane: Plane, heights: NDArray[np.float64], name: str) -> float:
-    """Return how far slices lie apart in mm: as stated, or the least distance of frames that are as thick.
-
-    A file without frames for empty slices does not show it otherwise: a frame would stand for what lies between.
-    """
-    stated, thick = (float(plane[key] or 0) for key in THICKNESS)
-    gaps = np.diff(np.unique(np.round(heights, 3)))
-    step = stated or (gaps.min() if gaps.size else thick)
-    if step <= 0 or (not stated and step > MOST_THICKNESSES * thick):
-        raise DataError(
-            f"{name} must state how far its slices lie apart (SpacingBetweenSlices), which its frames leave open; "
-            "export it again, or save it as NIfTI"
-        )
-    return float(step)
-
-
-def _read_frames(header: Dataset, name: str) -> Iterator[NDArray]:
+def _read_frames(header: Dataset) -> Iterator[NDArray]:
     """Yield the segment's number of each pixel of each frame, (columns, rows); 0 where there is none."""
-    kind, most = header.SegmentationType, header.get("MaximumFractionalValue", 1)
-    for plane, stored in zip(read_planes(header), _unpack_frames(header), strict=True):
-        if kind == "LABELMAP":
-            yield stored.T.astype(DTYPE)
-            continue
-        if kind == "FRACTIONAL" and (odd := stored[(stored != 0) & (stored != most)]).size:
-            raise DataError(
-                f"{name} must say of each pixel whether it belongs to a segment, not its share (FRACTIONAL), as "
-                f"{odd[0]} of {most}; save it as BINARY"
-            )
-        yield np.where(stored.T != 0, DTYPE.type(plane[SEGMENT]), DTYPE.type(0))
-
-
-def _unpack_frames(header: Dataset) -> Iterator[NDArray]:
-    """Yield the pixels of each frame as stored, (rows, columns)."""
-    if header.file_meta.TransferSyntaxUID == uid.RLELossless:
-        yield from (array for array, _ in get_decoder(uid.RLELossless).iter_array(header, raw=True))
-        return
-    size, bits = header.Rows * header.Columns, header.BitsAllocated
+    size = header.Rows * header.Columns
     raw = np.frombuffer(header.PixelData, np.uint8)
-    for frame in range(int(header.NumberOfFrames)):
+    for frame, plane in enumerate(read_planes(header)):
         # A frame of single bits begins and ends anywhere within a byte.
-        first, last = frame * size * bits, (frame + 1) * size * bits
-        content = raw[first // 8 : -(-last // 8)]
-        if bits == 1:
-            content = np.unpackbits(content, bitorder="little")[first % 8 :][:size]
-        else:
-            content = content.view(f"<u{bits // 8}")
-        yield content.reshape(header.Rows, header.Columns)
+        first, last = frame * size, (frame + 1) * size
+        bits = np.unpackbits(raw[first // 8 : -(-last // 8)], bitorder="little")[first % 8 :][:size]
+        yield bits.reshape(header.Rows, header.Columns).T * DTYPE.type(plane[SEGMENT])
 
 
 def _find_place(plane: Plane, shape: Sequence[int], image: Image, must: str, number: int) -> NDArray[np.int64]:
@@ -206,7 +125,7 @@ def _find_place(plane: Plane, shape: Sequence[int], image: Image, must: str, num
     if place is None:
         raise DataError(
             f"{must} lie on the voxels of its image; its frame {number} lies between or outside of them: name the "
-            "image on which it was drawn, or import with --resample-masks"
+            "image on which it was drawn, or save it as NIfTI on the image's grid, as with 3D Slicer"
         )
     return place
 

@@ -18,7 +18,7 @@ from silofl.reading.access import list_files
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.reading.nifti import affine_mm, has_two_directions, read_nifti_header, unit_mm
-from silofl.reading.text_header import BODY, METAIMAGE, NRRD, UNITS_MM, list_units, read_text_header
+from silofl.reading.text_header import BODY, METAIMAGE, NRRD, read_text_header
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -159,8 +159,7 @@ def _read_text_header(path: Path) -> Header:
     is_sized = not fields.keys().isdisjoint(("spacings", "space directions", "ElementSpacing", "ElementSize"))
     is_oriented = fields.get("space", "").lower() in BODY and "space directions" in fields
     return Header(
-        # The numbers of another unit are read as millimetres.
-        has_spacing=is_sized and UNITS_MM.keys() >= {*list_units(fields)},
+        has_spacing=is_sized,
         has_orientation=is_oriented or "TransformMatrix" in fields,
         has_place=not fields.keys().isdisjoint(("space origin", "Offset")),
     )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
-from silofl.reading.decoded import MAX_BYTES, Decoded, check_bytes
+from silofl.reading.decoded import Decoded, check_bytes
 from silofl.reading.packed import LENGTHS
 
 GZIP = b"\x1f\x8b"
@@ -147,9 +147,7 @@ def _read_voxels(voxels: Any, name: str, content: NDArray[np.uint8] | None) -> N
     from nibabel.volumeutils import apply_read_scaling
 
     is_stored = voxels.dtype.names is not None or (voxels.slope, voxels.inter) == (1, 0)
-    # Numbers of 16 bits lose nothing in a float32: a CT of the whole body has 2 GiB and more in float64.
-    is_large = math.prod(voxels.shape) * 8 > MAX_BYTES and voxels.dtype.itemsize <= 2
-    dtype = voxels.dtype if is_stored else np.dtype(np.float32 if is_large else np.float64)
+    dtype = voxels.dtype if is_stored else np.dtype(np.float64)
     check_bytes(name, voxels.shape, dtype.itemsize)
     if content is None:
         stored = voxels.get_unscaled()
@@ -157,18 +155,7 @@ def _read_voxels(voxels: Any, name: str, content: NDArray[np.uint8] | None) -> N
         stored = np.ndarray(voxels.shape, voxels.dtype, content, int(voxels.offset), order="F")
     if is_stored:
         return stored
-    slope, inter = np.float64(voxels.slope), np.float64(voxels.inter)
-    if is_large:
-        return _scale_by_slices(stored, slope, inter)
-    return apply_read_scaling(stored, slope, inter).astype(dtype, copy=False)
-
-
-def _scale_by_slices(stored: NDArray, slope: np.float64, inter: np.float64) -> NDArray[np.float32]:
-    """Return scaled voxels, of which no more than a slice is ever in memory as float64."""
-    scaled = np.empty(stored.shape, np.float32, order="F")
-    for place in range(stored.shape[-1]):
-        scaled[..., place] = stored[..., place] * slope + inter
-    return scaled
+    return apply_read_scaling(stored, np.float64(voxels.slope), np.float64(voxels.inter)).astype(dtype, copy=False)
 
 
 def _split_channels(array: NDArray, affine: NDArray[np.float64], name: str) -> Decoded:

@@ -3,8 +3,8 @@
 Sources: RFC 1952, GZIP file format specification; nifti.nimh.nih.gov/pub/dist/src/niftilib/nifti1.h, and NIfTI-2.
 """
 
+import gzip
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +18,10 @@ PLACES = {348: ((40, "8h"), (70, "h"), (108, "f")), 540: ((16, "8q"), (12, "h"),
 # Bytes of a voxel by the type; of one that nibabel alone may know, the most.
 VOXEL_BYTES = {2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 128: 3, 256: 1, 512: 2, 768: 4, 1024: 8, 1280: 8, 1536: 16, 2304: 4}
 MOST_VOXEL_BYTES = 32
-# Compressed bytes that are read at once, and unpacked ones that are sent.
-PIECE, BLOCK = 1 << 16, 1 << 18
+# Unpacked bytes that are read at once.
+BLOCK = 1 << 18
 # What may follow the voxels, and what other programs may have put between them and the header.
 MOST_AFTER, MOST_BETWEEN = 1 << 20, 1 << 24
-GZIP = 16 + zlib.MAX_WBITS
 
 
 def unpack_nifti(path: Path, name: str) -> Unpacked:
@@ -41,7 +40,7 @@ def unpack_nifti(path: Path, name: str) -> Unpacked:
     if start[:4] not in LENGTHS:
         raise ValueError("it does not begin with the length of its header, 348 or 540")
     end = _find_end(start, name)
-    return Unpacked(_cut(start, blocks, end), end, {})
+    return Unpacked(_cut(start, blocks, end), {})
 
 
 def _cut(start: bytes, blocks: Iterator[bytes], end: int) -> Iterator[bytes]:
@@ -78,18 +77,6 @@ def _find_end(start: bytes, name: str) -> int:
 
 def _unpack_gzip(path: Path) -> Iterator[bytes]:
     """Yield the content of a file that is compressed by gzip, whose parts may follow one another."""
-    with path.open("rb") as file:
-        unpacker = zlib.decompressobj(GZIP)
-        while piece := file.read(PIECE):
-            while piece:
-                if unpacker.eof:
-                    # Zeros may fill up the end of a part.
-                    piece = piece.lstrip(b"\0")
-                    if not piece:
-                        break
-                    unpacker = zlib.decompressobj(GZIP)
-                if block := unpacker.decompress(piece, BLOCK):
-                    yield block
-                piece = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
-        if not unpacker.eof:
-            raise EOFError("its compressed stream ends early")
+    with gzip.open(path) as file:
+        while block := file.read(BLOCK):
+            yield block

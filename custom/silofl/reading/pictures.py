@@ -66,7 +66,7 @@ def unpack_picture(path: Path, name: str, is_label: bool) -> Unpacked:
         pixels = shown.__array_interface__
     facts = {"shape": pixels["shape"], "dtype": pixels["typestr"], "is_binary": shown.mode == "1"}
     facts |= {"sign": sign, "spread": SPREAD.get(stored[:3], 1)}
-    return Unpacked([pixels["data"]], len(pixels["data"]), facts)
+    return Unpacked([pixels["data"]], facts)
 
 
 def _open_picture(stream: BinaryIO) -> Image.Image:

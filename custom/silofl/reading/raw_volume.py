@@ -1,10 +1,9 @@
 """Volumes of NRRD and MetaImage, in the decoders' process: ITK reads their grid, and this module their voxels.
 
-ITK neither compares a stream with its checksum nor a file with its size, fills up what is missing, and has no bzip2.
-So the sizes are compared with the bytes that are there before memory is taken, and a stream is unpacked to its end.
+ITK neither compares a stream with its checksum nor a file with its size, and fills up what is missing. So the sizes are
+compared with the bytes that are there before memory is taken, and a stream is unpacked to its end.
 """
 
-import bz2
 import os
 import zlib
 from collections.abc import Mapping
@@ -21,18 +20,14 @@ from silofl.reading.text_header import (
     LAST,
     LOCAL,
     NRRD_FIELDS,
-    UNITS_MM,
     TextHeader,
     check_text_header,
     is_true,
-    list_units,
     read_text_header,
 )
 
 BLOCK = 1 << 20
 ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
-# A number of text has a digit and a blank; more than this are decimals that nobody needs.
-MOST_LETTERS = 32
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
@@ -56,7 +51,7 @@ def read_raw_volume(path: Path, name: str) -> Decoded:
     size = check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents()), dtype.itemsize)
     with path.open("rb") as stream:
         stream.seek(header.end)
-        content = _read_content(stream, header.fields, dtype, size)
+        content = _read_content(stream, header.fields, size)
     array = _lay_out(np.frombuffer(content, dtype), reader, header.channel_axis or 0)
     # What has more than eight bits are measurements, as the contrasts of a patient or the directions of a field.
     is_colour = array.dtype == np.uint8 and len(array) in (3, 4)
@@ -86,19 +81,18 @@ def _read_information(fields: Mapping[str, str]) -> Any:  # noqa: ANN401 (Simple
 
 
 def _read_affine(reader: Any, header: TextHeader) -> NDArray[np.float64]:  # noqa: ANN401
-    """Return voxel indices to millimetres (right, front, head), (4, 4), in the units that ITK passes over."""
+    """Return voxel indices to millimetres (right, front, head), (4, 4)."""
     count, fields = reader.GetDimension(), header.fields
     axes = np.reshape(reader.GetDirection(), (count, count)) * reader.GetSpacing()
     # ITK takes a spacing that is no number for 1.
-    steps, units = [float(step) for step in fields.get("spacings", "").split()], list_units(fields)
-    for values in (steps, units):
-        if len(values) == count + 1:
-            del values[header.channel_axis or 0]
+    steps = [float(step) for step in fields.get("spacings", "").split()]
+    if len(steps) == count + 1:
+        del steps[header.channel_axis or 0]
     if not np.isfinite([*axes.flat, *steps]).all() or np.linalg.det(axes) == 0:
         raise ValueError("its axes must span the space")
-    factors, affine = np.array([UNITS_MM.get(unit, 1.0) for unit in units]), np.eye(4)
-    affine[:count, :count] = axes * factors.reshape(-1, 1)
-    affine[:count, 3] = np.array(reader.GetOrigin()) * factors
+    affine = np.eye(4)
+    affine[:count, :count] = axes
+    affine[:count, 3] = reader.GetOrigin()
     return LPS_TO_RAS @ affine
 
 
@@ -121,41 +115,18 @@ def _lay_out(numbers: NDArray, reader: Any, channel_axis: int) -> NDArray:  # no
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _read_content(stream: BinaryIO, fields: Mapping[str, str], dtype: np.dtype, size: int) -> bytes | bytearray:
-    encoding = fields.get("encoding", "raw").lower()
-    if encoding in ("text", "txt", "ascii"):
-        return _parse_text(stream, dtype, size)
-    if encoding in ("bzip2", "bz2"):
-        return _inflate_stream(stream, size, bz2.BZ2Decompressor())
-    if encoding in ("gzip", "gz") or is_true(fields, "CompressedData"):
-        return _inflate_stream(stream, size, zlib.decompressobj(ZLIB_OR_GZIP))
+def _read_content(stream: BinaryIO, fields: Mapping[str, str], size: int) -> bytearray:
+    if fields.get("encoding", "raw").lower() != "raw" or is_true(fields, "CompressedData"):
+        return _inflate_stream(stream, size)
     rest = os.fstat(stream.fileno()).st_size - stream.tell()
     if rest != size:
         raise ValueError(f"{rest} bytes of voxels, not {size}")
     return bytearray(stream.read(size))
 
 
-def _parse_text(stream: BinaryIO, dtype: np.dtype, size: int) -> bytes:
-    """Return numbers that are written as text, whole ones exactly."""
-    count = size // dtype.itemsize
-    rest = os.fstat(stream.fileno()).st_size - stream.tell()
-    if not 2 * count - 1 <= rest <= MOST_LETTERS * count + BLOCK:
-        raise ValueError(f"{rest} bytes of text for {count} voxels")
-    words = stream.read(rest).replace(b",", b" ").split()
-    if len(words) != count:
-        raise ValueError(f"{len(words)} voxels as text, not {count}")
-    if dtype.kind == "f":
-        return np.array(words, np.float64).astype(dtype).tobytes()
-    numbers = np.array([int(word) for word in words], object)
-    limits = np.iinfo(dtype)
-    if numbers.min() < limits.min or numbers.max() > limits.max:
-        raise ValueError(f"voxels of text beyond those of {dtype.name}")
-    return numbers.astype(dtype).tobytes()
-
-
-def _inflate_stream(stream: BinaryIO, size: int, decompressor: Any) -> bytearray:  # noqa: ANN401 (zlib's has no name)
+def _inflate_stream(stream: BinaryIO, size: int) -> bytearray:
     """Return the whole content of a compressed stream, of which no more than one byte too many is ever decompressed."""
-    content = bytearray()
+    content, decompressor = bytearray(), zlib.decompressobj(ZLIB_OR_GZIP)
     while block := stream.read(BLOCK):
         if not decompressor.eof:
             content += decompressor.decompress(block, size + 1 - len(content))

@@ -68,13 +68,10 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
 
 def read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
     """Return the segments of a DICOM segmentation; the error is that of `read_segments`."""
-    header = read_elements(file, specific_tags=["SegmentSequence", "SegmentationType"])
-    found = header.get("SegmentSequence") or []
-    # A label map describes its background, whose pixels are 0.
-    first = 0 if header.get("SegmentationType") == "LABELMAP" else 1
-    if not all(isinstance(one.get("SegmentNumber"), int) and one.SegmentNumber >= first for one in found):
+    found = read_elements(file, specific_tags=["SegmentSequence"]).get("SegmentSequence") or []
+    if not all(isinstance(one.get("SegmentNumber"), int) and one.SegmentNumber > 0 for one in found):
         raise DataError(
-            f"{name} must give each segment a whole number from {first} (SegmentNumber), not another value or none; "
+            f"{name} must give each segment a whole number from 1 (SegmentNumber), not another value or none; "
             "export it again"
         )
     return tuple(Segment(str(one.get("SegmentLabel", "")), int(one.SegmentNumber), None) for one in found)
@@ -102,7 +99,6 @@ def number_by_names(
     """
     is_named = labels is not None and tuple(labels.values()) != (UNNAMED_LABEL,)
     _check_layers(numbers, segments, name)
-    segments = _leave_out_background(segments, labels if is_named else {}, name)
     if len(numbers) == 1 and not (segments and is_named):
         return numbers.astype(np.int32, copy=False), Counter()
     _check_known(numbers, segments, name)
@@ -168,18 +164,6 @@ def _check_left(parts: Sequence[tuple[int, str, int]], taken: Mapping[tuple[int,
                 f"{' and '.join(repr(parts[above][1]) for above in others)} covers; "
                 + ("delete it: a study may score labels together, as one of its regions" if is_same else LATER)
             )
-
-
-def _leave_out_background(segments: Sequence[Segment], labels: Mapping[int, str], name: str) -> tuple[Segment, ...]:
-    """Return the segments without the one of number 0, which a label map of DICOM describes too."""
-    known = {*map(_simplify, labels.values())}
-    odd = [segment.name for segment in segments if segment.number == 0 and _simplify(segment.name) in known]
-    if odd:
-        raise DataError(
-            f"{name} must give {odd[0]!r} a number from 1, not 0, which is the background; export it again, or leave "
-            "the name out of the labels"
-        )
-    return tuple(segment for segment in segments if segment.number)
 
 
 def _check_layers(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:

@@ -1,13 +1,12 @@
 """Check that a TIFF holds the pixels that its tags state, and those of one picture.
 
 Source: Adobe, TIFF Revision 6.0. Pillow believes neither how many strips and tiles there must be nor how long they are,
-and libtiff keeps to itself what a scan of JPEG or fax lacks. tifffile reads half of such files as whole ones, and needs
-a second package for JPEG and fax.
+and libtiff keeps to itself what a scan of JPEG lacks. tifffile reads half of such files as whole ones, and needs a
+second package for JPEG.
 """
 
 import io
 import re
-import struct
 from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
@@ -19,16 +18,15 @@ from silofl.base.errors import DataError
 from silofl.reading.inflate import measure_stream
 from silofl.reading.jpeg import check_scans
 
-WIDTH, LENGTH, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER, DESCRIPTION = 256, 257, 258, 259, 262, 266, 270
-SAMPLES, STRIP_ROWS, PLANAR, FAX_OPTIONS, TILE_WIDTH, TILE_LENGTH = 277, 278, 284, (292, 293), 322, 323
+WIDTH, LENGTH, BITS, COMPRESSION, PHOTOMETRIC, DESCRIPTION = 256, 257, 258, 259, 262, 270
+SAMPLES, STRIP_ROWS, PLANAR, TILE_WIDTH, TILE_LENGTH = 277, 278, 284, 322, 323
 # Where strips and tiles begin, and how long they are.
 STRIPS, TILES = (273, 279), (324, 325)
 JPEG_TABLES, DEPTH, METAMORPH_PLANES = 347, 32997, 33629
-PLAIN, FAX, OLD_JPEG, JPEG, DEFLATE = 1, (2, 3, 4), 6, 7, (8, 32946)
-SEPARATE, LOWEST_FIRST = 2, 2
-# Each byte with its bits in the other order.
-TURNED_ROUND = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-START_OF_IMAGE = b"\xff\xd8"
+PLAIN, JPEG, DEFLATE = 1, 7, (8, 32946)
+# Fax, and the form of JPEG that nothing has written for decades: whether their pixels are all there is not checked.
+UNCHECKED = (2, 3, 4, 6)
+SEPARATE = 2
 HEADER_BYTES = 8
 # How many planes one table of tags stands for, as ImageJ and OME say it; tifffile gives the shape of all.
 STATED = (
@@ -40,10 +38,6 @@ SHAPE = re.compile(r'\A\{.*"shape": \[([\d, ]+)\]')
 LEAST_PLANE = 1 << 10
 # What a piece may hold beyond the rows of its picture.
 SLACK = 1 << 26
-# Bits that change nothing behind the rows of a fax: runs, runs in the horizontal mode of two dimensions (2 white and 2
-# black), and an end of line before runs; and its own end, behind which nothing is read.
-MORE, END_OF_FAX = ("1" * 512, "001011111" * 64, ("0" * 15 + "1" * 17) * 16), ("0" * 11 + "1") * 2
-TAIL_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -77,11 +71,14 @@ def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
         picture: The file opened by Pillow.
 
     Raises:
-        DataError: It is a stack of several pictures with one table of tags, of which Pillow reads the first.
+        DataError: It is a stack of several pictures with one table of tags, of which Pillow reads the first; or it is
+            compressed as a fax.
         ValueError: Strips or tiles are missing, lie outside of the file, or end early.
     """
     tags, end = picture.tag_v2, stream.seek(0, io.SEEK_END)
     pieces, kind = _read_pieces(tags), tags.get(COMPRESSION, PLAIN)
+    if kind in UNCHECKED:
+        raise DataError(f"{name} must not be compressed as a fax or by JPEG of before 1995; save it as PNG")
     if (planes := _count_planes(tags, pieces, end)) > 1:
         raise several_error(name, planes)
     for piece in pieces:
@@ -89,7 +86,7 @@ def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
         is_given = piece.length is None or (piece.length >= length and piece.length > 0)
         if piece.start < HEADER_BYTES or not is_given or piece.start + length > end:
             raise ValueError("a strip or a tile is not there, or not all of it")
-    for piece in pieces if kind in (OLD_JPEG, JPEG, *FAX, *DEFLATE) else ():
+    for piece in pieces if kind in (JPEG, *DEFLATE) else ():
         stream.seek(piece.start)
         _check_content(stream.read(piece.length), piece, tags)
 
@@ -141,43 +138,13 @@ def _count_stated_planes(tags: Any) -> int:  # noqa: ANN401 (as above)
 
 
 def _check_content(content: bytes, piece: Piece, tags: Any) -> None:  # noqa: ANN401 (as above)
-    kind = tags[COMPRESSION]
-    if kind in DEFLATE:
+    if tags[COMPRESSION] in DEFLATE:
         size, is_whole = measure_stream([content], piece.size + SLACK)
         # libtiff stops where a strip is full, and so before the checksum.
         if not is_whole or size < piece.size:
             raise ValueError("a strip without its end")
-    elif kind in (OLD_JPEG, JPEG):
+    else:
         tables = tags.get(JPEG_TABLES, b"")
-        if kind == OLD_JPEG and not content.startswith(START_OF_IMAGE):
-            return  # its parts lie apart, as nothing has written them for decades
         columns, rows = check_scans(tables[:-2] + content[2 if tables else 0 :])
         if columns < piece.columns or rows < piece.rows:
             raise ValueError(f"a strip or a tile of {columns} x {rows} pixels, not {piece.columns} x {piece.rows}")
-    else:
-        if tags.get(FILL_ORDER) == LOWEST_FIRST:
-            content = content.translate(TURNED_ROUND)
-        whole = _decode_fax(content, piece, tags)
-        if not all(whole == _decode_fax(_continue_fax(content, more), piece, tags) for more in MORE):
-            raise ValueError("a strip without its end")
-
-
-def _continue_fax(content: bytes, more: str) -> bytes:
-    head, tail = content[:-TAIL_BYTES], content[-TAIL_BYTES:]
-    bits = f"{int.from_bytes(tail, 'big'):0{8 * len(tail)}b}"
-    bits = (bits[: bits.rindex(END_OF_FAX)] if END_OF_FAX in bits else bits) + more
-    bits += "0" * (-len(bits) % 8)
-    return head + int(bits, 2).to_bytes(len(bits) // 8, "big")
-
-
-def _decode_fax(content: bytes, piece: Piece, tags: Any) -> bytes:  # noqa: ANN401 (as above)
-    """Decode a strip as a file of its own."""
-    length = len(content)
-    values = {WIDTH: piece.columns, LENGTH: piece.rows, BITS: 1, COMPRESSION: tags[COMPRESSION], PHOTOMETRIC: 1}
-    values |= {STRIPS[0]: HEADER_BYTES, STRIP_ROWS: piece.rows, STRIPS[1]: length}
-    values |= {key: tags[key] for key in FAX_OPTIONS if key in tags}
-    entries = [struct.pack("<HHII", key, 4, 1, value) for key, value in sorted(values.items())]
-    table = struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
-    file = struct.pack("<2sHI", b"II", 42, HEADER_BYTES + length) + content + table
-    with Image.open(io.BytesIO(file), formats=["TIFF"]) as picture:
-        return picture.tobytes()

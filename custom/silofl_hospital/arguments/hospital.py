@@ -2,9 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.options import KIT, add_site_config, expect_path, parse_names, parse_natural, parse_share
@@ -36,24 +34,6 @@ def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | Non
     return tuple(one["name"] for one in found), tuple(int(one["value"]) for one in found)
 
 
-class _ChosenLayout(argparse.Action):
-    """Keeps the layout, and lets the help that may follow end with what is to be said of it."""
-
-    def __init__(self, *, descriptions: Mapping[str, str], **options: Any) -> None:  # noqa: ANN401
-        super().__init__(**options)
-        self._descriptions = descriptions
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401
-        option_string: str | None = None,
-    ) -> None:
-        namespace.layout = values
-        parser.epilog = f"{values}:\n\n{self._descriptions[values]}"
-
-
 def parse_layout(text: str) -> str:
     """Read the name of a layout; one of an earlier version is refused with what has taken its place."""
     from silofl_hospital.importing.importers import refuse_former
@@ -70,15 +50,11 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     # Imported here, because no other command's arguments need what reads the data.
     from silofl_hospital.importing.importers import ARRANGEMENTS, LAYOUTS
 
-    descriptions = {name: layout.description for name, layout in LAYOUTS.items()}
-    listed = [f"  {name}\n      {text.splitlines()[0]}" for name, text in descriptions.items()]
-    ending = "silofl import LAYOUT --help says what SOURCE must hold; recipes/ in the repository imports public sets"
-    parser.epilog = "\n".join(["layouts:", *listed, "", ending])
+    listed = [f"{name}:\n\n{layout.description}\n" for name, layout in LAYOUTS.items()]
+    parser.epilog = "\n".join([*listed, "recipes/ in the repository imports public sets"])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    said: dict[str, Any] = {"metavar": "LAYOUT", "help": "the form of the files, one of those below"}
-    parser.add_argument(
-        "layout", action=_ChosenLayout, descriptions=descriptions, type=parse_layout, choices=[*descriptions], **said
-    )
+    form = "the form of the files, one of those below"
+    parser.add_argument("layout", type=parse_layout, choices=[*LAYOUTS], metavar="LAYOUT", help=form)
     parser.add_argument(
         "source", type=expect_path("the data to import"), metavar="SOURCE", help="folder or table of the data"
     )
@@ -107,7 +83,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     _add_kit(parser)
     parser.add_argument("--study", type=STUDY, required=True, metavar="STUDY.yaml", help="study.yaml of the study")
     parser.add_argument(
-        "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, for example tls,clock"
+        "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, for example tls,training"
     )
     parser.add_argument(
         "--strict",
@@ -174,14 +150,12 @@ def add_forget(parser: argparse.ArgumentParser) -> None:
 
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl doctor``."""
-    study = "also say what this study.yaml sets, without names"
-    parser.add_argument("--study", type=STUDY, metavar="STUDY.yaml", help=study)
+    """Add the options of ``silofl doctor``, which has none."""
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
     """Add the argument of ``silofl schema``."""
-    parser.add_argument("file", choices=("study", "site", "dataset"), metavar="FILE", help="study, site or dataset")
+    parser.add_argument("file", choices=("study", "site"), metavar="FILE", help="study or site")
 
 
 def add_prune(parser: argparse.ArgumentParser) -> None:

@@ -131,16 +131,6 @@ def check_disk(server: ServerMachine) -> Finding:
     )
 
 
-def check_clock(_: ServerMachine) -> Finding:
-    """Ask systemd whether the clock is set by a time server: certificates and rounds of all go by it."""
-    return expect(
-        machine.ask_system("timedatectl", "show", "--property=NTPSynchronized", "--value").strip() != "no",
-        "nothing here says that no time server sets the clock",
-        "the clock must be set by a time server, which it is not; turn NTP on: timedatectl set-ntp true",
-        is_serious=False,
-    )
-
-
 def check_port(server: ServerMachine) -> Finding:
     """Check that the port is this server's, or free for it; NVFlare would retry for ever."""
     port, shown = server.kit.address.port, b""
@@ -192,7 +182,6 @@ CHECKS: dict[str, Callable[[ServerMachine], Finding]] = {
     "folders": check_folders,
     "modes": check_modes,
     "disk": check_disk,
-    "clock": check_clock,
     "firewall": machine.check_firewall,
     "certificate": network.check_certificate,
     "port": check_port,

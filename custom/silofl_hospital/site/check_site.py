@@ -26,7 +26,7 @@ CHECKS = {
     "versions": "machine:check_versions",
     "folder": "machine:check_folder",
     "study": "policy:check_pin",
-    "paused": "switch:check_pause",
+    "paused": "policy:check_pause",
     "classes": "policy:check_classes",
     "job_files": "policy:check_job_files",
     "byoc": "policy:check_brought_code",
@@ -42,8 +42,6 @@ CHECKS = {
     "server": "network:check_server",
     "tls": "network:check_tls",
     "one_machine": "network:check_one_machine",
-    "clock": "network:check_clock",
-    "line": "network:check_line",
     "data": "data:check_data",
     "privacy": "trial:check_privacy",
     "training": "trial:check_training",
@@ -52,7 +50,6 @@ CHECKS = {
 # A check that can find out nothing where one of others has failed -> those others.
 WAITS_FOR = {
     "disk": ("packages",),
-    "line": ("packages",),
     "tls": ("server",),
     "one_machine": ("tls",),
     "data": ("packages",),

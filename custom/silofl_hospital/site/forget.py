@@ -77,7 +77,12 @@ def _forget(site: Site, options: argparse.Namespace) -> int:
         raise ConfigError("STUDY must be given, or --patient, with or without --cases; see silofl site forget --help")
     kept = find_kept(site, options.study, options.site)
     if not kept.folders and not kept.shared:
-        raise ConfigError(_explain_nothing_kept(site, options.study, options.site))
+        known = find_studies(site, require_site_name(site, options.study, options.site))
+        # A name with a slip must not look like a deletion.
+        raise ConfigError(
+            f"This site keeps nothing of study {options.study!r}{suggest_nearest(options.study, known)}; nothing was "
+            "deleted. Correct STUDY, --site or --site-config."
+        )
     lines = [f"{folder}: {files} files, {size} bytes" for folder, (files, size) in kept.folders.items()]
     if _is_agreed(lines or [f"no folder is of study {options.study} alone"], bool(lines), options.yes):
         delete_kept(kept)
@@ -85,18 +90,6 @@ def _forget(site: Site, options: argparse.Namespace) -> int:
     for folder, reason in kept.shared.items():
         print(f"not deleted: {folder}; {reason}")
     return ExitCode.INCOMPLETE if kept.shared else ExitCode.COMPLETE
-
-
-def _explain_nothing_kept(site: Site, study: str, name: str | None) -> str:
-    """Return what to say where nothing is kept: a name with a slip must not look like a deletion."""
-    others = find_studies(site, require_site_name(site, study, name))
-    # A study of which there are data alone has nothing to be deleted.
-    known = [other for other in others if other != study and find_kept(site, other, name).folders]
-    return (
-        f"STUDY must name a study of which this site keeps something, not {study!r}{suggest_nearest(study, known)}; "
-        f"it keeps something of {', '.join(known) or 'none'}: correct STUDY, --site or --site-config; "
-        "nothing was deleted"
-    )
 
 
 def _forget_patient(site: Site, options: argparse.Namespace) -> int:

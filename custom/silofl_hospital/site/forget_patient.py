@@ -11,7 +11,7 @@ import numpy as np
 
 from silofl.base.csv_text import decode_csv, encode_csv
 from silofl.base.errors import DataError
-from silofl.base.files import hold_lock, list_unfinished, write_atomically, write_json, write_text
+from silofl.base.files import hold_lock, list_unfinished, write_json, write_text
 from silofl.base.schema import dump_record, read_file
 from silofl.data.cache_entries import LOCK as CACHE_LOCK
 from silofl.data.cache_entries import list_entries, list_unfinished_entries, read_entry
@@ -169,7 +169,7 @@ def _find_naming_files(run: Path, cases: set[str]) -> dict[Path, set[str] | None
     found: dict[Path, set[str] | None] = dict.fromkeys(list_unfinished(run))
     for name, read in _READERS.items():
         if (run / name).is_file() and (named := cases & set(read(run / name))):
-            found[run / name] = named
+            found[run / name] = named if name in _REMOVERS else None
     if (run / FEATURES).is_file():
         found[run / FEATURES] = None
     return found
@@ -193,16 +193,6 @@ def _remove_rows(path: Path, cases: set[str]) -> None:
     write_text(path, encode_csv([head, *(row for row in rows if row[0] not in cases)]))
 
 
-def _remove_pictures(path: Path, cases: set[str]) -> None:
-    with np.load(path, allow_pickle=False) as arrays:
-        is_kept = ~np.isin(arrays["cases"], sorted(cases))
-        kept = {name: array[is_kept] for name, array in arrays.items()}
-    if is_kept.any():
-        write_atomically(path, lambda stream: np.savez_compressed(stream, **kept))
-    else:
-        path.unlink()
-
-
 def _read_learnt_cases(path: Path) -> Iterable[str]:
     known = read_file(LearntFrom, path)
     return known.cases if known else ()
@@ -220,4 +210,5 @@ _READERS = {
     PICTURES: _read_pictured_cases,
     LEARNT: _read_learnt_cases,
 }
-_REMOVERS = {SCORES: _remove_rows, CASES: _remove_rows, PICTURES: _remove_pictures, LEARNT: _remove_learnt}
+# The pictures of a run go whole: they are a few of its worst cases.
+_REMOVERS = {SCORES: _remove_rows, CASES: _remove_rows, LEARNT: _remove_learnt}

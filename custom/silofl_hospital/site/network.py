@@ -1,21 +1,17 @@
-"""Checks of the connection to the server: name, port, certificates, TLS, clock and line."""
+"""Checks of the connection to the server: name, port, certificates and TLS."""
 
 import errno
-import os
 import ssl
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from aiohttp import ClientError
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from silofl.base.files import read_json
-from silofl.flare.kit import DAYS_TO_WARN, Address, Kit
-from silofl.flare.line import BANDWIDTH, COMM_CONFIG, MIB, find_least_bandwidth
+from silofl.flare.kit import DAYS_TO_WARN, Kit
 from silofl.flare.one_machine import ask_machines
 from silofl.flare.proxy import ProxyError, open_line, read_proxy
 from silofl_hospital.site.candidate import Candidate, Participant
@@ -24,11 +20,6 @@ from silofl_hospital.site.machine import FIREWALL
 
 TIMEOUT_S = 5
 RENEW = "ask for the kit to be renewed (renew-kit)"
-# From best to worst.
-STATUSES = ("ok", "warning", "failed")
-CLOCK_WARNING_S, CLOCK_FAILURE_S = 30, 300
-# Programs look for a proxy under these names; a site at none of them.
-PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # Scheme -> bytes that make such a server answer: a request for a page, or HTTP/2's connection preface.
 GREETINGS = {
     "http": b"GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
@@ -43,16 +34,14 @@ class Handshake:
     Attributes:
         server: The name in the server's certificate; empty without TLS.
         protocol: TLS version.
-        date: The server's clock; None where its answer has no date.
     """
 
     server: str
     protocol: str
-    date: datetime | None
 
 
 def check_certificate(candidate: Participant) -> Finding:
-    """Check that the kit's key and certificate are a pair, and how long its certificates and the server's are valid."""
+    """Check that the kit's key and certificate are a pair, and how long its certificates are valid."""
     try:
         candidate.kit.tls()
     except OSError as error:
@@ -65,55 +54,35 @@ def check_certificate(candidate: Participant) -> Finding:
             f"take part in its place; other accounts can: chmod 600 {candidate.kit.key_path}"
         )
     kit, now = candidate.kit, datetime.now(UTC)
-    own = judge_validity("the kit's certificates", RENEW, (kit.valid_from, kit.valid_until), now)
-    server = _judge_server(kit, now)
-    if server is None:
-        return own
-    worst = max(own, server, key=lambda answer: STATUSES.index(answer.status))
-    return replace(worst, facts=own.facts | {f"server_{name}": value for name, value in server.facts.items()})
+    return judge_validity((kit.valid_from, kit.valid_until), now)
 
 
-def judge_validity(what: str, remedy: str, validity: tuple[datetime, datetime], now: datetime) -> Finding:
-    """Judge the days until the first of some certificates expires.
+def judge_validity(validity: tuple[datetime, datetime], now: datetime) -> Finding:
+    """Judge the days until the first of the kit's certificates expires.
 
     Args:
-        what: Words for the certificates.
-        remedy: What to do where they do not hold, or not for long.
         validity: When the last of them becomes valid, and when the first of them expires.
         now: The time at which they must be valid.
     """
+    what = "the kit's certificates"
     since, until = validity
     days = (until - now).days
     facts: dict[str, Any] = {"days_left": days, "valid_from": since.isoformat(), "valid_until": until.isoformat()}
     if now < since:
         return failed(
             f"{what} must hold now, not be valid from {since:%Y-%m-%d %H:%M} UTC on, when it is {now:%Y-%m-%d %H:%M} "
-            f"by this machine's clock; set the clock by NTP where it is wrong, or {remedy}",
+            f"by this machine's clock; set the clock by NTP where it is wrong, or {RENEW}",
             **facts,
         )
     if until < now:
-        return failed(f"{what} must hold today, not have ended on {until:%Y-%m-%d}; {remedy}", **facts)
+        return failed(f"{what} must hold today, not have ended on {until:%Y-%m-%d}; {RENEW}", **facts)
     return expect(
         days >= DAYS_TO_WARN,
         f"{what}: valid for {days} more days, until {until:%Y-%m-%d}",
-        f"{what} must hold {DAYS_TO_WARN} days or more, not {days}, until {until:%Y-%m-%d}; {remedy}",
+        f"{what} must hold {DAYS_TO_WARN} days or more, not {days}, until {until:%Y-%m-%d}; {RENEW}",
         is_serious=False,
         **facts,
     )
-
-
-def _judge_server(kit: Kit, now: datetime) -> Finding | None:
-    """Judge the certificate at the server's address; None where none of this network's is shown."""
-    if kit.address.security == "clear":
-        return None
-    try:
-        shown = x509.load_der_x509_certificate(fetch_certificate(kit))
-        shown.verify_directly_issued_by(kit.root)
-    except (OSError, ValueError, TypeError, InvalidSignature):
-        # Why there is none is for the checks of server and TLS.
-        return None
-    validity = (shown.not_valid_before_utc, shown.not_valid_after_utc)
-    return judge_validity("the server's certificate", "tell the study lead, as every site stops with it", validity, now)
 
 
 def check_server(candidate: Candidate) -> Finding:
@@ -134,21 +103,10 @@ def check_server(candidate: Candidate) -> Finding:
         return failed(
             f"{target} cannot be reached ({error.strerror or 'no answer in time'}). Correct its name or address, open "
             f"the way to it in the firewall (after a change: systemctl restart {FIREWALL}), or ask the study lead "
-            f"whether the server runs{_proxy_advice(candidate.kit.address)}"
+            "whether the server runs. A proxy is named in local/site.yaml, as proxy: http://HOST:PORT"
         )
     through = "" if proxy is None else f" through the proxy {proxy.address}"
     return ok(f"the server {host}:{port} is reachable{through}", host=host, port=port)
-
-
-def _proxy_advice(address: Address) -> str:
-    """Return what to do where the environment names a proxy, which a site does not read; empty where it names none."""
-    name = next((name for name in PROXIES if os.environ.get(name)), None)
-    # gRPC's own driver does use the proxy.
-    if name is None or address.scheme == "grpc":
-        return ""
-    return (
-        f". {name} is set, but a site does not read it: name the proxy in local/site.yaml, as proxy: http://HOST:PORT"
-    )
 
 
 def check_tls(candidate: Candidate) -> Finding:
@@ -247,51 +205,6 @@ def check_one_machine(candidate: Candidate) -> Finding:
     return ok(f"no other machine is connected as {name}")
 
 
-def check_clock(candidate: Candidate) -> Finding:
-    """Compare this machine's clock with the server's."""
-    try:
-        date = shake_hands(candidate.kit).date if candidate.kit.address.security != "clear" else None
-    except OSError:
-        date = None
-    if date is None:
-        return ok("the server gives no time to compare the clock with")
-    return judge_clock((datetime.now(UTC) - date).total_seconds())
-
-
-def judge_clock(seconds: float) -> Finding:
-    """Judge a difference to the server's clock.
-
-    Args:
-        seconds: How far this machine's clock is ahead.
-    """
-    return expect(
-        abs(seconds) < CLOCK_WARNING_S,
-        f"the clock agrees with the server's within {CLOCK_WARNING_S} seconds",
-        f"the clock must agree with the server's, not be {seconds:+.0f} seconds off; set it by NTP",
-        is_serious=abs(seconds) > CLOCK_FAILURE_S,
-        seconds_ahead=round(seconds),
-    )
-
-
-def check_line(candidate: Candidate) -> Finding:
-    """Compare how the kit has NVFlare send over a thin line with what the study's models need."""
-    # Imported here because it builds the models, and torch takes seconds, which the other checks need not wait for.
-    from silofl.federation.needs import traveling_bytes
-
-    sites, size = candidate.num_sites, traveling_bytes(candidate.study)
-    settings = read_json(candidate.kit.folder / "local" / COMM_CONFIG, absent={})
-    stated, least = settings.get(BANDWIDTH), find_least_bandwidth(settings, sites, size)
-    need = f"{size / MIB:.1f} MiB for {sites} sites at once need a line of {least / 1e6:.3g} Mbit/s at the server"
-    facts: dict[str, Any] = {"least_bits": round(least), "stated_bits": stated}
-    return expect(
-        stated is None or least <= stated,
-        f"models of {need}",
-        f"local/{COMM_CONFIG} is made for a thinner line, but models of {need}. Ask the study lead for new kits",
-        is_serious=False,
-        **facts,
-    )
-
-
 def shake_hands(kit: Kit) -> Handshake:
     """Shake hands with the server over TLS and wait for an answer to a first request.
 
@@ -311,25 +224,12 @@ def shake_hands(kit: Kit) -> Handshake:
         # In TLS 1.3 the handshake ends here before the server has checked the site's certificate: only its answer to
         # a request shows that it accepts it.
         secured.sendall(GREETINGS.get(address.scheme, b"").replace(b"%s", address.host.encode()))
-        return Handshake(names.get("commonName", ""), protocol, _read_date(_receive_reply(secured)))
+        _await_reply(secured)
+        return Handshake(names.get("commonName", ""), protocol)
 
 
-def _receive_reply(secured: ssl.SSLSocket) -> bytes:
-    """Return the first bytes of the server's answer; none where it stays silent, since a refusal comes at once."""
-    try:
-        answer = secured.recv(4096)
-    except TimeoutError:
-        return b""
-    if not answer:
-        raise ConnectionResetError(errno.ECONNRESET, "the line was closed without an answer")
-    return answer
-
-
-def _read_date(answer: bytes) -> datetime | None:
-    for line in answer.decode("latin-1").splitlines():
-        if line.lower().startswith("date:"):
-            try:
-                return parsedate_to_datetime(line[5:].strip()).astimezone(UTC)
-            except ValueError:
-                return None
-    return None
+def _await_reply(secured: ssl.SSLSocket) -> None:
+    """Wait for the server's answer; where it stays silent all is well, since a refusal comes at once."""
+    with suppress(TimeoutError):
+        if not secured.recv(4096):
+            raise ConnectionResetError(errno.ECONNRESET, "the line was closed without an answer")

@@ -44,6 +44,19 @@ def check_pin(candidate: Candidate) -> Finding:
     )
 
 
+def check_pause(candidate: Candidate) -> Finding:
+    """Say whether ``paused`` of site.yaml stops the study."""
+    study = candidate.study.name
+    # No failure: a weekly check of a site that is paused on purpose finds all well with it.
+    if study in candidate.settings.paused:
+        return warning(
+            f"study {study} is paused in site.yaml: the site may join, but answers no task of it; to take part again, "
+            "remove its name from paused",
+            paused=True,
+        )
+    return ok(f"study {study} is not paused", paused=False)
+
+
 def check_classes(candidate: Participant) -> Finding:
     """Check that ``class_allow_list`` of local/resources.json names SiloFL's components, and exact classes only."""
     policy = read_class_policy(candidate.kit)

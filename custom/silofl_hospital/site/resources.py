@@ -5,46 +5,31 @@ import shutil
 
 import torch
 
-from silofl.base.errors import ConfigError, SiloFLError
-from silofl.data.cache import describe_source, fingerprint_preparation, open_parts
-from silofl.data.manifest import read_manifest
-from silofl.data.preparation import build_preparation, prepare_case
+from silofl.base.errors import ConfigError
 from silofl.federation.needs import GIB, site_disk_bytes
 from silofl.flare.policy import count_job_gpus
 from silofl.training.device import choose_device
 from silofl_hospital.site.candidate import Candidate
 from silofl_hospital.site.finding import Finding, expect, failed, ok
-from silofl_hospital.site.machine import ask_system, is_writable
+from silofl_hospital.site.machine import is_writable
 
 
 def check_disk(candidate: Candidate) -> Finding:
-    """Compare the free space for state and cache with what the study needs."""
-    needs = {
-        candidate.state_folder: site_disk_bytes(candidate.study, candidate.num_sites),
-        candidate.cache_folder: _cache_bytes(candidate) or 0,
-    }
-    wanted: dict[int, int] = {}
-    for folder, need in needs.items():
+    """Compare the free space for the site's state with what the study needs; decoded images come on top."""
+    need = site_disk_bytes(candidate.study, candidate.num_sites)
+    for folder in (candidate.cache_folder, candidate.state_folder):
         # The folder may not exist yet; the first existing one above it is on the same disk.
         place = next(place for place in (folder, *folder.parents) if place.exists())
         if not is_writable(place):
             return failed(
                 f"{folder} must be a folder that this account can write; it cannot: grant it, or name another"
             )
-        # State and cache may share a disk, which must then have room for both.
-        device = place.stat().st_dev
-        wanted[device] = wanted.get(device, 0) + need
-        free = shutil.disk_usage(place).free
-        if free < wanted[device]:
-            return failed(
-                f"the disk of {folder} must have {wanted[device] / GIB:.2f} GiB free, not {free / GIB:.2f}; make room, "
-                "or name another in site.yaml"
-            )
-    state, cache = needs.values()
-    return ok(
-        f"the disks have room for {state / GIB:.2f} GiB of state and {cache / GIB:.2f} GiB of cache",
-        state_bytes=state,
-        cache_bytes=cache,
+    free = shutil.disk_usage(place).free
+    return expect(
+        need <= free,
+        f"the disk has room for {need / GIB:.2f} GiB of state",
+        f"the disk of {folder} must have {need / GIB:.2f} GiB free, not {free / GIB:.2f}; make room, or name another",
+        state_bytes=need,
     )
 
 
@@ -72,46 +57,16 @@ def check_gpu(candidate: Candidate) -> Finding:
         name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
     except RuntimeError as error:
         return failed(explain_gpu_fault(error))
-    room = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
-    others = list_gpu_users()
-    return expect(
-        not others,
-        f"{name} has {room}",
-        f"{name} must be this site's alone, not of process {others} too; it has {room}: end it",
-        is_serious=False,
-        device=name,
-        free_bytes=free,
-    )
+    return ok(f"{name} has {free / GIB:.1f} of {total / GIB:.1f} GiB free", device=name, free_bytes=free)
 
 
 def explain_gpu_fault(error: RuntimeError) -> str:
     """Return what is wrong with a GPU by torch's error, and what to do; raise the error where it is another's."""
-    others = list_gpu_users() or "unknown"
     if isinstance(error, torch.OutOfMemoryError):
-        return f"the GPU must have room for a training step; it has not: end process {others}, or use smaller batches"
+        return "the GPU has no room for a training step. End what else runs on it (nvidia-smi), or use smaller batches"
     if "CUDA" not in str(error) and "cuDNN" not in str(error):
         raise error
     return (
-        f"the GPU must be free and whole; it is used by process {others}, gone, or its driver has failed: see "
-        "nvidia-smi and dmesg, end the process or restart the machine, or set device: cpu"
+        "the GPU cannot be used: another process has it, or its driver has failed. See nvidia-smi and dmesg, end the "
+        "process or restart the machine, or set device: cpu"
     )
-
-
-def list_gpu_users() -> str:
-    """Return the numbers of the other processes that compute on a GPU here, as nvidia-smi says; none without it."""
-    found = ask_system("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader").split()
-    return ", ".join(sorted({one for one in found if one.isdecimal()} - {str(os.getpid())}))
-
-
-def _cache_bytes(candidate: Candidate) -> int | None:
-    """Return the size of the cache as if every case were as large as the first; None where that cannot be read."""
-    try:
-        manifest = read_manifest(candidate.data_folder, candidate.study)
-        entry = fingerprint_preparation(describe_source(manifest), candidate.study)
-        if open_parts(candidate.cache_folder / entry) is not None:
-            return 0
-        first = next(filter(None, manifest.parts.values()))[0]
-        case = prepare_case(first, manifest, build_preparation(candidate.study))
-    except SiloFLError:
-        return None
-    return (case.images.nbytes + case.targets.nbytes) * sum(len(records) for records in manifest.parts.values())

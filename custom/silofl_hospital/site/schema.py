@@ -1,4 +1,4 @@
-"""JSON schemas of study.yaml, site.yaml and dataset.json, by which editors complete, explain and check each key."""
+"""JSON schemas of study.yaml and site.yaml, by which editors complete, explain and check each key."""
 
 import argparse
 import json
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import core_schema
 
@@ -14,16 +13,11 @@ from silofl.base.errors import ExitCode
 from silofl.base.schema import read_meanings, read_summary
 from silofl.core.presets import algorithm_names, all_ingredients, load_presets
 from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
-from silofl.data.manifest import KEYS, PARTS, Manifest
-from silofl.data.records import Record
-from silofl.data.targets import IGNORE
 from silofl.setup.site import Site
 from silofl.study import Study
-from silofl.study.data_settings import SplitUnit
 
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string", "minLength": 1}
-NATURAL: Schema = {"type": "integer", "minimum": 0}
 # Study.data.transforms, which a validator of its own reads: a name, or a name with its arguments.
 TRANSFORM: Schema = {"anyOf": [TEXT, {"type": "object", "minProperties": 1}]}
 # Pydantic leaves its own words for bounds of numbers that a validator of ours looks at first.
@@ -76,43 +70,12 @@ def _list_lenders(field: str) -> list[str]:
     return [name for name in algorithm_names() if getattr(load_presets(name)["recommended"], field)]
 
 
-def dataset_schema() -> Schema:
-    """Return the schema of dataset.json."""
-    name, numbers = {"anyOf": [TEXT, {"type": "integer"}]}, {"type": "array", "items": NATURAL}
-    images = {"type": "array", "items": {"type": ["string", "null"]}, "minItems": 1}
-    record: Schema = {
-        "image": {"anyOf": [TEXT, images], "description": read_meanings(Record)["images"]},
-        "label": {"anyOf": [TEXT, NATURAL, numbers | {"uniqueItems": True}]},
-        "slices": numbers | {"minItems": 2, "maxItems": 3},
-        "index": NATURAL,
-        **dict.fromkeys(("patient", "case", "recording"), name),
-        "groups": {"type": "object", "additionalProperties": {"type": ["string", "number"]}},
-    }
-    cases = {"type": "array", "items": _table(_explain(record, Record), ["image", "label"])}
-    keys = {
-        "task": Study.model_json_schema()["properties"]["task"],
-        "labels": {"type": "object", "additionalProperties": TEXT, "minProperties": 1},
-        "split_unit": TypeAdapter(SplitUnit).json_schema(),
-        "labels_annotated": numbers | {"minItems": 1, "uniqueItems": True},
-        IGNORE: NATURAL | {"minimum": 1},
-        "regions": {"type": "object", "additionalProperties": numbers},
-        "channel_names": {"type": "array", "items": TEXT, "uniqueItems": True},
-        **dict.fromkeys(PARTS, cases),
-    }
-    return _table(_explain({key: keys[key] for key in KEYS}, Manifest), ["task", "labels"])
-
-
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     "study": study_schema,
     "site": partial(Site.model_json_schema, schema_generator=_ExplainedSchema),
-    "dataset": dataset_schema,
 }
 
 
 def _explain(properties: Mapping[str, Schema], kind: type) -> dict[str, Schema]:
     meanings = read_meanings(kind)
     return {key: one | ({"description": meanings[key]} if key in meanings else {}) for key, one in properties.items()}
-
-
-def _table(properties: Mapping[str, Schema], required: list[str]) -> Schema:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
