@@ -62,7 +62,6 @@ NUMBERS = {
     "metrics null": meta(metrics=None),
     "metrics without end": lambda answer: Message(answer.arrays, answer.meta | {"metrics": endless()}),
     "a patient's name for a version": meta(software=read_software().model_dump() | {"torch": "Jane Doe"}),
-    "recorded a text": meta(is_recorded="yes"),
     "no loss": meta(metrics={}),
     "NaN loss": metrics(loss=float("nan")),
     "loss of 1e300": metrics(loss=1e300),
@@ -165,12 +164,12 @@ def is_bounded_line(reason):
 @pytest.mark.parametrize("name", [*NUMBERS, *ARRAYS])
 def test_an_answer_that_is_none_is_refused_with_its_site_and_the_others_go_on(recorded, tmp_path, name):
     ledger, results = carried_out(recorded, tmp_path / "run", (NUMBERS | ARRAYS)[name])
-    assert list(ledger[1].refused) == ledger[1].missed == ["west"]
-    assert "site 'west'" in ledger[1].refused["west"] and SENTENCES.get(name, "") in ledger[1].refused["west"]
-    assert is_bounded_line(ledger[1].refused["west"])
+    assert list(ledger[1].failed) == ledger[1].missed == ["west"]
+    assert "site 'west'" in ledger[1].failed["west"] and SENTENCES.get(name, "") in ledger[1].failed["west"]
+    assert is_bounded_line(ledger[1].failed["west"])
     assert [record.answered for record in ledger] == [["east", "north", "west"], ["east", "north"]]
     assert results["status"] == "INCOMPLETE" and results["sites"].keys() == {"east", "north", "west"}
-    assert ledger[1].refused["west"] in results["reasons"][0] and len(results["reasons"]) == 1
+    assert ledger[1].failed["west"] in results["reasons"][0] and len(results["reasons"]) == 1
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -197,7 +196,7 @@ def test_the_last_validation_that_is_none_is_in_the_ledger(recorded, tmp_path):
 
 def test_an_honest_run_is_complete(recorded, tmp_path):
     ledger, results = carried_out(recorded, tmp_path / "run", lambda answer: answer)
-    assert results["status"] == "COMPLETE" and [record.refused for record in ledger] == [{}, {}]
+    assert results["status"] == "COMPLETE" and [record.failed for record in ledger] == [{}, {}]
 
 
 def of_west(spoil):
@@ -207,22 +206,22 @@ def of_west(spoil):
 def test_a_thousandfold_update_passes_where_the_study_asks_for_no_bound(play):
     game = play(federation={"max_update_ratio": None})
     record = game.round(change=of_west(ARRAYS["x1000"]))
-    assert record.refused == {} and record.answered == ["east", "north", "west"]
+    assert record.failed == {} and record.answered == ["east", "north", "west"]
 
 
 def test_an_update_is_not_shorter_for_a_million_steps_that_a_site_claims(play):
     claims = meta(num_examples=10**7, steps=5 * 10**6)
     # 1000 a weight, where honest ones change by some hundredths.
     record = play().round(change=of_west(lambda answer: claims(arrays(lambda array: array + 1000)(answer))))
-    assert list(record.refused) == ["west"]
+    assert list(record.failed) == ["west"]
 
 
 def test_two_sites_are_not_compared_unless_the_study_says_so(play):
     mad = of_west(lambda answer: meta(num_examples=45)(ARRAYS["x1000"](answer)))
     alone = play(("east", "west")).round(change=mad)
-    assert alone.refused == {} and alone.unlike is None
+    assert alone.failed == {} and alone.unlike is None
     compared = play(("east", "west"), folder="compared", federation={"min_sites_for_ratio": 2})
-    assert list(compared.round(change=mad).refused) == ["west"]
+    assert list(compared.round(change=mad).failed) == ["west"]
 
 
 def test_the_size_of_the_images_is_that_of_most_sites_and_one_cannot_set_it_for_all(play):
@@ -230,7 +229,7 @@ def test_the_size_of_the_images_is_that_of_most_sites_and_one_cannot_set_it_for_
     game = play(name="harmofl", preset="paper")
     record = game.round(change=lambda task, site, one: meta(image_shape=[1, 8, 8])(one) if site == "east" else one)
     assert game.server.image_shape == (1, 32, 32)
-    assert record.refused == {} and record.answered == ["east", "north", "west"]
+    assert record.failed == {} and record.answered == ["east", "north", "west"]
 
 
 def test_a_size_that_the_study_makes_impossible_costs_its_site_alone(play):
@@ -238,7 +237,7 @@ def test_a_size_that_the_study_makes_impossible_costs_its_site_alone(play):
     game = play(("east", "west"), name="harmofl", preset="paper", federation={"min_sites": 1})
     record = game.round(change=lambda task, site, one: meta(image_shape=[3, 8, 8])(one) if site == "east" else one)
     assert game.server.image_shape == (1, 32, 32)
-    assert record.answered == ["west"] and list(record.refused) == ["east"]
+    assert record.answered == ["west"] and list(record.failed) == ["east"]
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
@@ -250,7 +249,7 @@ def test_a_variance_below_0_costs_its_site_alone_and_one_of_0_is_a_variance(play
 
         federation = {"precision": precision, "min_sites": 1}
         game = play(("east", "west"), str(by), model={"normalization": "batch"}, federation=federation)
-        return game.round(change=of_west(lower)).refused
+        return game.round(change=of_west(lower)).failed
 
     # Every variance begins at 1, so a change of -1 makes it 0 and one of -1.5 makes it -0.5.
     assert refused(1) == {}
@@ -269,5 +268,5 @@ def test_a_variance_of_0_that_half_precision_rounds_stays_0(play):
     def vanish(task, site, one):
         return Message(one.arrays | {f"model/{name}": -received}, one.meta) if task == "train" else one
 
-    assert game.round(change=vanish).refused == {}
+    assert game.round(change=vanish).failed == {}
     assert game.server.parts["model"].common[name].min() == 0

@@ -46,7 +46,7 @@ def test_an_update_turned_round_with_ten_times_the_examples_is_named_and_no_hone
     game = play(name=algorithm, training=training, rounds=4)
     # The others have 5 and 4 examples, 4.5 in the median: ten times that.
     record = game.round(change=scaled(-3, is_update, num_examples=45))
-    assert record.refused == {} and record.unlike.keys() == {ATTACKER}
+    assert record.failed == {} and record.unlike.keys() == {ATTACKER}
     assert record.unlike[ATTACKER]["cosine"] < -0.1
     assert any("'west' sent an update that points away from the mean of the others'" in note for note in record.notes)
     if game.study.recipe.counts_examples:
@@ -65,7 +65,7 @@ def test_parameters_turned_round_behind_honest_statistics_are_named(play):
 
 def test_a_long_update_is_named_below_the_bound_that_refuses_it(play):
     record = play().round(change=scaled(20))
-    assert record.refused == {} and record.unlike.keys() == {ATTACKER}
+    assert record.failed == {} and record.unlike.keys() == {ATTACKER}
     assert 3 < record.unlike[ATTACKER]["length"] < 100
 
 
@@ -107,7 +107,7 @@ def test_extra_rounds_compare_the_global_model_that_goes_on_in_them(play):
     game = play(**TUNED, extra_rounds=2)
     unlike = game.rounds(2, change=scaled(-3, num_examples=45)).unlike
     assert unlike.keys() == {ATTACKER} and unlike[ATTACKER].keys() >= {"cosine", "examples"}
-    assert game.round(change=scaled(1e4)).refused.keys() == {ATTACKER}
+    assert game.round(change=scaled(1e4)).failed.keys() == {ATTACKER}
 
 
 def test_a_site_that_joins_late_is_compared_as_the_others_are(play):
@@ -126,7 +126,7 @@ def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed_and_named(p
     assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["amplitude"] > 3
     assert any("the amplitude of site 'west' is left out of the mean: it is" in note for note in record.notes)
     # Its update counts, and it goes on with the others' mean.
-    assert record.answered == ["east", "north", ATTACKER] and record.refused == {}
+    assert record.answered == ["east", "north", ATTACKER] and record.failed == {}
     game.round()
     assert MEAN in game.sent["train"][ATTACKER].arrays and game.server.ledger[1].unlike is None
 

@@ -125,12 +125,12 @@ def test_training_lowers_the_loss(play, name):
 def test_a_site_that_is_late_or_fails_is_written_down_and_comes_back_to_the_shared_model(play):
     game = play()
     late = game.round(absent=("north",))
-    assert late.late == late.missed == ["north"] and late.answered == ["east", "west"]
+    assert late.failed == {"north": "no answer in time"} and late.missed == ["north"]
+    assert late.answered == ["east", "west"]
     # 5 and 3 training images
     assert late.weights["east"] == {"east": 5 / 8, "west": 3 / 8}
     failed = game.round(change=spoilt("west", lambda answer: answer.failed("no GPU")))
     assert failed.failed == {"west": "no GPU"} and failed.answered == ["east", "north"]
-    assert failed.late == [] and failed.refused == {}
     assert_alike(game.sent["train"]["north"].arrays, game.sent["train"]["east"].arrays)
 
 
@@ -266,17 +266,17 @@ def test_measuring_the_drift_changes_no_weight_and_where_it_is_measured_it_must_
     measured, plain = play(name="harmofl", training=DRIFT), play(name="harmofl", folder="plain")
     assert measured.round().drift > 0
     record = plain.round()
-    assert "drift" not in record.metrics["east"] and record.refused == {}
+    assert "drift" not in record.metrics["east"] and record.failed == {}
     assert (record.drift, record.dissimilarity) == (None, None)
     assert_alike(measured.models("east"), plain.models("east"))
-    refused = measured.round(change=spoilt("west", without_drift)).refused
+    refused = measured.round(change=spoilt("west", without_drift)).failed
     assert refused == {"west": "site 'west' must send its drift; it is missing from its answer"}
 
 
 @pytest.mark.parametrize(("name", "shared"), [("fedavg", True), ("local", False), ("softpull", False), ("ditto", True)])
 def test_any_algorithm_measures_its_drift_where_the_study_asks(play, name, shared):
     record = play(("east", "west"), name=name, training=DRIFT).rounds(2)
-    assert record.refused == {} and record.drift > 0 and record.metrics.keys() == {"east", "west"}
+    assert record.failed == {} and record.drift > 0 and record.metrics.keys() == {"east", "west"}
     # Only what begins from one model in each round has gradients at one place.
     assert (record.dissimilarity is not None) == shared
 
@@ -290,7 +290,7 @@ def test_one_site_cannot_have_the_super_model_doubt_no_image(play):
     honest.round(absent=("west",))
     assert game.server.domain.intensities == honest.server.domain.intensities
     assert game.server.domain.voxels is None
-    assert records[0].refused == {} and records[0].notes == game.warnings
+    assert records[0].failed == {} and records[0].notes == game.warnings
     assert "west: its images' mean, " in game.warnings[0]
     assert records[1].notes == []
 
@@ -309,16 +309,16 @@ def test_a_site_that_outweighs_all_by_its_own_count_is_named_once(play, weights)
 def test_a_site_cannot_have_the_super_model_take_other_images_than_the_study_states(play, make_study):
     study = make_study()
     game = play(study=study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})}))
-    refused = game.round(change=spoilt("west", saying(domain={"modalities": ["CT", "MR"]}))).refused
+    refused = game.round(change=spoilt("west", saying(domain={"modalities": ["CT", "MR"]}))).failed
     assert refused == {"west": "site 'west' must have MR images, as data.modality says, not CT"}
-    refused = game.round(change=spoilt("west", saying(domain={"contrasts": {"of Ann": ["MR"]}}))).refused
+    refused = game.round(change=spoilt("west", saying(domain={"contrasts": {"of Ann": ["MR"]}}))).failed
     assert refused == {"west": "site 'west' must name contrasts of the study, not 'of Ann'"}
 
 
 def test_a_refused_update_changes_nothing_and_its_site_is_asked_again(play):
     spoiled, absent = play(), play(folder="absent")
     record = spoiled.round(change=spoilt("west", saying(num_examples=0)))
-    assert spoiled.warnings == [record.refused["west"]]
+    assert spoiled.warnings == [record.failed["west"]]
     absent.round(absent=("west",))
     assert_alike(spoiled.models("east"), absent.models("east"))
     assert spoiled.round().answered == ["east", "north", "west"]
@@ -432,6 +432,6 @@ def test_a_test_of_a_round_that_nobody_asked_for_is_refused(play):
     score = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
     game = play(federation={"max_missed_rounds": 3})
     game.round()
-    refused = game.round(change=spoilt("west", measuring(round_test=score))).refused
+    refused = game.round(change=spoilt("west", measuring(round_test=score))).failed
     assert refused == {"west": "site 'west' must send no test score of a round, for which the study does not ask"}
     assert game.server.ledger[0].test is None

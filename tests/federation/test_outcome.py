@@ -40,18 +40,6 @@ def test_a_choice_among_rounds_that_fewer_sites_validated_is_said(play):
     assert found.model == f"best validation, round 1, {by}; rounds were compared on the sites that validated both"
 
 
-def test_a_result_has_the_cautions_of_the_training(play):
-    game, values = play(("east", "west"), name="fedavg", rounds=4), iter((0.7, 0.7, 0.2, 0.2, 0.7, 0.7, 0.7, 0.7))
-
-    def change(task, site, answer):
-        if "validation" in answer.meta.get("metrics", {}):
-            answer.meta["metrics"]["validation"] = SCORE | {"value": next(values)}
-        return answer
-
-    (caution,) = finished_results(game.server, game.finish(change=change)).cautions
-    assert caution.startswith("round 3: the validation fell by more than 0.2 and came back")
-
-
 def test_a_site_that_missed_a_round_or_has_no_test_makes_the_run_incomplete(play):
     game = play(rounds=2)
     game.round(change=failing("north", "train", "no GPU"))

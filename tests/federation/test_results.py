@@ -20,7 +20,7 @@ STUDY = {
 }
 STUDY |= {"rounds": 2, "metric": "dice", "labels": {"1": "organ"}, "normalization": "batch", "split_unit": "patient"}
 FAILED = STUDY | {"version": "0.1.0", "status": "FAILED", "reasons": ["no"], "sites": {}, "validation": {}}
-FAILED |= dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
+FAILED |= dict.fromkeys(("best_round", "model", "mean", "pooled"))
 SCORE = {"value": 0.25, "num_cases": 1, "num_excluded": 0, "labels": {"1": 0.25}}
 EAST = {"value": 0.5, "num_cases": 2, "num_excluded": 1, "labels": {"organ": 0.5}}
 COMPLETE = FAILED | {"status": "COMPLETE", "reasons": [], "sites": {"east": EAST, "west": None}, "mean": 0.5}
@@ -31,7 +31,6 @@ SUPER |= {"by_threshold": [{"threshold": 0.5, "value": 0.25}]}
 CHOSEN = {"models": {"global": 0.5, "east": None}, "choices": {"global": 2}}
 CHOSEN |= {"selector": {"cases": {"east": 2}, "slices": {"east": 9}}}
 WITH_SUPER = COMPLETE | {"super_model": SUPER, "sites": {"east": EAST | CHOSEN, "west": None}}
-EVERYONE = {"everyone": {"accuracy": 0.5, "balanced_accuracy": 0.5, "by_site": {}, "num_cases": 2}}
 
 MODELS = {"federated": 0.5, "federated_calibrated": 0.625, "local": 0.5, "local_uncalibrated": 0.25, "chosen": 0.625}
 JOINED = {"chosen": "federated", "bias": 0.5, "own_bias": 0.0, "lead": 0.1, "unit": "case", "num_units": 4}
@@ -44,7 +43,7 @@ def without(values, key):
     return {name: value for name, value in values.items() if name != key}
 
 
-@pytest.mark.parametrize("values", [FAILED, COMPLETE, COMPLETE | CLASSES, WITH_SUPER, COMPLETE | EVERYONE])
+@pytest.mark.parametrize("values", [FAILED, COMPLETE, COMPLETE | CLASSES, WITH_SUPER])
 def test_a_result_is_written_with_the_keys_it_was_read_with(values):
     assert json.loads(json.dumps(dump_record(read_record(Results, values, "results.json")))) == values
 
@@ -93,6 +92,15 @@ def test_the_file_of_a_run_is_read_or_named(tmp_path):
     path.write_text(json.dumps(without(COMPLETE, "mean")))
     with pytest.raises(ConfigError, match=f"{path}: mean must be given; it is missing"):
         read_results(tmp_path)
+
+
+def test_keys_of_an_earlier_release_are_not_read_and_the_spread_follows_from_the_sites():
+    former = {"spread": 0.5, "everyone": {}, "unchosen": {}, "left": {}, "digest": "", "batchnorm": "", "cautions": []}
+    sites = {"east": EAST, "north": EAST | {"value": 0.25}, "west": None}
+    found = read_record(Results, COMPLETE | former | {"sites": sites}, "results.json")
+    # Half of the difference of 0.5 and 0.25.
+    assert found.spread == 0.125 and dump_record(found) == COMPLETE | {"sites": sites}
+    assert read_record(Results, FAILED, "results.json").spread is None
 
 
 def test_a_result_of_an_algorithm_of_an_earlier_release_is_refused():

@@ -79,9 +79,9 @@ def test_a_round_that_waited_for_a_dead_site_says_nothing_of_those_to_come():
 
 def test_everybody_who_is_missing_is_named_on_the_line_with_the_reason():
     failed = {"b\x1b[2J": "no room\nround   4/4"}
-    line = round_line(STUDY, [record(1, 2.0, answered=[], late=["c"], failed=failed, refused={"a": "NaN"})])
+    line = round_line(STUDY, [record(1, 2.0, answered=[], failed=failed | {"a": "NaN"})])
     assert "0 of 2 sites" in line and line.isprintable()
-    assert line.endswith("late: c  failed: b [2J (no room round   4/4)  refused: a (NaN)")
+    assert line.endswith("failed: a (NaN), b [2J (no room round   4/4)")
 
 
 def test_what_the_validation_shows_for_the_first_time_stands_below_the_line():

@@ -97,11 +97,11 @@ def update(server):
 def test_what_is_allowed_leaves_as_it_is_and_every_array_is_recorded(site, update):
     filtered = site()
     left = filtered.send(Message(update, META))
-    assert left.meta == META | {"is_recorded": True}
+    assert left.meta == META
     for name, array in update.items():
         np.testing.assert_array_equal(left.arrays[name], array, strict=True)
     assert [record["name"] for record in filtered.records] == [*update, "numbers"]
-    assert filtered.records[-1]["values"] == META | {"is_recorded": True}
+    assert filtered.records[-1]["values"] == META
     assert {(record["task"], record["refused"]) for record in filtered.records} == {("train", False)}
 
 
@@ -177,7 +177,10 @@ def test_a_name_that_exclude_vars_takes_out_is_neither_sent_nor_recorded_and_mix
     assert update.keys() - left.arrays.keys() == {name}
     assert name not in {record["name"] for record in filtered.records}
     threefold = Message({key: 3 * value for key, value in update.items()}, META)
-    assert finish_round(server, {"north": left, "south": threefold}).withheld == {"north": [name]}
+    assert (
+        finish_round(server, {"north": left, "south": threefold}).notes[0]
+        == f"site 'north' keeps back 1 arrays by its policy: {name}"
+    )
     # the one site that sent it; the mean of 1 and 3 of both, which have 40 examples each
     np.testing.assert_allclose(model_of(server)[name], start[name] + 3 * update[name], rtol=1e-5)
     np.testing.assert_allclose(model_of(server)[other], start[other] + 2 * update[other], rtol=1e-5)
@@ -192,8 +195,8 @@ def test_percentile_privacy_clips_an_update_to_gamma_and_drops_small_changes_and
         np.testing.assert_allclose(
             left.arrays[name], np.where(array < cutoff, 0, np.clip(array, -0.01, 0.01)), rtol=1e-6
         )
-    assert left.meta == META | {"is_recorded": True}
-    assert finish_round(server, {"north": left, "south": Message(update, META)}).withheld == {}
+    assert left.meta == META
+    assert finish_round(server, {"north": left, "south": Message(update, META)}).notes == []
     name = next(iter(update))
     mean = (left.arrays[name] + update[name]) / 2
     np.testing.assert_allclose(model_of(server)[name], start[name] + mean, rtol=1e-5, atol=1e-7)
@@ -201,7 +204,7 @@ def test_percentile_privacy_clips_an_update_to_gamma_and_drops_small_changes_and
 
 def test_an_answer_of_numbers_alone_passes_all_filters(site):
     filtered = site(ExcludeVars(exclude_vars="weight"), PercentilePrivacy())
-    assert filtered.send(Message(meta=META)).meta == META | {"is_recorded": True}
+    assert filtered.send(Message(meta=META)).meta == META
     assert [record["name"] for record in filtered.records] == ["numbers"]
 
 

@@ -82,7 +82,6 @@ def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what
     after = [dump_record(record) | {"started_at": "", "seconds": 0, "notes": []} for record in guarded.server.ledger]
     assert before == after
     assert guarded.server.parts["guard"].choices.keys() == set(SITES)
-    assert finished_results(without.server, without.tests).unchosen is None
 
 
 def stubbed(monkeypatch, keeps_own, own_bias=0.5, federated_bias=-0.3):
@@ -501,8 +500,8 @@ def test_a_site_that_gets_validation_data_later_trains_no_model_alone_without_th
     game.sites["east"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
     game.round()
     game.sites["east"].__dict__["data"] = data
-    found = finished_results(game.server, game.finish())
-    assert found.unchosen == {"east": "it has trained no model alone"}
+    game.finish()
+    assert game.server.parts["guard"].unchosen == {"east": "it has trained no model alone"}
 
 
 def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
@@ -515,12 +514,10 @@ def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
 
     found = finished_results(game.server, game.finish(change=change))
     assert found.joining is None and "guard" not in game.kept("north", 3)
-    assert found.unchosen == {
-        "east": "no memory",
-        "north": "it has no validation data",
-        "west": "it did not test the model",
-    }
-    assert "site 'north' made no choice: it has no validation data" in game.server.ledger[-1].notes
+    reasons = {"east": "no memory", "north": "it has no validation data"}
+    assert game.server.ledger[-1].notes[-2:] == [
+        f"site {site!r} made no choice: {why}" for site, why in reasons.items()
+    ]
 
 
 def test_a_site_that_is_late_with_its_choice_gave_no_answer(play):
@@ -532,7 +529,8 @@ def test_a_site_that_is_late_with_its_choice_gave_no_answer(play):
         return answer
 
     found = finished_results(game.server, game.finish(change=change))
-    assert found.joining.keys() == {"east"} and found.unchosen == {"north": "no answer in time"}
+    assert found.joining.keys() == {"east"}
+    assert game.server.parts["guard"].unchosen == {"north": "no answer in time"}
 
 
 def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play):
@@ -544,7 +542,6 @@ def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play):
     found = finished_results(game.server, game.finish())
     counts = {site: (one.num_units, one.unit, one.num_test_units) for site, one in found.joining.items()}
     assert counts == {"east": (2, "patient", 2), "north": (1, "patient", 2), "west": (2, "case", 1)}
-    assert found.unchosen is None
 
 
 def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(played):

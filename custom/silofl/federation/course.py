@@ -7,7 +7,7 @@ All of them therefore take the same course and give the same weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -33,11 +33,12 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.site_divergence import measure_apart
 from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.models.precision import narrow_messages
-from silofl.parts.answer import SYSTEM_SAID, plain_text
+from silofl.parts.answer import SYSTEM_SAID, SiteAnswer, plain_text
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.model import ModelPart
 from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, UNTESTED, WeightsOf
 from silofl.parts.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
+from silofl.setup.software import Software, read_software
 from silofl.training.site_score import SiteScore
 
 # Before a site is asked again whose system failed: for room on a disk, or a share that comes back.
@@ -199,7 +200,8 @@ class Course:
         self._record_once([*self.remarks(), *doubts], record)
         if number in self.repeats.first:
             record.notes.append(self.repeats.reasons[number])
-            record.take_missed(self.repeats.first[number])
+            # Who was absent in the first attempt is not asked again.
+            record.failed = dict(self.repeats.first[number].failed)
         is_training = number <= server.study.last_training
         main = [Exchange(TRAIN, number, models_round=number - 1)] if is_training else server.asks(INSTEAD, number)
         for exchange in server.asks(BEFORE, number):
@@ -217,14 +219,8 @@ class Course:
         sent, answers, replies = self._ask_and_admit(exchange, record)
         compared = replies
         if exchange.is_needed and record:
-            record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
-            record.refused |= replies.refused
-            record.withheld |= {s: list(one.withheld) for s, one in replies.accepted.items() if one.withheld}
-            left_out = {s: one.numbers.unreadable.items() for s, one in replies.accepted.items()}
-            unreadable = {s: {str(w): n for w, n in reasons} for s, reasons in left_out.items() if reasons}
-            record.unreadable = unreadable or None
-            record.recorded = [site for site, one in replies.accepted.items() if one.numbers.is_recorded]
-            record.take_software(server.software, server.ledger)
+            record.failed |= answers.missing | replies.refused
+            self._record_once(describe_answers(server.software, replies.accepted), record)
             for reason in replies.refused.values():
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)
@@ -399,6 +395,25 @@ class Course:
         self._record_once([*replies.refused.values(), *silent], self.server.ledger[-1])
         self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
         self.save()
+
+
+def describe_answers(software: Mapping[str, Software], answers: Mapping[str, SiteAnswer]) -> Iterator[str]:
+    """Yield what the ledger says of sites' software and of what their answers lack.
+
+    Args:
+        software: Site -> what it runs.
+        answers: Site -> its accepted answer.
+    """
+    for site, one in sorted(software.items()):
+        if differences := read_software().differences(one):
+            yield f"site {site!r} runs other software than the server: {', '.join(differences)}"
+    for site, answer in answers.items():
+        if names := answer.withheld:
+            shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
+            yield f"site {site!r} keeps back {len(names)} arrays by its policy: {shown}"
+        if reasons := answer.numbers.unreadable:
+            counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+            yield f"site {site!r} leaves out cases that cannot be read: {counts}"
 
 
 def separate_failures(given: Mapping[str, Message], late: list[str]) -> Answers:

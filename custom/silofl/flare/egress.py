@@ -71,7 +71,6 @@ class Egress(Filter):
             return make_reply(code if code in CODES else ReturnCode.EXECUTION_EXCEPTION)
         message, request = from_model(FLModelUtils.from_shareable(shareable)), _read_request(fl_ctx)
         study, site, gate = self._job(fl_ctx)
-        message = message if "error" in message.meta else message | Message(meta={"is_recorded": True})
         log = self._log(fl_ctx, study, site, request.run, gate.risks)
         reason = gate.refusal(request, message)
         if reason is not None:

@@ -117,7 +117,6 @@ class Numbers(Section, Generic[S]):
         software: What the site runs, in its first answer of a run.
         min_partners: Other answers that must be mixed with this one.
         shares_models: Whether models for single sites, with this answer in them, may be handed to others.
-        is_recorded: Whether the site's own filter has recorded this answer.
         rehearsal: What a rehearsal found; of no other answer.
         metrics: What was measured.
     """
@@ -131,7 +130,6 @@ class Numbers(Section, Generic[S]):
     software: Software | None = None
     min_partners: Annotated[int, Strict(), Field(ge=0, le=MOST)] = 0
     shares_models: Annotated[bool, Strict()] = False
-    is_recorded: Annotated[bool, Strict()] = False
     rehearsal: Rehearsal | None = None
     metrics: Metrics[S] = Metrics[S]()
 

@@ -1,34 +1,22 @@
-"""Tables of a run's rounds: who took part, what travelled, and which software each site runs."""
+"""Tables of a run's rounds: who took part, and what travelled."""
 
 from collections.abc import Sequence
 
-from silofl.federation.ledger import Round, latest_software
+from silofl.federation.ledger import Round
 from silofl_hospital.report.tables import MISSING, TextTable, format_bytes
 
-KINDS = ("late", "failed", "refused")
-SOFTWARE = ("silofl", "nvflare", "torch", "python")
+KINDS = ("asked", "answered", "failed")
 
 
 def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
-    """Return one row a site: the rounds in which it was asked, answered, was late, failed or was refused."""
-    kinds = ("asked", "answered", *KINDS)
+    """Return one row a site: the rounds in which it was asked, answered or failed."""
     # Of the last round in which a site said it.
     examples = {site: str(count) for record in ledger for site, count in record.examples.items()}
     rows = tuple(
-        (site, *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in kinds), examples.get(site, MISSING))
+        (site, *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in KINDS), examples.get(site, MISSING))
         for site in sites
     )
-    return TextTable(("site", *kinds, "training examples"), rows)
-
-
-def software_table(ledger: Sequence[Round]) -> TextTable | None:
-    """Return one row a site: what it runs, and of how many of its updates it said that they were recorded there."""
-    rows = []
-    for site, one in sorted(latest_software(ledger).items()):
-        recorded, answered = (sum(site in getattr(r, key) for r in ledger) for key in ("recorded", "answered"))
-        known = (one[name] for name in SOFTWARE)
-        rows.append((site, *known, one["package"][:12], f"{recorded} of {answered} rounds"))
-    return TextTable(("site", *SOFTWARE, "files of silofl, SHA-256", "egress recorded"), tuple(rows)) if rows else None
+    return TextTable(("site", *KINDS, "training examples"), rows)
 
 
 def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:

@@ -24,7 +24,7 @@ from silofl_desk.report.result_tables import (
     site_table,
     tested_sites,
 )
-from silofl_desk.report.round_tables import participation_table, software_table, traffic_table
+from silofl_desk.report.round_tables import participation_table, traffic_table
 from silofl_desk.report.rounds import (
     curve_images,
     is_validated_with_selector,
@@ -125,7 +125,6 @@ def make_run_page(run: RunRecords) -> Page:
         # Of a network's evaluation no more is known than the hospitals' table has.
         _data_section(run) if run.data or not run.results.is_evaluation else None,
         _recipe_section(run),
-        _software_section(run),
     )
     return Page(
         title=run.results.study,
@@ -201,7 +200,6 @@ def _status_banner(run: RunRecords) -> Banner:
     tone = max(tones, key=SEVERITY.index)
     reasons = [
         *results.reasons,
-        *sentences.left_sentences(results),
         *sentences.withheld_sentences(results),
         *(sentence for _, sentence in found),
     ]
@@ -217,13 +215,12 @@ def _status_banner(run: RunRecords) -> Banner:
 
 
 def _joining_section(run: RunRecords) -> PageSection | None:
-    """Say what joining gave each site; None without a choice, and without a reason why there is none."""
+    """Say what joining gave each site; None without a choice."""
     results, table = run.results, sentences.joining_table(run.results)
-    if not (table or results.unchosen):
+    if not table:
         return None
-    sentence = sentences.lead_sentence(results)
     details = make_items(sentences.joining_details(results))
-    explained = [Table(table), details, make_note(sentences.joining_note(results))] if table else [Text(sentence)]
+    explained = [Table(table), details, make_note(sentences.joining_note(results))]
     image = make_picture(hospitals_image({_name_row(run): [run]}))
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
 
@@ -417,13 +414,3 @@ def _list_settings(run: RunRecords) -> list[tuple[str, str]]:
         ("Changed in the job's study", sentences.changes_sentence(run.changes)),
     ]
     return facts + list(all_settings(run).items())
-
-
-def _software_section(run: RunRecords) -> PageSection | None:
-    table = software_table(run.ledger)
-    if table is None:
-        return None
-    note = "Reported by each site itself. A simulated hospital has no filter that could record its answers."
-    return make_section(
-        "versions", "Software", "Software", Fold("Versions at each site", [Table(table), Text(note, "note")])
-    )

@@ -21,7 +21,6 @@ from silofl.inference.own_tests import LEARNT
 from silofl.study import STORED, load_study
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.result_tables import case_metric, label_columns, list_extra_metrics, name_models, read_table
 from silofl_desk.report.run_records import CONFIG
@@ -31,19 +30,15 @@ from silofl_hospital.report.tables import METRIC_NAMES, TextTable, format_number
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
 UNKNOWN_PATIENTS = "patients unknown"
-EVERYONE = (
-    "Each site's model is tested on the test data of all sites together; mean over the sites' models. It shows how "
-    "well a model works beyond its own site; only a simulation can measure it."
-)
 # A Dice or an accuracy below this is no model at all.
 NEAR_ZERO = 0.05
 SHARED_BATCHNORM = (
     "BatchNorm is shared, and its averaged statistics fail where sites differ strongly. Part of the difference from "
     "methods that keep BatchNorm local comes from BatchNorm, not from the algorithm"
 )
-_TESTED = "{tested} tested the model."
+_TESTED = "Every site in the study tested the model."
 _STATUS = {
-    "COMPLETE": f"No site missed more rounds than the study allows, and {_TESTED}",
+    "COMPLETE": "No site missed more rounds than the study allows, and every site in the study tested the model.",
     "INCOMPLETE": "The run has less than the study asked for:",
     "FAILED": "The run ended without a result:",
 }
@@ -82,7 +77,6 @@ JOINING_BALANCED = (
     " A single case has no {}: the models' values are means over all cases, difference and interval are measured in "
     "accuracy."
 )
-LATE_REASON = "no answer in time"
 # The one site of a run on data that were pooled in one place.
 POOLED_SITE = "pooled"
 # No area under a curve of all sites' cases: only a site knows its cases' scores.
@@ -116,20 +110,11 @@ def describe_model(results: Results) -> str:
 
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
-    tested = "every site that has not left" if results.left else "every site"
     if results.is_evaluation and results.status == "COMPLETE" and not results.tests:
-        return f"{tested.capitalize()} was asked; nothing was trained or tested."
+        return "Every site was asked; nothing was trained or tested."
     if results.is_evaluation and results.status == "COMPLETE":
-        return _TESTED.format(tested=tested.capitalize())
-    return _STATUS[results.status].format(tested=tested)
-
-
-def left_sentences(results: Results) -> list[str]:
-    """Name each site that has left the study, with the last round that its update went into."""
-    return [
-        f"site {site} has left the study, {f'after round {last}' if last else 'before any round'}"
-        for site, last in (results.left or {}).items()
-    ]
+        return _TESTED
+    return _STATUS[results.status]
 
 
 def withheld_sentences(results: Results) -> list[str]:
@@ -272,8 +257,6 @@ def caveats(results: Results) -> list[str]:
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
     if results.recipe.get("stays_home") == "batchnorm" and results.normalization not in ("batch", "batch_home"):
         found.append("the network has no BatchNorm to keep at home: all of it travels.")
-    if results.batchnorm:
-        found.append(f"{results.batchnorm}.")
     return [*found, *(results.recipe.get("cautions") or [])]
 
 
@@ -284,20 +267,20 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def lead_sentence(results: Results) -> str:
-    """Return what counts most: that models may only guess, or else what joining gave all and each; who did not choose.
+    """Return what counts most: that models may only guess, or else what joining gave all and each.
 
     Nothing without the guard where some model is better than guessing.
     """
     joining = results.joining or {}
-    without, guess = _unchosen_sentence(results), _describe_guess(results)
+    guess = _describe_guess(results)
     if guess or not joining:
         remedy = _short_sentence(results) or "Try more rounds, or find a learning rate by silofl tune."
-        return " ".join(filter(None, (guess and f"No model of this run is {guess}. {remedy}", without)))
+        return f"No model of this run is {guess}. {remedy}" if guess else ""
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
     given = (network_sentence(joining), federation_sentence(verdicts, tests))
-    return " ".join(filter(None, (*given, _short_sentence(results), without)))
+    return " ".join(filter(None, (*given, _short_sentence(results))))
 
 
 def _short_sentence(results: Results) -> str:
@@ -317,15 +300,6 @@ def _short_sentence(results: Results) -> str:
 def joining_details(results: Results) -> list[str]:
     """Say of each site what its own model gained by its decision threshold alone."""
     return [f"{site}: {one.threshold}." for site, one in (results.joining or {}).items() if one.threshold]
-
-
-def _unchosen_sentence(results: Results) -> str:
-    """Say which sites made no choice, those with one reason at once."""
-    sites: dict[str, list[str]] = {}
-    for site, reason in (results.unchosen or {}).items():
-        sites.setdefault(reason, []).append(site)
-    listed = "; ".join(f"at {', '.join(names)}: {reason}" for reason, names in sites.items())
-    return f"No choice could be made {listed}." if listed else ""
 
 
 def describe_problems(results: Results) -> list[tuple[str, str]]:
@@ -521,7 +495,7 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
 
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:
-    """Return a sentence for each note and each reason why a site was late, failed or refused, with its rounds."""
+    """Return a sentence for each note and each reason why a site failed, with its rounds."""
     rounds: dict[tuple[str, str], list[int]] = {}
     for record in ledger:
         for incident in _incidents(record):
@@ -534,15 +508,7 @@ def list_incidents(ledger: Sequence[Round]) -> list[str]:
 
 def _incidents(record: Round) -> Iterator[tuple[str, str]]:
     """Yield each incident of a round with its reason."""
-    yield from ((f"{site}: late", LATE_REASON) for site in record.late)
     yield from ((f"{site}: failed", reason) for site, reason in record.failed.items())
-    yield from ((f"{site}: refused", reason) for site, reason in record.refused.items())
-    for site, names in record.withheld.items():
-        shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
-        yield f"{site}: withheld by its policy", f"{len(names)} arrays ({shown})"
-    for site, reasons in (record.unreadable or {}).items():
-        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-        yield f"{site}: cases left out", f"they cannot be read ({counts})"
     for site, found in (record.unlike or {}).items():
         yield from ((f"{site}: unlike the others", SHORT.get(what, f"its {what}")) for what in found)
     yield from (("noted", note) for note in record.notes)
@@ -573,20 +539,6 @@ def calling_sentence(results: Results) -> str:
     if any(one.thresholds for one in callings.values()):
         sentences.append(THRESHOLDS)
     return " ".join(sentences)
-
-
-def everyone_sentence(results: Results) -> str:
-    """State the sites' models' result on the test data of all sites; nothing where it was not measured."""
-    everyone = results.everyone
-    if everyone is None:
-        return ""
-    values = f"accuracy {everyone.accuracy:.3f}, balanced accuracy {everyone.balanced_accuracy:.3f}"
-    areas = [own.get(results.metric or "") for own in everyone.by_site.values()]
-    if results.metric in RANKED and None not in areas:
-        values = f"{METRIC_NAMES[results.metric]} {format_number(mean_of_known(areas))}, {values}"
-    missing = [site for site in results.sites if site not in everyone.by_site]
-    without = f" (without {', '.join(missing)})" if missing else ""
-    return f"on all sites' test data ({everyone.num_cases} cases): {values}, mean over the sites' models{without}"
 
 
 def empty_cases_sentence(results: Results) -> str:
@@ -667,6 +619,5 @@ def list_result_notes(results: Results) -> dict[str, str]:
         "Surfaces": surface_sentence(results),
         "Metrics of packages": extra_metrics_sentence(results),
         "Privacy": privacy_sentence(results),
-        "Beyond the own site": everyone_sentence(results),
     }
     return {name: text if text.endswith(".") else f"{text}." for name, text in notes.items() if text}

@@ -25,7 +25,7 @@ from silofl_desk.report.sentences import (
     split_sentence,
 )
 from silofl_desk.report.verdict_words import count_verdicts
-from silofl_desk.studies.conditions import describe_groups, group_rows_by_value, has_other_data
+from silofl_desk.studies.conditions import describe_groups, has_other_data
 from silofl_hospital.report.tables import MISSING, TextTable, format_number
 
 ONE_SEED = (
@@ -130,7 +130,6 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
         *(scored if any(run.regions for run in runs) else []),
         *([f"{', '.join(unlike)}: {UNLIKE_CLASSES}."] if unlike else []),
         *([f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(with_batchnorm) else []),
-        *(f"{', '.join(names)}: {why}." for why, names in group_rows_by_value(rows, lambda run: run.batchnorm).items()),
         *([AT_HALF] if any(map(has_moved_thresholds, runs)) else []),
     ]
 

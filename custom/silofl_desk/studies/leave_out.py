@@ -12,7 +12,6 @@ from operator import or_
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from torch import nn
@@ -27,7 +26,7 @@ from silofl.data.learnt import find_learnt
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.federation.results import AllSitesTest, read_results
+from silofl.federation.results import read_results
 from silofl.inference import SuperModel, directory
 from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
 from silofl.inference.choice import ENSEMBLE
@@ -40,11 +39,9 @@ from silofl.inference.super_results import ThresholdTest
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
-from silofl.training.evaluation import evaluate
 from silofl.training.joined import CHOSEN, LOCAL
 from silofl.training.metrics import value_or_none
 from silofl_desk.report.unseen import UnseenTest, read_unseen
-from silofl_desk.studies.joined_examples import join_examples
 
 HOME = {
     "nothing": "the last steps of each model",
@@ -166,23 +163,6 @@ def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tup
     """Yield each site with its model in evaluation mode, one at a time in memory."""
     for site, state in contents.models.items():
         yield site, SuperModel(replace(contents, models={site: state}), device).network(site)
-
-
-def measure_at_all_sites(run: Path, data: Mapping[str, SiteData]) -> AllSitesTest:
-    """Test each site's own model of a finished classification run on all sites' test data.
-
-    A site with few classes may do well at home with a model that knows no others; this test shows it.
-
-    Raises:
-        ConfigError: No site kept its model, or one is broken.
-    """
-    contents, together = assemble_models(run), join_examples({site: own.test for site, own in data.items()})
-    study, device = contents.study, choose_device(contents.study.device)
-    set_threads("auto")
-    networks = load_site_networks(contents, device)
-    found = {site: evaluate(model, together, study, device)[1].also for site, model in networks}
-    means = (float(np.mean([own[key] for own in found.values()])) for key in ("accuracy", "balanced_accuracy"))
-    return AllSitesTest(*means, found, len(set(together.cases)))
 
 
 def measure_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:

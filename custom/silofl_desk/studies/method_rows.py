@@ -20,7 +20,6 @@ AVERAGES_ALSO = {
     "accuracy": "accuracy (site average)",
     "balanced_accuracy": "balanced accuracy (site average)",
     "auroc": "AUROC (site average, where defined)",
-    "everyone_balanced_accuracy": "balanced accuracy on all sites' test data",
 }
 SeedValues = tuple[float, ...]
 Cells = list[float | None]
@@ -89,9 +88,7 @@ def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str
             continue
         if (mean := results.mean_of_sites(known, key)) is not None:
             found[key] = mean
-    if results.everyone is None or not results.everyone.by_site.keys() >= set(sites):
-        return found
-    return found | {"everyone_balanced_accuracy": results.everyone.balanced_accuracy}
+    return found
 
 
 def is_clearly_above(values: SeedValues, others: SeedValues) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 
 from silofl.federation.results import Results
 from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
-from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
+from silofl_desk.report.sentences import POOLED_MEAN
 from silofl_desk.studies.comparison import GUESSING, list_guessing, list_limits
 from silofl_desk.studies.conditions import describe_groups
 from silofl_desk.studies.method_rows import (
@@ -97,7 +97,7 @@ def methods_notes(methods: Methods, seeds: Sequence[int], is_ranked: bool = True
         seeds: Seeds that were asked for.
         is_ranked: As for `methods_table`.
     """
-    further, meanings = list_further_averages(methods), {"everyone_balanced_accuracy": EVERYONE}
+    further = list_further_averages(methods)
     by_seed = [(f"{name}, seed {run.seed}", run) for name, runs in methods.items() for run in runs]
     is_multilabel = any(run.has_findings for _, run in by_seed)
     named, counted = ", ".join(map(str, seeds)), "mean ± standard deviation over them"
@@ -105,7 +105,7 @@ def methods_notes(methods: Methods, seeds: Sequence[int], is_ranked: bool = True
         *_marking_notes(methods, is_ranked, seeds),
         f"Metric: {describe_groups(methods, lambda run: str(run.metric))}; client average: mean over sites; "
         f"pooled: {POOLED_MEAN}.",
-        *(f"{AVERAGES_ALSO[key]}: {meanings.get(key) or metric_sentence(key, is_multilabel)}" for key in further),
+        *(f"{AVERAGES_ALSO[key]}: {metric_sentence(key, is_multilabel)}" for key in further),
         f"One seed: {named}." if len(seeds) == 1 else f"Seeds {named}: {counted}.",
         *list_limits(methods, (CENTRALISED,)),
         f"Rounds: {describe_groups({name: [runs] for name, runs in methods.items() if runs}, _rounds_text)}.",

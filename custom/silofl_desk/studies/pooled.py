@@ -66,17 +66,13 @@ def regroup_by_site(run: Path, results: Results) -> Results:
     scores = _read_scores(run / "sites" / POOLED_SITE / str(results.run) / "scores.csv", run)
     values = group_by_site(scores)
     means = {site: float(np.mean(found)) for site, found in values.items()}
-    everyone = results.everyone
     return replace(
         results,
         sites={
             site: SiteScore(value=mean, num_cases=len(values[site]), num_excluded=0) for site, mean in means.items()
         },
         mean=mean_of_known(means.values()),
-        spread=float(np.std(list(means.values()))) if means else None,
         pooled=mean_of_known(scores.values()),
-        # The one model is every site's.
-        everyone=everyone and replace(everyone, by_site=dict.fromkeys(means, everyone.by_site[POOLED_SITE])),
     )
 
 

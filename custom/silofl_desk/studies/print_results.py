@@ -82,17 +82,13 @@ def print_results(results: Results, console: Console) -> None:
         return print_lines(lines, console)
     if results.ended_early:
         lines.append(sentences.early_sentence(results))
-    lines += [
-        f"  - {sentence}" for sentence in (*sentences.left_sentences(results), *sentences.withheld_sentences(results))
-    ]
+    lines += [f"  - {sentence}" for sentence in sentences.withheld_sentences(results)]
     if results.model:
         lines.append(f"model: {sentences.describe_model(results)}")
     lines.append(f"metric: {results.metric or MISSING}")
     if results.regions:
         lines.append(f"scored regions: {sentences.regions_text(results)}")
     lines.append(f"normalization: {sentences.normalization_label(results.normalization)}")
-    if results.batchnorm:
-        lines.append(results.batchnorm)
     if sentences.shares_patients(results.split_unit):
         lines.append(f"split {sentences.split_sentence(results.split_unit)}")
     print_lines(lines, console)

@@ -18,10 +18,9 @@ from rich.console import Console
 from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.base.files import copy_folder, hold_lock, make_folder, read_json, write_json
 from silofl.base.options import make_console
-from silofl.base.schema import dump_record
 from silofl.data.counts import digest_data, list_changed_sites
 from silofl.data.manifest import read_manifest
-from silofl.federation.results import Results, read_results
+from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.flare.commands import whole_path
 from silofl.models.weights import read_start
@@ -34,7 +33,7 @@ from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies.alone import run_alone
-from silofl_desk.studies.leave_out import measure_at_all_sites, run_unseen_test
+from silofl_desk.studies.leave_out import run_unseen_test
 from silofl_desk.studies.print_results import print_beginning, print_notes, print_results
 from silofl_desk.studies.processes import ProcessTree, enable_interrupts
 from silofl_desk.studies.progress import POLL_S, RoundLines, announce, repeat_in_background
@@ -292,8 +291,6 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
             markup=False,
         )
         return ExitCode.FAILED
-    if study.rounds and study.task != "segmentation" and results.is_finished and results.everyone is None:
-        results = _add_everyone(run, results, simulation, study, console)
     print_results(results, console)
     print_notes(run, results, console)
     code = ExitCode[results.status]
@@ -309,20 +306,6 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
     except (ConfigError, OSError) as error:
         console.print(f"no report: {error}")
     return code
-
-
-def _add_everyone(run: Path, results: Results, simulation: Simulation, study: Study, console: Console) -> Results:
-    """Add the test of each site's model on all sites' test data to the result."""
-    # A site that was left out is tested by itself; its data are none of the federation's.
-    sites = replace(simulation, left_out=None)
-    try:
-        with announce("testing every model on the test data of all sites", console):
-            results = replace(results, everyone=measure_at_all_sites(run, read_data(study, sites, run)))
-    except (SiloFLError, OSError) as error:
-        console.print(f"no test on all sites' test data together: {error}", markup=False)
-        return results
-    write_json(run / "results.json", dump_record(results))
-    return results
 
 
 def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Console) -> int:

@@ -12,7 +12,6 @@ from silofl.federation.round_line import Whole, describe_rise, last_round, secon
 from silofl.flare.in_flight import InFlight
 from silofl.parts.task import TRAIN
 from silofl.training.metrics import mean_of_known
-from silofl_desk.report.round_tables import KINDS
 from silofl_desk.studies.progress import describe_task
 from silofl_hospital.report.tables import TextTable, format_duration, format_number
 
@@ -125,9 +124,7 @@ def _round_values(record: Round) -> dict[str, Any]:
         "loss": mean_of_known(values.get("loss") for values in record.metrics.values()),
         "validation": record.validation_mean,
         "answered": record.answered,
-        "late": record.late,
         "failed": record.failed,
-        "refused": record.refused,
     }
 
 
@@ -153,7 +150,7 @@ def _site_row(ledger: Sequence[Round], site: str) -> tuple[str, ...]:
 
 def _site_state(record: Round, site: str) -> str:
     """Return what came of a site in a round."""
-    return next((kind for kind in ("answered", *KINDS) if site in getattr(record, kind)), "not asked")
+    return next((kind for kind in ("answered", "failed") if site in getattr(record, kind)), "not asked")
 
 
 def status_line(watched: Watched) -> str:
