@@ -6,7 +6,7 @@ import pytest
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.parts.task import Message
 
-from ..conftest import assert_alike, write_site
+from ..conftest import write_site
 
 pytestmark = pytest.mark.long
 
@@ -40,7 +40,7 @@ def is_update(name):
     return is_free(name) and name != MEAN
 
 
-@pytest.mark.parametrize("algorithm", ["harmofl", "adafed", "scaffold", "fedsm"])
+@pytest.mark.parametrize("algorithm", ["harmofl", "scaffold"])
 def test_an_update_turned_round_with_ten_times_the_examples_is_named_and_no_honest_site(play, algorithm):
     training = {"optimizer": "sgd", "momentum": 0} if algorithm == "scaffold" else {}
     game = play(name=algorithm, training=training, rounds=4)
@@ -54,48 +54,16 @@ def test_an_update_turned_round_with_ten_times_the_examples_is_named_and_no_hone
         assert any("'west' says that it has 10 times as many training examples" in note for note in record.notes)
 
 
-def test_parameters_turned_round_behind_honest_statistics_are_named(play):
-    game = play(model={"normalization": "batch"})
-    records = [game.round(change=scaled(-1, lambda name: "running" not in name)) for _ in range(2)]
-    assert [record.unlike.keys() for record in records] == [{ATTACKER}] * 2
-    assert all(record.unlike[ATTACKER]["cosine"] < 0 for record in records)
-    # The sentence stands once, the number in every round.
-    assert len(records[0].notes) == 1 and records[1].notes == [] and game.warnings == records[0].notes
-
-
 def test_a_long_update_is_named_below_the_bound_that_refuses_it(play):
     record = play().round(change=scaled(20))
     assert record.failed == {} and record.unlike.keys() == {ATTACKER}
     assert 3 < record.unlike[ATTACKER]["length"] < 100
 
 
-def test_a_score_that_is_invented_once_chooses_no_round(play):
-    honest = {"east": (0.2, 0.5, 0.6), "north": (0.3, 0.5, 0.7), ATTACKER: (0.2, 0.4, 0.6)}
-
-    def invent(task, site, answer):
-        number = answer.meta["round"] - (task == "train")
-        if number > 0 and task in ("train", "validate"):
-            value = 1.0 if (site, number) == (ATTACKER, 1) else honest[site][number - 1]
-            score = {"value": value, "num_cases": 10, "num_excluded": 0}
-            answer.meta["metrics"] = answer.meta["metrics"] | {"validation": score}
-        return answer
-
-    game = play(rounds=3)
-    game.finish(change=invent)
-    # In the mean round 1 has 0.5, round 2 0.47 and round 3 0.63; the changes are 0.3, 0.2 and -0.6, then 0.1, 0.2, 0.2.
-    assert [record.is_best for record in game.server.ledger] == [True, True, True]
-
-
 def test_honest_sites_are_not_named(play):
     game = play(rounds=2)
     game.rounds(2)
     assert [record.unlike for record in game.server.ledger] == [None, None]
-
-
-def test_extra_rounds_in_which_nobody_listens_compare_nothing(play):
-    game = play(name="finetuning", extra_rounds=1, rounds=1)
-    game.round()
-    assert game.round(change=scaled(-3)).unlike is None
 
 
 # A selector beside models of which each site has its own.
@@ -110,14 +78,6 @@ def test_extra_rounds_compare_the_global_model_that_goes_on_in_them(play):
     assert game.round(change=scaled(1e4)).failed.keys() == {ATTACKER}
 
 
-def test_a_site_that_joins_late_is_compared_as_the_others_are(play):
-    game, late = play(sites=("east", "north"), rounds=4), play(sites=(ATTACKER,), folder="late", rounds=4)
-    game.round()
-    game.server.join(ATTACKER)
-    game.sites[ATTACKER] = late.sites[ATTACKER]
-    assert game.round(change=scaled(-1)).unlike[ATTACKER]["cosine"] < 0
-
-
 def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed_and_named(play):
     game = play(name="harmofl")
     record = game.round(change=scaled(10, is_amplitude))
@@ -129,23 +89,6 @@ def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed_and_named(p
     assert record.answered == ["east", "north", ATTACKER] and record.failed == {}
     game.round()
     assert MEAN in game.sent["train"][ATTACKER].arrays and game.server.ledger[1].unlike is None
-
-
-def test_a_tenth_of_an_amplitude_is_left_out_too(play):
-    game = play(name="harmofl")
-    record = game.round(change=scaled(0.05, is_amplitude))
-    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["amplitude"] < 1 / 3
-    assert any("times the smallest of the other sites'" in note for note in record.notes)
-
-
-def test_the_published_preset_keeps_the_published_mean_and_the_ledger_names_the_site(play):
-    game = play(name="harmofl", preset="paper")
-    record = game.round(change=scaled(10, is_amplitude))
-    amplitudes = [answer.arrays[MEAN] for answer in game.answers["train"].values()]
-    np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(amplitudes, axis=0), rtol=1e-6)
-    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["amplitude"] > 3
-    assert any("'west' sent its amplitude that is" in note for note in record.notes)
-    assert not any("left out" in note for note in record.notes)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +134,7 @@ def reach(five):
 
 @pytest.mark.parametrize(
     ("algorithm", "rules"),
-    [("fedavg", RULES), *((name, ("clipped",)) for name in ("fedopt", "feddyn", "ditto"))],
+    [("fedavg", RULES), ("ditto", ("clipped",))],
 )
 def test_an_attack_that_turns_the_mean_round_does_not_turn_the_robust_model(five, algorithm, rules):
     attack = scaled(-10, is_update)
@@ -209,12 +152,6 @@ def test_an_attack_that_turns_the_mean_round_does_not_turn_the_robust_model(five
     assert cosine(learnt()) < 0
     for rule in rules:
         assert cosine(learnt(rule)) > 0.5, rule
-
-
-def test_the_rule_bounds_the_global_model_in_extra_rounds_too(reach):
-    attack = scaled(50, lambda name: name.startswith("global/"))
-    honest, attacked, clipped = reach(lambda game: game.models("east"), attack, start=1, **TUNED, extra_rounds=1)
-    assert attacked > 4 * honest and clipped < 1.5 * honest
 
 
 def test_the_ledger_names_whom_multi_krum_leaves_out(five):
@@ -242,22 +179,7 @@ def test_the_selector_is_bounded_with_the_rule_and_without_it(reach, beside):
     assert attacked < 4 * honest and clipped < 2 * honest
 
 
-def test_the_rule_bounds_the_amplitude_too_and_few_examples_move_it_no_further(five):
-    def found(folder, change=None, **robust):
-        game = five(folder, name="harmofl", preset="paper", training={"batch_size": 4}, **robust)
-        game.round(change=change)
-        return game.server.parts["amplitude"].amplitude
-
-    attack, honest = scaled(50, is_amplitude), found("honest")
-    clipped = found("clipped", attack, robust="clipped")
-    assert np.linalg.norm(found("attacked", attack)) > 4 * np.linalg.norm(honest)
-    assert np.linalg.norm(clipped) < 2 * np.linalg.norm(honest)
-    # All amplitudes count alike.
-    few = scaled(50, is_amplitude, num_examples=1, num_patients=1)
-    np.testing.assert_array_equal(found("few", few, robust="clipped"), clipped)
-
-
-@pytest.mark.parametrize("rule", [None, "clipped", "multi_krum"])
+@pytest.mark.parametrize("rule", [None, "clipped"])
 def test_a_rule_bounds_scaffolds_control_in_all_rounds(five, rule):
     game = five(robust=rule, name="scaffold", training={"optimizer": "sgd", "momentum": 0}, rounds=6)
     lengths = []
@@ -270,45 +192,9 @@ def test_a_rule_bounds_scaffolds_control_in_all_rounds(five, rule):
     assert (max(lengths) < 2 * honest) == (rule is not None)
 
 
-def test_a_change_of_scaffolds_control_fifty_times_as_long_is_named_without_a_rule_too(play):
-    game = play(name="scaffold", training={"optimizer": "sgd", "momentum": 0}, rounds=2)
-    record = game.round(change=scaled(50, lambda name: name.startswith("control/")))
-    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["control"] > 3
-
-
-@pytest.mark.parametrize("algorithm", ["softpull", "adafed"])
+@pytest.mark.parametrize("algorithm", ["softpull"])
 def test_a_site_that_all_listen_to_a_little_moves_nobodys_own_model_far(reach, algorithm):
     options = {"name": algorithm, "model": {"normalization": "batch"}, "rounds": 4}
     options |= {"federation": {"min_sites": 5, "max_update_ratio": None}}
     honest, attacked, clipped = reach(lambda game: game.models("east"), scaled(50), count=2, **options)
     assert attacked > 2 * honest and clipped < 1.5 * honest
-
-
-def test_a_site_that_copies_anothers_statistics_does_not_become_all_that_it_listens_to(five):
-    def listened(robust):
-        game = five(robust=robust, name="adafed", model={"normalization": "batch"}, rounds=4)
-        known = {}
-
-        def copy(task, site, answer):
-            # FIVE is the order in which sites answer.
-            if task == "statistics":
-                known[site] = answer
-                return known["east"] if site == ATTACKER else answer
-            return answer
-
-        game.rounds(3, change=copy)
-        return game.server.parts["statistics"].history[-1]["weights"][FIVE.index("east")]
-
-    plain, robust = listened(None), listened("clipped")
-    # lambda is one half
-    assert plain[FIVE.index(ATTACKER)] == pytest.approx(0.5)
-    assert robust[FIVE.index(ATTACKER)] < 0.35 and min(robust) > 0
-
-
-def test_a_site_with_its_own_model_goes_on_from_what_the_rule_left_of_it(five):
-    game = five(robust="clipped", name="softpull", softpull={"self_weight": 1})
-    game.round(change=scaled(50))
-    bounded = game.models(ATTACKER)
-    sent = game.upcoming("train")[ATTACKER].arrays
-    assert bounded.keys() <= sent.keys()
-    assert_alike(bounded, {name: sent[name] for name in bounded})

@@ -113,11 +113,6 @@ def test_two_processes_with_the_same_record_write_one_chain(tmp_path):
     assert "| 1-3 | 3 | 48 |" in page(tmp_path)
 
 
-def test_an_answer_without_a_round_is_recorded_too(tmp_path):
-    open_log(tmp_path).write([record(None)])
-    assert "|  | 1 | 16 |" in page(tmp_path)
-
-
 def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_path):
     first, second = open_log(tmp_path), open_log(tmp_path)
     for log in (first, second):

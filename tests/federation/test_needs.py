@@ -46,9 +46,3 @@ def test_a_site_has_every_sites_model_where_the_super_model_does():
     few, many = (needs.site_disk_bytes(study, number) for number in (3, 10))
     selectors = needs.part_bytes(study, 10) - needs.part_bytes(study, 3)
     assert many - few == 7 * model + (6 * 3 + 1) * selectors
-
-
-def test_a_personal_model_weighs_at_its_site_and_not_at_the_server():
-    study, plain = make_study(name="ditto"), make_study(name="fedavg")
-    assert needs.models_bytes(study) == 2 * needs.models_bytes(plain)
-    assert needs.traveling_bytes(study) == needs.traveling_bytes(plain)

@@ -5,7 +5,7 @@ from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.federation.numbers import check_image_shape, check_names, check_numbers, find_long_updates, find_odd_ranges
 from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
-from silofl.training.site_score import ExtraScore, SelectorCounts, SiteScore, SuperScore
+from silofl.training.site_score import SelectorCounts, SiteScore, SuperScore
 
 TASK = Exchange(TRAIN, 2)
 NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
@@ -61,18 +61,6 @@ def test_only_the_test_of_a_super_model_has_choices(make_study):
         check_names("west", Metrics[SiteScore](test=SiteScore(**score)), make_study(), ("model",))
 
 
-def test_metrics_of_packages_are_those_that_the_study_names(make_study):
-    study = make_study().model_copy(update={"extra_metrics": ("acme==1/overlap",)})
-
-    def tested(name):
-        score = SiteScore(value=0.5, num_cases=1, num_excluded=0, extra_metrics={name: ExtraScore(0.5, 1)})
-        return Metrics[SiteScore](test=score)
-
-    check_names("west", tested("acme==1/overlap"), study, ())
-    with pytest.raises(AggregationError, match="must send numbers of the study's own .* not of 'acme==2/overlap'"):
-        check_names("west", tested("acme==2/overlap"), study, ())
-
-
 @pytest.mark.parametrize(
     ("lengths", "refused"),
     [
@@ -125,14 +113,6 @@ def test_a_range_without_end_is_left_out_and_makes_no_other_odd_but_of_two_nobod
     assert find_odd_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
     assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)), 3) == {}
     assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": Domain()}, 3) == {}
-
-
-def test_two_ranges_without_end_of_eight_do_not_hide_each_other():
-    honest = {name: (0.2, 0.6) for name in "abcdef"}
-    assert find_odd_ranges(with_means(**honest, x=(-1e300, 1e300), y=(-1e300, 1e300)), 3).keys() == {"x", "y"}
-    wide, narrow = VoxelSizes((0.001,) * 3, (1000.0,) * 3), VoxelSizes((0.6,) * 3, (0.9,) * 3)
-    taken = {name: Domain(voxels=wide if name in "xy" else narrow) for name in "abcdefxy"}
-    assert find_odd_ranges(taken, 3).keys() == {"x", "y"}
 
 
 def test_voxels_more_than_twelve_times_the_others_sizes_are_left_out():

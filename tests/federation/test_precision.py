@@ -58,7 +58,3 @@ def test_the_models_of_sites_that_listen_to_themselves_are_written_as_they_were_
         for name, tensor in written.models[site].items():
             # Counts of batches do not travel.
             assert torch.equal(tensor, tested[name]) or not tensor.is_floating_point(), name
-
-
-def test_a_restarted_server_goes_on_with_what_it_had_not_rounded(play, half):
-    play(("east", "west"), study=half).goes_on_as(play(("east", "west"), study=half, folder="whole"))

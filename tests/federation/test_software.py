@@ -3,7 +3,6 @@
 import pytest
 
 from silofl import __version__
-from silofl.federation.site import SiteRounds
 from silofl.parts.task import Message
 from silofl.setup.software import read_software
 
@@ -42,17 +41,6 @@ def test_a_site_of_another_release_is_refused_in_every_round_and_mixed_in_none(p
     assert game.round().answered == ["east", "west"]
 
 
-def test_a_site_that_is_started_again_with_another_release_is_refused_until_it_has_the_right_one(play):
-    game = play(("east", "west"), rounds=5)
-    game.round()
-    game.sites["west"] = SiteRounds("west", game.study, game.settings)
-    for _ in range(2):
-        assert "not 1.0.0" in game.round(change=running("west", silofl="1.0.0")).failed["west"]
-    record = game.round(change=running("west", torch="2.12.1"))
-    assert record.answered == ["east", "west"]
-    assert "software" not in game.upcoming("train")["west"].meta
-
-
 def test_a_site_that_does_not_say_what_it_runs_is_refused(play):
     def silent(task, site, answer):
         kept = {key: value for key, value in answer.meta.items() if key != "software"}
@@ -80,15 +68,3 @@ def test_a_changed_package_takes_part_and_is_named_in_the_ledger(play):
     assert record.answered == ["east", "west"]
     # Once: it has not changed again.
     assert game.round(change=changed).notes == []
-
-
-def test_a_server_that_was_upgraded_names_the_sites_that_were_not(play, monkeypatch):
-    game = play()
-    game.round()
-    upgraded = read_software().model_copy(update={"silofl": f"{HERE}.99"})
-    monkeypatch.setattr("silofl.federation.course.read_software", lambda: upgraded)
-    game.resume()
-    record = game.round()
-    assert [note.split(" instead of ")[1] for note in record.notes] == [f"{HERE}.99"] * 3
-    assert "west" in record.notes[-1]
-    assert game.round().notes == []

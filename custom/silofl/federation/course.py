@@ -33,16 +33,13 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.site_divergence import measure_apart
 from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.models.precision import narrow_messages
-from silofl.parts.answer import SYSTEM_SAID, SiteAnswer, plain_text
+from silofl.parts.answer import SiteAnswer, plain_text
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.model import ModelPart
 from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, UNTESTED, WeightsOf
 from silofl.parts.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
 from silofl.setup.software import Software, read_software
 from silofl.training.site_score import SiteScore
-
-# Before a site is asked again whose system failed: for room on a disk, or a share that comes back.
-WAITS_S = (15.0, 30.0, 60.0)
 
 
 @dataclass(frozen=True)
@@ -262,8 +259,6 @@ class Course:
         if lost and not self.is_aborted():
             self._go_back(exchange, lost)
             answers = self._ask_without(exchange, record, answers, lost)
-        if record and exchange.is_needed:
-            answers = self._ask_failed_again(exchange, record, answers)
         for site in sorted(answers.given):
             if note := lost_sentence(self.server, site, exchange):
                 self.warn(note)
@@ -300,33 +295,6 @@ class Course:
         if record:
             record.add_traffic(again, {})
         return answers.after(self.ask(exchange.task, again), older)
-
-    def _ask_failed_again(self, exchange: Exchange, record: Round, answers: Answers) -> Answers:
-        """Ask named sites again whose system failed, as without them the run cannot be COMPLETE.
-
-        None that failed in the round before as well, so that no round waits for a site that stays away; and none with
-        differential privacy, which a second training would spend again.
-        """
-        server, study = self.server, self.server.study
-        known = server.ledger[-1].answered if server.ledger else study.federation.named
-        for seconds in () if study.promise else WAITS_S:
-            failed = {site for site, why in answers.failed.items() if why.startswith(SYSTEM_SAID)}
-            sites = sorted(failed & {*study.federation.named} & {*known})
-            if not sites or self._is_aborted_within(seconds):
-                break
-            self.warn(note := f"{', '.join(sites)} asked again after {seconds:.0f} s: {answers.failed[sites[0]]}")
-            record.notes.append(note)
-            again = self._prepare_tasks(sites, exchange)
-            record.add_traffic(again, {})
-            answers = answers.after(self.ask(exchange.task, again), sites)
-        return answers
-
-    def _is_aborted_within(self, seconds: float) -> bool:
-        """Wait, and return whether the run is being ended meanwhile."""
-        deadline = time.monotonic() + seconds
-        while not self.is_aborted() and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, 1.0))
-        return self.is_aborted()
 
     def _prepare_tasks(self, sites: Iterable[str], exchange: Exchange) -> dict[str, Message]:
         """Return each site's task as it travels."""

@@ -16,10 +16,9 @@ from silofl.core.intervals import ROUNDING
 from silofl.core.training_end import is_finished
 from silofl.parts.task import Message
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores, measure_rise
+from silofl.training.site_score import SiteScore, mean_of_scores, measure_rise
 
 FILE = "ledger.json"
-CLASS_BY_CLASS = ", class by class, as the sites' cases are of different classes"
 
 
 @dataclass
@@ -217,27 +216,15 @@ def find_last_rise(ledger: Sequence[Round]) -> int | None:
     return number
 
 
-def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
-    """Return how the best round was chosen among rounds that other sites validated; None where all had the same."""
-    everyone = validators(ledger)
-    if all(record.validated.keys() == everyone for record in ledger if record.validated):
-        return None
-    absent = ", ".join(sorted(everyone - best.validated.keys()))
-    without = f", and {absent} did not validate round {best.round}" if absent else ""
-    return f"rounds were compared on the sites that validated both{without}"
-
-
 def explain_choice(ledger: Sequence[Round]) -> str:
     """Return in words which round is reported, and why."""
     best = find_best_round(ledger)
     if best is None:
         is_withheld = any(score.withheld for record in ledger for score in record.validation.values())
         return f"last round, {len(ledger)}: {'all validation is withheld' if is_withheld else 'no validation data'}"
-    absence = absence_sentence(ledger, ledger[best - 1])
     # Of two sites it is the mean, as a reader expects.
     how = ", by the sites' median change" if len(ledger[best - 1].validated) > 2 else ""
-    how += "" if have_same_classes(ledger[best - 1].validation.values()) else CLASS_BY_CLASS
-    return f"best validation, round {best}{how}" + (f"; {absence}" if absence else "")
+    return f"best validation, round {best}{how}"
 
 
 def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None:

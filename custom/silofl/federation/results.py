@@ -6,12 +6,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from silofl.base.errors import ConfigError, quote_value
-from silofl.base.schema import declare_optional, dump_record, format_key_lists, read_file
+from silofl.base.schema import declare_optional, format_key_lists, read_file
 from silofl.core.presets import refuse_removed
 from silofl.inference.super_results import SuperResults
 from silofl.study.sections import CLASS_MEANS, RANKED
@@ -19,9 +19,6 @@ from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, J
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import CallingScore, SiteScore, mean_of_scores
 from silofl.training.spent import Privacy
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 FILE = "results.json"
 # Below a run's folder, a job that NVFlare has downloaded, and a workspace of NVFlare's simulator.
@@ -176,34 +173,6 @@ class Results:
         sites = (self.joining or {}).values()
         names = (LOCAL, AT_ZERO, SHIFTED, FEDERATED, CHOSEN) if sites else ()
         return {name: self.mean_of_sites(one.tested(name) for one in sites) for name in names}
-
-    def to_frame(self) -> "DataFrame":
-        """Return `sites` as a table of pandas: a row per site, a column per number, as ``value`` or ``labels.organ``.
-
-        Beside the numbers of its test a site has ``validation``, its ``models``, and what joining gave it.
-
-        Raises:
-            ConfigError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise ConfigError(
-                "pandas must be installed for to_frame, which it is not; install it, or take sites, which has the "
-                "same numbers"
-            ) from None
-        rows = [self._frame_row(site) for site in self.sites]
-        return pandas.json_normalize(rows).set_axis(list(self.sites), axis="index")
-
-    def _frame_row(self, site: str) -> dict[str, Any]:
-        score, validation, joined = self.sites[site], self.validation.get(site), (self.joining or {}).get(site)
-        row: dict[str, Any] = {} if score is None else dump_record(score)
-        row |= {"validation": validation and validation.value}
-        if joined is None:
-            return row
-        values = {"alone": joined.shown(LOCAL), "federated": joined.shown(SHIFTED), "kept": joined.shown(CHOSEN)}
-        interval = {"low": joined.low, "high": joined.high}
-        return row | values | {"difference": joined.difference, "interval": interval, "verdict": joined.verdict}
 
 
 def read_results(folder: Path) -> Results | None:
