@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from silofl.federation.run_folder import PHASE, RunFolder
+from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.setup.site import Site
 from silofl_desk.studies.alone import run_alone
@@ -42,13 +42,6 @@ def test_a_run_alone_is_what_its_course_comes_to(alone, play):
             assert_alike(server.parts[role].of(site), game.server.parts[role].of(site))
     assert read_result(path)["status"] == "COMPLETE"
     assert {"global", "selector"} <= {file.stem for file in (path / "supermodel" / "weights").iterdir()}
-
-
-def test_who_follows_a_run_can_read_which_task_its_sites_work_on(alone, tmp_path):
-    seen = []
-    alone(rounds=2, on_round=lambda: seen.append((tmp_path / "run" / PHASE).read_text()))
-    # A round trains; after the last one it is validated, and the best one is tested.
-    assert seen[:3] == ["train 1 1", "train 2 1", "validate 2 1"] and seen[3].startswith("test ")
 
 
 def test_a_run_with_too_few_answers_fails_with_the_reasons(alone):

@@ -66,18 +66,6 @@ def test_honest_sites_are_not_named(play):
     assert [record.unlike for record in game.server.ledger] == [None, None]
 
 
-# A selector beside models of which each site has its own.
-SELECTED = {"parts": ["fedsm"], "model": {"normalization": "instance"}}
-TUNED = SELECTED | {"name": "finetuning", "rounds": 1}
-
-
-def test_extra_rounds_compare_the_global_model_that_goes_on_in_them(play):
-    game = play(**TUNED, extra_rounds=2)
-    unlike = game.rounds(2, change=scaled(-3, num_examples=45)).unlike
-    assert unlike.keys() == {ATTACKER} and unlike[ATTACKER].keys() >= {"cosine", "examples"}
-    assert game.round(change=scaled(1e4)).failed.keys() == {ATTACKER}
-
-
 def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed_and_named(play):
     game = play(name="harmofl")
     record = game.round(change=scaled(10, is_amplitude))
@@ -114,24 +102,6 @@ def five(play, five_sites):
     return begin
 
 
-@pytest.fixture
-def reach(five):
-    """Return how far something gets after an honest start: honestly, in an attack, and in one that is clipped."""
-
-    def find(read, attack, start=0, count=1, **options):
-        lengths = []
-        for change, robust in ((None, None), (attack, None), (attack, "clipped")):
-            game = five("attacked" if change else "honest", robust, **options)
-            if start:
-                game.rounds(start)
-            before = flatten(read(game))
-            game.rounds(count, change=change)
-            lengths.append(np.linalg.norm(flatten(read(game)) - before))
-        return lengths
-
-    return find
-
-
 @pytest.mark.parametrize(
     ("algorithm", "rules"),
     [("fedavg", RULES), ("ditto", ("clipped",))],
@@ -158,43 +128,3 @@ def test_the_ledger_names_whom_multi_krum_leaves_out(five):
     record = five(robust="multi_krum").round(change=scaled(-10))
     assert record.unlike[ATTACKER]["distance"] > 3
     assert any("multi_krum leaves it out" in note for note in record.notes)
-
-
-# What travels beside the model: the selector's constants, its kind of moments that the server keeps, and the task.
-BESIDE = {
-    "its further steps": ({"steps": 2}, "mean", "selector"),
-    "its moments": ({"learning": "moments"}, "square", "train"),
-}
-
-
-@pytest.mark.parametrize("beside", BESIDE)
-def test_the_selector_is_bounded_with_the_rule_and_without_it(reach, beside):
-    constants, moments, task = BESIDE[beside]
-    options = SELECTED | {"name": "ditto", "parts": ["ditto", "fedsm"], "selector": constants}
-    attack = scaled(50, lambda name: name.startswith("selector/"), [task])
-    honest, attacked, clipped = reach(
-        lambda game: getattr(game.server.parts["selector"].adam, moments), attack, **options
-    )
-    # An update that is 50 times as long would reach more than 10 times as far.
-    assert attacked < 4 * honest and clipped < 2 * honest
-
-
-@pytest.mark.parametrize("rule", [None, "clipped"])
-def test_a_rule_bounds_scaffolds_control_in_all_rounds(five, rule):
-    game = five(robust=rule, name="scaffold", training={"optimizer": "sgd", "momentum": 0}, rounds=6)
-    lengths = []
-    for _ in range(3):
-        # It sends the same change in every round, which would add up.
-        game.round(change=scaled(50, lambda name: name.startswith("control/")))
-        lengths.append(np.linalg.norm(flatten(game.server.parts["control"].control)))
-    own = game.server.parts["control"].own
-    honest = max(np.linalg.norm(flatten(own[site])) for site in FIVE if site != ATTACKER)
-    assert (max(lengths) < 2 * honest) == (rule is not None)
-
-
-@pytest.mark.parametrize("algorithm", ["softpull"])
-def test_a_site_that_all_listen_to_a_little_moves_nobodys_own_model_far(reach, algorithm):
-    options = {"name": algorithm, "model": {"normalization": "batch"}, "rounds": 4}
-    options |= {"federation": {"min_sites": 5, "max_update_ratio": None}}
-    honest, attacked, clipped = reach(lambda game: game.models("east"), scaled(50), count=2, **options)
-    assert attacked > 2 * honest and clipped < 1.5 * honest

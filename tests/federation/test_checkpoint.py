@@ -151,15 +151,6 @@ def test_a_run_from_before_a_key_existed_goes_on_with_its_default_alone(ended):
         restore_run(parse(Study, values, "study.yaml"), older)
 
 
-def test_a_run_whose_models_lack_what_travels_now_does_not_go_on(ended):
-    game, _ = ended(rounds=2)
-    state = checkpoint(game.server)
-    (name, _), *others = state["parts"]["model"]["common"].items()
-    older = state["parts"]["model"] | {"common": dict(others)}
-    with pytest.raises(StateError, match=f"must hold '{name}', which travels"):
-        restore_run(game.study, state | {"parts": state["parts"] | {"model": older}})
-
-
 def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(play, ended):
     game, _ = ended(rounds=2)
     assert gone_on(game, rounds=2).study.rounds == 2

@@ -4,7 +4,6 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ from silofl.models.names import write_arrays
 from silofl.parts.task import Message
 from silofl.training.evaluation import evaluate
 
-from ..conftest import DROPPING, assert_alike
+from ..conftest import assert_alike
 
 CPU = torch.device("cpu")
 
@@ -69,22 +68,6 @@ def test_a_run_that_is_ended_from_outside_asks_nobody_anything_more_and_keeps_it
     # Of the round's three exchanges the second one is the last.
     assert Course(game.server, game.ask, is_aborted=lambda: len(game.asked) == 3).run() is None
     assert game.asked == ["train", "train", "selector"] and game.server.finished_rounds == 1
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}},
-        {"name": "fedsm", "selector": {"learning": "moments"}, "model": {"normalization": "instance"}},
-    ],
-)
-def test_what_all_sites_are_sent_is_in_memory_once(play, options):
-    game = play(("east", "west"), rounds=2, **options)
-    game.finish()
-    both = [(sent["east"].arrays, sent["west"].arrays) for sent in game.sent.values()]
-    pairs = [(east[name], west[name]) for east, west in both for name in east.keys() & west.keys()]
-    alike = [pair for pair in pairs if np.array_equal(*pair)]
-    assert alike and all(first is second for first, second in alike)
 
 
 def test_the_order_of_answers_does_not_matter(play):
@@ -275,10 +258,8 @@ def test_an_exchange_that_is_not_needed_keeps_no_round_from_running(play):
 # --- a test in every round
 
 
-SGD = {"optimizer": "sgd", "momentum": 0.0}
 TESTED = {
     "guarded": {"name": "fedbn", "guard": True},
-    "personal": {"name": "ditto", "training": SGD, "network": DROPPING},
     "rounds of a part": {
         "name": "fedsm",
         "selector": {"labels": "best_model"},
@@ -292,7 +273,7 @@ def in_every_round(study):
     return study.model_copy(update={"evaluate_every_round": True})
 
 
-@pytest.mark.parametrize("name", ["guarded", "personal", pytest.param("rounds of a part", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["guarded", pytest.param("rounds of a part", marks=pytest.mark.slow)])
 def test_a_test_in_every_round_changes_no_weight_and_no_choice(play, make_study, site_data, name):
     study, found = make_study(rounds=2, **TESTED[name]), {}
     for folder, one in (("without", study), ("with", in_every_round(study))):

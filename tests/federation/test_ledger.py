@@ -136,19 +136,6 @@ def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts
     assert find_best_round(mark_best([Round(1), validated(2, a=0.0)])) == 2
 
 
-def test_of_rounds_that_were_read_before_only_the_last_is_read_again(tmp_path):
-    rounds = mark_best([validated(1, a=0.1), validated(2, a=0.2), Round(3)])
-    write(tmp_path, rounds)
-    known = read_ledger(tmp_path)
-    rounds[2:] = [replace(validated(3, a=0.3), is_best=True), Round(4)]
-    write(tmp_path, rounds)
-    again = read_ledger(tmp_path, known)
-    assert again == rounds
-    assert [one is before for one, before in zip(again, known, strict=False)] == [True, True, False]
-    write(tmp_path, rounds[:1])
-    assert read_ledger(tmp_path, known) == rounds[:1]
-
-
 def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):
     (tmp_path / "ledger.json").write_text(json.dumps([dump_record(Round(1)) | {"secnds": 1.0}]))
     with pytest.raises(ConfigError, match=r"ledger.json: secnds must .* mean 'seconds'\?\)"):

@@ -105,12 +105,3 @@ def test_extra_rounds_follow_the_early_end_as_they_would_follow_the_last_planned
     assert asked[0] == asked[1]
     results = finished_results(patient.server, tests)
     assert results.ended_early.startswith("training ended after round 4 of 9") and results.rounds == 9
-
-
-def test_a_run_that_is_asked_for_more_rounds_still_ends_early(play):
-    game, change = play(**PATIENT | {"rounds": 3}), scoring(VALUES)
-    game.finish(change=change)
-    assert game.server.finished_rounds == 3
-    game.ask_for(9)
-    game.finish(change=change)
-    assert game.server.finished_rounds == 4

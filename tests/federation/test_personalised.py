@@ -56,13 +56,6 @@ def test_models_of_single_sites_leave_where_all_let_them(play, options):
     assert {name for names in list_delivered(game, tests).values() for name in names} >= {*SITES}
 
 
-@pytest.mark.parametrize("options", [{}, {"name": "harmofl"}])
-def test_a_model_that_all_share_leaves_without_anybodys_word(play, options):
-    game = play(rounds=1, **options)
-    delivered = list_delivered(game, game.finish(change=sharing()))
-    assert delivered["model"] == [""]
-
-
 @pytest.mark.parametrize("variant", [{}, {"extra_rounds": 1, "selector": {"labels": "best_model"}}])
 def test_fedsm_delivers_its_global_model_alone_and_gives_each_site_its_own_row(play, variant):
     game = play(rounds=2, **FEDSM, **variant)

@@ -92,16 +92,6 @@ def test_one_sites_failure_hides_no_others(rehearsed):
     assert reports["north"].faults == reports["west"].faults == ()
 
 
-def test_a_sites_policy_decides_as_about_the_study(rehearsed):
-    reports, game = rehearsed(site={"may_leave": ()})
-    assert reports["east"].faults[0].startswith("the site lets no arrays leave, not batchnorm; the answer held")
-    assert game.answers["train"]["east"].arrays == {}
-    reports, _ = rehearsed(site={"paused": ("small",)})
-    assert "is paused by the hospital" in reports["east"].faults[0]
-    reports, _ = rehearsed(site={"min_partners": 3})
-    assert "must have at least 3 other sites in the round, not 1" in reports["east"].faults[0]
-
-
 def test_a_full_disk_and_a_round_that_is_too_long_are_named(rehearsed, monkeypatch):
     monkeypatch.setattr(needs, "site_disk_bytes", lambda study, sites: 1 << 60)
     reports, _ = rehearsed(federation={"task_timeout_s": 1e-4})

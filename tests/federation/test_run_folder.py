@@ -6,7 +6,6 @@ import torch
 
 from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record
-from silofl.federation.course import Course
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RECORDS, RunFolder
 
@@ -99,14 +98,6 @@ def test_the_code_beside_models_that_are_not_whole_loads_a_sites_own(with_models
     assert f"STATE_DIR/{game.server.id}/supermodel" in text and "state_dir" in text
     assert ("never left the sites" in text) == (algorithm != "local")
     assert bool(list((folder.path / "model").glob("*.pt"))) == (algorithm != "local")
-
-
-def test_a_run_that_was_ended_from_outside_has_no_result(play, tmp_path):
-    game = play(rounds=2)
-    folder = RunFolder(tmp_path / "run", game.study)
-    tests = Course(game.server, game.ask, lambda: folder.save(game.server), is_aborted=lambda: True).run()
-    folder.finish(game.server, tests)
-    assert tests is None and not (folder.path / "results.json").exists()
 
 
 def test_a_run_folder_in_use_is_refused(finished):

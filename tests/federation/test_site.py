@@ -6,10 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from silofl.base.errors import DataError
-from silofl.base.schema import dump_record
 from silofl.base.settings import load_settings
 from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
@@ -47,17 +45,6 @@ def test_what_a_killed_process_had_half_written_is_deleted_at_the_next_task(play
         path.write_bytes(b"half")
     game.finish()
     assert not any(path.exists() for path in left)
-
-
-def test_an_evaluation_changes_nothing_that_is_kept_and_names_no_case(play):
-    game = play(("east",), rounds=1)
-    game.round()
-    before = {path: path.read_bytes() for path in (game.folder("east") / "rounds").iterdir()}
-    game.finish()
-    assert {path: path.read_bytes() for path in (game.folder("east") / "rounds").iterdir()} == before != {}
-    answer = game.answers["test"]["east"]
-    # Two validation patients are too few to say what is usual.
-    assert not answer.arrays and "test0" not in str(answer.meta)
 
 
 @pytest.mark.parametrize(
@@ -234,40 +221,6 @@ def test_a_site_whose_settings_cannot_be_read_is_paused_and_only_its_own_log_say
     assert "the study is paused until the settings are right: " in caplog.text and "site.yaml" in caplog.text
     write()
     assert game.round().failed == {}
-
-
-def test_a_file_that_breaks_after_the_check_costs_its_case_and_not_the_round(play, tmp_path):
-    data = tmp_path / "data"
-    for site in ("east", "west"):
-        write_pictures(data / site)
-    game = play(("east", "west"), data=data, rounds=2, training={"batch_size": 4})
-    for site in game.sites.values():
-        site.site = site.site.model_copy(update={"skip_unreadable": 0.1})
-    # As `site check` does: the cache knows all cases.
-    assert not game.sites["west"].data.unreadable
-    damaged = data / "west" / "training3.png"
-    damaged.write_bytes(damaged.read_bytes()[:40])
-    game.sites["west"] = SiteRounds("west", game.study, game.sites["west"].site)
-    game.rounds(2)
-    first = game.server.ledger[0]
-    assert (first.failed, sorted(first.answered), first.examples) == ({}, ["east", "west"], {"east": 8, "west": 7})
-    assert [record.notes for record in game.server.ledger] == [
-        ["site 'west' leaves out cases that cannot be read: 1 damaged"], []
-    ]  # fmt: skip
-    assert "training3" not in json.dumps(dump_record(first))
-
-
-def write_pictures(folder):
-    """Write a site of pictures: 8 for training, 1 for validation and 1 for the test."""
-    rng, content = np.random.default_rng(0), {"task": "segmentation", "labels": {"1": "blob"}}
-    folder.mkdir(parents=True)
-    for part, count in {"training": 8, "validation": 1, "test": 1}.items():
-        content[part] = []
-        for name in (f"{part}{number}" for number in range(count)):
-            for end, most in (("", 256), ("-mask", 2)):
-                Image.fromarray(rng.integers(0, most, (32, 32), dtype=np.uint8)).save(folder / f"{name}{end}.png")
-            content[part].append({"image": f"{name}.png", "label": f"{name}-mask.png", "patient": name})
-    (folder / "dataset.json").write_text(json.dumps(content))
 
 
 def test_a_task_with_an_array_of_text_is_refused_by_its_name(play):

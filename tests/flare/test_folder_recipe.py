@@ -75,10 +75,3 @@ def test_a_poc_is_prepared_once_its_kits_are_made_and_before_they_start(recipe, 
     assert read_json(tmp_path / "out" / "small" / "meta.json") == {"name": "small"}
     # NVFlare's own recipes go on as before.
     assert poc_env.prepare_poc_provision is provision
-
-
-def test_a_job_is_exported_as_its_folder_is_and_nothing_is_prepared_for_it(recipe, tmp_path):
-    recipe.export(str(tmp_path / "out"), env=SimEnv(num_clients=2))
-    assert recipe.asked == []
-    assert json.loads((tmp_path / "out" / "small" / "meta.json").read_text()) == {"name": "small"}
-    assert (tmp_path / "out" / "small" / "app" / "config").is_dir()

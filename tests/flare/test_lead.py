@@ -1,6 +1,5 @@
 """What passes between a running controller and its study lead: numbers of rounds, once each."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from silofl.base.files import write_json
 from silofl.flare.in_flight import InFlight, answer_progress
 from silofl.flare.one_machine import IS_BLOCKED
 from silofl_desk.flare import lead as module
-from silofl_desk.flare.lead import UNTRIED, Lead, Progress
+from silofl_desk.flare.lead import Lead, Progress
 
 STUDY = SimpleNamespace(name="small", total_rounds=4, metric="dice", ends_early=True, quiet_rounds=2)
 
@@ -41,32 +40,6 @@ def test_a_lead_learns_what_will_come_and_what_the_sites_work_on(tmp_path):
     assert (progress.study, progress.total_rounds, progress.metric) == ("small", 4, "dice")
     assert (progress.ends_early, progress.quiet_rounds) == (True, 2)
     assert progress.ledger == [] and progress.in_flight == task
-
-
-def test_a_servers_answer_is_read_strictly_and_one_of_an_older_version_leaves_unknown_what_will_come():
-    answer, progress = {"run": "run-1", "first": 0, "ledger": [{"round": 1}]}, Progress(None, [])
-    progress.take(answer)
-    assert (progress.run, progress.study, progress.total_rounds, progress.metric) == ("run-1", None, None, None)
-    assert (progress.ends_early, progress.quiet_rounds) == (False, None)
-    with pytest.raises(ConfigError, match="the server's answer: .*round"):
-        progress.take(answer | {"in_flight": {"task": "train", "round": "1"}})
-
-
-def test_nvflare_signs_a_copy_of_a_job_whose_own_folder_may_be_the_packages(tmp_path, monkeypatch):
-    (tmp_path / "job" / "app").mkdir(parents=True)
-    (tmp_path / "job" / "app" / "study.yaml").write_text("rounds: 1")
-    submitted = []
-
-    def submit_job(folder):
-        submitted.append(Path(folder).name)
-        submitted.append((Path(folder) / "app" / "study.yaml").read_text())
-        (Path(folder) / ".__nvfl_sig.json").write_text("signed")
-        return "id"
-
-    lead = Lead(SimpleNamespace(folder=tmp_path), 1.0)
-    monkeypatch.setattr(lead, "_connect", lambda: SimpleNamespace(submit_job=submit_job))
-    assert lead.submit(tmp_path / "job") == "id" and submitted == ["job", "rounds: 1"]
-    assert [path.name for path in (tmp_path / "job").iterdir()] == ["app"]
 
 
 def session(**answers):
@@ -102,57 +75,9 @@ def lead(monkeypatch):
     return make
 
 
-def test_a_login_waits_for_a_busy_server_and_a_failed_one_leaves_nothing_open(monkeypatch):
-    """NVFlare waits five seconds for each answer, and asks no second time."""
-    limits, closed = [], []
-    one = session()
-    one.api.close = lambda: closed.append(True)
-
-    def connect(timeout_s):
-        limits.append((timeout_s, one.api.authenticate_msg_timeout))
-        if len(limits) > 1:
-            raise FLCommunicationError("failed to challenge server")
-
-    one.try_connect = connect
-    monkeypatch.setattr(module, "Session", lambda *arguments: one)
-    kit = SimpleNamespace(name="lead", folder="kit")
-    with module.open_session(kit):
-        assert limits == [(module.SESSION_S, module.SESSION_S)] and not closed
-    with pytest.raises(FLCommunicationError), module.open_session(kit):
-        pass
-    assert closed == [True]
-
-
 def test_a_job_that_the_server_does_not_know_has_no_status(lead):
     assert lead(meta=JobNotFound("no such job")).find("x") is None
     assert lead(meta={"status": "RUNNING"}).find("x") == "RUNNING"
-
-
-def test_what_nvflare_says_of_a_job_is_its_way_to_the_sites_or_why_it_never_began(lead):
-    tries = ["try 1: connected sites (0) < min_sites (1)", "try 2: connected sites (0) < min_sites (1)"]
-    given_up = {"status": "FINISHED:CAN_NOT_SCHEDULE", "schedule_history": [*tries, "exceeded max schedule count 10"]}
-    assert lead(meta=given_up).status("x") == (given_up["status"], f"{tries[1]}; exceeded max schedule count 10")
-    deployed = {"status": "RUNNING", "schedule_history": ["scheduled"], "job_deploy_detail": ["north: OK", "west: OK"]}
-    assert lead(meta=deployed).status("x") == ("RUNNING", "north: OK; west: OK")
-    assert lead(meta={"status": "SUBMITTED"}).status("x") == ("SUBMITTED", "")
-
-
-def test_a_job_that_the_server_has_not_tried_to_start_for_a_minute_says_so(lead, monkeypatch):
-    clock, sites = [0.0], []
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-
-    def asked_at(meta, *seconds):
-        waiting = lead(meta=meta, jobs=[{"job_id": "x", "status": "SUBMITTED"}], sites=sites)
-        found = []
-        for clock[0] in seconds:
-            found.append(UNTRIED in waiting.describe_queue("x"))
-        return found
-
-    # Without a hospital NVFlare tries nothing.
-    assert asked_at({}, 0, 61) == [False, False]
-    sites.append(SimpleNamespace(name="north", last_connect_time=1.0))
-    assert asked_at({}, 0, 59, 61) == [False, False, True]
-    assert asked_at({"schedule_history": ["connected sites (1) < min_sites (2)"]}, 0, 61) == [False, False]
 
 
 def test_a_lead_without_the_right_learns_so_and_one_whose_job_starts_does_not_lose_it(lead):

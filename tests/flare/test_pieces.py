@@ -97,12 +97,3 @@ def test_what_has_come_is_forgotten_after_its_time_without_a_thread_for_each(tol
     # NVFlare itself may end one before its time.
     tasks[1]._remove_task()
     assert [sid for _, sid in RxTask.rx_task_map] == [3]
-
-
-def test_a_process_sends_and_receives_in_pieces_once_it_is_told(monkeypatch):
-    from nvflare.fuel.utils import fobs
-    from nvflare.fuel.utils.fobs import dots
-
-    move_in_pieces()
-    handler = fobs.get_dot_handler(dots.NUMPY_DOWNLOAD)
-    assert isinstance(handler.to_downloadable(ARRAYS, 1024, {}), Pieces) and handler.download is pieces._download

@@ -49,26 +49,12 @@ def test_a_sites_own_file_goes_before_that_of_the_workspace_around_it_and_before
     assert read_site_settings(context(tmp_path / "south")).data_folder("small", "south") == Path("/data/south")
 
 
-def test_without_a_file_the_environment_names_the_data_of_all_sites(tmp_path, monkeypatch):
-    monkeypatch.setenv("SILOFL_DATA", "/all")
-    settings = read_site_settings(context(tmp_path / "north"))
-    assert settings.data_folder("small", "north") == Path("/all/north")
-    assert settings.state_folder("small", "north") == Path("/all/.silofl/small/north")
-
-
 @pytest.mark.parametrize("value", [None, ""])
 def test_a_site_without_any_settings_is_refused_by_its_name(tmp_path, monkeypatch, value):
     if value is not None:
         monkeypatch.setenv("SILOFL_DATA", value)
     with pytest.raises(ConfigError, match="local/site.yaml must exist at site 'south'.*set SILOFL_DATA"):
         read_site_settings(context(tmp_path / "south", "south"))
-
-
-def test_a_name_that_looks_like_a_variable_is_none(monkeypatch):
-    monkeypatch.setenv("ROOT", "/all")
-    settings = Site(data="$ROOT/{study}/{site}", state_dir="/s")
-    assert settings.data_folder("small", "a$ROOT") == Path("/all/small/a$ROOT")
-    assert Server(run_dir="$ROOT/{study}/{run}").run_folder("small", "$ROOT") == Path("/all/small/$ROOT")
 
 
 @pytest.mark.parametrize("settings", [{"data": "/data"}, {"data": "/data", "state_dir": "/s", "dta": "/d"}])

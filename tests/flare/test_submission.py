@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 import yaml
-from nvflare.fuel.f3 import communicator
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import save_tensors
@@ -47,14 +46,6 @@ def test_a_job_of_ours_raises_no_doubt(said, name):
     assert said(name) == []
 
 
-def test_a_job_is_looked_at_without_making_this_process_a_site(said, monkeypatch):
-    """Else a lead whose certificate is blocked would end without a word."""
-    nvflares = object()
-    monkeypatch.setattr(communicator, "ConnManager", nvflares)
-    said()
-    assert communicator.ConnManager is nvflares
-
-
 def test_what_the_ready_made_policy_keeps_is_known(tmp_path, monkeypatch):
     policy = read_yaml(JOBS.parent / "site_configs" / "hospital" / "site.yaml")
     assert {*policy["may_leave"]} == READY
@@ -65,12 +56,6 @@ def test_what_the_ready_made_policy_keeps_is_known(tmp_path, monkeypatch):
     monkeypatch.setattr(submission, "READY", READY - {"survey"})
     must = "hospitals must add to may_leave of site.yaml, where the ready-made one has it not: survey"
     assert must in check_job(job, load_study(file))
-
-
-@pytest.mark.parametrize(("rounds", "begin"), [(10, "10 rounds allow"), (1, "1 round allows")])
-def test_too_few_rounds_for_a_verdict_are_said_before_hospitals_train(said, rounds, begin):
-    (sentence,) = said(rounds=rounds)
-    assert sentence.startswith(f"{begin} no verdict on joining")
 
 
 def test_a_class_that_no_ready_made_list_has_is_named(said):
@@ -118,15 +103,6 @@ def test_a_job_must_go_to_every_hospital_that_its_study_names(said):
     remedy = r'not leave out south; write {"app": \["server", "north", "south"\]}'
     with pytest.raises(ConfigError, match=remedy):
         said(change=change("server", "north"), federation=named)
-
-
-@pytest.mark.parametrize("sites", [("@ALL",), ("server", "north", "south")])
-def test_a_job_for_all_hospitals_of_its_study_raises_no_doubt(said, sites):
-    def change(job):
-        meta = json.loads((job / "meta.json").read_text())
-        (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": list(sites)}}))
-
-    assert said(change=change, federation={"sites": ["north", "south"]}) == []
 
 
 def test_a_model_that_the_study_names_must_be_there(said):

@@ -1,18 +1,14 @@
-from dataclasses import replace
-
 import pytest
 from rich.console import Console
 
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
 from silofl.cli import COMMANDS, CommandParser
-from silofl.federation.results import AllSitesTest
 from silofl.study import Study
 from silofl.training.case_pictures import write_scores
 from silofl_desk.options import check_backend
 from silofl_desk.studies import side_by_side
 from silofl_desk.studies.compared_runs import ComparisonPlan
-from silofl_desk.studies.method_rows import compute_further_averages
 from silofl_desk.studies.pooled import plan_centralised_runs, regroup_by_site
 from silofl_desk.studies.simulation import settle_job
 
@@ -48,12 +44,6 @@ def test_values_of_a_pool_become_those_of_the_sites(result, regroup):
     # In which no case counts.
     found = regroup(result, {})
     assert (found.sites, found.mean, found.pooled) == ({}, None, None)
-
-
-def test_the_one_model_of_a_pool_is_every_sites_on_all_test_data(result, regroup):
-    everyone = AllSitesTest(0.75, 0.5, {"pooled": {"accuracy": 0.75, "balanced_accuracy": 0.5}}, 3)
-    found = regroup(replace(result, everyone=everyone), SCORES)
-    assert compute_further_averages(found, ["north", "south"])["everyone_balanced_accuracy"] == 0.5
 
 
 @pytest.mark.parametrize("text", [None, "case,value\na,much\n", "name\na\n"])
