@@ -47,14 +47,13 @@ def test_each_round_is_written_as_it_is_with_what_came_after_it(play, tmp_path):
     assert [record["notes"][-1] for record in written] == [f"said after round {number}" for number in (1, 2, 3)]
 
 
-def run_code(folder, monkeypatch, state_dir=None):
-    """Execute the code in the README of the models as it is printed, and return its names and the README."""
+def run_code(folder, monkeypatch):
+    """Execute the code in the README of the models as it is printed, and return its names."""
     text = (folder.path / "model" / "README.md").read_text()
-    code = text.split("```python")[1].split("```")[0]
     monkeypatch.chdir(folder.path / "model")
     names = {}
-    exec(code if state_dir is None else code.replace("STATE_DIR", str(state_dir)), names)  # noqa: S102
-    return names, text
+    exec(text.split("```python")[1].split("```")[0], names)  # noqa: S102
+    return names
 
 
 @pytest.fixture
@@ -75,8 +74,8 @@ def test_the_code_beside_whole_models_loads_every_array_and_refuses_a_file_that_
     with_models, monkeypatch, algorithm
 ):
     game, _, folder = with_models(**algorithm)
-    names, text = run_code(folder, monkeypatch)
-    assert names["logits"].shape[:2] == (1, 1) and names["study"] == game.study and "strict" not in text
+    names = run_code(folder, monkeypatch)
+    assert names["logits"].shape[:2] == (1, 1) and names["study"] == game.study
     written = torch.load("best.pt", weights_only=True)
     # torch counts batches anew where a file has no counters, which never travel
     absent = names["model"].state_dict().keys() - written.keys()
@@ -89,15 +88,11 @@ def test_the_code_beside_whole_models_loads_every_array_and_refuses_a_file_that_
         run_code(folder, monkeypatch)
 
 
-@pytest.mark.parametrize("algorithm", ["harmofl", "local"])
-def test_the_code_beside_models_that_are_not_whole_loads_a_sites_own(with_models, monkeypatch, algorithm):
-    game, _, folder = with_models(name=algorithm)
-    site = game.server.sites[0]
-    names, text = run_code(folder, monkeypatch, state_dir=game.folder(site).parent)
-    assert names["model"].contents.sites == (site,) and names["prediction"].label_map.shape == (1, 32, 32)
-    assert f"STATE_DIR/{game.server.id}/supermodel" in text and "state_dir" in text
-    assert ("never left the sites" in text) == (algorithm != "local")
-    assert bool(list((folder.path / "model").glob("*.pt"))) == (algorithm != "local")
+@pytest.mark.parametrize(("algorithm", "why"), [("harmofl", "BatchNorm never left"), ("local", "trained alone")])
+def test_beside_models_that_are_not_whole_it_is_said_where_the_complete_ones_are(with_models, algorithm, why):
+    _, _, folder = with_models(name=algorithm)
+    text = (folder.path / "model" / "README.md").read_text()
+    assert why in text and "Each site's complete model is `STATE_DIR/run/supermodel`" in text and "python" not in text
 
 
 def test_a_run_folder_in_use_is_refused(finished):

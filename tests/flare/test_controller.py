@@ -431,13 +431,13 @@ def test_no_word_of_another_form_is_a_sites_failure(failure, data):
     assert failure(data) == ({}, {})
 
 
-def test_the_servers_log_has_one_line_for_each_round_and_what_soon_ends_once(play, tmp_path, monkeypatch):
-    game, logged, warned, ends = play(("east",), rounds=2), [], [], "the server's certificate ends on 2030-01-01"
-    monkeypatch.setattr(module, "find_ending_certificates", lambda context, now: [ends])
+def test_the_servers_log_has_one_line_for_each_round_and_who_gets_no_task_once(play, tmp_path):
+    game, logged, warned, said = play(("east",), rounds=2), [], [], "site 'west' is connected and gets no task"
     controller = controller_of()
+    controller._strangers = [said]
     controller._ask, controller.info, controller.warning = game.ask, logged.append, warned.append
     controller._tracking = SimpleNamespace(send=lambda ledger, engine: None)
     controller._course(game.server, RunFolder(tmp_path / "run", game.study)).run()
     assert [line.split()[:2] for line in logged] == [["round", "1/2"], ["round", "2/2"]]
     assert "validation dice" in logged[1]
-    assert [record.notes.count(ends) for record in game.server.ledger] == [1, 0] and warned.count(ends) == 1
+    assert [record.notes.count(said) for record in game.server.ledger] == [1, 0] and warned.count(said) == 1

@@ -1,14 +1,12 @@
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 from nvflare.apis.workspace import Workspace
-from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert
 
 from silofl.base.errors import ConfigError
-from silofl.flare.places import find_ending_certificates, read_job_study, read_server_settings, read_site_settings
+from silofl.flare.places import read_job_study, read_server_settings, read_site_settings
 from silofl.setup.site import Server, Site
 
 STUDY = {"name": "small", "task": "segmentation", "labels": {1: "a"}, "rounds": 2, "algorithm": {"name": "fedavg"}}
@@ -72,25 +70,3 @@ def test_a_servers_settings_are_its_local_file_and_without_one_results_lie_in_th
     write(tmp_path / "local" / "server.yaml", {"run_dir": "/runs/{run}"})
     assert read_server_settings(context(tmp_path, "server")) == Server(run_dir="/runs/{run}")
     assert read_server_settings(fl_ctx) == Server(run_dir="/runs/{run}")
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("server.crt", "the server's certificate ends on {end}, with which every site stops; renew it with renew-kit"),
-        ("rootCA.pem", "the network's root certificate ends on {end}, with which every site stops; make new kits"),
-    ],
-)
-def test_what_every_site_stops_with_is_told_from_30_days_before_its_end(tmp_path, name, words):
-    fl_ctx, now = context(tmp_path), datetime.now(UTC)
-    assert find_ending_certificates(fl_ctx, now) == []
-    key, public = generate_keys()
-    owner = Identity("server", "study")
-    certificate = generate_cert(owner, owner, key, public, not_valid_after=now + timedelta(days=90))
-    (tmp_path / "startup" / name).write_bytes(serialize_cert(certificate))
-    end = certificate.not_valid_after_utc
-    assert find_ending_certificates(fl_ctx, end - timedelta(days=30)) == []
-    (found,) = find_ending_certificates(fl_ctx, end - timedelta(days=30) + timedelta(seconds=1))
-    assert found.startswith(words.format(end=f"{end:%Y-%m-%d}"))
-    (tmp_path / "startup" / name).write_text("none")
-    assert find_ending_certificates(fl_ctx, end) == []

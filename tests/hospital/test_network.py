@@ -1,4 +1,3 @@
-import json
 import shutil
 import threading
 from datetime import UTC, datetime, timedelta
@@ -15,9 +14,7 @@ from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
 from nvflare.lighter.utils import load_private_key
 
 from silofl.base.files import read_json
-from silofl.federation import needs
 from silofl.flare.kit import read_certificate
-from silofl.flare.line import make_settings
 from silofl.flare.proxy import use_proxy
 from silofl_hospital.site import network
 
@@ -168,22 +165,6 @@ def test_a_clock_that_is_off_is_told_by_the_servers(candidate, serve, federation
 )
 def test_half_a_minute_is_worth_a_look_and_five_minutes_are_too_much(seconds, status):
     assert network.judge_clock(seconds).status == status
-
-
-def say_line(kit, **settings):
-    (kit / "local" / "comm_config.json").write_text(json.dumps(settings))
-
-
-def test_a_kit_is_compared_with_what_the_studys_models_need_of_the_line(candidate, kit):
-    site = candidate()
-    answer, size = network.check_line(site), needs.traveling_bytes(site.study)
-    # Two sites' models within 5 s, after which NVFlare sends them again.
-    assert answer.status == "ok" and answer.facts["least_bits"] == round(2 * 8 * size / 5)
-    say_line(kit, silofl_bandwidth=1000)
-    answer = network.check_line(site)
-    assert answer.status == "warning" and "Ask the study lead for new kits" in answer.sentence
-    say_line(kit, **make_settings(8 * size, 2))
-    assert network.check_line(site).status == "ok"
 
 
 def test_a_server_that_does_not_run_is_named_and_a_name_that_nobody_knows(candidate, kit, port):

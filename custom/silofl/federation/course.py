@@ -105,7 +105,6 @@ class Course:
         before: Returns the run as it was a round before its last one; None where that is not kept.
         repeats: The rounds that are carried out once more.
         begin: Called before each exchange, so that who follows the run sees what it is about.
-        write_models: Called after the test, where parts ask for more that may take long.
     """
 
     server: ServerRounds
@@ -118,7 +117,6 @@ class Course:
     before: Callable[[], ServerRounds | None] = lambda: None
     repeats: Repeats = field(default_factory=Repeats)
     begin: Callable[[Exchange], None] = lambda exchange: None
-    write_models: Callable[[Tests], object] = lambda tests: None
 
     def run(self) -> Tests | None:
         """Carry out all rounds that are left, the choice of the best one, and its test.
@@ -160,8 +158,6 @@ class Course:
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
         tested = {site: score for site, score in scores.items() if score is not None}
         tests = Tests(tested, replies.missing | replies.refused | empty)
-        if server.asks(TESTED, server.finished_rounds):
-            self.write_models(tests)
         self._exchange_all(TESTED)
         return tests
 

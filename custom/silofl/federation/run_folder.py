@@ -73,8 +73,6 @@ class RunFolder:
         self._saved: int | None = None
         # The finished rounds in the words of ledger.json.
         self._records: list[str] = []
-        # The test whose models are written.
-        self._tested: Tests | None = None
         make_folder(path)
 
     def locked(self) -> AbstractContextManager[None]:
@@ -195,20 +193,17 @@ class RunFolder:
             tests: The sites' test scores.
         """
         if tests is not None:
-            results = self.write_models(server, tests)
+            results = self._write_models(server, tests)
             # Last: where this file is, the run has finished and everything else is there.
             write_json(self.path / RESULT, dump_record(results))
 
-    def write_models(self, server: ServerRounds, tests: Tests) -> Results:
-        """Write the models, and return the result as far as it is known."""
+    def _write_models(self, server: ServerRounds, tests: Tests) -> Results:
+        """Write the models, and return the result."""
         # The ledger too: the last save may have been stopped before it.
         self._write_records(server, tests.scores)
         reported = server.reported.parts
-        # What follows the test changes no model, but what is said of the super model.
-        if self._tested is not tests:
-            save_models(self.path, "last", server, server.parts)
-            save_models(self.path, "best", server, reported)
-            self._tested = tests
+        save_models(self.path, "last", server, server.parts)
+        save_models(self.path, "best", server, reported)
         if any(part.outcome(server, tests.scores).models for part in server.parts.values()):
             describe_models(self.path, server)
         makers = (part.outcome(server, tests.scores).make_contents for part in reported.values())
@@ -263,11 +258,6 @@ class RunFolder:
     def copy_results(self, target: Path) -> None:
         """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""
         self._copy(RESULTS, target)
-
-    def copy_models(self, target: Path, run: str) -> None:
-        """Copy the models of a run whose sites are still training their own, with what `copy_progress` copies."""
-        self._copy(RESULTS, target)
-        self.copy_progress(target, run)
 
     def copy_progress(self, target: Path, run: str) -> None:
         """Copy the records of the finished rounds to another folder, with the result of a run whose process is killed.

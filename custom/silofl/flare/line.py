@@ -6,14 +6,11 @@ that is all of it, again and again, until NVFlare gives up after 60 s: "seq 0 re
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from silofl.base.errors import ConfigError, quote_value
 
 COMM_CONFIG = "comm_config.json"
-# Of ours, in NVFlare's file: the bits a second for which it was made.
-BANDWIDTH = "silofl_bandwidth"
 WINDOW, WAIT, GIVE_UP = "streaming_window_size", "streaming_retry_wait", "streaming_retry_timeout"
 MIB = 1 << 20
 # NVFlare's own.
@@ -45,19 +42,8 @@ def make_settings(bits: float, sites: int) -> dict[str, int]:
     # Twice what is on its way to all sites: the line has further buffers, and other messages.
     wait = max(DEFAULTS[WAIT], math.ceil(2 * 8 * THIN_WINDOW * sites / bits))
     timeout = max(DEFAULTS[GIVE_UP], TRIES * wait)
-    sizes = {BANDWIDTH: round(bits), WINDOW: THIN_WINDOW, "streaming_ack_interval": MIB}
+    sizes = {WINDOW: THIN_WINDOW, "streaming_ack_interval": MIB}
     return sizes | {WAIT: wait, GIVE_UP: timeout, "streaming_ack_progress_timeout": timeout}
-
-
-def find_least_bandwidth(settings: Mapping[str, int], sites: int, size: int) -> float:
-    """Return the bits a second at which the server's line brings all sites what is on its way before it is sent again.
-
-    Args:
-        settings: The kit's ``comm_config.json``; empty where it has none.
-        size: Bytes of a model.
-    """
-    settings = DEFAULTS | dict(settings)
-    return 8 * sites * min(size, settings[WINDOW]) / settings[WAIT]
 
 
 def wait_for_line(runner: Any, timeout_s: float) -> None:  # noqa: ANN401 - NVFlare's ClientRunner

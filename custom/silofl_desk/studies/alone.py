@@ -58,7 +58,6 @@ def run_alone(
                 save=lambda: kept.save(server),
                 before=lambda: kept.load_before(server),
                 begin=kept.write_phase,
-                write_models=lambda tests: kept.write_models(server, tests),
             )
             kept.finish(server, course.run())
         except Exception as error:

@@ -43,7 +43,6 @@ CHECKS = {
     "tls": "network:check_tls",
     "one_machine": "network:check_one_machine",
     "clock": "network:check_clock",
-    "line": "network:check_line",
     "data": "data:check_data",
     "privacy": "trial:check_privacy",
     "training": "trial:check_training",
@@ -52,7 +51,6 @@ CHECKS = {
 # A check that can find out nothing where one of others has failed -> those others.
 WAITS_FOR = {
     "disk": ("packages",),
-    "line": ("packages",),
     "tls": ("server",),
     "one_machine": ("tls",),
     "data": ("packages",),

@@ -13,9 +13,7 @@ from aiohttp import ClientError
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from silofl.base.files import read_json
 from silofl.flare.kit import DAYS_TO_WARN, Address, Kit
-from silofl.flare.line import BANDWIDTH, COMM_CONFIG, MIB, find_least_bandwidth
 from silofl.flare.one_machine import ask_machines
 from silofl.flare.proxy import ProxyError, open_line, read_proxy
 from silofl_hospital.site.candidate import Candidate, Participant
@@ -270,25 +268,6 @@ def judge_clock(seconds: float) -> Finding:
         f"the clock must agree with the server's, not be {seconds:+.0f} seconds off; set it by NTP",
         is_serious=abs(seconds) > CLOCK_FAILURE_S,
         seconds_ahead=round(seconds),
-    )
-
-
-def check_line(candidate: Candidate) -> Finding:
-    """Compare how the kit has NVFlare send over a thin line with what the study's models need."""
-    # Imported here because it builds the models, and torch takes seconds, which the other checks need not wait for.
-    from silofl.federation.needs import traveling_bytes
-
-    sites, size = candidate.num_sites, traveling_bytes(candidate.study)
-    settings = read_json(candidate.kit.folder / "local" / COMM_CONFIG, absent={})
-    stated, least = settings.get(BANDWIDTH), find_least_bandwidth(settings, sites, size)
-    need = f"{size / MIB:.1f} MiB for {sites} sites at once need a line of {least / 1e6:.3g} Mbit/s at the server"
-    facts: dict[str, Any] = {"least_bits": round(least), "stated_bits": stated}
-    return expect(
-        stated is None or least <= stated,
-        f"models of {need}",
-        f"local/{COMM_CONFIG} is made for a thinner line, but models of {need}. Ask the study lead for new kits",
-        is_serious=False,
-        **facts,
     )
 
 
