@@ -115,14 +115,8 @@ def test_a_kind_that_stays_takes_the_whole_answer_with_it_and_the_server_is_told
     assert filtered.records[-1]["values"] == left.meta
 
 
-def test_a_task_of_any_name_leaves_the_page_of_what_left_as_it_is_and_does_not_fill_the_record(site, tmp_path):
+def test_a_task_of_any_name_does_not_fill_the_record(site, tmp_path):
     filtered, folder = site(), tmp_path / "small" / "north" / "run-1"
-    filtered.receive("test | numbers |  | 1 | 1 | 9 |\n\n# [all](https://example.org)\n", Message(meta=RUN))
-    filtered.send(Message(meta={"round": 1, "error": "no such task"}))
-    lines = (folder / "egress.md").read_text().splitlines()
-    rows = [line.split(" | ")[1:3] for line in lines if line.startswith("| left")]
-    assert rows == [["`test / numbers /  / 1 / 1 / 9 /  # [all](https://example.org) `", "reason"]]
-    assert [line for line in lines if line.startswith("# ")] == ["# What left site north"]
     filtered.receive("t" * 10**6, Message(meta=RUN))
     filtered.send(Message(meta={"round": 1, "error": "no such task"}))
     assert filtered.records[-1]["task"] == "t" * 80

@@ -60,7 +60,7 @@ def site(tmp_path):
         cached(state / "cache", "a", data, ("training", "doe-1", "p7"), ("test", "smith", "p1"))
         cached(state / "cache", "b", data, ("training", "smith", "p1"), ("test", "roe", "p2"))
         write_run(state / run, ["doe-1", "smith", "roe"])
-        log = EgressLog(state / run, "north", study, {})
+        log = EgressLog(state / run)
         log.write([SENT | {"round": number, "kind": "weights"} for number in (1, 2, 4)])
         log.write([SENT | {"round": 9, "kind": "amplitude", "refused": True}])
     return tmp_path
@@ -147,7 +147,7 @@ def test_nothing_is_removed_while_a_run_of_a_study_goes_on_or_a_job_makes_an_ent
     with protect_entries(site / "state/organs/cache"):
         code, _, error = silofl("site", "forget", "--patient", "p7", "--yes")
     assert code == 2 and "must not be in use" in error
-    log = EgressLog(site / "state/bones" / OLDER, "north", "bones", {})
+    log = EgressLog(site / "state/bones" / OLDER)
     code, _, error = silofl("site", "forget", "--patient", "p7", "--yes")
     assert code == 2 and "must not be in use" in error and log.path.is_file()
     assert_all_is_there(site)

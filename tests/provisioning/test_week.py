@@ -10,14 +10,12 @@ from rich.console import Console
 
 from provisioning.workspace import SITE_CONFIGS
 from silofl import __version__
-from silofl.base.errors import TrainingError
 from silofl.setup.software import digest_package
 from tests.provisioning.week import carry_out_events, main
 from tests.provisioning.week_container import Container, read_commands
 from tests.provisioning.week_events import (
     EVENTS,
     Event,
-    check_releases,
     copy_changed_package,
     find_patient_files,
     hash_model_files,
@@ -82,20 +80,11 @@ def test_models_differ_by_one_bit_and_other_files_do_not_count(tmp_path):
     assert list(whole) == ["model/north.pt"] and whole == same != other
 
 
-def test_a_hospital_runs_the_release_that_it_said_last():
-    said = [{"east": {"silofl": "0.3.0"}, "north": {"silofl": "0.3.0"}}, {}, {"east": {"silofl": "0.3.99"}}]
-    run = SimpleNamespace(ledger=[SimpleNamespace(software=one) for one in said])
-    check_releases(run, {"east": "0.3.99", "north": "0.3.0"})
-    for wanted in ({"east": "0.3.0", "north": "0.3.0"}, {"east": "0.3.99"}):
-        with pytest.raises(TrainingError, match="hospitals' releases"):
-            check_releases(run, wanted)
-
-
 def test_every_file_of_a_hospital_that_names_a_patient_is_found_and_none_of_another(tmp_path):
     for site in ("south", "north"):
         (tmp_path / "study" / site / "run").mkdir(parents=True)
         (tmp_path / "study" / site / "run" / "scores.csv").write_text("south_01,0.5")
-        (tmp_path / "study" / site / "run" / "egress.md").write_text("3 arrays")
+        (tmp_path / "study" / site / "run" / "notes.md").write_text("3 arrays")
     assert find_patient_files(tmp_path, "south_01") == [tmp_path / "study" / "south" / "run" / "scores.csv"]
 
 
