@@ -5,19 +5,13 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-import torch
 
 from silofl.base.errors import AggregationError
 from silofl.base.schema import dump_record
 from silofl.federation.course import Answers, Course, separate_failures
-from silofl.models import build_plain_model
-from silofl.models.names import write_arrays
 from silofl.parts.task import Message
-from silofl.training.evaluation import evaluate
 
 from ..conftest import assert_alike
-
-CPU = torch.device("cpu")
 
 
 def spoilt(wrong, spoil):
@@ -238,14 +232,6 @@ def test_a_parts_own_exchanges_come_before_and_after_a_round_and_at_the_end(play
     assert beside.asked == ["train", "selector", "selector", "validate", "assemble", "test_super_model"]
 
 
-def test_rounds_of_a_part_alone_come_in_place_of_training(play):
-    options = {"selector": {"labels": "best_model"}, "extra_rounds": 2, "model": {"normalization": "instance"}}
-    game = play(("east", "west"), name="fedsm", rounds=1, **options)
-    game.finish()
-    assert game.asked == ["train", "validate", "assemble", "selector", "selector", "test_super_model"]
-    assert [record.round for record in game.server.ledger] == [1, 2, 3]
-
-
 def test_an_exchange_that_is_not_needed_keeps_no_round_from_running(play):
     game = play(name="adafed", rounds=2)
     game.round()
@@ -291,15 +277,3 @@ def test_a_test_in_every_round_changes_no_weight_and_no_choice(play, make_study,
         assert before.validation == now.validation and before.notes == now.notes
         assert before.test is None and (now.test is not None) == (now.round <= study.training_rounds)
     assert all(record.test.keys() == {"east", "west"} for record in tested.server.ledger if record.test)
-
-
-def test_the_test_of_a_round_is_that_of_its_model_and_of_the_reported_one_the_final_test(play, make_study):
-    game = play(study=in_every_round(make_study()))
-    game.round()
-    model = build_plain_model(game.study, 0)
-    write_arrays(model.state_dict(), {n.removeprefix("model/"): a for n, a in game.models("west").items()})
-    value = evaluate(model, game.sites["west"].data.test, game.study, CPU)[1].value
-    tests = game.finish()
-    assert game.server.ledger[0].test["west"].value == value
-    reported = game.server.ledger[game.server.reported.round - 1].test
-    assert {s: score.value for s, score in reported.items()} == {s: one.value for s, one in tests.scores.items()}

@@ -13,7 +13,7 @@ from silofl.federation.state import SiteState
 from silofl_desk.studies.alone import run_alone
 
 from ..conftest import UNET
-from .faults import DAMAGES, delete, flatten, truncate
+from .faults import DAMAGES, delete, flatten
 
 pytestmark = pytest.mark.long
 
@@ -169,17 +169,6 @@ def test_sites_that_have_each_others_states_make_their_own_again(check_alike, ca
     assert "round_0002.pt must be of site 'east', not of 'west'" in caplog.text
 
 
-@pytest.mark.parametrize("name", [CHECKPOINT, BEFORE])
-def test_another_runs_checkpoint_is_not_gone_on_from(check_alike, carried_out, name):
-    path, other = (carried_out(folder, "fedbn", exchanges=3) for folder in ("own", "other"))
-    ids = [(one / "run_id").read_text().split()[1] for one in (path, other)]
-    shutil.copy(other / CHECKPOINT, path / name)
-    carried_out("own", "fedbn")
-    check_alike(path)
-    said_so = f"{CHECKPOINT} must be of run {ids[0]!r}, not of {ids[1]!r}; it is another's file" in said(path)
-    assert said_so == (name == CHECKPOINT)
-
-
 def lose_all(path):
     shutil.rmtree(path / "sites" / "east")
 
@@ -216,17 +205,6 @@ def test_a_run_that_is_stopped_anywhere_ends_with_the_same_weights(check_alike, 
     path = carried_out("stopped", "fedbn")
     check_alike(path)
     assert said(path) == ""
-
-
-def test_a_run_without_a_whole_checkpoint_ends_saying_which_files_are_needed(carried_out):
-    path = carried_out("stopped", "fedbn", exchanges=3)
-    for name in (CHECKPOINT, BEFORE):
-        truncate(path / name)
-    carried_out("stopped", "fedbn")
-    results = read_json(path / "results.json")
-    assert results["status"] == "FAILED"
-    broken = "; ".join(f"{name} must be as it was written; its checksum does not fit" for name in (CHECKPOINT, BEFORE))
-    assert broken in results["reasons"][0] and "restore one of them, or start anew" in results["reasons"][0]
 
 
 def test_a_run_without_its_checkpoints_does_not_begin_anew(carried_out, make_study):

@@ -83,16 +83,6 @@ def test_a_site_that_asks_for_more_is_left_out_and_the_others_go_on(play):
     )
 
 
-def test_a_round_of_few_by_a_bound_on_lengths_counts_no_single_one(play):
-    def lengthen(task, site, answer):
-        is_long = (task, site) == ("train", "west")
-        return Message({n: 1e4 * a for n, a in answer.arrays.items()}, answer.meta) if is_long else answer
-
-    game = play(("east", "west"), min_partners=1, federation={"min_sites_for_ratio": 2})
-    game.change = lengthen
-    assert_unmoved(game, game.models("east"), f"site 'east' must have its answer mixed with .* {SANS}")
-
-
 def test_an_array_that_the_others_keep_back_is_not_one_sites_alone(play):
     def keep_back(task, site, answer):
         if task != "train" or site == "east":

@@ -68,12 +68,6 @@ def test_a_run_that_goes_on_at_the_same_time_counts(begin):
     assert "in west alone" in answer.meta["error"]
 
 
-def test_a_hospital_that_asks_for_no_partners_keeps_no_record(begin):
-    game = begin("first", ALL, partners=0)
-    game.finish()
-    assert not (game.settings.state_folder("small", "east") / FILE).exists()
-
-
 def test_a_record_that_cannot_be_read_stops_the_training(begin):
     game = begin("first", ALL)
     game.finish()

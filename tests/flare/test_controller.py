@@ -19,12 +19,11 @@ from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
 from silofl.flare import controller as module
-from silofl.flare.controller import FAILED_ONCE, RoundsController
-from silofl.flare.exchange import from_model, to_model
+from silofl.flare.controller import RoundsController
+from silofl.flare.exchange import from_model
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT
 from silofl.flare.returned_sites import RETURNED
 from silofl.parts.task import Message
-from silofl.setup.software import read_software
 
 
 @pytest.fixture
@@ -353,53 +352,6 @@ def test_a_site_that_was_started_again_is_known_by_its_new_token_alone_and_waite
 )
 def test_who_does_not_take_part_is_not_taken_when_it_is_started_again(returned, data, federation):
     assert returned(data, **federation) == ({}, {"north": "n1", "south": "s1"}, {"south": AGAIN})
-
-
-@pytest.fixture
-def rehearsed(tmp_path, make_study, monkeypatch):
-    """Rehearse with two sites of which one answers; returns what is written, and what each site was sent."""
-    study = make_study().model_copy(update={"rehearsal": True})
-    settings = SimpleNamespace(run_folder=None, is_downloadable=False, extensions=())
-    monkeypatch.setattr(module, "download_folder", lambda context: tmp_path / "download")
-    monkeypatch.setattr(module, "read_job_study", lambda context: study)
-    monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
-    monkeypatch.setattr(module, "read_server_settings", lambda context: settings)
-
-    def run(north):
-        controller, commands, sent = controller_of("north", "south"), {}, {}
-        controller.fl_ctx.set_prop(FLContextKey.RUNNER, SimpleNamespace(), private=True, sticky=True)
-        controller.engine.register_app_command = lambda topic, answer, *given: commands.update({topic: (answer, given)})
-        controller.cancel_all_tasks = lambda fl_ctx: None
-
-        def send(task, model, targets, timeout, callback):
-            (site,) = targets
-            sent[site] = from_model(model)
-            if site == "north":
-                answer = to_model(north(sent[site]), is_difference=True)
-                answer.meta["client_name"] = site
-                callback(answer)
-                answer, given = commands[FAILED]
-                assert answer(FAILED, {"site": "south", "again": False}, None, *given) == {"goes_on": True}
-
-        controller.send_model = send
-        assert panics_of(controller) == []
-        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["rehearsal.json"]
-        return json.loads((tmp_path / "download" / "rehearsal.json").read_text()), sent
-
-    return run
-
-
-def test_a_rehearsal_outlives_a_sites_process_and_leaves_nothing_of_a_run(rehearsed):
-    told = {"round_seconds": 5.0, "seconds": 0.0, "peak_bytes": 9, "device": "cpu", "faults": []}
-
-    def answer(task):
-        software = read_software().model_dump()
-        return Message(task.arrays, {"round": 1, "software": software, "rehearsal": told})
-
-    reports, sent = rehearsed(answer)
-    assert reports["south"]["faults"] == [FAILED_ONCE] and reports["south"]["round_seconds"] is None
-    assert reports["north"]["faults"] == [] and 5 <= reports["north"]["round_seconds"] < 60
-    assert reports["north"]["bytes_to"] == reports["north"]["bytes_from"] == sent["north"].num_bytes
 
 
 @pytest.fixture

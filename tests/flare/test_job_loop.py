@@ -1,7 +1,6 @@
 """NVFlare's own loop that starts jobs, under errors that end it."""
 
 import errno
-import threading
 import time
 from types import SimpleNamespace
 
@@ -59,24 +58,6 @@ def test_the_loop_goes_on_after_an_error_and_says_so_until_a_pass_has_come_to_it
     fault = "jobs cannot be started: [Errno 24] Too many open files"
     # What the file says when each pass begins; the third one is the first that comes to its end.
     assert server.seen == ["", "", fault, fault, ""]
-
-
-def test_the_thread_that_ends_jobs_goes_on_too_and_is_one_alone(server, tmp_path):
-    begun, failed = [], threading.Event()
-
-    def finish(engine):
-        begun.append(threading.get_ident())
-        if not failed.is_set():
-            failed.set()
-            raise NO_FILE
-        while not server.runner.ask_to_stop:
-            time.sleep(0.01)
-
-    server.runner._job_complete_process = finish
-    server.passes.extend([None, NO_FILE, NO_FILE, *[None] * 10, "end"])
-    JobLoop(server.runner, server.manager, tmp_path)
-    server.runner.run(server.context)
-    assert len(begun) == 2 and len({*begun}) == 1
 
 
 @pytest.mark.parametrize(("running", "is_ended"), [({}, True), ({"one": None}, False)])

@@ -9,8 +9,6 @@ from nvflare.private.fed.client.client_runner import ClientRunner, ClientRunnerC
 from silofl.base.errors import ConfigError
 from silofl.flare.line import WAIT, make_settings, parse_bandwidth, wait_for_line
 
-MIB = 1 << 20
-
 
 @pytest.mark.parametrize(
     ("text", "bits"), [("50Mbit", 50e6), ("1.5Gbit", 1.5e9), ("800 kbit", 800e3), ("0.5Mbit", 500e3)]

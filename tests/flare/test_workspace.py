@@ -3,13 +3,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
 from silofl.base.errors import ConfigError
 from silofl.flare.components import GENERIC
 from silofl.setup.site import Server, Site
-from silofl_desk.flare.workspace import name_sites, other_classes, prepare_workspace, read_simulated_site
+from silofl_desk.flare.workspace import name_sites, prepare_workspace, read_simulated_site
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*/app/config/config_fed_*.json"))
 SITE = Site(data="/data/{site}", state_dir="/state/{study}/{site}", device="cpu", has_progress=False)
@@ -49,18 +48,6 @@ def test_nvflare_lets_every_jobs_classes_be_built(authorize):
     assert paths and all(any(path.startswith("silofl.") for path in found) for found in paths.values())
     for path in {path for found in paths.values() for path in found}:
         authorize(path)
-
-
-def test_what_a_trusted_job_names_besides_is_built_too_and_nothing_else(workspace, authorize, tmp_path):
-    (tmp_path / "app" / "config").mkdir(parents=True)
-    components = [{"path": "silofl.flare.controller.RoundsController"}, {"path": "mlflow.Run"}]
-    (tmp_path / "app" / "config" / "config_fed_server.json").write_text(json.dumps({"components": components}))
-    others = other_classes(tmp_path)
-    assert others == ["mlflow.Run"]
-    prepare_workspace(workspace, SITE, SERVER, others)
-    authorize("mlflow.Run")
-    with pytest.raises(UnsafeComponentError, match="not in allow_list"):
-        authorize("mlflow.Client")
 
 
 def test_a_simulated_sites_settings_are_its_own_file_or_else_that_of_all(workspace, tmp_path):
