@@ -187,7 +187,7 @@ def attack_run(
             given |= {site: one.send(given[site]) for site, one in attacks.items()}
         if attack.has_copy and task == STATISTICS:
             given |= dict.fromkeys(attacks, given[COPIED])
-        return separate_failures(given, [])
+        return separate_failures(given)
 
     try:
         tests = Course(server, ask).run()

@@ -122,7 +122,7 @@ def carried_out(recorded, folder, spoil, task="train", number=2):
             answers = dict(recorded["answers"][key])
         if key == (task, number):
             answers["west"] = spoil(answers["west"])
-        return separate_failures(answers, [])
+        return separate_failures(answers)
 
     kept.finish(server, Course(server, ask, lambda: kept.save(server)).run())
     assert all(np.isfinite(array).all() for array in server.parts["model"].common.values())

@@ -193,7 +193,7 @@ def asked():
 
         controller.send_model, controller.cancel_all_tasks = send, lambda fl_ctx: None
         answers = controller._ask("train", {site: Message(meta={"round": 1}) for site in ("north", "south")})
-        assert list(answers.given) == ["north"] and answers.late == []
+        assert list(answers.given) == ["north"]
         return answers.failed, controller
 
     return ask
@@ -231,7 +231,7 @@ def rounds_of(monkeypatch):
         for number in range(1, count + 1):
             begun = clock[0]
             answers = controller._ask("train", {site: Message(meta={"round": number}) for site in ("north", "south")})
-            lasted.append((round(clock[0] - begun), answers.late))
+            lasted.append((round(clock[0] - begun), [*answers.failed]))
         return lasted
 
     return carry_out

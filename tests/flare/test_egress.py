@@ -187,7 +187,7 @@ def test_an_answer_of_numbers_alone_passes_all_filters(site):
 
 
 def finish_round(server, answers):
-    Course(server, lambda task, sent: Answers(answers, {}, [])).run_round()
+    Course(server, lambda task, sent: Answers(answers, {})).run_round()
     return server.ledger[-1]
 
 

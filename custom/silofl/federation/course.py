@@ -44,31 +44,24 @@ from silofl.training.site_score import SiteScore
 
 @dataclass(frozen=True)
 class Answers:
-    """The sites' answers to one task, the reasons of those that could not do it, and who was late.
+    """The sites' answers to one task, and why others gave none.
 
     Attributes:
         given: Site -> its answer.
-        failed: Site -> why it has none.
-        late: Sites that said nothing in time.
+        failed: Site -> why it has none: it could not do the task, or said nothing in time.
         held: Site -> the last round whose state it has, of sites that failed because it is older than it should be.
         seconds: Site -> how long its answer took, where the network says it.
     """
 
     given: dict[str, Message]
     failed: dict[str, str]
-    late: list[str]
     held: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> dict[str, str]:
-        """Site -> why it has no answer, of those that were asked."""
-        return self.failed | dict.fromkeys(self.late, "no answer in time")
 
     def after(self, again: Answers, sites: Collection[str]) -> Answers:
         """Return these answers after some sites were asked again."""
         failed = {site: reason for site, reason in self.failed.items() if site not in sites}
-        return Answers(self.given | again.given, failed | again.failed, sorted([*self.late, *again.late]))
+        return Answers(self.given | again.given, failed | again.failed)
 
 
 Network = Callable[[str, Mapping[str, Message]], Answers]
@@ -212,7 +205,7 @@ class Course:
         sent, answers, replies = self._ask_and_admit(exchange, record)
         compared = replies
         if exchange.is_needed and record:
-            record.failed |= answers.missing | replies.refused
+            record.failed |= answers.failed | replies.refused
             self._record_once(describe_answers(server.software, replies.accepted), record)
             for reason in replies.refused.values():
                 self.warn(reason)
@@ -241,7 +234,7 @@ class Course:
         if self.is_aborted():
             raise _EndedError
         accepted, refused, unlike = admit_answers(self.server, exchange, answers.given)
-        missing = answers.missing | dict.fromkeys(
+        missing = answers.failed | dict.fromkeys(
             find_departed_sites(self.server).keys() & (exchange.sites or self.server.sites), "it has left the study"
         )
         missing |= {} if exchange.sites else find_absent_sites(self.server)
@@ -355,7 +348,7 @@ class Course:
         exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
         _, answers, replies = self._ask_and_admit(exchange)
         what = f"did not validate the models of round {number}"
-        silent = [f"site {site!r} {what}: {reason}" for site, reason in answers.missing.items()]
+        silent = [f"site {site!r} {what}: {reason}" for site, reason in answers.failed.items()]
         self._record_once([*replies.refused.values(), *silent], self.server.ledger[-1])
         self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
         self.save()
@@ -380,10 +373,11 @@ def describe_answers(software: Mapping[str, Software], answers: Mapping[str, Sit
             yield f"site {site!r} leaves out cases that cannot be read: {counts}"
 
 
-def separate_failures(given: Mapping[str, Message], late: list[str]) -> Answers:
-    """Separate answers, in the order of site names, from the failures among them."""
+def separate_failures(given: Mapping[str, Message], late: Iterable[str] = ()) -> Answers:
+    """Separate answers, in the order of site names, from the failures among them and the sites that were late."""
     settled = dict(sorted(given.items()))
     failed = {site: plain_text(one.meta["error"]) for site, one in settled.items() if "error" in one.meta}
     said = {site: settled[site].meta.get("held") for site in failed}
     held = {site: number for site, number in said.items() if type(number) is int and number >= 0}
-    return Answers({site: answer for site, answer in settled.items() if site not in failed}, failed, sorted(late), held)
+    answers = {site: answer for site, answer in settled.items() if site not in failed}
+    return Answers(answers, failed | dict.fromkeys(sorted(late), "no answer in time"), held)

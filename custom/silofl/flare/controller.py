@@ -318,7 +318,7 @@ class RoundsController(ModelController):
             self._waiting.waited_in_vain(site)
         # Some tasks go to a few sites: what is known of the others stays.
         self._late = (self._late - set(messages)) | late
-        return replace(separate_failures(settled, list(late)), seconds=dict(took))
+        return replace(separate_failures(settled, late), seconds=dict(took))
 
     def _take_panic(self, event: str, context: FLContext) -> None:
         """Keep why NVFlare itself ends the job, as where a site answers that the job is not safe."""

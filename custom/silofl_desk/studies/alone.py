@@ -45,7 +45,7 @@ def run_alone(
     def ask(task: str, messages: Mapping[str, Message]) -> Answers:
         given = {site: here[site].answer(task, message) for site, message in messages.items()}
         on_round()
-        return separate_failures(given, [])
+        return separate_failures(given)
 
     kept = RunFolder(folder, study)
     with kept.locked():

@@ -80,7 +80,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
         meta["metrics"] |= {"epsilon": 0.0} if study.is_private else {}
         answer = Message(given, meta | {"software": read_software().model_dump()})
         _check_accepted(server, site, exchange, answer)
-        return Answers(dict.fromkeys(messages, answer), {}, [])
+        return Answers(dict.fromkeys(messages, answer), {})
 
     Course(server, weigh).run()
     return traffic
