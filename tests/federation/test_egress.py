@@ -165,6 +165,11 @@ def test_honest_numbers_and_reasons_leave(gate):
         assert gate().refusal(request(), Message(meta={"round": 1} | meta)) is None
 
 
+def test_a_reason_takes_no_arrays_along(gate, answer):
+    message = Message(answer("weights").arrays, {"round": 1, "error": "no disk"})
+    assert gate().refusal(request(), message) is not None
+
+
 @pytest.mark.parametrize("task", ["validate", "test", "statistics", "anything"])
 def test_no_weights_leave_but_as_the_answer_to_a_training_task(gate, answer, task):
     assert f"the answer to {task} held others" in gate().refusal(Request(task), answer("weights"))

@@ -5,7 +5,7 @@ import pytest
 from silofl.base.errors import ConfigError
 from silofl.base.files import hold_lock
 from silofl.federation.egress_chain import check_chain
-from silofl.federation.egress_log import EgressLog
+from silofl.federation.egress_log import EgressLog, read_spent_epsilon
 
 
 def record(number, kind="weights", size=16, refused=False, task="train"):
@@ -73,3 +73,12 @@ def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_pa
     del first, second, log
     with hold_lock(tmp_path / "lock"):
         assert len(lines(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("metrics", "is_refused", "spent"),
+    [({"epsilon": 2.5}, False, 2.5), ({"epsilon": 2.5}, True, None), ({"loss": 0.5}, False, None), ("x", False, None)],
+)
+def test_what_differential_privacy_has_spent_is_read_of_answers_that_left(metrics, is_refused, spent):
+    assert read_spent_epsilon({"values": {"metrics": metrics}, "refused": is_refused}) == spent
+    assert read_spent_epsilon({"refused": False}) is None
