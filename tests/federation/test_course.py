@@ -8,7 +8,8 @@ import pytest
 
 from silofl.base.errors import AggregationError
 from silofl.base.schema import dump_record
-from silofl.federation.course import Answers, Course, separate_failures
+from silofl.federation.course import Answers, Course, describe_answers, separate_failures
+from silofl.parts.answer import Numbers, SiteAnswer
 from silofl.parts.task import Message
 
 from ..conftest import assert_alike
@@ -278,3 +279,15 @@ def test_a_test_in_every_round_changes_no_weight_and_no_choice(play, make_study,
         assert before.validation == now.validation and before.notes == now.notes
         assert before.test is None and (now.test is not None) == (now.round <= study.training_rounds)
     assert all(record.test.keys() == {"east", "west"} for record in tested.server.ledger if record.test)
+
+
+def test_the_ledger_says_what_answers_lack_of_arrays_and_of_cases():
+    answers = {
+        "east": SiteAnswer({}, Numbers(round=1, unreadable={"damaged": 2, "not finite": 1})),
+        "north": SiteAnswer({}, Numbers(round=1), withheld=("a", "b", "c", "d")),
+        "west": SiteAnswer({}, Numbers(round=1)),
+    }
+    assert [*describe_answers({}, answers)] == [
+        "site 'east' leaves out cases that cannot be read: 2 damaged, 1 not finite",
+        "site 'north' keeps back 4 arrays by its policy: a, b, c, ...",
+    ]

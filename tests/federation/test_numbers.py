@@ -2,12 +2,20 @@ import pytest
 
 from silofl.base.errors import AggregationError
 from silofl.data.domain import Domain, Range, VoxelSizes
-from silofl.federation.numbers import check_image_shape, check_names, check_numbers, find_long_updates, find_odd_ranges
+from silofl.federation.numbers import (
+    check_image_shape,
+    check_modality,
+    check_names,
+    check_numbers,
+    find_long_updates,
+    find_odd_ranges,
+)
 from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
 from silofl.training.site_score import SelectorCounts, SiteScore, SuperScore
 
 TASK = Exchange(TRAIN, 2)
+ROUND_TEST = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
 NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
 
 
@@ -19,6 +27,10 @@ NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
         ({"num_examples": 7}, "at most 6 training examples, as in its first round, not 7; start the study anew"),
         # batches of 2, one epoch: 3 at most
         ({"steps": 4}, "site 'west' must take at most 3 steps with 5 examples, not 4"),
+        (
+            {"metrics": {"loss": 0.5, "round_test": ROUND_TEST}},
+            "site 'west' must send no test score of a round, for which",
+        ),
         ({"num_patients": 6}, "site 'west' must have at most as many patients in training as examples, 5, not 6"),
     ],
 )
@@ -100,6 +112,17 @@ def test_images_of_other_channels_or_axes_are_refused_and_an_answer_may_say_noth
 
 def with_means(**means):
     return {site: Domain(intensities=(Range("mean", low, high),)) for site, (low, high) in means.items()}
+
+
+def test_images_of_another_modality_or_contrast_than_the_study_states_are_refused(make_study):
+    study = make_study()
+    stated = study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})})
+    check_modality("west", Domain(modalities=("MR",)), stated)
+    check_modality("west", Domain(modalities=("CT",)), study)
+    with pytest.raises(AggregationError, match="site 'west' must have MR images, as data.modality says, not CT"):
+        check_modality("west", Domain(modalities=("CT", "MR")), stated)
+    with pytest.raises(AggregationError, match="site 'west' must name contrasts of the study, not 'of Ann'"):
+        check_modality("west", Domain(contrasts={"of Ann": ("MR",)}), study)
 
 
 def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_left_out():

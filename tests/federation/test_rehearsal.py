@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from silofl.federation import needs, rehearsal
+from silofl.federation.course import separate_failures
 from silofl.federation.egress import RETURNED, Request
 from silofl.federation.rehearsal import rehearse_round
 from silofl.federation.site import SiteRounds
@@ -118,3 +119,19 @@ def test_in_a_rehearsal_no_trained_answer_leaves_and_in_a_run_no_rehearsed_one(r
         assert "only the numbers of an answer" in one.sites["east"].gate.refusal(
             request, other.answers["train"]["east"]
         )
+
+
+def test_a_kind_that_only_a_later_round_takes_out_is_named(rehearsed, monkeypatch):
+    monkeypatch.setattr(rehearsal.Gate, "list_withheld", lambda self, rounds: ["statistics"])
+    reports, _ = rehearsed()
+    assert "the site does not let statistics leave, which the study asks for" in reports["east"].faults[0]
+
+
+def test_an_answer_of_a_site_that_trained_is_named_and_not_taken(rehearsed, play):
+    _, game = rehearsed()
+    trained = play(("east", "north"), folder="run")
+    trained.round()
+    given = {"east": trained.answers["train"]["east"], "north": game.answers["train"]["north"]}
+    reports = rehearse_round(game.server, lambda task, messages: separate_failures(given))
+    assert reports["east"].faults == ("site 'east' must rehearse, not train; have it upgraded",)
+    assert reports["north"].faults == ()
