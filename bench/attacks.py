@@ -175,7 +175,7 @@ def attack_run(
             given |= {site: one.send(given[site]) for site, one in attacks.items()}
         if attack.has_copy and task == STATISTICS:
             given |= dict.fromkeys(attacks, given[COPIED])
-        return separate_failures(given, [])
+        return separate_failures(given)
 
     try:
         tests = Course(server, ask).run()
@@ -184,7 +184,7 @@ def attack_run(
         return {"sites": dict.fromkeys(names, 0.0), "refused": 0, "ended": 1}
     found = {
         "sites": {site: tests.scores[site].value for site in names},
-        "refused": sum(bool(attacks.keys() & record.refused) for record in server.ledger),
+        "refused": sum(bool(attacks.keys() & record.failed) for record in server.ledger),
         "ended": 0,
     }
     if attack.job == ADAFED or attack.patients:

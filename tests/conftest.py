@@ -557,7 +557,7 @@ class Play:
         def ask(name, messages):
             if name == task:
                 found.update(messages)
-            return Answers({}, {}, []) if found else self.ask(name, messages)
+            return Answers({}, {}) if found else self.ask(name, messages)
 
         Course(self.server, ask, is_aborted=lambda: bool(found)).run()
         return found

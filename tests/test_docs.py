@@ -337,7 +337,6 @@ SAID = {
     "round": "round",
     "unreadable": "unreadable cases sends how many and why",
     "software": "the versions of silofl",
-    "is_recorded": "whether the site's own filter has recorded it",
     "min_partners": "In every answer**: `min_partners`",
     "shares_models": "whether models of single sites may leave",
     "rehearsal": "**In a rehearsal**: a round's time and memory, and what would fail",

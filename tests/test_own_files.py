@@ -67,7 +67,7 @@ def test_an_imports_files_are_for_their_owner(tmp_path):
 def test_runs_and_states_are_for_their_owner(tmp_path, make_study):
     with RunFolder(tmp_path / "server" / "run", make_study()).locked():
         SiteState(tmp_path / "site" / "rounds", "run", "east").save(1, {}, 0, None)
-        EgressLog(tmp_path / "log" / "run", "north", "small", {})
+        EgressLog(tmp_path / "log" / "run")
         write_scores(tmp_path / "pictures" / "scores.csv", {})
     assert modes_below(tmp_path) == dict.fromkeys(("server", "site", "log", "pictures"), 0o700)
 
@@ -94,9 +94,7 @@ def test_a_pipe_in_a_copied_folder_is_refused_and_not_waited_for(tmp_path):
         copy_folder(tmp_path / "job", tmp_path / "copy")
 
 
-@pytest.mark.parametrize(
-    "take", [lambda path: hold_lock(path).__enter__(), lambda path: EgressLog(path.parent, "a", "b", {})]
-)
+@pytest.mark.parametrize("take", [lambda path: hold_lock(path).__enter__(), lambda path: EgressLog(path.parent)])
 def test_a_lock_is_not_opened_through_a_link(tmp_path, take):
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -117,7 +115,7 @@ def test_nothing_is_written_through_a_link_in_place_of_the_temporary_file(tmp_pa
 def test_the_record_of_what_leaves_is_not_written_through_a_link(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("")
-    log = EgressLog(tmp_path / "run", "north", "small", {})
+    log = EgressLog(tmp_path / "run")
     (tmp_path / "run" / "egress.jsonl").symlink_to(victim)
     with pytest.raises(ConfigError, match="egress.jsonl must be a file of its own, not a link"):
         log.write([{"round": 1, "task": "train", "kind": "weights", "purpose": "", "refused": False}])

@@ -75,10 +75,11 @@ def test_a_run_and_a_comparison_go_on_without_an_exam_that_is_cut_in_half(silofl
     code, out, error = silofl("simulate", "fedavg_phantoms", "--out", tmp_path / "run", "--skip-unreadable", 0.2, *how)
     assert code == 0 and "north: 1 of 6 cases cannot be read and are left out" in out + error
     (ledger,) = json.loads((tmp_path / "run" / "ledger.json").read_text())
-    assert ledger["unreadable"] == {"north": {"damaged": 1}}
-    assert "cases left out" in (tmp_path / "run" / "report.html").read_text()
+    said = "site 'north' leaves out cases that cannot be read: 1 damaged"
+    assert ledger["notes"] == [said]
+    assert "leaves out cases that cannot be read" in (tmp_path / "run" / "report.html").read_text()
     words = ["--methods", "fedbn", "--seeds", "0", "--skip-unreadable", 0.2, *how]
     code, _, error = silofl("compare", "fedavg_phantoms", "--out", tmp_path / "rows", *words)
     assert code == 0, error
     ledgers = [json.loads(path.read_text()) for path in sorted((tmp_path / "rows").rglob("ledger.json"))]
-    assert [rounds[0]["unreadable"] for rounds in ledgers] == [{"north": {"damaged": 1}}] * 2
+    assert [rounds[0]["notes"] for rounds in ledgers] == [[said]] * 2

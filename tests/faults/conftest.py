@@ -81,8 +81,8 @@ def undisturbed(run, job, data):
 
 
 def timeless(records):
-    """Return a ledger without what differs between two runs of the same study, one of them without a site's gate."""
-    unlike = ("started_at", "seconds", "recorded")
+    """Return a ledger without what differs between two runs of the same study."""
+    unlike = ("started_at", "seconds")
     return [{key: value for key, value in record.items() if key not in unlike} for record in records]
 
 
@@ -100,7 +100,7 @@ def check_end(run, whole, before=()):
     # The records themselves, their times included: none of these rounds was carried out again. The next round's task
     # brings a round's validation, and whether it is the best so far.
     for old, new in zip(before, now, strict=False):
-        marks = ("validation", "is_best", "is_level")
+        marks = ("validation", "is_best")
         judged = {} if old["validation"] else {key: new[key] for key in marks if key in new}
         assert new == old | judged
     assert timeless(now) == timeless(ledger(whole))

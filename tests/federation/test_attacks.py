@@ -6,7 +6,7 @@ import pytest
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.parts.task import Message
 
-from ..conftest import assert_alike, write_site
+from ..conftest import write_site
 
 pytestmark = pytest.mark.long
 
@@ -40,13 +40,13 @@ def is_update(name):
     return is_free(name) and name != MEAN
 
 
-@pytest.mark.parametrize("algorithm", ["harmofl", "adafed", "scaffold", "fedsm"])
+@pytest.mark.parametrize("algorithm", ["harmofl", "scaffold"])
 def test_an_update_turned_round_with_ten_times_the_examples_is_named_and_no_honest_site(play, algorithm):
     training = {"optimizer": "sgd", "momentum": 0} if algorithm == "scaffold" else {}
     game = play(name=algorithm, training=training, rounds=4)
     # The others have 5 and 4 examples, 4.5 in the median: ten times that.
     record = game.round(change=scaled(-3, is_update, num_examples=45))
-    assert record.refused == {} and record.unlike.keys() == {ATTACKER}
+    assert record.failed == {} and record.unlike.keys() == {ATTACKER}
     assert record.unlike[ATTACKER]["cosine"] < -0.1
     assert any("'west' sent an update that points away from the mean of the others'" in note for note in record.notes)
     if game.study.recipe.counts_examples:
@@ -54,68 +54,16 @@ def test_an_update_turned_round_with_ten_times_the_examples_is_named_and_no_hone
         assert any("'west' says that it has 10 times as many training examples" in note for note in record.notes)
 
 
-def test_parameters_turned_round_behind_honest_statistics_are_named(play):
-    game = play(model={"normalization": "batch"})
-    records = [game.round(change=scaled(-1, lambda name: "running" not in name)) for _ in range(2)]
-    assert [record.unlike.keys() for record in records] == [{ATTACKER}] * 2
-    assert all(record.unlike[ATTACKER]["cosine"] < 0 for record in records)
-    # The sentence stands once, the number in every round.
-    assert len(records[0].notes) == 1 and records[1].notes == [] and game.warnings == records[0].notes
-
-
 def test_a_long_update_is_named_below_the_bound_that_refuses_it(play):
     record = play().round(change=scaled(20))
-    assert record.refused == {} and record.unlike.keys() == {ATTACKER}
+    assert record.failed == {} and record.unlike.keys() == {ATTACKER}
     assert 3 < record.unlike[ATTACKER]["length"] < 100
-
-
-def test_a_score_that_is_invented_once_chooses_no_round(play):
-    honest = {"east": (0.2, 0.5, 0.6), "north": (0.3, 0.5, 0.7), ATTACKER: (0.2, 0.4, 0.6)}
-
-    def invent(task, site, answer):
-        number = answer.meta["round"] - (task == "train")
-        if number > 0 and task in ("train", "validate"):
-            value = 1.0 if (site, number) == (ATTACKER, 1) else honest[site][number - 1]
-            score = {"value": value, "num_cases": 10, "num_excluded": 0}
-            answer.meta["metrics"] = answer.meta["metrics"] | {"validation": score}
-        return answer
-
-    game = play(rounds=3)
-    game.finish(change=invent)
-    # In the mean round 1 has 0.5, round 2 0.47 and round 3 0.63; the changes are 0.3, 0.2 and -0.6, then 0.1, 0.2, 0.2.
-    assert [record.is_best for record in game.server.ledger] == [True, True, True]
 
 
 def test_honest_sites_are_not_named(play):
     game = play(rounds=2)
     game.rounds(2)
     assert [record.unlike for record in game.server.ledger] == [None, None]
-
-
-def test_extra_rounds_in_which_nobody_listens_compare_nothing(play):
-    game = play(name="finetuning", extra_rounds=1, rounds=1)
-    game.round()
-    assert game.round(change=scaled(-3)).unlike is None
-
-
-# A selector beside models of which each site has its own.
-SELECTED = {"parts": ["fedsm"], "model": {"normalization": "instance"}}
-TUNED = SELECTED | {"name": "finetuning", "rounds": 1}
-
-
-def test_extra_rounds_compare_the_global_model_that_goes_on_in_them(play):
-    game = play(**TUNED, extra_rounds=2)
-    unlike = game.rounds(2, change=scaled(-3, num_examples=45)).unlike
-    assert unlike.keys() == {ATTACKER} and unlike[ATTACKER].keys() >= {"cosine", "examples"}
-    assert game.round(change=scaled(1e4)).refused.keys() == {ATTACKER}
-
-
-def test_a_site_that_joins_late_is_compared_as_the_others_are(play):
-    game, late = play(sites=("east", "north"), rounds=4), play(sites=(ATTACKER,), folder="late", rounds=4)
-    game.round()
-    game.server.join(ATTACKER)
-    game.sites[ATTACKER] = late.sites[ATTACKER]
-    assert game.round(change=scaled(-1)).unlike[ATTACKER]["cosine"] < 0
 
 
 def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed(play):
@@ -125,15 +73,9 @@ def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed(play):
     np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(honest, axis=0), rtol=1e-6)
     assert any("the amplitude of site 'west' is left out of the mean: it is" in note for note in record.notes)
     # Its update counts, and it goes on with the others' mean.
-    assert record.answered == ["east", "north", ATTACKER] and record.refused == {}
+    assert record.answered == ["east", "north", ATTACKER] and record.failed == {}
     game.round()
     assert MEAN in game.sent["train"][ATTACKER].arrays and game.server.ledger[1].unlike is None
-
-
-def test_a_tenth_of_an_amplitude_is_left_out_too(play):
-    game = play(name="harmofl")
-    record = game.round(change=scaled(0.05, is_amplitude))
-    assert any("times the smallest of the other sites'" in note for note in record.notes)
 
 
 @pytest.fixture(scope="module")
@@ -159,27 +101,9 @@ def five(play, five_sites):
     return begin
 
 
-@pytest.fixture
-def reach(five):
-    """Return how far something gets after an honest start: honestly, in an attack, and in one that is clipped."""
-
-    def find(read, attack, start=0, count=1, **options):
-        lengths = []
-        for change, robust in ((None, None), (attack, None), (attack, "clipped")):
-            game = five("attacked" if change else "honest", robust, **options)
-            if start:
-                game.rounds(start)
-            before = flatten(read(game))
-            game.rounds(count, change=change)
-            lengths.append(np.linalg.norm(flatten(read(game)) - before))
-        return lengths
-
-    return find
-
-
 @pytest.mark.parametrize(
     ("algorithm", "rules"),
-    [("fedavg", RULES), *((name, ("clipped",)) for name in ("fedopt", "feddyn", "ditto"))],
+    [("fedavg", RULES), ("ditto", ("clipped",))],
 )
 def test_an_attack_that_turns_the_mean_round_does_not_turn_the_robust_model(five, algorithm, rules):
     attack = scaled(-10, is_update)
@@ -199,18 +123,32 @@ def test_an_attack_that_turns_the_mean_round_does_not_turn_the_robust_model(five
         assert cosine(learnt(rule)) > 0.5, rule
 
 
-def test_the_rule_bounds_the_global_model_in_extra_rounds_too(reach):
-    attack = scaled(50, lambda name: name.startswith("global/"))
-    honest, attacked, clipped = reach(lambda game: game.models("east"), attack, start=1, **TUNED, extra_rounds=1)
-    assert attacked > 4 * honest and clipped < 1.5 * honest
-
-
 def test_the_ledger_names_whom_multi_krum_leaves_out(five):
     record = five(robust="multi_krum").round(change=scaled(-10))
     assert record.unlike[ATTACKER]["distance"] > 3
     assert any("multi_krum leaves it out" in note for note in record.notes)
 
 
+@pytest.fixture
+def reach(five):
+    """Return how far something gets after an honest start: honestly, in an attack, and in one that is clipped."""
+
+    def find(read, attack, start=0, count=1, **options):
+        lengths = []
+        for change, robust in ((None, None), (attack, None), (attack, "clipped")):
+            game = five("attacked" if change else "honest", robust, **options)
+            if start:
+                game.rounds(start)
+            before = flatten(read(game))
+            game.rounds(count, change=change)
+            lengths.append(np.linalg.norm(flatten(read(game)) - before))
+        return lengths
+
+    return find
+
+
+# A selector beside models of which each site has its own.
+SELECTED = {"parts": ["fedsm"], "model": {"normalization": "instance"}}
 # What travels beside the model: the selector's constants, its kind of moments that the server keeps, and the task.
 BESIDE = {
     "its further steps": ({"steps": 2}, "mean", "selector"),
@@ -285,12 +223,3 @@ def test_a_site_that_copies_anothers_statistics_does_not_become_all_that_it_list
     # lambda is one half
     assert plain[FIVE.index(ATTACKER)] == pytest.approx(0.5)
     assert robust[FIVE.index(ATTACKER)] < 0.35 and min(robust) > 0
-
-
-def test_a_site_with_its_own_model_goes_on_from_what_the_rule_left_of_it(five):
-    game = five(robust="clipped", name="softpull", softpull={"self_weight": 1})
-    game.round(change=scaled(50))
-    bounded = game.models(ATTACKER)
-    sent = game.upcoming("train")[ATTACKER].arrays
-    assert bounded.keys() <= sent.keys()
-    assert_alike(bounded, {name: sent[name] for name in bounded})

@@ -165,28 +165,6 @@ def test_honest_numbers_and_reasons_leave(gate):
         assert gate().refusal(request(), Message(meta={"round": 1} | meta)) is None
 
 
-def test_losses_and_values_leave_of_the_models_that_the_study_trains(gate):
-    def leaves(metrics, name):
-        return gate(algorithm={"name": name}).refusal(request(), Message(meta={"round": 1, "metrics": metrics})) is None
-
-    assert leaves({"loss": 0.5, "loss_selector": 1.5, "loss_global": 1.0}, "fedsm")
-    assert leaves({"validation": SCORE | {"models": {"global": 0.5, "personal": 0.5}}}, "ditto")
-    # A loss by each letter of a name, or a name in the place of a model's.
-    for name in ("selector", "jane_doe", *("age_" + "i" * number for number in range(30))):
-        assert not leaves({"loss": 0.5, f"loss_{name}": 1.5}, "fedavg")
-    assert not leaves({"validation": SCORE | {"models": {"Jane Doe": 0.5}}}, "ditto")
-
-
-def test_a_test_of_a_round_leaves_where_the_study_asks_for_it_and_tells_no_more_than_a_validation(make_study):
-    study = make_study(name="fedavg").model_copy(update={"evaluate_every_round": True})
-    asked = Gate.of(study, Site(data="/data", state_dir="/state"))
-    leave = [
-        asked.refusal(request(), Message(meta={"round": 1, "metrics": {"round_test": SCORE | more}})) is None
-        for more in ({}, {"labels": {"Jane Doe": 0.5}}, {"by_case": {"patient_1": 0.5}})
-    ]
-    assert leave == [True, False, False]
-
-
 def test_a_reason_takes_no_arrays_along(gate, answer):
     message = Message(answer("weights").arrays, {"round": 1, "error": "no disk"})
     assert gate().refusal(request(), message) is not None
@@ -277,14 +255,6 @@ def test_the_numbers_of_an_answer_are_one_more_record_in_which_one_that_is_none_
 def test_what_is_refused_is_recorded_with_the_reason(gate):
     records = gate().records(Request("train"), Message({"image": UPDATE}, {"round": 1}), "no")
     assert [(r["name"], r["refused"], r["reason"]) for r in records] == [("image", True, "no"), (NUMBERS, True, "no")]
-
-
-def test_the_sentence_of_a_pause_is_recorded_as_that_and_not_as_numbers(gate):
-    (record,) = gate().records(
-        Request("train"), Message(meta={"round": 4, "error": "study 'small' is paused by the hospital"})
-    )
-    assert (record["kind"], record["purpose"]) == ("reason", OTHERS["reason"])
-    assert record["values"]["error"].endswith("paused by the hospital")
 
 
 @pytest.mark.parametrize(("precision", "others"), [("float32", {"float16", "float64"}), ("float16", {"float64"})])

@@ -5,9 +5,7 @@ import pytest
 from silofl.base.errors import ConfigError
 from silofl.base.files import hold_lock
 from silofl.federation.egress_chain import check_chain
-from silofl.federation.egress_log import EgressLog
-
-RISKS = {kind: f"what {kind} tell" for kind in ("weights", "batchnorm", "numbers", "amplitude")}
+from silofl.federation.egress_log import EgressLog, read_spent_epsilon
 
 
 def record(number, kind="weights", size=16, refused=False, task="train"):
@@ -17,11 +15,7 @@ def record(number, kind="weights", size=16, refused=False, task="train"):
 
 
 def open_log(folder):
-    return EgressLog(folder, "north", "organs", RISKS)
-
-
-def page(folder):
-    return (folder / "egress.md").read_text()
+    return EgressLog(folder)
 
 
 def lines(folder):
@@ -38,47 +32,6 @@ def test_each_record_is_a_line_with_its_time_and_a_run_that_goes_on_adds_to_them
     found = lines(tmp_path / "run")
     assert [(line["round"], line["kind"]) for line in found] == [(1, "weights"), (1, "numbers"), (2, "weights")]
     assert all(line["time"].endswith("+00:00") for line in found)
-    assert "| 1-2 | 2 | 32 |" in page(tmp_path / "run")
-
-
-def test_the_summary_adds_up_rounds_arrays_and_bytes(tmp_path):
-    log = open_log(tmp_path)
-    log.write([record(1, size=16), record(1, size=4), record(1, "numbers")])
-    log.write([record(3, size=16), record(3, "batchnorm", 8, refused=True)])
-    text = page(tmp_path)
-    assert f"number 5, with the hash `{lines(tmp_path)[-1]['hash']}`" in text
-    # 16 + 4 + 16 bytes in three arrays
-    assert "| left | train | weights | what weights are for | 1-3 | 3 | 36 |\n" in text
-    assert "| left | train | numbers | what numbers are for | 1 | 1 | 0 |\n" in text
-    assert "| refused | train | batchnorm | what batchnorm are for | 3 | 1 | 8 |\n" in text
-    # of the kinds that were asked for, and no others
-    told = text.partition("## What it can tell")[2]
-    assert "- **weights**: what weights tell.\n" in told and "amplitude" not in told
-
-
-def test_the_page_says_of_the_other_sites_what_the_server_says_and_no_more(tmp_path):
-    log = open_log(tmp_path)
-    log.write([record(1)])
-    assert "server asks" not in page(tmp_path)
-    log.write([record(1, "numbers") | {"sites": 3, "mixed": None}])
-    assert "By its own word the server asked at least 3 sites" in page(tmp_path) and "mixed" not in page(tmp_path)
-    log.write([record(2, "numbers") | {"sites": 2, "mixed": [1, 3]}])
-    assert "asked at least 2 sites" in page(tmp_path) and "mixed answers of 3 sites in round 1," in page(tmp_path)
-    open_log(tmp_path).write([record(3, "numbers") | {"sites": 3, "mixed": [2, 0]}])
-    assert "asked at least 2 sites" in page(tmp_path) and "mixed answers of 0 sites in round 2," in page(tmp_path)
-
-
-def test_the_page_says_what_differential_privacy_has_spent(tmp_path):
-    log = open_log(tmp_path)
-    log.write([record(1)])
-    assert "epsilon" not in page(tmp_path)
-    for number, epsilon in ((1, 1.25), (2, 2.5)):
-        log.write([record(number, "numbers") | {"values": {"metrics": {"epsilon": epsilon}}}])
-    log.write([record(3, "numbers", refused=True) | {"values": {"metrics": {"epsilon": 9.0}}}])
-    assert "spend epsilon 2.5 at the" in page(tmp_path)
-    again = open_log(tmp_path)
-    again.write([record(4)])
-    assert "spend epsilon 2.5 at the" in page(tmp_path)
 
 
 def test_a_line_that_was_cut_off_is_removed_and_the_chain_goes_on_after_the_last_whole_one(tmp_path, caplog):
@@ -109,13 +62,6 @@ def test_two_processes_with_the_same_record_write_one_chain(tmp_path):
         log.write([record(number)])
     assert [line["number"] for line in lines(tmp_path)] == [1, 2, 3]
     assert verdict(tmp_path).fault is None
-    # Each has the other's records in its sums.
-    assert "| 1-3 | 3 | 48 |" in page(tmp_path)
-
-
-def test_an_answer_without_a_round_is_recorded_too(tmp_path):
-    open_log(tmp_path).write([record(None)])
-    assert "|  | 1 | 16 |" in page(tmp_path)
 
 
 def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_path):
@@ -127,3 +73,12 @@ def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_pa
     del first, second, log
     with hold_lock(tmp_path / "lock"):
         assert len(lines(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("metrics", "is_refused", "spent"),
+    [({"epsilon": 2.5}, False, 2.5), ({"epsilon": 2.5}, True, None), ({"loss": 0.5}, False, None), ("x", False, None)],
+)
+def test_what_differential_privacy_has_spent_is_read_of_answers_that_left(metrics, is_refused, spent):
+    assert read_spent_epsilon({"values": {"metrics": metrics}, "refused": is_refused}) == spent
+    assert read_spent_epsilon({"refused": False}) is None

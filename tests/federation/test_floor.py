@@ -37,22 +37,6 @@ def test_a_withheld_validation_has_no_vote_and_is_said_to_be_withheld(play):
     assert {*row[1:]} == {"withheld"}
 
 
-def test_where_all_is_withheld_the_last_round_is_reported_and_says_why(play):
-    game = play(name="fedavg", min_patients=3, rounds=2)
-    tests = game.finish()
-    assert {score.value for score in tests.scores.values()} == {None}
-    assert game.server.reported.how == "last round, 2: all validation is withheld"
-    assert not any(record.is_best for record in game.server.ledger)
-
-
-def test_a_choice_by_too_few_patients_is_made_and_stays(play, make_study):
-    game = play(study=make_study(name="fedavg", guard=True, rounds=1), min_patients=3)
-    game.finish()
-    guard = game.server.parts["guard"]
-    assert guard.choices == {} and set(guard.unchosen.values()) == {"its comparison is withheld: of too few patients"}
-    assert (game.folder("east") / "chosen").is_dir()
-
-
 @pytest.mark.parametrize("key", ["num_patients", "label_cases"])
 def test_the_gate_lets_no_score_of_few_patients_out_that_a_part_forgot_to_withhold(play, key):
     game = play(name="fedavg", rounds=1)

@@ -1,13 +1,11 @@
 """A study that names its hospitals: one of them that is missing at the end makes its run INCOMPLETE, by name."""
 
-import numpy as np
 import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.known_sites import NEVER, is_expected, list_expected_sites
 from silofl.federation.outcome import finished_results
-from silofl.federation.run_folder import RunFolder
 from silofl.federation.site import SiteRounds
 
 SITES = ("east", "north", "west")
@@ -46,23 +44,6 @@ def test_a_site_that_comes_late_is_one_that_the_run_may_miss(named, may_miss, st
     assert results.status == status and "west" in results.tests
 
 
-@pytest.mark.parametrize("name", ["softpull", "fedsm"])
-def test_nobody_has_a_model_of_a_site_that_never_came_and_it_gets_the_others_mean_once_it_comes(named, tmp_path, name):
-    game = named(here=("east", "north"), name=name, may_miss=1)
-    folder = RunFolder(tmp_path / "run", game.study)
-    game.rounds(2)
-    folder.save(game.server)
-    tests = game.finish()
-    folder.finish(game.server, tests)
-    assert finished_results(game.server, tests).status == "COMPLETE"
-    assert not any(path.stem == "west" for path in (tmp_path / "run").rglob("*.pt"))
-    earlier = folder.load()
-    earlier.join("west")
-    own = earlier.parts["personal" if name == "fedsm" else "model"]
-    for key, array in own.of("west").items():
-        np.testing.assert_allclose(array, (own.of("east")[key] + own.of("north")[key]) / 2, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("absent", "may_miss", "status"),
     [(("west",), 1, "COMPLETE"), (("north", "west"), 1, "INCOMPLETE"), (("north", "west"), 2, "COMPLETE")],
@@ -72,18 +53,6 @@ def test_a_study_says_how_many_may_be_missing_at_the_end(named, absent, may_miss
     results = finished_results(game.server, game.finish(absent=absent))
     assert results.status == status
     assert all(any(f"site {site} missed" in one for one in results.reasons) for site in absent) or not results.reasons
-
-
-def test_a_site_that_is_back_at_the_end_is_held_to_the_rounds_that_it_missed(named):
-    game = named(may_miss=1)
-    game.round(absent=("west",))
-    results = finished_results(game.server, game.finish())
-    assert results.reasons == ("site west missed rounds [1] (no answer in time); the study allows 0",)
-
-
-def test_nobody_takes_part_whom_the_study_does_not_name(named, make_study):
-    assert list(named(here=(*SITES, "other")).server.sites) == [*SITES]
-    assert list_expected_sites(make_study(federation={"sites": 2}), SITES) == [*SITES]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 from silofl.base.settings import parse
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
-from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange
 from silofl.study import Study
 
@@ -18,14 +17,6 @@ def test_a_model_weighs_what_travels_of_it():
     study = make_study(name="fedavg")
     model = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1)).num_bytes
     assert needs.models_bytes(study) == model and needs.part_bytes(study, 3) == 0
-
-
-def test_two_models_side_by_side_weigh_twice_and_what_learns_beside_them_what_a_step_of_it_sends():
-    study = make_study(name="fedsm", selector={"steps": 2})
-    server = ServerRounds.start(study, "run", ["a", "b", "c"])
-    (step,) = server.asks(AFTER, 1)
-    assert needs.models_bytes(study) == 2 * needs.models_bytes(make_study(name="fedavg"))
-    assert needs.part_bytes(study, 3) == server.task("a", step).num_bytes > 0
 
 
 def test_a_site_keeps_five_rounds_with_two_numbers_of_adam_and_the_super_model():
@@ -46,9 +37,3 @@ def test_a_site_has_every_sites_model_where_the_super_model_does():
     few, many = (needs.site_disk_bytes(study, number) for number in (3, 10))
     selectors = needs.part_bytes(study, 10) - needs.part_bytes(study, 3)
     assert many - few == 7 * model + (6 * 3 + 1) * selectors
-
-
-def test_a_personal_model_weighs_at_its_site_and_not_at_the_server():
-    study, plain = make_study(name="ditto"), make_study(name="fedavg")
-    assert needs.models_bytes(study) == 2 * needs.models_bytes(plain)
-    assert needs.traveling_bytes(study) == needs.traveling_bytes(plain)

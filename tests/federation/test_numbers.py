@@ -2,12 +2,20 @@ import pytest
 
 from silofl.base.errors import AggregationError
 from silofl.data.domain import Domain, Range, VoxelSizes
-from silofl.federation.numbers import check_image_shape, check_names, check_numbers, find_long_updates, find_odd_ranges
+from silofl.federation.numbers import (
+    check_image_shape,
+    check_modality,
+    check_names,
+    check_numbers,
+    find_long_updates,
+    find_odd_ranges,
+)
 from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
-from silofl.training.site_score import ExtraScore, SelectorCounts, SiteScore, SuperScore
+from silofl.training.site_score import SelectorCounts, SiteScore, SuperScore
 
 TASK = Exchange(TRAIN, 2)
+ROUND_TEST = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
 NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
 
 
@@ -19,6 +27,10 @@ NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
         ({"num_examples": 7}, "at most 6 training examples, as in its first round, not 7; start the study anew"),
         # batches of 2, one epoch: 3 at most
         ({"steps": 4}, "site 'west' must take at most 3 steps with 5 examples, not 4"),
+        (
+            {"metrics": {"loss": 0.5, "round_test": ROUND_TEST}},
+            "site 'west' must send no test score of a round, for which",
+        ),
         ({"num_patients": 6}, "site 'west' must have at most as many patients in training as examples, 5, not 6"),
     ],
 )
@@ -59,18 +71,6 @@ def test_only_the_test_of_a_super_model_has_choices(make_study):
     check_names("west", Metrics[SuperScore](test=SuperScore(**score, **more)), make_study(), ())
     with pytest.raises(AggregationError, match="must send numbers of the study's own .* not of 'global'"):
         check_names("west", Metrics[SiteScore](test=SiteScore(**score)), make_study(), ("model",))
-
-
-def test_metrics_of_packages_are_those_that_the_study_names(make_study):
-    study = make_study().model_copy(update={"extra_metrics": ("acme==1/overlap",)})
-
-    def tested(name):
-        score = SiteScore(value=0.5, num_cases=1, num_excluded=0, extra_metrics={name: ExtraScore(0.5, 1)})
-        return Metrics[SiteScore](test=score)
-
-    check_names("west", tested("acme==1/overlap"), study, ())
-    with pytest.raises(AggregationError, match="must send numbers of the study's own .* not of 'acme==2/overlap'"):
-        check_names("west", tested("acme==2/overlap"), study, ())
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,17 @@ def with_means(**means):
     return {site: Domain(intensities=(Range("mean", low, high),)) for site, (low, high) in means.items()}
 
 
+def test_images_of_another_modality_or_contrast_than_the_study_states_are_refused(make_study):
+    study = make_study()
+    stated = study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})})
+    check_modality("west", Domain(modalities=("MR",)), stated)
+    check_modality("west", Domain(modalities=("CT",)), study)
+    with pytest.raises(AggregationError, match="site 'west' must have MR images, as data.modality says, not CT"):
+        check_modality("west", Domain(modalities=("CT", "MR")), stated)
+    with pytest.raises(AggregationError, match="site 'west' must name contrasts of the study, not 'of Ann'"):
+        check_modality("west", Domain(contrasts={"of Ann": ("MR",)}), study)
+
+
 def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_left_out():
     # The others take 0.2 to 0.6 together, room for 0.2 - 1.2 to 0.6 + 1.2.
     assert find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(-1.0, 1.79)), 3) == {}
@@ -125,14 +136,6 @@ def test_a_range_without_end_is_left_out_and_makes_no_other_odd_but_of_two_nobod
     assert find_odd_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
     assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)), 3) == {}
     assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": Domain()}, 3) == {}
-
-
-def test_two_ranges_without_end_of_eight_do_not_hide_each_other():
-    honest = {name: (0.2, 0.6) for name in "abcdef"}
-    assert find_odd_ranges(with_means(**honest, x=(-1e300, 1e300), y=(-1e300, 1e300)), 3).keys() == {"x", "y"}
-    wide, narrow = VoxelSizes((0.001,) * 3, (1000.0,) * 3), VoxelSizes((0.6,) * 3, (0.9,) * 3)
-    taken = {name: Domain(voxels=wide if name in "xy" else narrow) for name in "abcdefxy"}
-    assert find_odd_ranges(taken, 3).keys() == {"x", "y"}
 
 
 def test_voxels_more_than_twelve_times_the_others_sizes_are_left_out():

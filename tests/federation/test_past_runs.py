@@ -35,12 +35,6 @@ def test_a_second_run_without_one_hospital_gets_no_update(begin):
         begin("second", ("east", "north")).finish()
 
 
-def test_nor_does_one_with_a_hospital_more(begin):
-    begin("first", ("east", "north")).finish()
-    with pytest.raises(AggregationError, match="in west alone"):
-        begin("second", ALL).finish()
-
-
 @pytest.mark.parametrize(("partners", "is_refused"), [(1, False), (2, False), (3, True)])
 def test_of_a_hospital_that_asks_for_three_partners_two_that_are_missing_together_are_not_told(
     begin, partners, is_refused
@@ -74,12 +68,6 @@ def test_a_run_that_goes_on_at_the_same_time_counts(begin):
     assert "in west alone" in answer.meta["error"]
 
 
-def test_a_hospital_that_asks_for_no_partners_keeps_no_record(begin):
-    game = begin("first", ALL, partners=0)
-    game.finish()
-    assert not (game.settings.state_folder("small", "east") / FILE).exists()
-
-
 def test_a_record_that_cannot_be_read_stops_the_training(begin):
     game = begin("first", ALL)
     game.finish()
@@ -87,13 +75,6 @@ def test_a_record_that_cannot_be_read_stops_the_training(begin):
         (game.settings.state_folder("small", site) / FILE).write_text("{")
     with pytest.raises(AggregationError, match=f"cannot read {FILE}, which says with whom it has trained; restore"):
         begin("second", ALL).finish()
-
-
-def test_sites_that_train_alone_may_have_any_company(play):
-    for run, sites in (("first", ALL), ("second", ("east", "north"))):
-        game = play(sites, rounds=1, min_partners=1, name="local")
-        game.server = ServerRounds.start(game.study, run, sites)
-        assert game.finish().scores.keys() == {*sites}
 
 
 def test_a_second_evaluation_may_have_a_hospital_more(play):

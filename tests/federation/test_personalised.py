@@ -12,7 +12,6 @@ SITES = ("east", "north", "west")
 FEDSM = {"name": "fedsm", "model": {"normalization": "instance"}}
 METHODS = [
     {"name": "adafed"},
-    {"name": "softpull"},
     {"name": "softpull", "softpull": {"self_weight": 1.0}},
     {"name": "finetuning", "extra_rounds": 1},
 ]
@@ -37,20 +36,6 @@ def list_delivered(game, tests):
     return names | ({"super model": sorted(contents[0].models)} if contents else {})
 
 
-def test_from_all_rows_and_their_weights_anybody_computes_each_sites_update(play):
-    game = play(name="softpull", rounds=2)
-    game.rounds(2)
-    (role,) = game.study.recipe.traveling_roles
-    part, weights = game.server.parts[role], game.server.ledger[-1].weights
-    matrix = np.array([[weights[site][other] for other in SITES] for site in SITES])
-    name = next(name for name in part.of("east") if name.endswith("weight"))
-    rows = np.stack([part.of(site)[name].astype(np.float64) for site in SITES])
-    unmixed = np.einsum("ij,j...->i...", np.linalg.inv(matrix), rows)
-    before = game.sent["train"]["east"].arrays[f"{role}/{name}"]
-    trained = before + game.answers["train"]["east"].arrays[f"{role}/{name}"]
-    np.testing.assert_allclose(unmixed[0], trained, atol=1e-5)
-
-
 @pytest.mark.parametrize("options", METHODS)
 def test_models_of_single_sites_stay_where_one_site_keeps_its_share(play, options):
     game = play(rounds=2, **options)
@@ -71,13 +56,6 @@ def test_models_of_single_sites_leave_where_all_let_them(play, options):
     assert {name for names in list_delivered(game, tests).values() for name in names} >= {*SITES}
 
 
-@pytest.mark.parametrize("options", [{}, {"name": "harmofl"}, {"name": "fedbn", "model": {"normalization": "batch"}}])
-def test_a_model_that_all_share_leaves_without_anybodys_word(play, options):
-    game = play(rounds=1, **options)
-    delivered = list_delivered(game, game.finish(change=sharing()))
-    assert delivered["model"] == [""]
-
-
 @pytest.mark.parametrize("variant", [{}, {"extra_rounds": 1, "selector": {"labels": "best_model"}}])
 def test_fedsm_delivers_its_global_model_alone_and_gives_each_site_its_own_row(play, variant):
     game = play(rounds=2, **FEDSM, **variant)
@@ -91,12 +69,6 @@ def test_fedsm_delivers_its_global_model_alone_and_gives_each_site_its_own_row(p
             row = select_role(other, sent)
             is_global = all(np.array_equal(row[name], shared[name]) for name in shared)
             assert is_global == (other != site)
-
-
-def test_fedsm_delivers_all_models_where_all_sites_let_them_leave(play):
-    game = play(rounds=2, **FEDSM)
-    tests = game.finish(change=sharing(*SITES))
-    assert list_delivered(game, tests) == {"super model": sorted(["global", *SITES])}
 
 
 def test_a_restarted_server_knows_who_keeps_its_share(play):

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from silofl.base.files import load_tensors
-from silofl.inference.directory import FOLDER, read_model_folder
 from silofl.models.precision import round_as_received, widen_arrays
 from silofl.parts.task import TRAIN
 from silofl_desk.studies.alone import run_alone
@@ -44,21 +43,3 @@ def test_the_models_that_are_written_are_those_that_sites_got(site_data, tmp_pat
     assert len(weights) > 8 and max(tensor.abs().max() for tensor in weights.values()) <= 65504
     for name, tensor in weights.items():
         assert torch.equal(tensor, tensor.half().float()), name
-
-
-@pytest.mark.parametrize(
-    "algorithm", [{"name": "finetuning", "extra_rounds": 2}, {"name": "softpull", "softpull": {"self_weight": 1.0}}]
-)
-def test_the_models_of_sites_that_listen_to_themselves_are_written_as_they_were_tested(play, algorithm):
-    run = play(("east", "north"), rounds=2, federation={"precision": "float16"}, **algorithm)
-    run.finish()
-    written = run.server.parts["model"].outcome(run.server, {}).make_contents()
-    for site in ("east", "north"):
-        (tested,) = read_model_folder(run.folder(site) / FOLDER).models.values()
-        for name, tensor in written.models[site].items():
-            # Counts of batches do not travel.
-            assert torch.equal(tensor, tested[name]) or not tensor.is_floating_point(), name
-
-
-def test_a_restarted_server_goes_on_with_what_it_had_not_rounded(play, half):
-    play(("east", "west"), study=half).goes_on_as(play(("east", "west"), study=half, folder="whole"))

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ STUDY = {
 }
 STUDY |= {"rounds": 2, "metric": "dice", "labels": {"1": "organ"}, "normalization": "batch", "split_unit": "patient"}
 FAILED = STUDY | {"version": "0.1.0", "status": "FAILED", "reasons": ["no"], "sites": {}, "validation": {}}
-FAILED |= dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
+FAILED |= dict.fromkeys(("best_round", "model", "mean", "pooled"))
 SCORE = {"value": 0.25, "num_cases": 1, "num_excluded": 0, "labels": {"1": 0.25}}
 EAST = {"value": 0.5, "num_cases": 2, "num_excluded": 1, "labels": {"organ": 0.5}}
 COMPLETE = FAILED | {"status": "COMPLETE", "reasons": [], "sites": {"east": EAST, "west": None}, "mean": 0.5}
@@ -31,20 +29,13 @@ SUPER |= {"by_threshold": [{"threshold": 0.5, "value": 0.25}]}
 CHOSEN = {"models": {"global": 0.5, "east": None}, "choices": {"global": 2}}
 CHOSEN |= {"selector": {"cases": {"east": 2}, "slices": {"east": 9}}}
 WITH_SUPER = COMPLETE | {"super_model": SUPER, "sites": {"east": EAST | CHOSEN, "west": None}}
-EVERYONE = {"everyone": {"accuracy": 0.5, "balanced_accuracy": 0.5, "by_site": {}, "num_cases": 2}}
-
-MODELS = {"federated": 0.5, "federated_calibrated": 0.625, "local": 0.5, "local_uncalibrated": 0.25, "chosen": 0.625}
-JOINED = {"chosen": "federated", "bias": 0.5, "own_bias": 0.0, "lead": 0.1, "unit": "case", "num_units": 4}
-JOINED |= {"is_one_person": False, "validation": MODELS, "test": MODELS, "difference": 0.125, "standard_error": 0.1}
-JOINED |= {"low": -0.25, "high": 0.375, "p_below": 0.5, "num_test_units": 20, "verdict": "no clear difference"}
-JOINED |= {"own_rounds": 2, "own_best_round": 1}
 
 
 def without(values, key):
     return {name: value for name, value in values.items() if name != key}
 
 
-@pytest.mark.parametrize("values", [FAILED, COMPLETE, COMPLETE | CLASSES, WITH_SUPER, COMPLETE | EVERYONE])
+@pytest.mark.parametrize("values", [FAILED, COMPLETE, COMPLETE | CLASSES, WITH_SUPER])
 def test_a_result_is_written_with_the_keys_it_was_read_with(values):
     assert json.loads(json.dumps(dump_record(read_record(Results, values, "results.json")))) == values
 
@@ -95,6 +86,15 @@ def test_the_file_of_a_run_is_read_or_named(tmp_path):
         read_results(tmp_path)
 
 
+def test_keys_of_an_earlier_release_are_not_read_and_the_spread_follows_from_the_sites():
+    former = {"spread": 0.5, "everyone": {}, "unchosen": {}, "left": {}, "digest": "", "batchnorm": "", "cautions": []}
+    sites = {"east": EAST, "north": EAST | {"value": 0.25}, "west": None}
+    found = read_record(Results, COMPLETE | former | {"sites": sites}, "results.json")
+    # Half of the difference of 0.5 and 0.25.
+    assert found.spread == 0.125 and dump_record(found) == COMPLETE | {"sites": sites}
+    assert read_record(Results, FAILED, "results.json").spread is None
+
+
 def test_a_result_of_an_algorithm_of_an_earlier_release_is_refused():
     with pytest.raises(ConfigError, match="Algorithm 'oneshot' is not in this version any more. Choose fedavg."):
         read_record(Results, COMPLETE | {"algorithm": "oneshot"}, "results.json")
@@ -109,39 +109,6 @@ def test_a_result_is_found_where_a_run_a_download_and_a_simulation_have_it_and_n
     (tmp_path / place).mkdir(parents=True, exist_ok=True)
     (tmp_path / place / "results.json").write_text(json.dumps(COMPLETE))
     assert silofl.read_results(tmp_path).values == {"east": 0.5, "west": None}
-
-
-def test_a_result_is_read_without_torch(tmp_path):
-    (tmp_path / "results.json").write_text(json.dumps(COMPLETE))
-    code = f"import silofl, sys; silofl.read_results({str(tmp_path)!r}); print({{'torch', 'monai'}} & {{*sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("set()\n", "")
-
-
-def test_a_frame_has_a_row_for_each_site_and_a_column_for_each_number():
-    pytest.importorskip("pandas")
-    sites = {"east": CLASSES["sites"]["east"] | CHOSEN, "west": None}
-    frame = read_record(Results, WITH_SUPER | {"sites": sites}, "results.json").to_frame()
-    assert list(frame.index) == ["east", "west"]
-    wanted = {"value": 0.5, "num_cases": 2, "num_excluded": 1, "validation": 0.25}
-    wanted |= {"labels.organ": 0.5, "also.accuracy": 0.5, "models.global": 0.5}
-    assert dict(frame.loc["east", list(wanted)]) == wanted
-    assert frame.loc["west", list(wanted)].isna().all()
-
-
-def test_a_frame_has_what_joining_gave_each_site():
-    pytest.importorskip("pandas")
-    frame = read_record(Results, COMPLETE | {"joining": {"east": JOINED}}, "results.json").to_frame()
-    wanted = {"alone": 0.5, "federated": 0.625, "kept": 0.625, "difference": 0.125, "verdict": "no clear difference"}
-    wanted |= {"interval.low": -0.25, "interval.high": 0.375}
-    assert dict(frame.loc["east", list(wanted)]) == wanted
-    assert frame.loc["west", list(wanted)].isna().all()
-
-
-def test_a_frame_without_pandas_is_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match="pandas must be installed for to_frame.* sites"):
-        read_record(Results, COMPLETE, "results.json").to_frame()
 
 
 def test_the_page_with_the_schema_is_current():

@@ -2,8 +2,6 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from silofl.federation.ledger import Round
 from silofl.federation.round_line import round_line, seconds_left
 from tests.conftest import mark_best, score
@@ -69,19 +67,11 @@ def test_the_time_that_is_left_comes_from_the_newest_five_rounds():
     )
 
 
-def test_a_round_that_waited_for_a_dead_site_says_nothing_of_those_to_come():
-    waited = [record(1, 10.0), record(2, 4.5), record(3, 266.5)]
-    # Of two rounds the shorter counts: 9 rounds of 4.5 s.
-    assert seconds_left(
-        SimpleNamespace(total_rounds=12, metric="dice", ends_early=False, quiet_rounds=None), waited
-    ) == pytest.approx(40.5)
-
-
 def test_everybody_who_is_missing_is_named_on_the_line_with_the_reason():
     failed = {"b\x1b[2J": "no room\nround   4/4"}
-    line = round_line(STUDY, [record(1, 2.0, answered=[], late=["c"], failed=failed, refused={"a": "NaN"})])
+    line = round_line(STUDY, [record(1, 2.0, answered=[], failed=failed | {"a": "NaN"})])
     assert "0 of 2 sites" in line and line.isprintable()
-    assert line.endswith("late: c  failed: b [2J (no room round   4/4)  refused: a (NaN)")
+    assert line.endswith("failed: a (NaN), b [2J (no room round   4/4)")
 
 
 def test_what_the_validation_shows_for_the_first_time_stands_below_the_line():

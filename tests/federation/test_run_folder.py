@@ -1,16 +1,11 @@
 import json
-import shutil
 
 import numpy as np
 import pytest
 import torch
 
 from silofl.base.errors import ConfigError
-from silofl.base.files import write_json
 from silofl.base.schema import dump_record
-from silofl.federation import run_folder
-from silofl.federation.course import Course
-from silofl.federation.metrics_summary import round_metrics
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RECORDS, RunFolder
 
@@ -46,22 +41,19 @@ def test_each_round_is_written_as_it_is_with_what_came_after_it(play, tmp_path):
         records = [dump_record(one) for one in game.server.ledger]
         assert json.loads((folder.path / "ledger.json").read_text()) == records
         assert folder.load().ledger == game.server.ledger
-        lines = "".join(round_metrics("dice", record) for record in game.server.ledger)
-        assert (folder.path / "round_metrics.jsonl").read_text() == lines
         game.server.ledger[-1].notes.append(f"said after round {number + 1}")
     folder.save(game.server)
     written = json.loads((folder.path / "ledger.json").read_text())
     assert [record["notes"][-1] for record in written] == [f"said after round {number}" for number in (1, 2, 3)]
 
 
-def run_code(folder, monkeypatch, state_dir=None):
-    """Execute the code in the README of the models as it is printed, and return its names and the README."""
+def run_code(folder, monkeypatch):
+    """Execute the code in the README of the models as it is printed, and return its names."""
     text = (folder.path / "model" / "README.md").read_text()
-    code = text.split("```python")[1].split("```")[0]
     monkeypatch.chdir(folder.path / "model")
     names = {}
-    exec(code if state_dir is None else code.replace("STATE_DIR", str(state_dir)), names)  # noqa: S102
-    return names, text
+    exec(text.split("```python")[1].split("```")[0], names)  # noqa: S102
+    return names
 
 
 @pytest.fixture
@@ -82,8 +74,8 @@ def test_the_code_beside_whole_models_loads_every_array_and_refuses_a_file_that_
     with_models, monkeypatch, algorithm
 ):
     game, _, folder = with_models(**algorithm)
-    names, text = run_code(folder, monkeypatch)
-    assert names["logits"].shape[:2] == (1, 1) and names["study"] == game.study and "strict" not in text
+    names = run_code(folder, monkeypatch)
+    assert names["logits"].shape[:2] == (1, 1) and names["study"] == game.study
     written = torch.load("best.pt", weights_only=True)
     # torch counts batches anew where a file has no counters, which never travel
     absent = names["model"].state_dict().keys() - written.keys()
@@ -96,70 +88,17 @@ def test_the_code_beside_whole_models_loads_every_array_and_refuses_a_file_that_
         run_code(folder, monkeypatch)
 
 
-def test_the_code_beside_models_of_sites_loads_one_of_them(with_models, monkeypatch):
-    _, _, folder = with_models(name="softpull")
-    names, text = run_code(folder, monkeypatch)
-    assert "best-" in text and names["logits"].shape[:2] == (1, 1)
-
-
-@pytest.mark.parametrize("algorithm", ["fedper", "harmofl", "local"])
-def test_the_code_beside_models_that_are_not_whole_loads_a_sites_own(with_models, monkeypatch, algorithm):
-    game, _, folder = with_models(name=algorithm)
-    site = game.server.sites[0]
-    names, text = run_code(folder, monkeypatch, state_dir=game.folder(site).parent)
-    assert names["model"].contents.sites == (site,) and names["prediction"].label_map.shape == (1, 32, 32)
-    assert f"STATE_DIR/{game.server.id}/supermodel" in text and "state_dir" in text
-    assert ("never left the sites" in text) == (algorithm != "local")
-    assert bool(list((folder.path / "model").glob("*.pt"))) == (algorithm != "local")
-
-
-def test_in_a_simulation_the_code_names_the_true_place_of_a_sites_model(with_models, monkeypatch):
-    game, tests, folder = with_models(name="fedbn")
-    site = game.server.sites[0]
-    place = folder.path / "sites" / site / game.server.id
-    shutil.copytree(game.folder(site) / "supermodel", place / "supermodel")
-    folder.finish(game.server, tests)
-    names, text = run_code(folder, monkeypatch)
-    assert names["model"].contents.sites == (site,)
-    assert f'SuperModel.load("../sites/{site}/{game.server.id}/supermodel")' in text and "STATE_DIR" not in text
-
-
-def test_models_that_were_written_after_the_test_are_not_written_again(with_models, monkeypatch):
-    game, tests, folder = with_models(name="fedavg")
-    saved = []
-    monkeypatch.setattr(run_folder, "save_models", lambda path, which, *others: saved.append(which))
-    again = RunFolder(folder.path, game.study)
-    again.write_models(game.server, tests)
-    again.finish(game.server, tests)
-    assert saved == ["last", "best"]
-
-
-def test_a_run_that_was_ended_from_outside_has_no_result(play, tmp_path):
-    game = play(rounds=2)
-    folder = RunFolder(tmp_path / "run", game.study)
-    tests = Course(game.server, game.ask, lambda: folder.save(game.server), is_aborted=lambda: True).run()
-    folder.finish(game.server, tests)
-    assert tests is None and not (folder.path / "results.json").exists()
-
-
-def test_a_failed_run_says_why(finished):
-    game, _, folder = finished
-    folder.write_failure("round 1 must have answers of at least 2 sites, not 1")
-    values = json.loads((folder.path / "results.json").read_text())
-    assert values["status"] == "FAILED" and "at least 2 sites" in values["reasons"][0]
+@pytest.mark.parametrize(("algorithm", "why"), [("harmofl", "BatchNorm never left"), ("local", "trained alone")])
+def test_beside_models_that_are_not_whole_it_is_said_where_the_complete_ones_are(with_models, algorithm, why):
+    _, _, folder = with_models(name=algorithm)
+    text = (folder.path / "model" / "README.md").read_text()
+    assert why in text and "Each site's complete model is `STATE_DIR/run/supermodel`" in text and "python" not in text
 
 
 def test_a_run_folder_in_use_is_refused(finished):
     folder = finished[-1]
     with folder.locked(), pytest.raises(ConfigError, match="must not be in use"), folder.locked():
         pass
-
-
-def test_a_run_goes_on_from_its_checkpoint(finished):
-    game, _, folder = finished
-    assert folder.load() is None
-    folder.save(game.server)
-    assert folder.load().finished_rounds == 2
 
 
 def test_what_a_killed_run_leaves_to_download_says_how_it_goes_on(finished, tmp_path):
@@ -177,7 +116,7 @@ def test_what_a_killed_run_leaves_to_download_says_how_it_goes_on(finished, tmp_
 
 
 # What a lead downloads of every finished run.
-COPIED = {"results.json", "ledger.json", "metrics.csv", "metrics_summary.json", "round_metrics.jsonl", "model"}
+COPIED = {"results.json", "ledger.json", "metrics.csv", "model"}
 
 
 def test_results_are_copied_without_the_checkpoint_for_who_downloads_the_job(finished, tmp_path):
@@ -188,13 +127,6 @@ def test_results_are_copied_without_the_checkpoint_for_who_downloads_the_job(fin
     assert {path.name for path in (tmp_path / "job" / "silofl").iterdir()} == COPIED
     folder.copy_results(folder.path)
     assert (folder.path / "checkpoint.pt").is_file()
-
-
-def test_the_files_of_a_part_and_the_super_model_are_copied_too(with_models, tmp_path):
-    _, _, folder = with_models(name="softpull")
-    write_json(folder.path / "weights.json", [])
-    folder.copy_results(tmp_path / "copy")
-    assert {path.name for path in (tmp_path / "copy").iterdir()} == COPIED | {"supermodel", "weights.json"}
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,6 @@ def test_all_sites_start_from_the_same_model_drawn_from_the_seed(make_study):
     assert not np.array_equal(first[0][f"model/{CONV}"], other[0][f"model/{CONV}"])
 
 
-def test_sites_are_in_the_order_of_their_names_whatever_order_they_came_in(make_study):
-    assert ServerRounds.start(make_study(), "run", ["b", "c", "a"]).sites == ["a", "b", "c"]
-
-
 def test_a_task_says_its_run_and_round_the_best_round_and_the_state_to_begin_from(play):
     game = play(("east", "west"))
     first = FIRST | {"digest": game.study.digest, "sites": 2, "partners": ["east", "west"]}
@@ -100,25 +96,11 @@ def test_the_best_round_is_the_one_that_validates_best_and_its_model_is_kept(pla
     assert_alike(game.sent["test"]["east"].of("model"), reported)
 
 
-def test_the_best_round_of_real_scores_has_the_highest_mean(ended):
-    game, _ = ended(rounds=2, name="harmofl")
-    means = [record.validation_mean for record in game.server.ledger]
-    # Of equal ones it is the last, as of a site's own model.
-    assert game.server.best_round == max(range(1, 3), key=lambda number: (means[number - 1], number))
-
-
 def test_without_validation_the_last_round_is_reported(play):
     game = play(("east",), rounds=2)
     game.finish(change=validating(None, None))
     assert game.server.best_round is None and game.server.reported.round == 2
     assert game.server.best_parts == {} and game.server.reported.parts == game.server.parts
-
-
-def test_what_does_not_follow_the_best_round_is_reported_as_it_is_last(play):
-    game = play(("east", "west"), name="harmofl", preset="paper", rounds=2)
-    game.finish(change=validating(0.9, 0.1))
-    assert game.server.best_parts.keys() == {"model"}
-    assert game.server.reported.parts["amplitude"] is game.server.parts["amplitude"]
 
 
 def test_only_the_evaluation_of_the_best_round_takes_its_models(play):

@@ -1,27 +1,19 @@
 import errno
-import gc
 import json
 import logging
-import weakref
 from functools import partial
 
 import numpy as np
 import pytest
-import torch
 import yaml
-from PIL import Image
 
 from silofl.base.errors import DataError
-from silofl.base.files import save_tensors
-from silofl.base.schema import dump_record
 from silofl.base.settings import load_settings
 from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
-from silofl.parts import work
 from silofl.parts.task import Message
 from silofl.parts.work import Work
 from silofl.setup.site import Site
-from silofl_desk.report.sentences import list_incidents
 
 from ..conftest import assert_alike
 
@@ -45,28 +37,6 @@ def test_a_round_asked_for_again_gives_the_same_answer_also_by_a_new_process(pla
     assert first.meta == again.meta == {key: other.meta[key] for key in other.meta if key != "software"}
 
 
-def test_a_round_in_two_processes_is_that_in_one_but_for_rounding(play, tmp_path):
-    game = play(("east",), model={"normalization": "group"}, training={"batch_size": 3})
-    task = game.upcoming("train")["east"]
-    settings = game.settings.model_copy(update={"processes": 2, "state_dir": f"{tmp_path}/two"})
-    one, two = (SiteRounds("east", game.study, each).answer("train", task) for each in (game.settings, settings))
-    assert one.arrays.keys() == two.arrays.keys() != set()
-    for name, array in one.arrays.items():
-        np.testing.assert_allclose(two.arrays[name], array, rtol=1e-3, atol=1e-6)
-    assert any((two.arrays[name] != array).any() for name, array in one.arrays.items())
-
-
-@pytest.mark.parametrize("name", ["fedavg", "adafed"])
-def test_batchnorm_and_what_needs_it_are_refused_in_two_processes(play, name):
-    game = play(("east",), name=name)
-    settings = game.settings.model_copy(update={"processes": 2})
-    answer = SiteRounds("east", game.study, settings).answer("train", game.upcoming("train")["east"])
-    assert answer.arrays == {} and answer.meta["error"] == (
-        "site 'east', round 1: processes of site.yaml must be 1 with BatchNorm in training, whose statistics are of "
-        "the whole batch, not 2; set it to 1, or have the study changed"
-    )
-
-
 def test_what_a_killed_process_had_half_written_is_deleted_at_the_next_task(play):
     game = play(("east",), rounds=1)
     game.round()
@@ -75,52 +45,6 @@ def test_what_a_killed_process_had_half_written_is_deleted_at_the_next_task(play
         path.write_bytes(b"half")
     game.finish()
     assert not any(path.exists() for path in left)
-
-
-def test_batchnorm_stays_at_home_from_round_to_round(play):
-    game = play(("east", "west"), name="fedbn")
-    game.round()
-    here, there = (game.kept(site, 1)["models"] for site in ("east", "west"))
-    kept = [name for name in here["home"] if "running_mean" in name]
-    assert kept and not torch.equal(here["home"][kept[0]], there["home"][kept[0]])
-    assert here["optimizer"]["model"]["state"]
-
-
-def test_an_evaluation_changes_nothing_that_is_kept_and_names_no_case(play):
-    game = play(("east",), rounds=1)
-    game.round()
-    before = {path: path.read_bytes() for path in (game.folder("east") / "rounds").iterdir()}
-    game.finish()
-    assert {path: path.read_bytes() for path in (game.folder("east") / "rounds").iterdir()} == before != {}
-    answer = game.answers["test"]["east"]
-    # Two validation patients are too few to say what is usual.
-    assert not answer.arrays and "test0" not in str(answer.meta)
-
-
-@pytest.mark.parametrize("name", ["harmofl", "ditto"])
-def test_a_tasks_models_are_let_go_at_its_end_and_not_when_the_garbage_collector_comes(play, monkeypatch, name):
-    built, build = [], work.build_models
-
-    def build_models(*arguments):
-        models = build(*arguments)
-        built.extend(weakref.ref(model) for model in models.values())
-        return models
-
-    game = play(("east",), name=name, rounds=2)
-    game.round()
-    monkeypatch.setattr(work, "build_models", build_models)
-    gc.disable()
-    try:
-        game.round()
-        assert built and not any(model() for model in built)
-    finally:
-        gc.enable()
-
-
-def test_a_task_that_no_part_knows_is_answered_with_those_that_they_do(begun):
-    game, task = begun
-    error = game.sites["east"].answer("guess", task).meta["error"]
-    assert error == "a task must be one of train, validate, test in this study, not 'guess'"
 
 
 @pytest.mark.parametrize(
@@ -193,16 +117,6 @@ def test_a_loss_that_is_not_finite_stops_the_round_and_names_site_round_epoch_an
     assert not (game.folder("east") / "rounds").exists()
 
 
-def test_a_task_with_the_id_of_an_old_run_deletes_no_round_of_it(begun):
-    game, first = begun
-    game.rounds(3)
-    files = {path.name: path.read_bytes() for path in (game.folder("east") / "rounds").iterdir()}
-    assert game.sites["east"].answer("train", first).arrays
-    now = {path.name: path.read_bytes() for path in (game.folder("east") / "rounds").iterdir()}
-    assert now.keys() == files.keys() | {"round_0001.pt"}
-    assert all(now[name] == files[name] for name in files.keys() - {"round_0001.pt"})
-
-
 def test_a_site_says_which_state_it_has_where_it_should_have_a_later_one(play, caplog):
     game = play(("east",))
     game.rounds(2)
@@ -218,15 +132,6 @@ def test_a_site_says_which_state_it_has_where_it_should_have_a_later_one(play, c
     assert "round_0002.pt must be as it was written; its checksum does not fit" in caplog.text
 
 
-def test_a_site_whose_state_another_version_wrote_says_so_in_one_sentence(play):
-    game = play(("east", "west"))
-    game.round()
-    save_tensors(game.folder("east") / "rounds" / "round_0001.pt", {"home": {}, "optimizer": {"": {}}})
-    record = game.round()
-    assert record.failed["east"].startswith("round_0001.pt must have format 4, not 3 or older; go on with the version")
-    assert record.answered == ["west"]
-
-
 def test_what_the_site_itself_refuses_is_in_its_record_and_its_log_with_the_reason(begun, caplog):
     game, task = begun
     may_leave = game.settings.model_copy(update={"may_leave": ("weights",)})
@@ -238,15 +143,6 @@ def test_what_the_site_itself_refuses_is_in_its_record_and_its_log_with_the_reas
     records = [json.loads(line) for line in (game.folder("east") / "egress.jsonl").read_text().splitlines()]
     assert {record["name"] for record in records} == {*task.arrays, "numbers"}
     assert {(record["task"], record["refused"], record["reason"]) for record in records} == {("train", True, reason)}
-    assert "| refused | train | batchnorm |" in (game.folder("east") / "egress.md").read_text()
-
-
-def test_what_the_site_itself_refuses_and_cannot_record_does_not_leave_either(begun):
-    game, task = begun
-    settings = game.settings.model_copy(update={"may_leave": ()})
-    (game.folder("east") / "egress.jsonl").mkdir(parents=True)
-    left = SiteRounds("east", game.study, settings).answer("train", task)
-    assert left.arrays == {} and "the site's system said 'Is a directory'" in left.meta["error"]
 
 
 def test_the_site_itself_refuses_what_no_task_asks_for_without_any_filter(begun, monkeypatch):
@@ -299,15 +195,6 @@ def test_a_paused_site_misses_the_rounds_of_the_pause_and_takes_part_in_those_af
     assert game.kept("east", 4)["models"] and "east" in game.finish().scores
 
 
-def test_a_paused_site_reads_no_image(switched, monkeypatch):
-    game, write = switched()
-    task = game.upcoming("train")["east"]
-    write(paused=["small"])
-    monkeypatch.setattr("silofl.federation.site.load_site_data", lambda *a: pytest.fail("data were read"))
-    answer = game.sites["east"].answer("train", task)
-    assert answer.arrays == {} and answer.meta == {"round": 1, "error": PAUSED}
-
-
 def test_what_was_trained_when_the_pause_began_does_not_leave(switched, monkeypatch):
     game, write = switched()
     task, answer = game.upcoming("train")["east"], Work.answer
@@ -333,40 +220,6 @@ def test_a_site_whose_settings_cannot_be_read_is_paused_and_only_its_own_log_say
     assert "the study is paused until the settings are right: " in caplog.text and "site.yaml" in caplog.text
     write()
     assert game.round().failed == {}
-
-
-def test_a_file_that_breaks_after_the_check_costs_its_case_and_not_the_round(play, tmp_path):
-    data = tmp_path / "data"
-    for site in ("east", "west"):
-        write_pictures(data / site)
-    game = play(("east", "west"), data=data, rounds=2, training={"batch_size": 4})
-    for site in game.sites.values():
-        site.site = site.site.model_copy(update={"skip_unreadable": 0.1})
-    # As `site check` does: the cache knows all cases.
-    assert not game.sites["west"].data.unreadable
-    damaged = data / "west" / "training3.png"
-    damaged.write_bytes(damaged.read_bytes()[:40])
-    game.sites["west"] = SiteRounds("west", game.study, game.sites["west"].site)
-    game.rounds(2)
-    first = game.server.ledger[0]
-    assert (first.failed, first.refused, sorted(first.answered)) == ({}, {}, ["east", "west"])
-    assert (first.examples, first.unreadable) == ({"east": 8, "west": 7}, {"west": {"damaged": 1}})
-    assert "training3" not in json.dumps(dump_record(first))
-    (incident,) = [one for one in list_incidents(game.server.ledger) if "left out" in one]
-    assert incident == "west: cases left out in rounds 1-2: they cannot be read (1 damaged)"
-
-
-def write_pictures(folder):
-    """Write a site of pictures: 8 for training, 1 for validation and 1 for the test."""
-    rng, content = np.random.default_rng(0), {"task": "segmentation", "labels": {"1": "blob"}}
-    folder.mkdir(parents=True)
-    for part, count in {"training": 8, "validation": 1, "test": 1}.items():
-        content[part] = []
-        for name in (f"{part}{number}" for number in range(count)):
-            for end, most in (("", 256), ("-mask", 2)):
-                Image.fromarray(rng.integers(0, most, (32, 32), dtype=np.uint8)).save(folder / f"{name}{end}.png")
-            content[part].append({"image": f"{name}.png", "label": f"{name}-mask.png", "patient": name})
-    (folder / "dataset.json").write_text(json.dumps(content))
 
 
 def test_a_task_with_an_array_of_text_is_refused_by_its_name(play):

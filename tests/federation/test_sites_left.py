@@ -3,11 +3,8 @@
 import pytest
 
 from silofl.base.errors import ConfigError
-from silofl.federation.egress import Gate
-from silofl.federation.known_sites import list_present_sites
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
-from silofl.setup.site import Site
 
 from ..conftest import assert_alike
 
@@ -42,33 +39,20 @@ def test_a_run_that_goes_on_without_it_is_complete_and_says_so(play, left):
     game.round(absent=() if left else ("north",))
     results = finished_results(game.server, game.finish(absent=() if left else ("north",)))
     assert results.status == ("COMPLETE" if left else "INCOMPLETE")
-    assert results.left == ({"north": 1} if left else None)
     assert (results.sites["north"] is None) and results.sites["east"] is not None
     # Once, in its first round without it.
     notes = [record.round for record in game.server.ledger if any("has left" in note for note in record.notes)]
     assert notes == ([2] if left else [])
 
 
-def test_a_site_that_comes_back_is_asked_again(play):
-    game = play(("east", "north"), rounds=3)
-    game.round()
-    let_go(game, "north")
-    game.round()
-    let_go(game)
-    record = game.round()
-    assert record.asked == record.answered == ["east", "north"]
-    results = finished_results(game.server, game.finish())
-    assert results.status == "COMPLETE" and results.left is None
-
-
-@pytest.mark.parametrize("name", ["harmofl", "scaffold", "fedsm", "adafed"])
+@pytest.mark.parametrize("name", ["scaffold", "fedsm", "adafed"])
 def test_every_kind_of_algorithm_goes_on_without_a_site(play, name):
     # Control variates need plain SGD.
     game = play(name=name, rounds=3, training={"optimizer": "sgd", "momentum": 0.0})
     game.rounds(1)
     let_go(game, "north")
     results = finished_results(game.server, game.finish())
-    assert results.status == "COMPLETE" and results.left == {"north": 1}
+    assert results.status == "COMPLETE"
     assert all("north" not in messages for messages in game.sent.values() if messages)
 
 
@@ -83,10 +67,3 @@ def test_no_site_has_left_a_run_that_begins(make_study, tmp_path):
     study = make_study(federation={"sites_left": ["north"]})
     with pytest.raises(ConfigError, match="federation.sites_left must be empty where a run begins"):
         RunFolder(tmp_path, study).load()
-
-
-def test_a_sites_own_gate_takes_a_study_that_another_has_left(make_study):
-    # It counts what may leave with a run of its own that only begins.
-    study = make_study(federation={"sites_left": ["north"]})
-    gate = Gate.of(study, Site(data="/data", state_dir="/state"))
-    assert list_present_sites(gate._server) == ["site"]

@@ -104,9 +104,3 @@ def test_what_the_server_did_not_take_goes_when_a_later_round_is_kept(state):
     state.save(6, {}, 5, best_round=4)
     # Of round 4, the best, the site has what it had then: its state of round 2.
     assert state.rounds() == [2, 5, 6]
-
-
-def test_a_file_that_is_no_state_is_left_alone(state, tmp_path):
-    (tmp_path / "round_0001 (copy).pt").write_text("")
-    state.save(1, {"part": {}}, 0, None)
-    assert state.rounds() == [1]

@@ -75,11 +75,3 @@ def test_a_look_at_a_volume_takes_the_memory_of_its_answers(together, monkeypatc
     assert step_cost.measure_in_windows(work, random_volume(study, (1, 80, 80, 80))) == 5
     # 27 windows, two at a time and one at last: the first pair and the last one, of each model that answers.
     assert windows == [2, 1] * (3 if together else 1)
-
-
-@pytest.mark.parametrize("peak", [2, 4])
-def test_the_larger_of_a_steps_memory_and_an_evaluations_counts(monkeypatch, peak):
-    monkeypatch.setattr(step_cost, "time_steps", lambda work, steps: step_cost.StepCost(1.0, 0.5, 3))
-    monkeypatch.setattr(step_cost, "measure_in_windows", lambda work, volume: peak)
-    assert step_cost.measure_cost(None, "volume") == step_cost.StepCost(1.0, 0.5, max(3, peak))
-    assert step_cost.measure_cost(None, None) == step_cost.StepCost(1.0, 0.5, 3)

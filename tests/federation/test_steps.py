@@ -1,7 +1,5 @@
 """How far a site is in a long training, for whoever follows the run."""
 
-import os
-
 import pytest
 
 from silofl.federation import steps
@@ -20,11 +18,6 @@ def folder(tmp_path):
     return make
 
 
-def test_a_short_training_writes_nothing(folder):
-    StepFile(path := folder("north")).write(1, 10)
-    assert list(path.iterdir()) == []
-
-
 def test_the_site_furthest_behind_is_named_until_its_task_is_over(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(steps, "EVERY_S", -1.0)
     north, south = StepFile(folder("north")), StepFile(folder("south"))
@@ -35,14 +28,6 @@ def test_the_site_furthest_behind_is_named_until_its_task_is_over(folder, tmp_pa
     assert describe_steps(tmp_path, 0.0) == ", step 50 of 100 at north"
     north.close()
     assert describe_steps(tmp_path, 0.0) == ", step 12 of 20 at south"
-
-
-def test_what_a_killed_process_left_of_an_earlier_task_is_not_shown(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(steps, "EVERY_S", -1.0)
-    path = folder("north")
-    StepFile(path).write(50, 100)
-    os.utime(path / steps.FILE, (1000.0, 1000.0))
-    assert describe_steps(tmp_path, 999.0) and not describe_steps(tmp_path, 1001.0)
 
 
 def test_a_file_that_cannot_be_written_ends_no_training(folder, monkeypatch):

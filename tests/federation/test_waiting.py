@@ -50,11 +50,3 @@ def test_a_site_that_is_late_again_and_again_has_twice_what_others_need():
     assert waiting.site_limit_s("south", "test", 600) == 600
     waiting.heard_from("south")
     assert waiting.site_limit_s("south", "train", 600) == 600
-
-
-def test_a_short_try_is_never_longer_than_the_limit():
-    waiting = Waiting(50.0)
-    waiting.answered("train", 30)
-    for _ in range(2):
-        waiting.waited_in_vain("south")
-    assert waiting.site_limit_s("south", "train", 50) == 50

@@ -1,18 +1,13 @@
 """The controller's ends, without a network: each that is not COMPLETE has its reason in results.json."""
 
-import gc
 import json
-import weakref
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from nvflare.apis.client import Client
-from nvflare.apis.dxo import from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 from nvflare.private.fed.server.client_manager import ClientManager
@@ -164,11 +159,6 @@ def test_settings_that_the_server_cannot_read_are_the_jobs_reason(tmp_path, make
     assert (results.status, results.reasons) == ("FAILED", ("server.yaml: run_dir must be a text, not 3",))
 
 
-def test_a_study_that_the_server_cannot_read_is_the_jobs_reason(monkeypatch):
-    monkeypatch.setattr(module, "read_job_study", unreadable)
-    assert panics_of(controller_of()) == ["server.yaml: run_dir must be a text, not 3"]
-
-
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -204,7 +194,7 @@ def asked():
 
         controller.send_model, controller.cancel_all_tasks = send, lambda fl_ctx: None
         answers = controller._ask("train", {site: Message(meta={"round": 1}) for site in ("north", "south")})
-        assert list(answers.given) == ["north"] and answers.late == []
+        assert list(answers.given) == ["north"]
         return answers.failed, controller
 
     return ask
@@ -242,16 +232,10 @@ def rounds_of(monkeypatch):
         for number in range(1, count + 1):
             begun = clock[0]
             answers = controller._ask("train", {site: Message(meta={"round": number}) for site in ("north", "south")})
-            lasted.append((round(clock[0] - begun), answers.late))
+            lasted.append((round(clock[0] - begun), [*answers.failed]))
         return lasted
 
     return carry_out
-
-
-def test_a_task_sends_the_model_itself_and_no_copy():
-    model = FLModel(params={"w": np.ones(2)}, meta={})
-    task = controller_of("north")._prepare_task(data=model, task_name="train", timeout=1, callback=print)
-    assert task._broadcast_data is task.data and from_shareable(task.data).data["w"] is model.params["w"]
 
 
 def test_a_run_begins_with_the_named_sites_that_are_there(make_study):
@@ -265,36 +249,6 @@ def test_a_run_of_too_few_named_sites_does_not_begin_and_names_who_is_missing(ma
     study = make_study(federation={"sites": ["north", "south", "west"], "min_sites": 2})
     with pytest.raises(AggregationError, match="at least 2 sites must join .*, not 1; start north, south or lower"):
         controller_of("west")._wait_for_sites(study)
-
-
-def test_a_site_that_joins_a_run_later_must_be_named(make_study, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
-    controller = controller_of("north", "south", "west")
-    controller.info = lambda sentence: None
-    study = make_study(federation={"sites": ["north", "south"]})
-    folder = SimpleNamespace(load=lambda pretrained: ServerRounds.start(study, "run", ["north"]))
-    assert controller._begin(study, "run", folder).sites == ["north", "south"]
-
-
-def test_how_long_an_answer_took_counts_from_when_the_site_took_the_task(monkeypatch):
-    monkeypatch.setattr(ModelController, "_prepare_task_data", lambda *arguments: None)
-    clock = [0.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
-    controller = controller_of("north", "south")
-    controller._waiting, controller.cancel_all_tasks = Waiting(600.0), lambda fl_ctx: None
-
-    def send(task, model, targets, timeout, callback):
-        (site,) = targets
-        # Its process begins for a while.
-        clock[0] += 12
-        controller._prepare_task_data(SimpleNamespace(client=SimpleNamespace(name=site)), None)
-        clock[0] += 5
-        model.meta["client_name"] = site
-        callback(model)
-
-    controller.send_model = send
-    answers = controller._ask("train", {site: Message(meta={"round": 1}) for site in ("north", "south")})
-    assert answers.seconds == {"north": 5.0, "south": 5.0}
 
 
 def test_a_lead_can_see_who_has_answered_and_who_is_waited_for(asked):
@@ -334,14 +288,6 @@ def test_a_site_that_does_not_answer_costs_two_timeouts_at_most_until_it_answers
     assert rounds_of(len(lasted), does) == lasted
 
 
-@pytest.fixture
-def collector_off():
-    """Leave circles to whom it is asked of: Python's own collector could come at any time."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def test_a_site_that_nvflare_no_longer_knows_fails_at_once(asked):
     failed, _ = asked(clients=("north",))
     assert failed == {"south": "its process has ended, or it does not take part in this job"}
@@ -357,16 +303,6 @@ def test_a_site_that_was_started_again_fails_at_once_and_is_waited_for_once_it_t
     assert controller._left == {}
 
 
-def test_what_the_tasks_before_hold_is_let_go(asked, collector_off):
-    _, controller = asked(clients=("north",))
-    task = SimpleNamespace(model=np.zeros(3))
-    task.itself, sent = task, weakref.ref(task.model)
-    del task
-    assert sent() is not None
-    controller._ask("train", {})
-    assert sent() is None
-
-
 def test_a_named_site_that_is_there_late_joins_the_run_before_its_next_round(make_study, tmp_path):
     study, clients = make_study(rounds=2, federation={"sites": ("north", "south")}), ["north"]
     controller, server = controller_of(), ServerRounds.start(study, "run", ["north"])
@@ -377,12 +313,6 @@ def test_a_named_site_that_is_there_late_joins_the_run_before_its_next_round(mak
     clients += ["south", "west"]
     course.save()
     assert server.sites == ["north", "south"] and not find_absent_sites(server)
-
-
-@pytest.mark.parametrize("data", [None, {"sites": ["south"]}, {"sites": {"south": 1}}, {}])
-def test_no_word_of_another_form_makes_a_site_leave(data):
-    controller = RoundsController()
-    assert controller._take_left(LEFT, data, None) == {} and controller._left == {}
 
 
 @pytest.fixture
@@ -423,6 +353,47 @@ def test_a_site_that_was_started_again_is_known_by_its_new_token_alone_and_waite
 )
 def test_who_does_not_take_part_is_not_taken_when_it_is_started_again(returned, data, federation):
     assert returned(data, **federation) == ({}, {"north": "n1", "south": "s1"}, {"south": AGAIN})
+
+
+@pytest.fixture
+def failure():
+    """Tell a controller that a site's process has failed in a round; returns its answer and which sites have left."""
+
+    def tell(data, there=("east", "north", "south"), left=()):
+        controller = controller_of(*there)
+        controller._left = dict.fromkeys(left, AGAIN)
+        return controller._take_failed(FAILED, data, None, 2), controller._left
+
+    return tell
+
+
+def test_a_job_goes_on_without_a_site_whose_process_failed_again(failure):
+    assert failure({"site": "north", "again": True}) == ({"goes_on": True}, {"north": FAILED_AGAIN})
+
+
+@pytest.mark.parametrize(
+    ("is_again", "job"), [(False, {}), (True, {"there": ("east", "north")}), (True, {"left": ("south",)})]
+)
+def test_a_job_ends_by_a_process_that_failed_once_or_that_the_quorum_needs(failure, is_again, job):
+    answer, left = failure({"site": "north", "again": is_again}, **job)
+    assert answer == {"goes_on": False} and "north" not in left
+
+
+@pytest.mark.parametrize("data", [None, {}, {"site": ["north"], "again": True}])
+def test_no_word_of_another_form_is_a_sites_failure(failure, data):
+    assert failure(data) == ({}, {})
+
+
+def test_the_servers_log_has_one_line_for_each_round_and_who_gets_no_task_once(play, tmp_path):
+    game, logged, warned, said = play(("east",), rounds=2), [], [], "site 'west' is connected and gets no task"
+    controller = controller_of()
+    controller._strangers = [said]
+    controller._ask, controller.info, controller.warning = game.ask, logged.append, warned.append
+    controller._tracking = SimpleNamespace(send=lambda ledger, engine: None)
+    controller._course(game.server, RunFolder(tmp_path / "run", game.study)).run()
+    assert [line.split()[:2] for line in logged] == [["round", "1/2"], ["round", "2/2"]]
+    assert "validation dice" in logged[1]
+    assert [record.notes.count(said) for record in game.server.ledger] == [1, 0] and warned.count(said) == 1
 
 
 @pytest.fixture
@@ -472,50 +443,6 @@ def test_a_rehearsal_outlives_a_sites_process_and_leaves_nothing_of_a_run(rehear
     assert reports["north"]["bytes_to"] == reports["north"]["bytes_from"] == sent["north"].num_bytes
 
 
-@pytest.fixture
-def failure():
-    """Tell a controller that a site's process has failed in a round; returns its answer and which sites have left."""
-
-    def tell(data, there=("east", "north", "south"), left=()):
-        controller = controller_of(*there)
-        controller._left = dict.fromkeys(left, AGAIN)
-        return controller._take_failed(FAILED, data, None, 2), controller._left
-
-    return tell
-
-
-def test_a_job_goes_on_without_a_site_whose_process_failed_again(failure):
-    assert failure({"site": "north", "again": True}) == ({"goes_on": True}, {"north": FAILED_AGAIN})
-
-
-@pytest.mark.parametrize(
-    ("is_again", "job"), [(False, {}), (True, {"there": ("east", "north")}), (True, {"left": ("south",)})]
-)
-def test_a_job_ends_by_a_process_that_failed_once_or_that_the_quorum_needs(failure, is_again, job):
-    answer, left = failure({"site": "north", "again": is_again}, **job)
-    assert answer == {"goes_on": False} and "north" not in left
-
-
-@pytest.mark.parametrize("data", [None, {}, {"site": ["north"], "again": True}])
-def test_no_word_of_another_form_is_a_sites_failure(failure, data):
-    assert failure(data) == ({}, {})
-
-
-def test_the_servers_log_has_one_line_for_each_round_and_what_soon_ends_once(play, tmp_path, monkeypatch):
-    game, logged, warned, ends = play(("east",), rounds=2), [], [], "the server's certificate ends on 2030-01-01"
-    monkeypatch.setattr(module, "find_ending_certificates", lambda context, now: [ends])
-    controller = controller_of()
-    controller._ask, controller.info, controller.warning = game.ask, logged.append, warned.append
-    controller._tracking = SimpleNamespace(send=lambda ledger, engine: None)
-    controller._course(game.server, RunFolder(tmp_path / "run", game.study)).run()
-    assert [line.split()[:2] for line in logged] == [["round", "1/2"], ["round", "2/2"]]
-    assert "validation dice" in logged[1]
-    assert [record.notes.count(ends) for record in game.server.ledger] == [1, 0] and warned.count(ends) == 1
-
-
-def test_the_answers_of_a_job_decide_how_long_its_later_rounds_wait(asked, monkeypatch):
-    _, controller = asked(clients=("north",))
-    controller._waiting.fixed_s = None
-    # Nothing of the site that failed: a round that is as quick as the one before waits ten minutes, not an hour.
-    assert [controller._waiting.limit_s("train", number) for number in (2, 3, 4)] == [3600, 3600, 600]
-    assert controller._waiting._longest_s.keys() == {"train"}
+def test_a_study_that_the_server_cannot_read_is_the_jobs_reason(monkeypatch):
+    monkeypatch.setattr(module, "read_job_study", unreadable)
+    assert panics_of(controller_of()) == ["server.yaml: run_dir must be a text, not 3"]

@@ -27,7 +27,7 @@ from silofl.study import Study
 SMALL = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 2, "metric": "accuracy"}
 SMALL |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}}
 META = {"round": 1, "num_examples": 40, "num_patients": 20, "steps": 5, "image_shape": [1, 4, 4]}
-RUN = {"run": "run-1", "round": 1}
+RUN = {"run": "run-1", "round": 1, "held": 0}
 META |= {"metrics": {"loss": 0.5, "drift": 0.25}, "software": read_software().model_dump()}
 
 
@@ -97,11 +97,11 @@ def update(server):
 def test_what_is_allowed_leaves_as_it_is_and_every_array_is_recorded(site, update):
     filtered = site()
     left = filtered.send(Message(update, META))
-    assert left.meta == META | {"is_recorded": True}
+    assert left.meta == META
     for name, array in update.items():
         np.testing.assert_array_equal(left.arrays[name], array, strict=True)
     assert [record["name"] for record in filtered.records] == [*update, "numbers"]
-    assert filtered.records[-1]["values"] == META | {"is_recorded": True}
+    assert filtered.records[-1]["values"] == META
     assert {(record["task"], record["refused"]) for record in filtered.records} == {("train", False)}
 
 
@@ -115,14 +115,8 @@ def test_a_kind_that_stays_takes_the_whole_answer_with_it_and_the_server_is_told
     assert filtered.records[-1]["values"] == left.meta
 
 
-def test_a_task_of_any_name_leaves_the_page_of_what_left_as_it_is_and_does_not_fill_the_record(site, tmp_path):
+def test_a_task_of_any_name_does_not_fill_the_record(site, tmp_path):
     filtered, folder = site(), tmp_path / "small" / "north" / "run-1"
-    filtered.receive("test | numbers |  | 1 | 1 | 9 |\n\n# [all](https://example.org)\n", Message(meta=RUN))
-    filtered.send(Message(meta={"round": 1, "error": "no such task"}))
-    lines = (folder / "egress.md").read_text().splitlines()
-    rows = [line.split(" | ")[1:3] for line in lines if line.startswith("| left")]
-    assert rows == [["`test / numbers /  / 1 / 1 / 9 /  # [all](https://example.org) `", "reason"]]
-    assert [line for line in lines if line.startswith("# ")] == ["# What left site north"]
     filtered.receive("t" * 10**6, Message(meta=RUN))
     filtered.send(Message(meta={"round": 1, "error": "no such task"}))
     assert filtered.records[-1]["task"] == "t" * 80
@@ -146,7 +140,7 @@ def test_an_answer_that_failed_leaves_as_its_code_alone(site, update, code):
 @pytest.mark.parametrize("run", ["", "..", "../other"])
 def test_for_a_run_of_no_plain_name_nothing_leaves(site, run):
     filtered = site()
-    filtered.receive("train", Message(meta={"run": run, "round": 1}))
+    filtered.receive("train", Message(meta={"run": run, "round": 1, "held": 0}))
     with pytest.raises(ConfigError, match="the server's run id must be letters, digits"):
         filtered.send(Message(meta=META))
 
@@ -177,36 +171,23 @@ def test_a_name_that_exclude_vars_takes_out_is_neither_sent_nor_recorded_and_mix
     assert update.keys() - left.arrays.keys() == {name}
     assert name not in {record["name"] for record in filtered.records}
     threefold = Message({key: 3 * value for key, value in update.items()}, META)
-    assert finish_round(server, {"north": left, "south": threefold}).withheld == {"north": [name]}
+    assert (
+        finish_round(server, {"north": left, "south": threefold}).notes[0]
+        == f"site 'north' keeps back 1 arrays by its policy: {name}"
+    )
     # the one site that sent it; the mean of 1 and 3 of both, which have 40 examples each
     np.testing.assert_allclose(model_of(server)[name], start[name] + 3 * update[name], rtol=1e-5)
     np.testing.assert_allclose(model_of(server)[other], start[other] + 2 * update[other], rtol=1e-5)
 
 
-def test_percentile_privacy_clips_an_update_to_gamma_and_drops_small_changes_and_the_server_takes_it(
-    site, server, update
-):
-    cutoff = np.percentile(np.concatenate([array.ravel() for array in update.values()]), 10)
-    left, start = site(PercentilePrivacy(percentile=10, gamma=0.01)).send(Message(update, META)), model_of(server)
-    for name, array in update.items():
-        np.testing.assert_allclose(
-            left.arrays[name], np.where(array < cutoff, 0, np.clip(array, -0.01, 0.01)), rtol=1e-6
-        )
-    assert left.meta == META | {"is_recorded": True}
-    assert finish_round(server, {"north": left, "south": Message(update, META)}).withheld == {}
-    name = next(iter(update))
-    mean = (left.arrays[name] + update[name]) / 2
-    np.testing.assert_allclose(model_of(server)[name], start[name] + mean, rtol=1e-5, atol=1e-7)
-
-
 def test_an_answer_of_numbers_alone_passes_all_filters(site):
     filtered = site(ExcludeVars(exclude_vars="weight"), PercentilePrivacy())
-    assert filtered.send(Message(meta=META)).meta == META | {"is_recorded": True}
+    assert filtered.send(Message(meta=META)).meta == META
     assert [record["name"] for record in filtered.records] == ["numbers"]
 
 
 def finish_round(server, answers):
-    Course(server, lambda task, sent: Answers(answers, {}, [])).run_round()
+    Course(server, lambda task, sent: Answers(answers, {})).run_round()
     return server.ledger[-1]
 
 

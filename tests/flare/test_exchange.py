@@ -2,22 +2,12 @@ import numpy as np
 import pytest
 from nvflare.apis.dxo import DataKind, from_shareable
 from nvflare.apis.utils.decomposers import flare_decomposers
-from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.decomposers import common_decomposers
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.fuel.utils import fobs
 
-from silofl.base.settings import parse
-from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
-from silofl.models.roles import read_role
-from silofl.parts.part import AFTER
-from silofl.parts.task import TRAIN, Exchange, Message
-from silofl.study import Study
-
-ROLES = ("global", "personal", "selector")
-FEDSM = {"name": "small", "task": "segmentation", "labels": {1: "organ"}, "rounds": 1}
-FEDSM |= {"model": {"normalization": "instance"}, "algorithm": {"name": "fedsm", "selector": {"steps": 3}}}
+from silofl.parts.task import Message
 
 META = {"round": 3, "run": "r-1", "wants_amplitude": True, "best_round": None, "metrics": {"loss": 0.5, "test": {}}}
 MESSAGES = {
@@ -60,42 +50,8 @@ def test_to_nvflares_filters_a_sites_answer_is_a_weight_difference_and_a_servers
             assert dxo.data_kind == kind and dxo.data.keys() == message.arrays.keys()
 
 
-def test_nvflare_knows_the_round():
-    assert over_the_wire(to_model(MESSAGES["several arrays"], False)).current_round == 3
-    assert over_the_wire(to_model(MESSAGES["nothing"], False)).current_round is None
-
-
 def test_what_nvflare_adds_to_the_meta_data_is_not_the_messages_and_a_filter_may_drop_an_array():
     model = over_the_wire(to_model(MESSAGES["several arrays"], True))
     model.meta["client_name"] = "north"
     del model.params["a.bias"]
     assert from_model(model).meta == META and list(from_model(model).arrays) == ["a.weight"]
-
-
-def test_packing_and_unpacking_leave_the_other_side_alone():
-    message = Message({"a": np.zeros(2, np.float32)}, {"round": 1})
-    model = to_model(message, True)
-    model.params["b"] = np.ones(1, np.float32)
-    received = from_model(model)
-    received.arrays.clear()
-    received.meta["more"] = 1
-    assert list(message.arrays) == ["a"] and message.meta == {"round": 1}
-    assert list(model.params) == ["a", "b"]
-
-
-def test_a_model_that_is_none_of_ours_is_an_empty_message():
-    assert from_model(FLModel(params_type=ParamsType.FULL, params={}, meta={"props": 1})) == Message()
-
-
-def test_a_fedsm_round_weighs_two_models_and_a_selector_a_step_and_little_more():
-    study = parse(Study, FEDSM, "study.yaml")
-    server = ServerRounds.start(study, "run", ["east", "north", "west"])
-    task, step = server.task("east", Exchange(TRAIN, 1)), server.task("east", server.asks(AFTER, 1)[0])
-    weights = {role: sum(a.nbytes for n, a in task.arrays.items() if read_role(n) == role) for role in ROLES}
-    assert weights["global"] == weights["personal"] > 0
-    sent = size_on_the_wire(task) + 2 * size_on_the_wire(step)
-    assert sent <= 1.05 * (2 * weights["global"] + 3 * weights["selector"])
-
-
-def size_on_the_wire(message):
-    return len(fobs.dumps(FLModelUtils.to_shareable(to_model(message, is_difference=False))))

@@ -91,5 +91,5 @@ def test_site_yaml_is_read_before_every_task_the_jobs_folder_is_in_use_and_answe
     data, pause = "the site's data have a fault", "study 'small' is paused by the hospital"
     for paused, reason in (("[]", data), ("[small]", pause), ("[]", data)):
         path.write_text(f"{settings}paused: {paused}\n")
-        meta = answer(executor, here, round=1, run="run", sites=2, digest=study.digest).meta
+        meta = answer(executor, here, round=1, held=0, run="run", sites=2, digest=study.digest).meta
         assert reason in meta["error"]

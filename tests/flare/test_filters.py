@@ -1,5 +1,4 @@
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +19,7 @@ from silofl.models.roles import add_role
 from silofl.parts.answer import plain_text
 from silofl.parts.task import Message
 from silofl.study import Study, load_study
-from silofl_desk.studies.simulation import GUARD, changed_study, fit_configurations, study_file
+from silofl_desk.studies.simulation import GUARD
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
@@ -127,29 +126,12 @@ def test_batchnorms_own_statistics_do_not_leave_by_another_name_either(passed, k
     assert left.meta["error"] == plain_text(left.meta["error"])
 
 
-@BOTH
-def test_statistics_of_a_pretrained_models_layers_are_none_of_batchnorm(passed, kind):
-    study = make_study("adafed", statistics={"source": "pretrained"})
-    assert passed(Message(STATISTICS, {"round": 1}), kind, study).arrays.keys() == STATISTICS.keys()
-
-
 def test_the_filter_that_a_job_brings_lets_the_statistics_leave_that_its_study_compares_sites_by(passed):
     study = make_study("adafed")
     assert passed(Message(STATISTICS), study=study, is_of_job=True).arrays.keys() == STATISTICS.keys()
     assert passed(Message(update_of(make_study())), study=study, is_of_job=True).arrays == {}
     # It is no job's at a hospital, and does the same wherever it is tried.
     assert passed(Message(STATISTICS), ExcludeBatchNorm, study, is_of_job=True).arrays == {}
-
-
-def test_a_job_whose_algorithm_is_replaced_has_the_filter_where_batchnorm_stays_home(tmp_path):
-    job = shutil.copytree(JOBS / "harmofl_phantoms", tmp_path / "job")
-    path = study_file(job).with_name("config_fed_client.json")
-    before = json.loads(path.read_text())
-    fit_configurations(job, changed_study(job, {"algorithm": {"name": "fedavg"}}))
-    assert json.loads(path.read_text())["task_result_filters"] == []
-    fit_configurations(job, load_study(study_file(job)))
-    assert json.loads(path.read_text()) == before
-    assert before["task_result_filters"][0]["filters"][0]["path"] == GUARD
 
 
 @pytest.mark.parametrize("job", sorted(path.name for path in JOBS.iterdir() if path.is_dir()))

@@ -140,15 +140,6 @@ def test_any_other_file_is_refused_and_nothing_of_the_job_stays(deploy, kit, nam
     assert reason.startswith("a job of SiloFL must hold config_fed_client.json") and left(kit) == ["local", "startup"]
 
 
-def test_two_jobs_without_a_custom_folder_run_no_code(deploy, kit):
-    """A module in one job, and in another NVFlare's setting that names it: both would lie in the kit."""
-    first = str(uuid4())
-    decomposers = json.dumps({"nvflare_decomposers": f"{first}.app_north.config.evil"})
-    assert deploy(PLAIN | {"config/evil.py": "raise SystemExit"}, job=first) is not None
-    assert deploy(PLAIN | {"config/resources.json": decomposers}) is not None
-    assert left(kit) == ["local", "startup"]
-
-
 def hocon(path):
     """Return an app whose configuration would tell what is in a file, by the error that it ends in."""
     return {"config/config_fed_client.conf": f'x {{ include file("{path}") }}\ny = [1] ${{x}}\n'}

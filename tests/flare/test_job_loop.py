@@ -1,9 +1,6 @@
 """NVFlare's own loop that starts jobs, under errors that end it."""
 
 import errno
-import os
-import resource
-import threading
 import time
 from types import SimpleNamespace
 
@@ -54,13 +51,6 @@ def server(tmp_path, monkeypatch):
 NO_FILE = OSError(errno.EMFILE, "Too many open files")
 
 
-def test_nvflares_own_loop_ends_with_the_first_error(server):
-    server.passes.extend([NO_FILE, "end"])
-    with pytest.raises(OSError, match="Too many open files"):
-        server.runner.run(server.context)
-    assert server.passes == ["end"]
-
-
 def test_the_loop_goes_on_after_an_error_and_says_so_until_a_pass_has_come_to_its_end(server, tmp_path):
     server.passes.extend([None, NO_FILE, None, None, "end"])
     JobLoop(server.runner, server.manager, tmp_path)
@@ -68,24 +58,6 @@ def test_the_loop_goes_on_after_an_error_and_says_so_until_a_pass_has_come_to_it
     fault = "jobs cannot be started: [Errno 24] Too many open files"
     # What the file says when each pass begins; the third one is the first that comes to its end.
     assert server.seen == ["", "", fault, fault, ""]
-
-
-def test_the_thread_that_ends_jobs_goes_on_too_and_is_one_alone(server, tmp_path):
-    begun, failed = [], threading.Event()
-
-    def finish(engine):
-        begun.append(threading.get_ident())
-        if not failed.is_set():
-            failed.set()
-            raise NO_FILE
-        while not server.runner.ask_to_stop:
-            time.sleep(0.01)
-
-    server.runner._job_complete_process = finish
-    server.passes.extend([None, NO_FILE, NO_FILE, *[None] * 10, "end"])
-    JobLoop(server.runner, server.manager, tmp_path)
-    server.runner.run(server.context)
-    assert len(begun) == 2 and len({*begun}) == 1
 
 
 @pytest.mark.parametrize(("running", "is_ended"), [({}, True), ({"one": None}, False)])
@@ -99,37 +71,3 @@ def test_an_error_that_stays_ends_the_process_unless_a_job_runs(server, tmp_path
     JobLoop(server.runner, server.manager, tmp_path)
     server.runner.run(server.context)
     assert codes == [1] * is_ended
-
-
-def test_a_server_that_can_open_no_file_says_so_and_starts_jobs_again_once_it_can(server, tmp_path, monkeypatch):
-    """As a server whose files are all taken by connections."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken, read = [], []
-
-    def list_jobs(context):
-        if read:
-            server.runner.ask_to_stop = True
-        with open(os.devnull) as store:
-            read.append(store.read())
-        return []
-
-    def give_back(seconds):
-        read.append(server.loop._health.tell())
-        while taken:
-            os.close(taken.pop())
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-    monkeypatch.setattr(job_loop.time, "sleep", give_back)
-    server.runner._job_complete_process = lambda engine: None
-    server.manager.get_jobs_to_schedule = list_jobs
-    server.loop = JobLoop(server.runner, server.manager, tmp_path)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, limits[0]), limits[1]))
-    try:
-        while True:
-            taken.append(os.open(os.devnull, os.O_RDONLY))
-    except OSError:
-        server.runner.run(server.context)
-    finally:
-        give_back(0)
-    # The sentence was written meanwhile, and the store could be read afterwards.
-    assert read[0] == len("jobs cannot be started: [Errno 24] Too many open files: '/dev/null'") and "" in read

@@ -45,10 +45,3 @@ def test_a_job_may_say_how_much_it_needs(launched, kind):
     for meta in metas:
         launch(kind, meta)
     assert launched == metas
-
-
-def test_nvflares_own_launcher_takes_the_jobs_image():
-    """The danger itself: where a later NVFlare asks the machine, the launchers here are no longer needed."""
-    image = {"image": "evil"}
-    meta = {"launcher_spec": {"north": {"docker": image}}}
-    assert docker_launcher.get_job_launcher_spec(meta, "north", "docker") == image

@@ -1,6 +1,5 @@
 """What passes between a running controller and its study lead: numbers of rounds, once each."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -41,32 +40,6 @@ def test_a_lead_learns_what_will_come_and_what_the_sites_work_on(tmp_path):
     assert (progress.study, progress.total_rounds, progress.metric) == ("small", 4, "dice")
     assert (progress.ends_early, progress.quiet_rounds) == (True, 2)
     assert progress.ledger == [] and progress.in_flight == task
-
-
-def test_a_servers_answer_is_read_strictly_and_one_of_an_older_version_leaves_unknown_what_will_come():
-    answer, progress = {"run": "run-1", "first": 0, "ledger": [{"round": 1}]}, Progress(None, [])
-    progress.take(answer)
-    assert (progress.run, progress.study, progress.total_rounds, progress.metric) == ("run-1", None, None, None)
-    assert (progress.ends_early, progress.quiet_rounds) == (False, None)
-    with pytest.raises(ConfigError, match="the server's answer: .*round"):
-        progress.take(answer | {"in_flight": {"task": "train", "round": "1"}})
-
-
-def test_nvflare_signs_a_copy_of_a_job_whose_own_folder_may_be_the_packages(tmp_path, monkeypatch):
-    (tmp_path / "job" / "app").mkdir(parents=True)
-    (tmp_path / "job" / "app" / "study.yaml").write_text("rounds: 1")
-    submitted = []
-
-    def submit_job(folder):
-        submitted.append(Path(folder).name)
-        submitted.append((Path(folder) / "app" / "study.yaml").read_text())
-        (Path(folder) / ".__nvfl_sig.json").write_text("signed")
-        return "id"
-
-    lead = Lead(SimpleNamespace(folder=tmp_path), 1.0)
-    monkeypatch.setattr(lead, "_connect", lambda: SimpleNamespace(submit_job=submit_job))
-    assert lead.submit(tmp_path / "job") == "id" and submitted == ["job", "rounds: 1"]
-    assert [path.name for path in (tmp_path / "job").iterdir()] == ["app"]
 
 
 def session(**answers):

@@ -207,12 +207,6 @@ def test_a_process_that_cannot_begin_is_told_to_its_job_and_ends_it_not(report, 
     assert seen is None and said == [("one", LEFT, {"sites": {"north": UNBEGUN.format(words)}})]
 
 
-def test_what_was_reported_of_a_process_is_over_once_its_site_was_started_again(give, report):
-    given = give(True)
-    assert report(103, connected=[JOB[0], Heard("north", "n2")]) == (None, [])
-    assert given == [("one", "north", "n2")]
-
-
 @pytest.mark.parametrize(
     "report_of",
     [

@@ -114,13 +114,6 @@ def deploy(ask, name, app):
     return ask(TrainingTopic.DEPLOY, app, **{RequestHeader.JOB_ID: name, RequestHeader.JOB_META: {"job_id": name}})
 
 
-def test_nvflare_itself_puts_a_job_in_the_place_of_a_hospitals_policies(ask, kit):
-    # Once this fails, NVFlare has mended it.
-    (kit / "local" / "site.yaml").write_text("paused: [nuclei]")
-    assert deploy(ask, "local", packed()).startswith("deployed")
-    assert (kit / "local" / "app_north").is_dir() and not (kit / "local" / "site.yaml").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -19,7 +19,7 @@ from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN
 
 from silofl.flare import blocked
 from silofl.flare import one_machine as module
-from silofl.flare.one_machine import ANSWER, ASK, BLOCKED, HEARD_S, PLACE, PROCESS, REFUSED, WAIT_FILE, OneMachine
+from silofl.flare.one_machine import ANSWER, ASK, BLOCKED, HEARD_S, PLACE, PROCESS, REFUSED, OneMachine
 
 HERE, THERE = "10.0.0.5", "10.0.0.9"
 
@@ -88,12 +88,6 @@ def test_a_blocked_certificate_is_told_so_and_a_list_that_is_half_written_sends_
     assert taken == [0, 2] and said.count({"endpoint_name": "server", BLOCKED: "north"}) == 1
 
 
-def test_nvflares_own_manager_puts_the_first_machine_out(server):
-    _, first = server.connect("p1", "clinic")
-    ConnManager.update_endpoint(server.manager, second := server.connect("p2", "desk")[1], {"endpoint_name": "north"})
-    assert server.holder() is second and first not in server.manager.sfm_endpoints["north"].connections
-
-
 @pytest.mark.parametrize(
     ("is_closed", "seconds", "who", "is_refused"),
     [
@@ -148,23 +142,12 @@ def test_a_site_learns_of_its_own_machines_alone_and_a_person_of_all(server):
     assert {*server.manager.sfm_endpoints} == {"north", "east"}
 
 
-def test_a_refused_process_says_one_sentence_ends_and_waits_longer_each_time(server, monkeypatch, caplog, capsys):
-    codes, slept = [], []
+def test_a_refused_process_says_one_sentence_and_ends(monkeypatch, caplog):
+    codes = []
     monkeypatch.setattr(module.os, "_exit", codes.append)
-    waits = []
-    for _ in range(5):
-        module.end_refused("north", HERE)
-        waits.append(float(open(WAIT_FILE).read()))
-    assert codes == [1] * 5 and waits == [60, 120, 240, 480, 600]
+    module.end_refused("north", HERE)
+    assert codes == [1]
     assert "north must run on one machine, not on this one too: the server hears it from 10.0.0.5" in caplog.messages[0]
-    clock = SimpleNamespace(time=lambda: written + 100, sleep=slept.append)
-    written = (module.Path(WAIT_FILE)).stat().st_mtime
-    monkeypatch.setattr(module, "time", clock)
-    module.wait_after_refusal(module.Path.cwd())
-    assert slept == [pytest.approx(500)] and "it waits 500 s" in capsys.readouterr().out
-    module.Path(WAIT_FILE).unlink()
-    module.wait_after_refusal(module.Path.cwd())
-    assert len(slept) == 1
 
 
 def test_no_client_ends_the_server_by_saying_that_it_was_refused(server, monkeypatch):

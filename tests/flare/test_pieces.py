@@ -1,6 +1,4 @@
 import gc
-import threading
-import time
 import weakref
 from types import SimpleNamespace
 
@@ -81,28 +79,3 @@ def test_what_was_sent_goes_without_the_collector(told):
         assert future.result(0) == 0 and not future.cancel()
     finally:
         gc.enable()
-
-
-def test_what_has_come_is_forgotten_after_its_time_without_a_thread_for_each(told):
-    tasks = [RxTask(number, "north", SimpleNamespace(), True) for number in range(4)]
-    RxTask.rx_task_map.update({("north", task.sid): task for task in tasks})
-    threads = set(threading.enumerate())
-    for task, ttl in zip(tasks, (0.05, 60, 0.05, 60), strict=True):
-        task._schedule_remove_task(ttl)
-        task._schedule_remove_task(ttl)
-    assert len(RxTask.rx_task_map) == 4 and set(threading.enumerate()) <= threads
-    time.sleep(0.1)
-    RxTask(4, "north", SimpleNamespace(), True)._schedule_remove_task(60)
-    assert [sid for _, sid in RxTask.rx_task_map] == [1, 3]
-    # NVFlare itself may end one before its time.
-    tasks[1]._remove_task()
-    assert [sid for _, sid in RxTask.rx_task_map] == [3]
-
-
-def test_a_process_sends_and_receives_in_pieces_once_it_is_told(monkeypatch):
-    from nvflare.fuel.utils import fobs
-    from nvflare.fuel.utils.fobs import dots
-
-    move_in_pieces()
-    handler = fobs.get_dot_handler(dots.NUMPY_DOWNLOAD)
-    assert isinstance(handler.to_downloadable(ARRAYS, 1024, {}), Pieces) and handler.download is pieces._download

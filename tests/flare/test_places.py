@@ -1,14 +1,12 @@
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
 from nvflare.apis.workspace import Workspace
-from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert
 
 from silofl.base.errors import ConfigError
-from silofl.flare.places import find_ending_certificates, read_job_study, read_server_settings, read_site_settings
+from silofl.flare.places import read_job_study, read_server_settings, read_site_settings
 from silofl.setup.site import Server, Site
 
 STUDY = {"name": "small", "task": "segmentation", "labels": {1: "a"}, "rounds": 2, "algorithm": {"name": "fedavg"}}
@@ -49,26 +47,12 @@ def test_a_sites_own_file_goes_before_that_of_the_workspace_around_it_and_before
     assert read_site_settings(context(tmp_path / "south")).data_folder("small", "south") == Path("/data/south")
 
 
-def test_without_a_file_the_environment_names_the_data_of_all_sites(tmp_path, monkeypatch):
-    monkeypatch.setenv("SILOFL_DATA", "/all")
-    settings = read_site_settings(context(tmp_path / "north"))
-    assert settings.data_folder("small", "north") == Path("/all/north")
-    assert settings.state_folder("small", "north") == Path("/all/.silofl/small/north")
-
-
 @pytest.mark.parametrize("value", [None, ""])
 def test_a_site_without_any_settings_is_refused_by_its_name(tmp_path, monkeypatch, value):
     if value is not None:
         monkeypatch.setenv("SILOFL_DATA", value)
     with pytest.raises(ConfigError, match="local/site.yaml must exist at site 'south'.*set SILOFL_DATA"):
         read_site_settings(context(tmp_path / "south", "south"))
-
-
-def test_a_name_that_looks_like_a_variable_is_none(monkeypatch):
-    monkeypatch.setenv("ROOT", "/all")
-    settings = Site(data="$ROOT/{study}/{site}", state_dir="/s")
-    assert settings.data_folder("small", "a$ROOT") == Path("/all/small/a$ROOT")
-    assert Server(run_dir="$ROOT/{study}/{run}").run_folder("small", "$ROOT") == Path("/all/small/$ROOT")
 
 
 @pytest.mark.parametrize("settings", [{"data": "/data"}, {"data": "/data", "state_dir": "/s", "dta": "/d"}])
@@ -86,25 +70,3 @@ def test_a_servers_settings_are_its_local_file_and_without_one_results_lie_in_th
     write(tmp_path / "local" / "server.yaml", {"run_dir": "/runs/{run}"})
     assert read_server_settings(context(tmp_path, "server")) == Server(run_dir="/runs/{run}")
     assert read_server_settings(fl_ctx) == Server(run_dir="/runs/{run}")
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("server.crt", "the server's certificate ends on {end}, with which every site stops; renew it with renew-kit"),
-        ("rootCA.pem", "the network's root certificate ends on {end}, with which every site stops; make new kits"),
-    ],
-)
-def test_what_every_site_stops_with_is_told_from_30_days_before_its_end(tmp_path, name, words):
-    fl_ctx, now = context(tmp_path), datetime.now(UTC)
-    assert find_ending_certificates(fl_ctx, now) == []
-    key, public = generate_keys()
-    owner = Identity("server", "study")
-    certificate = generate_cert(owner, owner, key, public, not_valid_after=now + timedelta(days=90))
-    (tmp_path / "startup" / name).write_bytes(serialize_cert(certificate))
-    end = certificate.not_valid_after_utc
-    assert find_ending_certificates(fl_ctx, end - timedelta(days=30)) == []
-    (found,) = find_ending_certificates(fl_ctx, end - timedelta(days=30) + timedelta(seconds=1))
-    assert found.startswith(words.format(end=f"{end:%Y-%m-%d}"))
-    (tmp_path / "startup" / name).write_text("none")
-    assert find_ending_certificates(fl_ctx, end) == []

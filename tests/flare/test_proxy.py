@@ -10,7 +10,7 @@ import pytest
 from nvflare.fuel.f3.drivers import aio_http_driver
 
 from silofl.base.errors import ConfigError
-from silofl.flare.proxy import Proxy, ProxyError, open_line, read_proxy, use_proxy
+from silofl.flare.proxy import ProxyError, open_line, read_proxy, use_proxy
 
 from ..proxy import run_proxy
 
@@ -84,11 +84,6 @@ def test_a_port_that_is_no_proxy_is_told(site, server):
     kit = SimpleNamespace(folder=site(f"http://localhost:{server.port}"), address=server)
     with pytest.raises(ProxyError, match="nothing that is HTTP"):
         open_line(kit, 5)
-
-
-def test_a_proxy_may_have_an_address_of_ipv6(site):
-    found = read_proxy(site("http://[2001:db8::7]:3128"))
-    assert found == Proxy("2001:db8::7", 3128, {}) and found.address == "[2001:db8::7]:3128"
 
 
 @pytest.mark.parametrize(

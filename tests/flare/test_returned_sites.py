@@ -127,11 +127,6 @@ def test_the_app_of_a_site_is_that_of_the_jobs_deploy_map(deploy_map, app):
     assert find_app(Job("one", {}, deploy_map, {}), "north") == app
 
 
-def test_a_site_that_the_deploy_map_does_not_name_has_no_app():
-    with pytest.raises(RuntimeError, match="deploy_map names none"):
-        find_app(Job("one", {}, {"app": ["server", "east"]}, {}), "north")
-
-
 @pytest.fixture
 def heartbeats(monkeypatch):
     """Let a returned site be heard at some seconds; returns when it was given the job, and when it was waited for."""
@@ -169,29 +164,3 @@ def test_a_site_that_fails_once_is_tried_at_its_next_heartbeat_and_then_rarely(h
 
     # After the second failure 60 s, after the third one 180 s.
     assert heartbeats(range(0, 260, 10), fails) == ([0, 10, 70, 250], [0])
-
-
-def test_a_site_that_has_its_job_is_waited_for(heartbeats):
-    def fails_once(times):
-        if times == 1:
-            raise RuntimeError("it must answer")
-
-    given, waited = heartbeats([0, 10], fails_once)
-    assert (given, waited) == ([0, 10], [0, 10])
-
-
-def test_a_site_is_given_a_job_once_at_a_time_and_again_under_another_token(monkeypatch):
-    given, may_end, ended = [], threading.Event(), threading.Semaphore(0)
-
-    def give(engine, job, site):
-        given.append((job, site.token))
-        assert may_end.wait(60)
-        ended.release()
-
-    monkeypatch.setattr(returned_sites, "give_job", give)
-    returned = ReturnedSites()
-    for job, token in (("one", "n2"), ("one", "n2"), ("two", "n2"), ("one", "n3")):
-        assert returned.give(None, job, Client("north", token))
-    may_end.set()
-    assert all(ended.acquire(timeout=60) for _ in range(3))
-    assert sorted(given) == [("one", "n2"), ("one", "n3"), ("two", "n2")]

@@ -1,7 +1,5 @@
 """Logs that sites stream to the server, by NVFlare's own streamer and job store, as a hospital would forge them."""
 
-import zipfile
-from queue import Queue
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +11,6 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.streaming import StreamableEngine
 from nvflare.app_common.logging import site_log_streamer
 from nvflare.app_common.logging.constants import LIVE_LOG_TOPIC, Channels
-from nvflare.app_common.logging.job_log_receiver import JobLogReceiver
 from nvflare.app_common.logging.site_log_streamer import SiteLogStreamer
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 from nvflare.app_common.streamers.streamer_base import KEY_DATA, KEY_DATA_SIZE, KEY_EOF, KEY_FILE_NAME
@@ -95,18 +92,6 @@ def kept(store):
     return {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
-def test_nvflare_itself_moves_any_file_of_the_server_into_a_job_and_writes_beside_its_folder(stream, store, tmp_path):
-    # Once this fails, NVFlare has mended it.
-    key = tmp_path / "kit" / "server.key"
-    stream(JobLogReceiver(), pieces=(), **{PATH: [str(key.parent)]})
-    (packed,) = store.rglob("*_lab")
-    assert zipfile.ZipFile(packed).read("server.key") == b"secret"
-    stream(JobLogReceiver(), pieces=(), **{PATH: str(key)})
-    assert not key.exists()
-    stream(JobLogReceiver(), client="kit", job="..", **{KEY_FILE_NAME: "server.key"})
-    assert key.read_text() != "secret"
-
-
 @pytest.mark.parametrize("said", [str, lambda path: [str(path)]])
 def test_no_file_of_the_server_goes_into_a_job(stream, store, tmp_path, said):
     key = tmp_path / "kit" / "server.key"
@@ -182,11 +167,3 @@ def test_a_laboratorys_job_stays_as_it_was_signed_where_its_log_is_sent(deployed
     before = config.read_bytes()
     fire(kind("error_log.txt"), EventType.BEFORE_JOB_LAUNCH, context)
     assert (config.read_bytes() != before) == is_changed
-
-
-def test_a_laboratorys_log_is_sent_when_its_job_has_ended(deployed, tmp_path, monkeypatch):
-    sent = Queue()
-    monkeypatch.setattr(site_log_streamer, "is_log_streaming_allowed", lambda fl_ctx: True)
-    monkeypatch.setattr(FinishedLog, "_stream_completed_log", lambda self, context, *what: sent.put(what))
-    fire(FinishedLog("error_log.txt"), EventType.JOB_COMPLETED, deployed[1])
-    assert sent.get(timeout=10) == (str(tmp_path / JOB / "error_log.txt"), "lab", JOB)

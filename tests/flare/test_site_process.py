@@ -6,9 +6,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from nvflare.fuel.f3.streaming import stream_utils
 
-from silofl_desk.flare.site_process import CONTEXT, IMPORTED, STREAMS, SiteProcess, number_streams_anew, start_importing
+from silofl_desk.flare.site_process import SiteProcess, start_importing
 
 COMMAND = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator_worker"]
 
@@ -33,26 +32,6 @@ def wait_for(is_so, seconds=60):
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def describe(end):
-    number_streams_anew()
-    missing = {*IMPORTED} - {*sys.modules}
-    end.send((stream_utils.sid_base, missing, psutil.Process(os.getppid()).num_threads()))
-
-
-def test_sites_are_forked_where_all_is_imported_and_no_other_thread_runs_and_number_their_streams_anew():
-    # NVFlare draws the base of the numbers at its import, which the sites share.
-    start_importing()
-    told = []
-    for _ in range(2):
-        receiver, sender = CONTEXT.Pipe(duplex=False)
-        CONTEXT.Process(target=describe, args=(sender,)).start()
-        sender.close()
-        told.append(receiver.recv())
-    (first, *state), (second, *_) = told
-    assert state == [set(), 1]
-    assert abs(first - second) >= STREAMS and stream_utils.sid_base not in (first, second)
 
 
 def test_a_site_works_in_its_own_session_and_folder_until_it_is_ended(started, tmp_path, free_port):

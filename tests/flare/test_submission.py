@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 import yaml
-from nvflare.fuel.f3 import communicator
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import save_tensors
@@ -14,8 +13,7 @@ from silofl.base.settings import parse, read_yaml
 from silofl.flare.components import name_components
 from silofl.models import build_plain_model
 from silofl.study import Study, load_study
-from silofl_desk.flare import submission
-from silofl_desk.flare.submission import READY, check_job
+from silofl_desk.flare.submission import check_job
 from silofl_desk.studies.simulation import study_file
 from tests.conftest import JOBS
 
@@ -45,26 +43,6 @@ def said(tmp_path):
 @pytest.mark.parametrize("name", sorted(path.name for path in JOBS.glob("*_phantoms")))
 def test_a_job_of_ours_raises_no_doubt(said, name):
     assert said(name) == []
-
-
-def test_a_job_is_looked_at_without_making_this_process_a_site(said, monkeypatch):
-    """Else a lead whose certificate is blocked would end without a word."""
-    nvflares = object()
-    monkeypatch.setattr(communicator, "ConnManager", nvflares)
-    said()
-    assert communicator.ConnManager is nvflares
-
-
-def test_what_the_ready_made_policy_keeps_is_known(tmp_path, monkeypatch):
-    policy = read_yaml(JOBS.parent / "site_configs" / "hospital" / "site.yaml")
-    assert {*policy["may_leave"]} == READY
-    job = shutil.copytree(JOBS / "fedavg_phantoms", tmp_path / "job")
-    file = study_file(job)
-    file.write_text(yaml.safe_dump(read_yaml(file) | {"algorithm": {"name": "survey"}, "rounds": 0}))
-    name_components(file.parent, "survey")
-    monkeypatch.setattr(submission, "READY", READY - {"survey"})
-    must = "hospitals must add to may_leave of site.yaml, where the ready-made one has it not: survey"
-    assert must in check_job(job, load_study(file))
 
 
 def test_a_class_that_no_ready_made_list_has_is_named(said):

@@ -22,7 +22,7 @@ def site(kit, pictures, study_file):
     (kit / "log.txt").write_text("secret-training0\n")
     candidate = read_candidate(kit, study_file(), None)
     folder, gate = candidate.state_folder / RUN, Gate.of(candidate.study, candidate.settings)
-    log, network = EgressLog(folder, "north", "small", gate.risks), build_plain_model(candidate.study, 0)
+    log, network = EgressLog(folder), build_plain_model(candidate.study, 0)
     name = next(name for name, _ in network.named_parameters())
     for number, mixed in ((1, None), (2, (1, 3)), (3, (2, 2))):
         request = Request("train", RUN, number, sites=3, mixed=mixed)

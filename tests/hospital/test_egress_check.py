@@ -8,7 +8,7 @@ RECORD = {"round": 1, "task": "train", "refused": False, "name": "a", "kind": "w
 @pytest.fixture
 def record(tmp_path):
     """Return the record of a run with four answers."""
-    log = EgressLog(tmp_path / "run", "north", "organs", {})
+    log = EgressLog(tmp_path / "run")
     for number in range(1, 5):
         log.write([RECORD | {"round": number}])
     return log.path
@@ -25,14 +25,13 @@ def last_hash(out):
 def test_a_sound_record_is_said_to_be_so_with_what_it_cannot_show(silofl, record):
     code, out, _ = silofl("site", "egress-check", record)
     assert code == 0 and out.startswith("4 records, each as it was written")
-    assert f"`{last_hash(out)}`" in record.with_suffix(".md").read_text()
     assert "cannot show whether records were cut off at the end" in out
     assert silofl("site", "egress-check", record.parent) == (code, out, "")
 
 
 def test_a_cut_end_is_shown_by_the_hash_that_was_noted_and_by_nothing_else(silofl, record):
     noted = last_hash(silofl("site", "egress-check", record)[1])
-    EgressLog(record.parent, "north", "organs", {}).write([RECORD])
+    EgressLog(record.parent).write([RECORD])
     # A hash is the same in capitals and between the page's quotes.
     code, out, _ = silofl("site", "egress-check", record, "--noted", f" `{noted.upper()}`")
     assert code == 0 and "the noted hash is that of record 4" in out and "number 5" in out

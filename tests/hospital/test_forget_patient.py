@@ -60,7 +60,7 @@ def site(tmp_path):
         cached(state / "cache", "a", data, ("training", "doe-1", "p7"), ("test", "smith", "p1"))
         cached(state / "cache", "b", data, ("training", "smith", "p1"), ("test", "roe", "p2"))
         write_run(state / run, ["doe-1", "smith", "roe"])
-        log = EgressLog(state / run, "north", study, {})
+        log = EgressLog(state / run)
         log.write([SENT | {"round": number, "kind": "weights"} for number in (1, 2, 4)])
         log.write([SENT | {"round": 9, "kind": "amplitude", "refused": True}])
     return tmp_path

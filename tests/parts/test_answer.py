@@ -28,7 +28,6 @@ def test_an_answer_is_read_as_it_was_sent():
         "software": None,
         "min_partners": 0,
         "shares_models": False,
-        "is_recorded": False,
         "unreadable": {},
         "rehearsal": None,
     }

@@ -100,12 +100,11 @@ def lines(change, is_chained=False):
         if is_chained:
             records = [json.loads(line) for line in found]
             path.unlink()
-            log = EgressLog(path.parent, "north", "small", {})
+            log = EgressLog(path.parent)
             log.write(
                 [{k: v for k, v in one.items() if k not in ("number", "time", "before", "hash")} for one in records]
             )
-            for extra in ("egress.md", "lock"):
-                (path.parent / extra).unlink()
+            (path.parent / "lock").unlink()
         else:
             path.write_bytes(b"".join(found))
         seal(folder)
@@ -208,7 +207,7 @@ def test_no_breach_is_named_in_a_dossier_without_any(silofl, kit, pictures, stud
     asking = read_candidate(kit, study_file(), None)
     gate = Gate.of(asking.study, asking.settings)
     for run in range(1, draw.integers(2, 4)):
-        log = EgressLog(asking.state_folder / f"small-20260102-030405-{run:04x}", "north", "small", gate.risks)
+        log = EgressLog(asking.state_folder / f"small-20260102-030405-{run:04x}")
         mixed = None
         for number in range(1, draw.integers(2, 7)):
             request, is_refused = Request("train", "small", number, sites=sites, mixed=mixed), draw.random() < 0.2

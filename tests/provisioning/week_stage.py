@@ -246,7 +246,7 @@ class Followed:
         self._wait(f"a round in which {what}", lambda: any(map(holds, self.ledger[now:])))
         found = next(filter(holds, self.ledger[now:]))
         seen = self.watch()
-        same = {key: getattr(found, key) for key in ("round", "answered", "late", "failed", "refused")}
+        same = {key: getattr(found, key) for key in ("round", "answered", "failed")}
         shown = [{key: record[key] for key in same} for record in seen["ledger"]]
         require_that(seen["status"] == "RUNNING", f"silofl watch must say RUNNING, not {seen['status']}")
         require_that(same in shown, f"silofl watch must show round {found.round} as the ledger does, in which {what}")

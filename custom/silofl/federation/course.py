@@ -7,7 +7,7 @@ All of them therefore take the same course and give the same weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -33,44 +33,35 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.site_divergence import measure_apart
 from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.models.precision import narrow_messages
-from silofl.parts.answer import SYSTEM_SAID, plain_text
+from silofl.parts.answer import SiteAnswer, plain_text
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.model import ModelPart
 from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, UNTESTED, WeightsOf
 from silofl.parts.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
+from silofl.setup.software import Software, read_software
 from silofl.training.site_score import SiteScore
-
-# Before a site is asked again whose system failed: for room on a disk, or a share that comes back.
-WAITS_S = (15.0, 30.0, 60.0)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The sites' answers to one task, the reasons of those that could not do it, and who was late.
+    """The sites' answers to one task, and why others gave none.
 
     Attributes:
         given: Site -> its answer.
-        failed: Site -> why it has none.
-        late: Sites that said nothing in time.
+        failed: Site -> why it has none: it could not do the task, or said nothing in time.
         held: Site -> the last round whose state it has, of sites that failed because it is older than it should be.
         seconds: Site -> how long its answer took, where the network says it.
     """
 
     given: dict[str, Message]
     failed: dict[str, str]
-    late: list[str]
     held: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> dict[str, str]:
-        """Site -> why it has no answer, of those that were asked."""
-        return self.failed | dict.fromkeys(self.late, "no answer in time")
 
     def after(self, again: Answers, sites: Collection[str]) -> Answers:
         """Return these answers after some sites were asked again."""
         failed = {site: reason for site, reason in self.failed.items() if site not in sites}
-        return Answers(self.given | again.given, failed | again.failed, sorted([*self.late, *again.late]))
+        return Answers(self.given | again.given, failed | again.failed)
 
 
 Network = Callable[[str, Mapping[str, Message]], Answers]
@@ -107,7 +98,6 @@ class Course:
         before: Returns the run as it was a round before its last one; None where that is not kept.
         repeats: The rounds that are carried out once more.
         begin: Called before each exchange, so that who follows the run sees what it is about.
-        write_models: Called after the test, where parts ask for more that may take long.
     """
 
     server: ServerRounds
@@ -120,7 +110,6 @@ class Course:
     before: Callable[[], ServerRounds | None] = lambda: None
     repeats: Repeats = field(default_factory=Repeats)
     begin: Callable[[Exchange], None] = lambda exchange: None
-    write_models: Callable[[Tests], object] = lambda tests: None
 
     def run(self) -> Tests | None:
         """Carry out all rounds that are left, the choice of the best one, and its test.
@@ -162,8 +151,6 @@ class Course:
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
         tested = {site: score for site, score in scores.items() if score is not None}
         tests = Tests(tested, replies.missing | replies.refused | empty)
-        if server.asks(TESTED, server.finished_rounds):
-            self.write_models(tests)
         self._exchange_all(TESTED)
         return tests
 
@@ -199,7 +186,8 @@ class Course:
         self._record_once([*self.remarks(), *doubts], record)
         if number in self.repeats.first:
             record.notes.append(self.repeats.reasons[number])
-            record.take_missed(self.repeats.first[number])
+            # Who was absent in the first attempt is not asked again.
+            record.failed = dict(self.repeats.first[number].failed)
         is_training = number <= server.study.last_training
         main = [Exchange(TRAIN, number, models_round=number - 1)] if is_training else server.asks(INSTEAD, number)
         for exchange in server.asks(BEFORE, number):
@@ -217,14 +205,8 @@ class Course:
         sent, answers, replies = self._ask_and_admit(exchange, record)
         compared = replies
         if exchange.is_needed and record:
-            record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
-            record.refused |= replies.refused
-            record.withheld |= {s: list(one.withheld) for s, one in replies.accepted.items() if one.withheld}
-            left_out = {s: one.numbers.unreadable.items() for s, one in replies.accepted.items()}
-            unreadable = {s: {str(w): n for w, n in reasons} for s, reasons in left_out.items() if reasons}
-            record.unreadable = unreadable or None
-            record.recorded = [site for site, one in replies.accepted.items() if one.numbers.is_recorded]
-            record.take_software(server.software, server.ledger)
+            record.failed |= answers.failed | replies.refused
+            self._record_once(describe_answers(server.software, replies.accepted), record)
             for reason in replies.refused.values():
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)
@@ -252,7 +234,7 @@ class Course:
         if self.is_aborted():
             raise _EndedError
         accepted, refused, unlike = admit_answers(self.server, exchange, answers.given)
-        missing = answers.missing | dict.fromkeys(
+        missing = answers.failed | dict.fromkeys(
             find_departed_sites(self.server).keys() & (exchange.sites or self.server.sites), "it has left the study"
         )
         missing |= {} if exchange.sites else find_absent_sites(self.server)
@@ -266,8 +248,6 @@ class Course:
         if lost and not self.is_aborted():
             self._go_back(exchange, lost)
             answers = self._ask_without(exchange, record, answers, lost)
-        if record and exchange.is_needed:
-            answers = self._ask_failed_again(exchange, record, answers)
         for site in sorted(answers.given):
             if note := lost_sentence(self.server, site, exchange):
                 self.warn(note)
@@ -304,33 +284,6 @@ class Course:
         if record:
             record.add_traffic(again, {})
         return answers.after(self.ask(exchange.task, again), older)
-
-    def _ask_failed_again(self, exchange: Exchange, record: Round, answers: Answers) -> Answers:
-        """Ask named sites again whose system failed, as without them the run cannot be COMPLETE.
-
-        None that failed in the round before as well, so that no round waits for a site that stays away; and none with
-        differential privacy, which a second training would spend again.
-        """
-        server, study = self.server, self.server.study
-        known = server.ledger[-1].answered if server.ledger else study.federation.named
-        for seconds in () if study.promise else WAITS_S:
-            failed = {site for site, why in answers.failed.items() if why.startswith(SYSTEM_SAID)}
-            sites = sorted(failed & {*study.federation.named} & {*known})
-            if not sites or self._is_aborted_within(seconds):
-                break
-            self.warn(note := f"{', '.join(sites)} asked again after {seconds:.0f} s: {answers.failed[sites[0]]}")
-            record.notes.append(note)
-            again = self._prepare_tasks(sites, exchange)
-            record.add_traffic(again, {})
-            answers = answers.after(self.ask(exchange.task, again), sites)
-        return answers
-
-    def _is_aborted_within(self, seconds: float) -> bool:
-        """Wait, and return whether the run is being ended meanwhile."""
-        deadline = time.monotonic() + seconds
-        while not self.is_aborted() and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, 1.0))
-        return self.is_aborted()
 
     def _prepare_tasks(self, sites: Iterable[str], exchange: Exchange) -> dict[str, Message]:
         """Return each site's task as it travels."""
@@ -395,16 +348,36 @@ class Course:
         exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
         _, answers, replies = self._ask_and_admit(exchange)
         what = f"did not validate the models of round {number}"
-        silent = [f"site {site!r} {what}: {reason}" for site, reason in answers.missing.items()]
+        silent = [f"site {site!r} {what}: {reason}" for site, reason in answers.failed.items()]
         self._record_once([*replies.refused.values(), *silent], self.server.ledger[-1])
         self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
         self.save()
 
 
-def separate_failures(given: Mapping[str, Message], late: list[str]) -> Answers:
-    """Separate answers, in the order of site names, from the failures among them."""
+def describe_answers(software: Mapping[str, Software], answers: Mapping[str, SiteAnswer]) -> Iterator[str]:
+    """Yield what the ledger says of sites' software and of what their answers lack.
+
+    Args:
+        software: Site -> what it runs.
+        answers: Site -> its accepted answer.
+    """
+    for site, one in sorted(software.items()):
+        if differences := read_software().differences(one):
+            yield f"site {site!r} runs other software than the server: {', '.join(differences)}"
+    for site, answer in answers.items():
+        if names := answer.withheld:
+            shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
+            yield f"site {site!r} keeps back {len(names)} arrays by its policy: {shown}"
+        if reasons := answer.numbers.unreadable:
+            counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+            yield f"site {site!r} leaves out cases that cannot be read: {counts}"
+
+
+def separate_failures(given: Mapping[str, Message], late: Iterable[str] = ()) -> Answers:
+    """Separate answers, in the order of site names, from the failures among them and the sites that were late."""
     settled = dict(sorted(given.items()))
     failed = {site: plain_text(one.meta["error"]) for site, one in settled.items() if "error" in one.meta}
     said = {site: settled[site].meta.get("held") for site in failed}
     held = {site: number for site, number in said.items() if type(number) is int and number >= 0}
-    return Answers({site: answer for site, answer in settled.items() if site not in failed}, failed, sorted(late), held)
+    answers = {site: answer for site, answer in settled.items() if site not in failed}
+    return Answers(answers, failed | dict.fromkeys(sorted(late), "no answer in time"), held)

@@ -76,8 +76,8 @@ class TaskHeader(Section):
     model_config = ConfigDict(extra="ignore", frozen=True)
     run: Annotated[str, Strict()]
     round: Number
+    held: Number
     step: Ordinal = 1
-    held: Number = 0
     best_round: Ordinal | None = None
     software: Software | None = None
     digest: Annotated[str, Strict()] | None = None

@@ -15,12 +15,10 @@ from silofl.base.schema import declare_optional, read_list
 from silofl.core.intervals import ROUNDING
 from silofl.core.training_end import is_finished
 from silofl.parts.task import Message
-from silofl.setup.software import Software, read_software
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores, measure_rise
+from silofl.training.site_score import SiteScore, mean_of_scores, measure_rise
 
 FILE = "ledger.json"
-CLASS_BY_CLASS = ", class by class, as the sites' cases are of different classes"
 
 
 @dataclass
@@ -32,58 +30,45 @@ class Round:
         started_at: UTC time in ISO form.
         asked: Sites that were sent the task.
         answered: Sites whose update was mixed.
-        late: Sites that had not answered when the round closed.
-        failed: Site -> why it could not do the task.
-        refused: Site -> why its answer was not mixed.
+        failed: Site -> why its update was not mixed: it could not do the task, was late, or its answer was refused.
         unlike: Site -> what of its answer was unlike the others', though it was mixed -> by how much: the ``cosine`` of
             its update to the mean of the others', where that is negative; or, times the others' median, from 3 on, the
             ``length`` by step of its update or of its BatchNorm ``buffers``, its number of ``examples``, or what a part
             compares under its own name, which is named below a third too. Null where nothing was.
-        withheld: Site -> names that the site's policy kept back.
-        unreadable: Site -> why cases of its are left out -> how many; null where none are.
         weights: Site -> the weights it listens with, by site.
         examples: Site -> training examples.
         metrics: Site -> losses of its training in this round, and what else was measured in it.
         validation: Site -> its score of the model that this round made.
         test: Site -> its score of this model on test data, where the study evaluates every round; it chose nothing.
         is_best: True where these models replaced the best ones before them on validation.
-        is_level: True where they did so without being better.
-        drift: Mean over sites of the mean squared distance to the round's start; None where it is not measured.
         dissimilarity: `measure_dissimilarity` of the sites' updates, where the study measures drift and all sites
             listen alike.
         bytes_to: Site -> bytes of the arrays sent to it.
         bytes_from: Site -> bytes of the arrays received from it.
-        recorded: Sites whose update passed their own filter, as it says, which has recorded it.
-        software: Site -> what it runs, of sites that said so for the first time or otherwise than before.
         seconds: Wall time of the round at the server.
         notes: Sentences on what else a reader must know of the round.
     """
 
     # Keys of release 0.4's ledgers that are not read any more.
-    FORMER_KEYS: ClassVar = ("distance",)
+    FORMER_KEYS: ClassVar = (
+        *("distance", "late", "refused", "withheld", "unreadable"),
+        *("is_level", "drift", "recorded", "software"),
+    )
     round: int
     started_at: str = ""
     asked: list[str] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
     unlike: dict[str, dict[str, float]] | None = declare_optional()
-    withheld: dict[str, list[str]] = field(default_factory=dict)
-    unreadable: dict[str, dict[str, int]] | None = declare_optional()
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
     examples: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     validation: Mapping[str, SiteScore] = field(default_factory=dict)
     test: Mapping[str, SiteScore] | None = declare_optional()
     is_best: bool | None = declare_optional()
-    is_level: bool | None = declare_optional()
-    drift: float | None = None
     dissimilarity: float | None = declare_optional()
     bytes_to: dict[str, int] = field(default_factory=dict)
     bytes_from: dict[str, int] = field(default_factory=dict)
-    recorded: list[str] = field(default_factory=list)
-    software: dict[str, dict[str, str]] = field(default_factory=dict)
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
@@ -102,15 +87,16 @@ class Round:
         """The mean over the sites that validated the round's model, by `mean_of_scores`; None without any."""
         return mean_of_scores(self.validation.values())
 
+    @property
+    def drift(self) -> float | None:
+        """Mean over sites of the mean squared distance to the round's start; None where it is not measured."""
+        return mean_of_known(values.get("drift") for values in self.metrics.values())
+
     def add_traffic(self, sent: Mapping[str, Message], received: Mapping[str, Message]) -> None:
         """Count the bytes of one exchange with every site."""
         for total, messages in ((self.bytes_to, sent), (self.bytes_from, received)):
             for site, message in messages.items():
                 total[site] = total.get(site, 0) + message.num_bytes
-
-    def take_missed(self, first: Round) -> None:
-        """Copy the absent sites of the first attempt, so that they are not asked again."""
-        self.late, self.failed, self.refused = [*first.late], dict(first.failed), dict(first.refused)
 
     def require(self, num_answers: int, wanted: int) -> None:
         """Refuse a round with fewer answers than the study asks for.
@@ -120,7 +106,7 @@ class Round:
         """
         if num_answers >= wanted:
             return
-        reasons = self.failed | self.refused | dict.fromkeys(self.late, "no answer in time")
+        reasons = self.failed
         sites = {reason: [site for site in reasons if reasons[site] == reason] for reason in reasons.values()}
         listed = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites.items())
         raise AggregationError(
@@ -133,24 +119,6 @@ class Round:
         self.examples, self.metrics = examples, metrics
         rows = zip(self.answered, weights.tolist(), strict=True)
         self.weights = {site: dict(zip(self.answered, row, strict=True)) for site, row in rows}
-        self.drift = mean_of_known(values.get("drift") for values in metrics.values())
-
-    def take_software(self, said: Mapping[str, Software], before: Sequence[Round]) -> None:
-        """Note what sites run, and how it differs from the server's, where the rounds before do not have it."""
-        known, noted = latest_software(before), {note for record in before for note in record.notes}
-        for site, one in sorted(said.items()):
-            if is_new := one.model_dump() != known.get(site):
-                self.software[site] = one.model_dump()
-            if differences := read_software().differences(one):
-                note = f"site {site!r} runs other software than the server: {', '.join(differences)}"
-                # The server may have been upgraded, and not the site.
-                if is_new or note not in noted:
-                    self.notes.append(note)
-
-
-def latest_software(ledger: Sequence[Round]) -> dict[str, dict[str, str]]:
-    """Return what each site has said last of the software that it runs."""
-    return {site: one for record in ledger for site, one in record.software.items()}
 
 
 def validators(ledger: Iterable[Round]) -> set[str]:
@@ -208,8 +176,7 @@ def measure_change(record: Round, previous: Round) -> float | None:
 
 def mark_round(record: Round, before: Sequence[Round]) -> None:
     """Mark a round that is the best so far; of level rounds it is the last, as of a site's own model."""
-    order = compare_with_best(record, before)
-    record.is_best, record.is_level = order >= 0 or None, order == 0 or None
+    record.is_best = compare_with_best(record, before) >= 0 or None
 
 
 def find_best_round(ledger: Sequence[Round]) -> int | None:
@@ -249,27 +216,15 @@ def find_last_rise(ledger: Sequence[Round]) -> int | None:
     return number
 
 
-def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
-    """Return how the best round was chosen among rounds that other sites validated; None where all had the same."""
-    everyone = validators(ledger)
-    if all(record.validated.keys() == everyone for record in ledger if record.validated):
-        return None
-    absent = ", ".join(sorted(everyone - best.validated.keys()))
-    without = f", and {absent} did not validate round {best.round}" if absent else ""
-    return f"rounds were compared on the sites that validated both{without}"
-
-
 def explain_choice(ledger: Sequence[Round]) -> str:
     """Return in words which round is reported, and why."""
     best = find_best_round(ledger)
     if best is None:
         is_withheld = any(score.withheld for record in ledger for score in record.validation.values())
         return f"last round, {len(ledger)}: {'all validation is withheld' if is_withheld else 'no validation data'}"
-    absence = absence_sentence(ledger, ledger[best - 1])
     # Of two sites it is the mean, as a reader expects.
     how = ", by the sites' median change" if len(ledger[best - 1].validated) > 2 else ""
-    how += "" if have_same_classes(ledger[best - 1].validation.values()) else CLASS_BY_CLASS
-    return f"best validation, round {best}{how}" + (f"; {absence}" if absence else "")
+    return f"best validation, round {best}{how}"
 
 
 def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None:

@@ -1,6 +1,6 @@
 """The models that a run's folder keeps by themselves, in `model/`, and the page that says how to load one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from silofl.base.files import save_tensors, write_text
@@ -9,25 +9,22 @@ from silofl.federation.known_sites import find_recipe_in_use
 from silofl.federation.missing_parts import describe_complete_model, describe_missing_part
 from silofl.federation.server import ServerRounds
 from silofl.inference import directory
-from silofl.inference.readme import case_code, loading_code
-from silofl.models.names import INPUT_NORM
+from silofl.inference.readme import loading_code
 from silofl.models.precision import round_as_received
 from silofl.parts.model import collect_part_arrays
 from silofl.parts.part import Part
 from silofl.parts.tensors import to_tensors
 
-SIZE_KNOWN = "An image must have the size of the training images: the input normalisation belongs to it."
-SIZE_ANY = "Without input normalisation, images of other sizes pass too."
-SHARED = "They are the model that all sites share; the one that a site tests stays there, in its folder `supermodel/`."
 MODEL_README = """# Models of {name}
 
 {files}`study.yaml` is the study that made them.
 
-{where} To load one, in this folder:
+{how}
+"""
+HOW_TO_LOAD = """To load one, in this folder:
 
 ```python
-{code}```
-"""
+{code}```"""
 
 
 def save_models(run: Path, name: str, server: ServerRounds, parts: Mapping[str, Part]) -> None:
@@ -55,26 +52,16 @@ def describe_models(run: Path, server: ServerRounds) -> None:
 
 
 def _write_readme(run: Path, server: ServerRounds) -> str:
-    """Return how to load a model: of the files here where they are whole, else one that its site completed."""
+    """Return how to load a model: of the files here where they are whole, else where the complete ones are."""
     study, data = server.study, server.study.data
     # Without a site that has sent its own, any size.
     shape = server.image_shape or data.image_shape or (data.in_channels, *(128,) * data.dimensions)
     recipe = find_recipe_in_use(server).as_dict()
     best, last = (sorted(p.name for p in (run / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
     rounds = f"best: {server.reported.how}; last: round {server.finished_rounds}"
-    known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}
+    files = f"{', '.join([*best, *last])} ({rounds}); " if best else ""
     if describe_missing_part(recipe) is None:
-        is_size_known = any(name.startswith(INPUT_NORM) for name in collect_part_arrays(server))
-        where = SIZE_KNOWN if is_size_known else SIZE_ANY
-        where = f"{SHARED} {where}" if study.recipe.at_home else where
-        return MODEL_README.format(**known, where=where, code=loading_code("study.yaml", best[0], shape))
-    place = _find_complete_model(run, server.sites, server.id)
-    where = describe_complete_model(recipe, server.id, is_simulation=place is not None)
-    folder = f"../{place}" if place else f"STATE_DIR/{server.id}/{directory.FOLDER}"
-    return MODEL_README.format(**known, where=where, code=case_code(folder, shape))
-
-
-def _find_complete_model(run: Path, sites: Sequence[str], run_id: str | None) -> str | None:
-    """Return a site's complete model below a simulation's folder; None where sites keep theirs elsewhere."""
-    places = (f"sites/{site}/{run_id}/{directory.FOLDER}" for site in sites)
-    return next((place for place in places if (run / place / "model.json").is_file()), None)
+        how = HOW_TO_LOAD.format(code=loading_code("study.yaml", best[0], shape))
+    else:
+        how = describe_complete_model(recipe, server.id, is_simulation=(run / "sites").is_dir())
+    return MODEL_README.format(name=study.name, files=files, how=how)

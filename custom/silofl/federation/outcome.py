@@ -4,16 +4,12 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
-
 from silofl.base.errors import SiloFLError
-from silofl.federation.cautions import list_cautions
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import (
     NEVER,
     early_end,
     find_absent_sites,
-    find_departed_sites,
     find_recipe_in_use,
     list_present_sites,
 )
@@ -48,12 +44,9 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         model=reported.how,
         sites=sites,
         mean=mean_of_known(known),
-        spread=float(np.std(known)) if known else None,
         pooled=pool_scores(scores.values()),
         run=server.id,
         ended_early=early_end(server),
-        cautions=tuple(list_cautions(server.ledger)) or None,
-        left=find_departed_sites(server) or None,
         validation=reported.validation,
         **{key: more for part in server.parts.values() for key, more in part.outcome(server, scores).results.items()},
     )
@@ -90,7 +83,7 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
         missed = [record.round for record in server.ledger if site in record.missed]
         if len(missed) > allowed:
             last = next(r for r in reversed(server.ledger) if site in r.missed)
-            reason = last.failed.get(site) or last.refused.get(site) or "no answer in time"
+            reason = last.failed.get(site, "no answer in time")
             reasons.append(f"site {site} missed rounds {missed} ({reason}); the study allows {allowed}")
         if server.study.asks_alone and site in tests.missing:
             reasons.append(f"site {site} did not answer ({tests.missing[site]})")

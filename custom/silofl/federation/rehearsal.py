@@ -119,7 +119,7 @@ def rehearse_round(server: ServerRounds, ask: Network) -> dict[str, SiteReport]:
     narrow = narrow_messages({site: task.arrays for site, task in tasks.items()}, study)
     tasks = {site: replace(task, arrays=narrow[site]) for site, task in tasks.items()}
     answers, limit = ask(TRAIN, tasks), study.federation.task_timeout_s or FIRST_S
-    reports = {site: SiteReport((reason,)) for site, reason in (answers.missing | find_absent_sites(server)).items()}
+    reports = {site: SiteReport((reason,)) for site, reason in (answers.failed | find_absent_sites(server)).items()}
     for site, message in answers.given.items():
         try:
             numbers = server.read(site, exchange, message).numbers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,9 +9,6 @@ from silofl.federation.known_sites import list_present_sites, list_state_for, sh
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
 from silofl.parts.task import Exchange
-
-# So often a site may send the run back: one whose disk fails in each round, or that says so, would double its time.
-MOST = 3
 
 
 @dataclass
@@ -22,12 +18,10 @@ class Repeats:
     Attributes:
         first: Round -> its record as it was carried out first.
         reasons: Round -> why it is repeated.
-        causes: Site -> how often it has lost a state that was made again.
     """
 
     first: dict[int, Round] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
-    causes: Counter[str] = field(default_factory=Counter)
 
     def take(self, server: ServerRounds, earlier: ServerRounds, exchange: Exchange, lost: Mapping[str, int]) -> bool:
         """Return whether the run is to go back, so that its weights are those of one in which nothing was lost.
@@ -44,7 +38,6 @@ class Repeats:
             server.study.is_private
             or not again
             or any(record.round in self.first for record in again)
-            or any(self.causes[site] >= MOST for site in lost)
             # A site that has joined or left since would make it another round.
             or earlier.sites != server.sites
             or not answered <= present
@@ -52,7 +45,6 @@ class Repeats:
             or not all(_makes_again(server, earlier, exchange, site, held) for site, held in lost.items())
         ):
             return False
-        self.causes.update(lost.keys())
         sites = " and ".join(f"site {site!r}" for site in sorted(lost))
         for record in again:
             self.first[record.round] = record

@@ -6,10 +6,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from silofl.base.errors import ConfigError, quote_value
-from silofl.base.schema import declare_optional, dump_record, format_key_lists, read_file
+from silofl.base.schema import declare_optional, format_key_lists, read_file
 from silofl.core.presets import refuse_removed
 from silofl.inference.super_results import SuperResults
 from silofl.study.sections import CLASS_MEANS, RANKED
@@ -17,9 +19,6 @@ from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, J
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import CallingScore, SiteScore, mean_of_scores
 from silofl.training.spent import Privacy
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 FILE = "results.json"
 # Below a run's folder, a job that NVFlare has downloaded, and a workspace of NVFlare's simulator.
@@ -29,23 +28,6 @@ UNFINISHED: Status = "UNFINISHED"
 FINISHED = ("COMPLETE", "INCOMPLETE")
 # Null where a run has failed before its study was read.
 OF_THE_STUDY = ("task", "algorithm", "preset", "seed", "rounds", "metric", "normalization", "split_unit", "version")
-
-
-@dataclass(frozen=True)
-class AllSitesTest:
-    """The sites' models on the test data of all sites, which only a simulation can measure.
-
-    Attributes:
-        accuracy: Mean over the models.
-        balanced_accuracy: Mean over the models.
-        by_site: Site -> accuracy, balanced_accuracy and auroc of its model.
-        num_cases: Test cases of all sites.
-    """
-
-    accuracy: float
-    balanced_accuracy: float
-    by_site: Mapping[str, Mapping[str, float]]
-    num_cases: int
 
 
 @dataclass(frozen=True)
@@ -72,25 +54,20 @@ class Results:
         model: What is reported, and how it was chosen.
         sites: Site -> its test; null without one.
         mean: Mean over the sites with a value; null for means over classes if the sites' classes differ.
-        spread: Standard deviation of the sites' values (divisor: their number).
         pooled: The metric over all test cases of all sites; means over classes class by class, weighted by each site's
             cases of the class.
         validation: Site -> validation score of the reported model, or of the site's own model in a super model.
         run: The run's id.
         was_stopped: Whether a FAILED run was killed from outside.
         super_model: If a super model chooses.
-        everyone: Test of a simulated classification on all sites' data.
         joining: Site -> its choice.
-        unchosen: Site -> why it chose no model.
         own_models: Local training: site -> the round of its own model that it reports.
         ended_early: Why federation.patience ended training early.
-        cautions: What its validation warns of, with the round.
-        batchnorm: Sites whose filter removed BatchNorm, and what followed.
         privacy: What differential privacy has spent.
-        left: Site that left for good -> the last round with an update of it.
-        digest: SHA-256 of the study's settings.
     """
 
+    # Keys of release 0.4's results that are not read any more.
+    FORMER_KEYS: ClassVar = ("spread", "everyone", "unchosen", "left", "digest", "batchnorm", "cautions")
     study: str
     task: str | None
     algorithm: str | None
@@ -109,23 +86,16 @@ class Results:
     model: str | None
     sites: Mapping[str, SiteScore | None]
     mean: float | None
-    spread: float | None
     pooled: float | None
     validation: Mapping[str, SiteScore]
     run: str | None = declare_optional()
     was_stopped: bool = declare_optional(False)
     super_model: SuperResults | None = declare_optional()
-    everyone: AllSitesTest | None = declare_optional()
     joining: Mapping[str, Joined] | None = declare_optional()
-    unchosen: Mapping[str, str] | None = declare_optional()
     own_models: Mapping[str, OwnModel] | None = declare_optional()
-    left: Mapping[str, int] | None = declare_optional()
-    digest: str | None = declare_optional()
     ended_early: str | None = declare_optional()
     regions: Mapping[str, tuple[int, ...]] | None = declare_optional()
     privacy: Privacy | None = declare_optional()
-    batchnorm: str | None = declare_optional()
-    cautions: tuple[str, ...] | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its test or its study, and a choice of no site of the run."""
@@ -135,11 +105,6 @@ class Results:
                 raise ConfigError(f"{key} must be given with status {self.status}; it is missing")
         for site in sorted({*(self.joining or {})} - {*self.sites}):
             raise ConfigError(f"joining must be of sites of the run, not of {quote_value(site)}")
-        for site in sorted(self.unchosen or {}):
-            if site not in self.sites:
-                raise ConfigError(f"unchosen must be of sites of the run, not of {quote_value(site)}")
-            if site in (self.joining or {}):
-                raise ConfigError(f"unchosen must be of sites without a choice, not of {quote_value(site)}")
 
     @property
     def is_finished(self) -> bool:
@@ -155,6 +120,11 @@ class Results:
     def values(self) -> dict[str, float | None]:
         """Site -> the metric, mean over its test cases; None without a test."""
         return {site: None if one is None else one.value for site, one in self.sites.items()}
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation of the sites' values (divisor: their number); None where they have no mean."""
+        return None if self.mean is None else float(np.std([one for one in self.values.values() if one is not None]))
 
     @property
     def tests(self) -> dict[str, SiteScore]:
@@ -203,34 +173,6 @@ class Results:
         sites = (self.joining or {}).values()
         names = (LOCAL, AT_ZERO, SHIFTED, FEDERATED, CHOSEN) if sites else ()
         return {name: self.mean_of_sites(one.tested(name) for one in sites) for name in names}
-
-    def to_frame(self) -> "DataFrame":
-        """Return `sites` as a table of pandas: a row per site, a column per number, as ``value`` or ``labels.organ``.
-
-        Beside the numbers of its test a site has ``validation``, its ``models``, and what joining gave it.
-
-        Raises:
-            ConfigError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise ConfigError(
-                "pandas must be installed for to_frame, which it is not; install it, or take sites, which has the "
-                "same numbers"
-            ) from None
-        rows = [self._frame_row(site) for site in self.sites]
-        return pandas.json_normalize(rows).set_axis(list(self.sites), axis="index")
-
-    def _frame_row(self, site: str) -> dict[str, Any]:
-        score, validation, joined = self.sites[site], self.validation.get(site), (self.joining or {}).get(site)
-        row: dict[str, Any] = {} if score is None else dump_record(score)
-        row |= {"validation": validation and validation.value}
-        if joined is None:
-            return row
-        values = {"alone": joined.shown(LOCAL), "federated": joined.shown(SHIFTED), "kept": joined.shown(CHOSEN)}
-        interval = {"low": joined.low, "high": joined.high}
-        return row | values | {"difference": joined.difference, "interval": interval, "verdict": joined.verdict}
 
 
 def read_results(folder: Path) -> Results | None:

@@ -51,6 +51,7 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     elif before and before.validation_mean is not None:
         validation = f"validation {whole.metric} {before.validation_mean:.4f} (round {before.round})"
     left = seconds_left(whole, ledger)
+    failed = ", ".join(f"{site} ({reason})" for site, reason in sorted(record.failed.items()))
     duration = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"
     parts = [
         f"round {record.round:>3}/{whole.total_rounds}",
@@ -61,7 +62,7 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
         f"{record.seconds:.1f} s",
         # After the last round comes the test, whose time nobody knows.
         "" if left < 1 else f"{'at most' if whole.ends_early else 'about'} {duration} left",
-        *_list_missing(record),
+        f"failed: {failed}" if failed else "",
     ]
     # A lead's ledger comes from the server, with whatever names and reasons.
     lines = ["  ".join(part for part in parts if part), *(f"CAUTION  {one}" for one in list_new_cautions(ledger))]
@@ -93,13 +94,3 @@ def typical_seconds(ledger: Sequence[Round]) -> float:
     recent = [record.seconds for record in ledger[1:][-RECENT:]] or [ledger[0].seconds]
     # A mean would count a round that waited for a dead site, after which nobody waits for it.
     return float(np.quantile(recent, 0.5, method="lower"))
-
-
-def _list_missing(record: Round) -> list[str]:
-    """Return who is not in the round's model, each kind with its sites and their reasons."""
-    reasons = {"late": dict.fromkeys(record.late, ""), "failed": record.failed, "refused": record.refused}
-    listed = {
-        kind: ", ".join(f"{site} ({reason})" if reason else site for site, reason in sorted(sites.items()))
-        for kind, sites in reasons.items()
-    }
-    return [f"{kind}: {sites}" for kind, sites in listed.items() if sites]

@@ -3,10 +3,9 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from silofl.data.counts import DataCounts
 from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, read_finished_rounds, restore_run
 from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
-from silofl.federation.metrics_summary import ROUNDS, SUMMARY, metrics_summary, round_metrics
 from silofl.federation.model_files import describe_models, save_models
 from silofl.federation.outcome import finished_results, stopped_results, unscored_results
 from silofl.federation.results import FILE as RESULT
@@ -53,9 +51,9 @@ PHASE = "phase"
 # Who submitted the run's first job; in no simulation.
 LEAD = "lead.json"
 # A run's results, without its checkpoint; the files of parts are JSON too.
-RESULTS = ("*.json", "metrics.csv", ROUNDS, "model", directory.FOLDER)
+RESULTS = ("*.json", "metrics.csv", "model", directory.FOLDER)
 # Those of the rounds that have finished.
-RECORDS = (FILE, "metrics.csv", SUMMARY, ROUNDS)
+RECORDS = (FILE, "metrics.csv")
 
 logger = logging.getLogger(__name__)
 
@@ -73,11 +71,8 @@ class RunFolder:
         self._pretrained: Arrays | None = None
         # The finished rounds of the checkpoint there; None where no whole one is.
         self._saved: int | None = None
-        # The finished rounds in the words of ledger.json, and in those of round_metrics.jsonl.
+        # The finished rounds in the words of ledger.json.
         self._records: list[str] = []
-        self._lines: list[str] = []
-        # The test whose models are written.
-        self._tested: Tests | None = None
         make_folder(path)
 
     def locked(self) -> AbstractContextManager[None]:
@@ -198,20 +193,17 @@ class RunFolder:
             tests: The sites' test scores.
         """
         if tests is not None:
-            results = self.write_models(server, tests)
+            results = self._write_models(server, tests)
             # Last: where this file is, the run has finished and everything else is there.
             write_json(self.path / RESULT, dump_record(results))
 
-    def write_models(self, server: ServerRounds, tests: Tests) -> Results:
-        """Write the models, and return the result as far as it is known."""
+    def _write_models(self, server: ServerRounds, tests: Tests) -> Results:
+        """Write the models, and return the result."""
         # The ledger too: the last save may have been stopped before it.
         self._write_records(server, tests.scores)
         reported = server.reported.parts
-        # What follows the test changes no model, but what is said of the super model.
-        if self._tested is not tests:
-            save_models(self.path, "last", server, server.parts)
-            save_models(self.path, "best", server, reported)
-            self._tested = tests
+        save_models(self.path, "last", server, server.parts)
+        save_models(self.path, "best", server, reported)
         if any(part.outcome(server, tests.scores).models for part in server.parts.values()):
             describe_models(self.path, server)
         makers = (part.outcome(server, tests.scores).make_contents for part in reported.values())
@@ -264,11 +256,6 @@ class RunFolder:
     def copy_results(self, target: Path) -> None:
         """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""
         self._copy(RESULTS, target)
-
-    def copy_models(self, target: Path, run: str) -> None:
-        """Copy the models of a run whose sites are still training their own, with what `copy_progress` copies."""
-        self._copy(RESULTS, target)
-        self.copy_progress(target, run)
 
     def copy_progress(self, target: Path, run: str) -> None:
         """Copy the records of the finished rounds to another folder, with the result of a run whose process is killed.
@@ -327,9 +314,11 @@ class RunFolder:
 
     def _encode_rounds(self, ledger: Sequence[Round]) -> list[str]:
         """Return the records of finished rounds as JSON."""
-        _encode_new_rounds(
-            self._records, ledger, lambda record: json.dumps(dump_record(record), indent=1, allow_nan=False)
-        )
+        # Anew those alone that have changed: the last one of before, and those after it. Of a long run each round would
+        # otherwise take longer than the one before.
+        known = max(0, min(len(self._records), len(ledger)) - 1)
+        new = [json.dumps(dump_record(record), indent=1, allow_nan=False) for record in ledger[known:]]
+        self._records[known:] = new
         return self._records
 
     def _write_ledger(self, ledger: Sequence[Round]) -> None:
@@ -343,14 +332,9 @@ class RunFolder:
         self._write_metrics(server, tests)
 
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
-        values, ledger = {site: score.value for site, score in tests.items()}, server.ledger
-        metric, reported = self.study.metric, server.reported
+        values, reported = {site: score.value for site, score in tests.items()}, server.reported
         rounds = {site: reported.rounds.get(site, reported.round) for site in tests}
-        write_text(self.path / "metrics.csv", metrics_csv(ledger, metric, rounds, values))
-        if ledger:
-            write_json(self.path / SUMMARY, metrics_summary(self.study.name, metric, ledger, reported, tests))
-            _encode_new_rounds(self._lines, ledger, partial(round_metrics, metric))
-            write_text(self.path / ROUNDS, "".join(self._lines))
+        write_text(self.path / "metrics.csv", metrics_csv(server.ledger, self.study.metric, rounds, values))
 
 
 def _digest_id(run: str | bytes) -> str:
@@ -361,15 +345,6 @@ def result_files(folder: Path, patterns: Sequence[str] = RESULTS) -> Iterator[Pa
     """Yield the files of a run's results in a folder, those below its folders too, and nothing else that is there."""
     for path in (path for pattern in patterns for path in folder.glob(pattern)):
         yield from (one for one in (path, *path.rglob("*")) if one.is_file())
-
-
-def _encode_new_rounds(words: list[str], ledger: Sequence[Round], into_words: Callable[[Round], str]) -> None:
-    """Put into words what has changed since the last time: the record that was the last then, and those after it.
-
-    To put all of them into words anew would make each round of a long run longer than the one before.
-    """
-    known = max(0, min(len(words), len(ledger)) - 1)
-    words[known:] = map(into_words, ledger[known:])
 
 
 def check_lead(path: Path, lead: str | None, continued: str | None = None) -> None:

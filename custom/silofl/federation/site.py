@@ -100,7 +100,7 @@ class SiteRounds:
                 # Here, because a job's last filter gets the refusal alone.
                 folder = self.site.run_folder(self.study.name, self.name, request.run)
                 records = self.gate.records(request, answer, reason)
-                EgressLog(folder, self.name, self.study.name, self.gate.risks).write(records)
+                EgressLog(folder).write(records)
                 return message.failed(reason)
             return answer
         except PauseError as pause:

@@ -37,7 +37,7 @@ def unscored_results(
     else:
         # Which version an unfinished run was started with is not known.
         known = describe_study(study) | ({"version": None} if status == UNFINISHED else {})
-    nothing: dict[str, Any] = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
+    nothing: dict[str, Any] = dict.fromkeys(("best_round", "model", "mean", "pooled"))
     return Results(
         **known,
         status=status,

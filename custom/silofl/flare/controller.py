@@ -24,7 +24,7 @@ from silofl.base.errors import AggregationError, ConfigError, SiloFLError
 from silofl.base.files import make_folder, write_json
 from silofl.base.schema import dump_record
 from silofl.core.array_file import keep_in_files
-from silofl.federation.course import Answers, Course, Tests, separate_failures
+from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.known_sites import is_expected, is_over, list_expected_sites
 from silofl.federation.outcome import describe_failure
 from silofl.federation.rehearsal import FILE as REHEARSAL
@@ -40,7 +40,6 @@ from silofl.flare.pieces import move_in_pieces
 from silofl.flare.places import (
     check_deployed,
     download_folder,
-    find_ending_certificates,
     read_job_lead,
     read_job_pretrained,
     read_job_study,
@@ -234,11 +233,6 @@ class RoundsController(ModelController):
             if not is_over(server):
                 self._let_join(server)
 
-        def write_models(tests: Tests) -> None:
-            folder.write_models(server, tests)
-            if self._download:
-                folder.copy_models(self._download, server.id)
-
         return Course(
             server,
             self._ask,
@@ -246,10 +240,9 @@ class RoundsController(ModelController):
             warn=self.warning,
             is_aborted=lambda: self.abort_signal.triggered,
             say=self.info,
-            remarks=lambda: [*find_ending_certificates(self.fl_ctx, datetime.now(UTC)), *self._strangers],
+            remarks=lambda: self._strangers,
             before=lambda: folder.load_before(server),
             begin=folder.write_phase,
-            write_models=write_models,
         )
 
     def _wait_for_sites(self, study: Study) -> list[str]:
@@ -325,7 +318,7 @@ class RoundsController(ModelController):
             self._waiting.waited_in_vain(site)
         # Some tasks go to a few sites: what is known of the others stays.
         self._late = (self._late - set(messages)) | late
-        return replace(separate_failures(settled, list(late)), seconds=dict(took))
+        return replace(separate_failures(settled, late), seconds=dict(took))
 
     def _take_panic(self, event: str, context: FLContext) -> None:
         """Keep why NVFlare itself ends the job, as where a site answers that the job is not safe."""

@@ -1,7 +1,6 @@
 """Filters for a site's ``privacy.json`` that record what leaves the site and stop what must not leave it."""
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 from nvflare.apis.filter import Filter
@@ -71,8 +70,7 @@ class Egress(Filter):
             return make_reply(code if code in CODES else ReturnCode.EXECUTION_EXCEPTION)
         message, request = from_model(FLModelUtils.from_shareable(shareable)), _read_request(fl_ctx)
         study, site, gate = self._job(fl_ctx)
-        message = message if "error" in message.meta else message | Message(meta={"is_recorded": True})
-        log = self._log(fl_ctx, study, site, request.run, gate.risks)
+        log = self._log(fl_ctx, study, site, request.run)
         reason = gate.refusal(request, message)
         if reason is not None:
             self.log_error(fl_ctx, reason, fire_event=False)
@@ -94,11 +92,10 @@ class Egress(Filter):
         """Take the study and the site's settings of a job, whose answers come from now on."""
         self._jobs = {job: (study, site, Gate.of(study, site))}
 
-    def _log(self, fl_ctx: FLContext, study: Study, site: Site, run: str, risks: Mapping[str, str]) -> EgressLog:
-        name = fl_ctx.get_identity_name()
-        folder = site.run_folder(study.name, name, run)
+    def _log(self, fl_ctx: FLContext, study: Study, site: Site, run: str) -> EgressLog:
+        folder = site.run_folder(study.name, fl_ctx.get_identity_name(), run)
         if folder not in self._logs:
-            self._logs[folder] = EgressLog(folder, name, study.name, risks)
+            self._logs[folder] = EgressLog(folder)
         return self._logs[folder]
 
 

@@ -7,7 +7,6 @@ HOCON, which includes other files of the machine and addresses of its network. W
 which every machine must have.
 """
 
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import IO
@@ -25,7 +24,7 @@ from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_
 from silofl.flare.blocked import BlockList
 from silofl.flare.job_meta import refuse_meta
 from silofl.flare.messages import MOST_BYTES, guard_messages, restrict_commands
-from silofl.flare.one_machine import WAIT_FILE, refuse_second_machines, wait_after_refusal
+from silofl.flare.one_machine import refuse_second_machines
 from silofl.flare.places import mark_in_use
 from silofl.flare.proxy import use_proxy
 from silofl.models.weights import SUFFIXES
@@ -57,9 +56,6 @@ class JobFiles(AppValidator, FLComponent):
         restrict_commands()
         refuse_second_machines()
         use_proxy(Path.cwd())
-        # A site's lasting process, which runs in its kit.
-        if Path(sys.argv[0]).stem == "client_train":
-            wait_after_refusal(Path.cwd())
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Guard the server's messages once it has begun, and block a job of which its lead says what nobody may."""
@@ -67,8 +63,6 @@ class JobFiles(AppValidator, FLComponent):
             reason = refuse_meta(fl_ctx.get_prop(FLContextKey.JOB_META))
             if reason is not None:
                 fl_ctx.set_prop(FLContextKey.JOB_BLOCK_REASON, reason, private=True, sticky=False)
-        if event_type == EventType.AFTER_CLIENT_REGISTER:
-            Path(WAIT_FILE).unlink(missing_ok=True)
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             self._in_use = mark_in_use(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir()))
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell

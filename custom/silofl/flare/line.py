@@ -11,8 +11,6 @@ from typing import Any
 from silofl.base.errors import ConfigError, quote_value
 
 COMM_CONFIG = "comm_config.json"
-# Of ours, in NVFlare's file: the bits a second for which it was made.
-BANDWIDTH = "silofl_bandwidth"
 WINDOW, WAIT, GIVE_UP = "streaming_window_size", "streaming_retry_wait", "streaming_retry_timeout"
 MIB = 1 << 20
 # NVFlare's own.
@@ -44,7 +42,7 @@ def make_settings(bits: float, sites: int) -> dict[str, int]:
     # Twice what is on its way to all sites: the line has further buffers, and other messages.
     wait = max(DEFAULTS[WAIT], math.ceil(2 * 8 * THIN_WINDOW * sites / bits))
     timeout = max(DEFAULTS[GIVE_UP], TRIES * wait)
-    sizes = {BANDWIDTH: round(bits), WINDOW: THIN_WINDOW, "streaming_ack_interval": MIB}
+    sizes = {WINDOW: THIN_WINDOW, "streaming_ack_interval": MIB}
     return sizes | {WAIT: wait, GIVE_UP: timeout, "streaming_ack_progress_timeout": timeout}
 
 

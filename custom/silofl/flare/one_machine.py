@@ -39,8 +39,6 @@ from silofl.flare.proxy import describe_proxy
 
 # Six of the heartbeats that a site sends.
 HEARD_S = 60.0
-# A machine that was refused keeps here how many seconds its next start waits, twice as long each time.
-WAIT_FILE, MOST_WAIT_S = "refused.fl", 600.0
 # What a handshake says besides what NVFlare's does: who connects; in its answer, that it was refused, or its
 # certificate is blocked. And the question of `ask_machines`, which connects nobody.
 PROCESS, PLACE, REFUSED, BLOCKED = "silofl.process", "silofl.place", "silofl.refused", "silofl.blocked"
@@ -209,32 +207,13 @@ def end_blocked(name: str) -> None:
 
 def end_refused(name: str, address: str) -> None:
     """End this process, which the server has refused because it hears another one under the name."""
-    seconds = min(2 * _read_wait(Path.cwd()) or HEARD_S, MOST_WAIT_S)
-    with suppress(OSError):
-        Path(WAIT_FILE).write_text(f"{seconds:.0f}", encoding="ascii")
     logger.error(
         "%s must run on one machine, not on this one too: the server hears it from %s; stop it there or delete this "
-        "copy of the kit (after a crash of this machine, wait: the next start does, %.0f s)",
-        *(name, address, seconds),
+        "copy of the kit (after a crash of this machine, start again in a minute)",
+        *(name, address),
     )
     # NVFlare would try to connect for ever, in threads of its own.
     os._exit(ExitCode.FAILED)
-
-
-def wait_after_refusal(kit: Path) -> None:
-    """Wait, before a site connects, for what is left of the time after it was refused."""
-    with suppress(OSError):
-        left = _read_wait(kit) - (time.time() - (kit / WAIT_FILE).stat().st_mtime)
-        if left > 0:
-            print(f"the server refused this machine; it waits {left:.0f} s, or none without {WAIT_FILE}", flush=True)
-            time.sleep(left)
-
-
-def _read_wait(kit: Path) -> float:
-    """Return the seconds that a start waits; 0 where the last one was not refused."""
-    with suppress(OSError, ValueError):
-        return float((kit / WAIT_FILE).read_text(encoding="ascii"))
-    return 0.0
 
 
 def ask_machines(kit: Kit) -> dict[str, dict[str, Any]] | None:

@@ -3,8 +3,6 @@
 import fcntl
 import logging
 import os
-from contextlib import suppress
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +16,6 @@ from silofl.base.files import open_own
 from silofl.base.settings import S, load_settings
 from silofl.core.mixing import Arrays
 from silofl.flare.job_meta import find_unreached
-from silofl.flare.kit import DAYS_TO_WARN, read_certificate
 from silofl.models.weights import read_start
 from silofl.setup.extensions import list_allowed_extensions
 from silofl.setup.site import Server, Site
@@ -117,27 +114,6 @@ def read_server_settings(fl_ctx: FLContext) -> Server:
 def download_folder(fl_ctx: FLContext) -> Path:
     """Return the folder in the job's folder at the server that ``job download`` brings to the study lead."""
     return find_job_folder(fl_ctx) / "silofl"
-
-
-def find_ending_certificates(fl_ctx: FLContext, now: datetime) -> list[str]:
-    """Return a sentence for each certificate that soon ends, and every site with it: the server's, and the root's.
-
-    Args:
-        fl_ctx: Of the server's job; a simulated server has no certificate.
-        now: The time from which days are counted.
-    """
-    startup = Path(_workspace(fl_ctx).get_root_dir()) / "startup"
-    found = []
-    for name, whose, remedy in (
-        ("server.crt", "the server's certificate", "renew it with renew-kit, and restart the server"),
-        ("rootCA.pem", "the network's root certificate", "make new kits for all, of a new root"),
-    ):
-        # A job's container may not have them, or not for this account: no run fails for that.
-        with suppress(ConfigError, OSError):
-            end = read_certificate(startup / name).not_valid_after_utc
-            if end - now < timedelta(days=DAYS_TO_WARN):
-                found.append(f"{whose} ends on {end:%Y-%m-%d}, with which every site stops; {remedy}")
-    return found
 
 
 def _read_local(fl_ctx: FLContext, name: str, section: type[S], default: S | None, remedy: str) -> S:

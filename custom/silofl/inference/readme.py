@@ -64,11 +64,6 @@ def loading_code(study_file: str, weights: str, image_shape: Sequence[int]) -> s
     return LOADING.format(study_file=study_file, weights=weights, shape=tuple(image_shape))
 
 
-def case_code(folder: str, image_shape: Sequence[int]) -> str:
-    """Return the code that loads a super model's folder and predicts; the path is relative to where it runs."""
-    return LOADING_SUPER_MODEL.format(folder=folder, shape=(1, *image_shape))
-
-
 LOADING = """import torch
 from pathlib import Path
 from silofl.study import load_study
@@ -79,14 +74,6 @@ model = build_model(study, image_shape={shape}, seed=0)
 model.load_state_dict(torch.load("{weights}", weights_only=True))
 model.eval()
 logits = model(torch.rand(1, *{shape}))
-"""
-LOADING_SUPER_MODEL = """import numpy as np
-from silofl.inference import SuperModel
-
-model = SuperModel.load("{folder}")
-images = np.random.rand(*{shape}).astype(np.float32)  # prepared slices, or a volume; or the path of a scan
-prediction = model.predict(images)
-print(prediction.model, prediction.label_map, prediction.label)
 """
 
 

@@ -117,7 +117,6 @@ class Numbers(Section, Generic[S]):
         software: What the site runs, in its first answer of a run.
         min_partners: Other answers that must be mixed with this one.
         shares_models: Whether models for single sites, with this answer in them, may be handed to others.
-        is_recorded: Whether the site's own filter has recorded this answer.
         rehearsal: What a rehearsal found; of no other answer.
         metrics: What was measured.
     """
@@ -131,7 +130,6 @@ class Numbers(Section, Generic[S]):
     software: Software | None = None
     min_partners: Annotated[int, Strict(), Field(ge=0, le=MOST)] = 0
     shares_models: Annotated[bool, Strict()] = False
-    is_recorded: Annotated[bool, Strict()] = False
     rehearsal: Rehearsal | None = None
     metrics: Metrics[S] = Metrics[S]()
 
@@ -211,10 +209,6 @@ def explain_refusal(site: str, error: Exception) -> str:
     return plain_text(f"site {site!r} must send an answer that can be read; {type(error).__name__}: {error}")
 
 
-# How the reason begins for which a site may do later what it could not do now, as with a full disk.
-SYSTEM_SAID = "the site's system said "
-
-
 def public_reason(error: Exception, log: str = "the site's own log") -> str:
     """Return the reason that may leave the site; the whole of it stands in the log that it names."""
     # Sentences on data and settings may name a case or a path: they stay in the site's log.
@@ -224,5 +218,5 @@ def public_reason(error: Exception, log: str = "the site's own log") -> str:
         return plain_text(str(error))
     # The system's words for its number, because the error's own may name a file.
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
-        return f"{SYSTEM_SAID}{os.strerror(error.errno)!r}; {log} names the file"
+        return f"the site's system said {os.strerror(error.errno)!r}; {log} names the file"
     return f"an unexpected {type(error).__name__}; {log} has it"

@@ -193,13 +193,11 @@ class GuardPart(Part):
         return [f"site {site!r} made no choice: {reason}" for site, reason in self.unchosen.items()]
 
     def outcome(self, run: Run, tests: Mapping[str, Any]) -> Outcome:
-        """Return the sites' choices, and why the others made none; of sites that train alone, their own models."""
+        """Return the sites' choices; of sites that train alone, their own models."""
         if self.study.recipe.trains_alone:
             own = {site: one.own for site, one in self.tested.items() if one.own}
             return Outcome(results={"own_models": own or None})
-        without = [site for site in run.sites if site not in self.choices]
-        reasons = {site: self.unchosen.get(site, "it did not test the model") for site in without}
-        return Outcome(results={"joining": self.choices or None, "unchosen": reasons or None})
+        return Outcome(results={"joining": self.choices or None})
 
 
 class SiteGuard(SitePart):

@@ -224,10 +224,9 @@ class ModelPart(Part):
         return replace(self, own=dict(sorted((self.own | {site: next(iter(mean.values()))}).items())))
 
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
-        """Return the models, what is frozen of them, the super model of one model, and who excludes BatchNorm."""
-        said = {"batchnorm": self.excluded.sentence} if self.excluded.sentence else {}
+        """Return the models, what is frozen of them, and the super model of one model."""
         make = partial(self._make_contents, run)
-        return Outcome(models=self._list_models(), arrays=self.frozen, make_contents=make, results=said)
+        return Outcome(models=self._list_models(), arrays=self.frozen, make_contents=make)
 
     def _list_models(self) -> dict[str, Arrays]:
         # Global and personal ones are in the super model, unless the personal ones stay with their sites.

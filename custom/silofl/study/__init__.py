@@ -180,7 +180,6 @@ class Study(Section):
         return {
             "study": self.name,
             "task": self.task,
-            "digest": self.digest,
             "algorithm": self.algorithm.name,
             "preset": self.algorithm.preset,
             "recipe": self.recipe.as_dict(),

@@ -22,7 +22,7 @@ from silofl.base.files import copy_folder
 from silofl.base.schema import read_record
 from silofl.flare.in_flight import PROGRESS, InFlight
 from silofl.flare.kit import Kit
-from silofl.flare.one_machine import MOST_WAIT_S, ask_machines
+from silofl.flare.one_machine import ask_machines
 from silofl_desk.flare.download import keep_downloads_inside
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ SUBMITTED, ABANDONED = "SUBMITTED", "FINISHED:ABANDONED"
 SESSION_S = 60.0
 RETRY_S = 2.0
 # A machine that is refused tries again within it.
-LATELY_S = 2 * MOST_WAIT_S
+LATELY_S = 1200.0
 
 
 @contextlib.contextmanager

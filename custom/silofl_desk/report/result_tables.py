@@ -48,11 +48,6 @@ def mean_and_deviation(values: Sequence[float], forms: tuple[str, str] = (".3f",
     return " ± ".join(format(number, form) for number, form in known) or MISSING
 
 
-def describe_round(results: Results) -> str:
-    """Return which round a run reports, ``-`` where it is none."""
-    return "each site's own" if results.own_models else format_count(results.best_round)
-
-
 def site_table(results: Results) -> TextTable:
     """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
     of, tests = tested_sites(results), list(results.sites.values())

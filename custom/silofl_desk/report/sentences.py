@@ -61,7 +61,6 @@ JOINING_CLASSES = (
     " The lead is one in the probability of the true answer. A single case has an accuracy alone: difference and "
     "interval are measured in it."
 )
-LATE_REASON = "no answer in time"
 # The one site of a run on data that were pooled in one place.
 POOLED_SITE = "pooled"
 # No area under a curve of all sites' cases: only a site knows its cases' scores.
@@ -359,11 +358,6 @@ def status_sentence(results: Results) -> str:
     if results.is_evaluation and results.status == "COMPLETE":
         return "Every site was asked; nothing was trained."
     return STATUS[results.status]
-
-
-def withheld_sentences(results: Results) -> list[str]:
-    """Say which scores sites withhold, and why."""
-    return [f"site {one['site']} withholds its {one['score']}: {one['why']}" for one in _find_withheld(results)]
 
 
 def early_sentence(results: Results) -> str:

@@ -42,7 +42,7 @@ def run_alone(
     def ask(task: str, messages: Mapping[str, Message]) -> Answers:
         given = {site: here[site].answer(task, message) for site, message in messages.items()}
         on_round()
-        return separate_failures(given, [])
+        return separate_failures(given)
 
     kept = RunFolder(folder, study)
     with kept.locked():
@@ -55,7 +55,6 @@ def run_alone(
                 save=lambda: kept.save(server),
                 before=lambda: kept.load_before(server),
                 begin=kept.write_phase,
-                write_models=lambda tests: kept.write_models(server, tests),
             )
             kept.finish(server, course.run())
         except Exception as error:

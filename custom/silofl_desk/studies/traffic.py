@@ -78,7 +78,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
         meta = {"round": message.meta["round"], "num_examples": 1, "steps": 1, "metrics": {"loss": 0.0, "drift": 0.0}}
         meta["metrics"] |= {"epsilon": 0.0} if study.is_private else {}
         answer = Message(given, meta | {"software": read_software().model_dump()})
-        return Answers(dict.fromkeys(messages, answer), {}, [])
+        return Answers(dict.fromkeys(messages, answer), {})
 
     Course(server, weigh).run()
     return traffic

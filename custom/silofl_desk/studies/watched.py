@@ -118,9 +118,7 @@ def _round_values(record: Round) -> dict[str, Any]:
         "loss": mean_of_known(values.get("loss") for values in record.metrics.values()),
         "validation": record.validation_mean,
         "answered": record.answered,
-        "late": record.late,
         "failed": record.failed,
-        "refused": record.refused,
     }
 
 

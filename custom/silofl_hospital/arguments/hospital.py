@@ -103,7 +103,7 @@ def add_dossier(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_hash(text: str) -> str:
-    """Read a hash as this command prints it, and as ``egress.md`` shows it."""
+    """Read a hash as this command prints it."""
     if not re.fullmatch(SHA256, found := text.strip(" `").lower()):
         raise argparse.ArgumentTypeError(
             f"must be a hash of 64 digits, as this command prints it, not {quote_value(text)}"

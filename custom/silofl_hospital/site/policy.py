@@ -151,7 +151,7 @@ def check_partners(candidate: Candidate) -> Finding:
     return expect(
         sites is None or sites - 1 >= asked,
         f"the server mixes this site's answer with those of at least {count_partners(asked)}, or not at all, as "
-        f"min_partners of site.yaml asks; egress.md says how many it has by its own word; {study.recipe.delivered}",
+        f"min_partners of site.yaml asks; egress.jsonl says how many it has by its own word; {study.recipe.delivered}",
         f"min_partners of site.yaml, {asked}, must be at most the other sites that the study waits for; of its {sites} "
         "sites (federation.sites) one is this: ask the study lead for more sites, or lower it",
     )

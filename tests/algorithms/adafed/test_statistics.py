@@ -168,7 +168,7 @@ def test_statistics_that_do_not_fit_are_refused_by_name_and_the_round_goes_on(pl
     record = game.rounds(2, change=sharing(north=sending(spoil)))
     reason = game.server.parts["statistics"].without["north"]
     assert reason.startswith("site 'north' ") and sentence in reason
-    assert any(reason in note for note in record.notes) and record.refused == {}
+    assert any(reason in note for note in record.notes) and record.failed == {}
     # The two others listen to each other, and not to north.
     assert record.weights["east"] == {"east": 0.5, "north": 0.0, "west": 0.5}
     assert record.weights["north"] == pytest.approx(dict.fromkeys(game.sites, 1 / 3))

@@ -85,7 +85,7 @@ def test_the_first_rounds_model_is_tested_with_the_amplitude_that_came_after_it(
 def test_a_first_round_without_an_amplitude_like_the_others_is_refused(play, spoil, sentence):
     game = play(**PAPER)
     record = game.round(change=changing("west", lambda arrays: arrays | {MEAN: None} | spoil(arrays[MEAN])))
-    assert record.refused.keys() == {"west"} and sentence in record.refused["west"]
+    assert record.failed.keys() == {"west"} and sentence in record.failed["west"]
     amplitudes = [game.answers["train"][site].arrays[MEAN] for site in ("east", "north")]
     np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(amplitudes, axis=0), rtol=1e-6)
 
