@@ -20,7 +20,6 @@ from silofl_desk.report.sentences import (
     remedy_sentence,
     split_sentence,
     unfinished_sentence,
-    withheld_sentences,
 )
 from silofl_desk.studies.print_results import print_results
 from silofl_hospital.report.metrics import metric_sentence
@@ -101,7 +100,7 @@ def test_a_site_that_withholds_classes_is_not_said_to_lack_them(classes):
     given = {"also": also, "label_cases": counts, "by_label": recalls, "sites": dict.fromkeys(counts, 0.5)}
     found = classes(**given, withheld={"west": {"least": 3, "names": ["ring", "sick"]}})
     assert [*list_result_notes(found)] == ["Withheld"]
-    assert withheld_sentences(found)[0].startswith("site west withholds its test score of ring, sick: ")
+    assert list_result_notes(found)["Withheld"].startswith("site west withholds its test score of ring, sick: ")
     assert found.mean_of_sites([0.25, 0.75, None], "balanced_accuracy") == 0.5
     # One that says so lacks them, and joins no mean.
     assert [*list_result_notes(classes(**given))] == ["Classes"]

@@ -22,7 +22,6 @@ from silofl.core.roc import find_operating_point
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)

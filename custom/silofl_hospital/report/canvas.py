@@ -165,12 +165,6 @@ def line_style(place: int) -> dict[str, str]:
     return {name: values[place % len(values)] for name, values in styles.items()}
 
 
-def point_style(place: int) -> dict[str, str]:
-    """Return colour and shape of points by their place; where the colours run out, they repeat with another shape."""
-    colours = len(LINE_COLOURS)
-    return {"color": LINE_COLOURS[place % colours], "marker": MARKERS[(place + place // colours) % len(MARKERS)]}
-
-
 def draw_line(axes: Axes, rounds: Sequence[int], values: Sequence[float | None], **style: Any) -> Line2D:  # noqa: ANN401
     """Draw a line over rounds with a marker at each value, or at some of many unless gaps leave points alone."""
     numbers = as_values(values)
