@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.base.settings import Fraction, NotNegative
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits, require_sgd
 from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step
@@ -39,7 +39,7 @@ class Mixture(AlgorithmOption):
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse what is not plain SGD (Algorithm 1): others divide the chain rule's alpha out, or add steps before."""
-        self.require_sgd(study.training)
+        require_sgd(self, study.training)
 
     def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> ModelPair:
         """Write the mixture into the personal model, and return how v and alpha learn."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from silofl.base.settings import Positive
-from silofl.core.algorithm_option import AlgorithmOption
+from silofl.core.algorithm_option import AlgorithmOption, find_other_models
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Step, corrected_step, pulled_step
@@ -46,7 +46,7 @@ class Dynamic(AlgorithmOption):
         """Sites are pulled to the one model of all, from which the server takes its own h."""
         if recipe.weights != "uniform":
             return f"weights must be uniform where the server keeps the mean of all h_i, not {recipe.weights!r}"
-        return self.find_other_models(recipe)
+        return find_other_models(self, recipe)
 
     def sentence(self) -> str:
         """Return what a report says of it."""

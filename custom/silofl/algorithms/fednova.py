@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from silofl.base.errors import AggregationError
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits, find_other_models, require_sgd
 from silofl.core.mixing import Arrays, example_weights
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import norm
@@ -55,11 +55,11 @@ class NormalizedSteps(AlgorithmOption):
             return (
                 f"parts must begin with normalised steps, which take the mean's place, not with {first}; name it first"
             )
-        return self.find_other_models(recipe)
+        return find_other_models(self, recipe)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse an optimiser whose steps are no fixed sum of gradients (Section 3)."""
-        self.require_sgd(study.training, has_momentum=True)
+        require_sgd(self, study.training, has_momentum=True)
 
     def sentence(self) -> str:
         """Return what a report says of it."""

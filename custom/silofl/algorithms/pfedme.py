@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from silofl.base.errors import ConfigError
 from silofl.base.settings import Count, Positive
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits, require_sgd
 from silofl.core.model_pair import ModelPair, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step, pulled_step
@@ -46,7 +46,7 @@ class Envelope(AlgorithmOption):
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse what is not plain SGD (Algorithm 1), and a rate by which the shared model passes the personal one."""
         training = study.training
-        self.require_sgd(training)
+        require_sgd(self, training)
         if training.learning_rate * self.strength > 1:
             raise ConfigError(
                 f"training.learning_rate must be at most 1 / algorithm.envelope.strength, {1 / self.strength:g}, not "

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits, find_other_models, require_sgd
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
@@ -61,11 +61,11 @@ class Control(AlgorithmOption):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A site is corrected towards the one model of all sites."""
-        return self.find_other_models(recipe)
+        return find_other_models(self, recipe)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1)."""
-        self.require_sgd(study.training, self.has_momentum)
+        require_sgd(self, study.training, self.has_momentum)
 
     def sentence(self) -> str:
         """Return what a report says of it."""

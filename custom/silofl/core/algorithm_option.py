@@ -120,29 +120,32 @@ class AlgorithmOption(Section):
         """Return why it does not go together with the rest of a recipe; None where it does."""
         return None
 
-    def find_other_models(self, recipe: Recipe) -> str | None:
-        """Return why it does not go with a recipe in which sites have models of their own; None in any other."""
-        if not recipe.trains_one_model:
-            return f"{self.section} must go with one model of all sites; choose mixing: shared and no personal model"
-        if recipe.extra_rounds:
-            return f"extra_rounds must be 0 with {self.section}, not {recipe.extra_rounds}; leave it out"
-        return None
-
-    def require_sgd(self, training: Any, has_momentum: bool = False) -> None:  # noqa: ANN401
-        """Refuse an optimiser whose steps are no sum of gradients, as the paper's are.
-
-        Args:
-            training: The study's training settings.
-            has_momentum: Whether a momentum may be above 0.
-
-        Raises:
-            ConfigError: Names the key.
-        """
-        if training.optimizer != "sgd":
-            raise ConfigError(f"training.optimizer must be sgd with {self.section}, not {training.optimizer!r}")
-        if training.momentum and not has_momentum:
-            raise ConfigError(f"training.momentum must be 0 with {self.section}, not {training.momentum:g}")
-
     def sentence(self) -> str:
         """Describe the answer for the report, in one sentence."""
         return f"{self.section}: " + ", ".join(f"{name} {value}" for name, value in self.model_dump().items()) + "."
+
+
+def find_other_models(option: AlgorithmOption, recipe: Recipe) -> str | None:
+    """Return why an answer does not go with a recipe in which sites have models of their own; None in any other."""
+    if not recipe.trains_one_model:
+        return f"{option.section} must go with one model of all sites; choose mixing: shared and no personal model"
+    if recipe.extra_rounds:
+        return f"extra_rounds must be 0 with {option.section}, not {recipe.extra_rounds}; leave it out"
+    return None
+
+
+def require_sgd(option: AlgorithmOption, training: Any, has_momentum: bool = False) -> None:  # noqa: ANN401
+    """Refuse an optimiser whose steps are no sum of gradients, as the paper's are.
+
+    Args:
+        option: The answer whose paper it is.
+        training: The study's training settings.
+        has_momentum: Whether a momentum may be above 0.
+
+    Raises:
+        ConfigError: Names the key.
+    """
+    if training.optimizer != "sgd":
+        raise ConfigError(f"training.optimizer must be sgd with {option.section}, not {training.optimizer!r}")
+    if training.momentum and not has_momentum:
+        raise ConfigError(f"training.momentum must be 0 with {option.section}, not {training.momentum:g}")
