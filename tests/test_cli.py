@@ -144,8 +144,8 @@ print("MODULES", *sys.modules)
 
 
 def test_help_a_wrong_path_and_a_wrong_name_are_answered_before_anything_slow_is_imported():
-    # The other two take no path of what is there.
-    assert WRONG.keys() == COMMANDS.keys() - {"demo", "schema"}
+    # The others take no path of what is there.
+    assert WRONG.keys() == COMMANDS.keys() - {"demo", "doctor", "schema"}
     paths = [[*command.split(), *line[:-1]] for command, line in WRONG.items()]
     names = [["simulat"], ["import", "medmist"], ["compare", ".", "--methods", "harmofk"]]
     names.append(["predict", ".", "--device", "x"])

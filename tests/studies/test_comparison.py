@@ -169,7 +169,7 @@ def test_averages_beside_the_metric_are_columns_with_a_note(method):
 
 
 def test_the_drift_is_a_column_by_its_digits_and_never_the_best(measured, run, results, record):
-    plain = read_run(run("b").json("results.json", results()).study().ledger(record(1, drift=None)).path)
+    plain = read_run(run("b").json("results.json", results()).study().ledger(record(1, metrics={})).path)
     drifting = [read_run(measured("a0", 0.1, 0.3)), read_run(measured("a1", 0.4, 0.4, seed=1))]
     table = methods_table({"a": drifting, "b": [plain]})
     assert table.columns[-2:] == ("drift of sites", "dissimilarity of updates")

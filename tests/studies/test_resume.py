@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 def test_a_run_that_another_command_holds_is_refused(refused, tmp_path, north_phantoms, job, capsys):
     run = tmp_path / "run"
     (run / "job").parent.mkdir()
-    shutil.copytree(job(federation={"min_sites": 1}, guard=False), run / "job")
+    shutil.copytree(job(federation={"min_sites": 1}, guard=False, algorithm={"name": "fedbn"}), run / "job")
     (run / "run.json").write_text(json.dumps({"data": str(north_phantoms), "sites": ["north"], "threads": 1}))
     read_data(load_study(study_file(run / "job")), Simulation(str(north_phantoms), ("north",)), run)
     capsys.readouterr()
