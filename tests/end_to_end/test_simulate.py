@@ -92,7 +92,7 @@ def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phan
     }
     path.write_text(json.dumps(config))
     run = tmp_path / "run"
-    printed = carried_out("simulate", job, "--data", phantoms, "--out", run)
+    carried_out("simulate", job, "--data", phantoms, "--out", run)
     assert same(weights(run), weights(plain))
     found, wanted = (json.loads((folder / "results.json").read_text()) for folder in (run, plain))
     assert (found["status"], found["sites"]) == ("COMPLETE", wanted["sites"])
