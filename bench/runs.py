@@ -1,11 +1,10 @@
-"""Runs of a benchmark, by ``silofl compare`` of one job or in one process each; finished ones are reused."""
+"""Runs of a benchmark, in one process each; finished ones are reused."""
 
-import json
 import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import count
@@ -23,7 +22,6 @@ from silofl.federation.results import Results, read_results
 from silofl.models.weights import read_pretrained
 from silofl.setup.site import Site
 from silofl.study import Study
-from silofl_desk.options import format_set_options
 from silofl_desk.studies.alone import run_alone
 from silofl_desk.studies.simulation import apply_changes
 from silofl_desk.studies.tune import rates_beyond
@@ -63,45 +61,11 @@ TINY: Choices = {
     },
     "training.learning_rate": 0.01,
 }
-# Dotted key and the values to try.
-Search = tuple[tuple[str, tuple[Any, ...]], ...]
 
 
 def for_selector(name: str) -> Choices:
     """Return what FedSM, which needs a network without BatchNorm, changes in the job of a set."""
     return {"model.normalization": "instance" if name in OF_INSTANCENORM else "group"}
-
-
-def compared(
-    job: str,
-    data: Path,
-    out: Path,
-    rows: Mapping[str, Choices],
-    seeds: Sequence[int],
-    rounds: int,
-    is_alone: bool = False,
-) -> dict[str, list[Results]]:
-    """Return the results of the job itself and of each row by seed, from an earlier call where they are finished.
-
-    Args:
-        job: A job in ``jobs``, or the path of another, under whose name its results are returned.
-        data: Folder with one folder a site.
-        out: Folder of the runs.
-        rows: Name of a row -> what is chosen in it, for ``--set``; the same name is the same run.
-        seeds: Of the training.
-        rounds: Of every run.
-        is_alone: Whether all sites of a run take turns in one process.
-    """
-    command = ["compare", str(JOBS / job), "--data", str(data), "--out", str(out), "--rounds", str(rounds)]
-    for name, choices in rows.items():
-        command += [*format_set_options(choices), "--as", name]
-    command += ["--alone"] * is_alone
-    print("comparing", ", ".join(rows), flush=True)
-    table = json.loads(silofl(*command, "--seeds", ",".join(map(str, seeds)), "--json"))
-    found: dict[str, list[Results]] = {}
-    for run in table["runs"]:
-        found.setdefault(run["name"], []).append(read_results(Path(run["folder"])))
-    return found
 
 
 @dataclass(frozen=True)
@@ -201,37 +165,9 @@ def validation_to_choose(results: Results) -> float:
     return value
 
 
-def best_choices(search: Search, run: Callable[[Choices], Results]) -> Choices:
-    """Return the choices with which FedAvg validates best, one after the other, each by the mean over the sites."""
-    chosen: Choices = {}
-    for key, values in search:
-        scores = {}
-        for value in values:
-            scores[value] = validation_to_choose(run(chosen | {key: value}))
-        print(f"FedAvg, validation by {key}:", {value: round(score, 4) for value, score in scores.items()})
-        chosen[key] = max(scores, key=scores.get)
-    return chosen
-
-
 def beyond(best: float, tried: Collection[float]) -> list[float]:
     """Return the next rate of `LADDER` where the best one is at an edge of those tried."""
     return [rate for rate in rates_beyond(best, tried) if rate in LADDER]
-
-
-def name_of(choices: Choices) -> str:
-    """Return the chosen values as the name of a row."""
-    return "-".join(_words(choices))
-
-
-def _words(choices: Mapping[str, Any]) -> list[str]:
-    """Return the values, those of an algorithm's constants after their keys."""
-    words: list[str] = []
-    for key, value in choices.items():
-        if isinstance(value, Mapping):
-            words += _words(value)
-        else:
-            words += [str(value)] if "." in key or key in ("name", "preset") else [key, str(value)]
-    return words
 
 
 def run_recipe(name: str, source: Path, target: Path, *options: object) -> None:
