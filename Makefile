@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site gallery release bench claims claims-check clean
+.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults lint format docs site gallery release bench claims claims-check clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -43,14 +43,6 @@ test-fuzz: .venv/installed
 # Long. As root also disks that fill up and networks that are cut.
 test-faults: .venv/installed
 	$(RUN) -m pytest tests/faults -n 2 --dist worksteal
-
-PLACE := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
-# What a real MLflow server is told of a run; 850 MB in a place of their own, which see .venv's packages.
-test-mlflow: .venv/installed
-	$(RUN) -m venv .venv-mlflow
-	.venv-mlflow/bin/python -m pip install --quiet --disable-pip-version-check mlflow==3.17.2
-	printf '%s\n' "$$($(RUN) $(PLACE))" $(CURDIR)/custom > "$$(.venv-mlflow/bin/python $(PLACE))/silofl.pth"
-	.venv-mlflow/bin/python -m pytest tests/flare/test_tracking.py -m slow
 
 lint: .venv/installed
 	$(RUN) -m ruff check custom tests bench provisioning recipes docs/site

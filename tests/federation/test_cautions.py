@@ -48,14 +48,6 @@ def test_a_validation_that_falls_and_comes_back_is_said_once(values, rounds):
     assert said_after(*({"north": score(value)} for value in values)) == dict.fromkeys(rounds, [SWINGS])
 
 
-def test_a_finished_run_has_each_caution_once_with_its_round():
-    # The round that shows it may be the last.
-    for values in ((0.69, 0.20, 0.69), (0.69, 0.20, 0.69, 0.20, 0.69)):
-        ledger = rounds_of(*({"north": score(value)} for value in values))[:-1]
-        assert list_cautions(ledger) == [f"round 3: {SWINGS}"]
-    assert list_cautions([]) == []
-
-
 def test_a_site_whose_update_points_away_from_the_others_mean_in_most_rounds_is_warned_of():
     away, sites = {"west": {"cosine": -0.3}}, ["north", "west"]
     ledger = [Round(number, answered=sites, unlike=away if number < 4 else None) for number in range(1, 6)]
@@ -73,7 +65,8 @@ def test_a_site_whose_update_points_away_from_the_others_mean_in_most_rounds_is_
         # three rounds that keep what was reached, or rise from it
         ((0.69, 0.7, 0.72), False),
         ((0.7, 0.55, 0.9, 1.0), False),
-        # two say too little; a further fall, also from a higher value
+        # the round that shows it may be the last; two say too little; a further fall, also from a higher value
+        ((), True),
         ((0.7, 0.7), True),
         ((0.7, 0.3, 0.7, 0.7, 0.7), True),
         ((0.9, 0.65, 0.9), True),

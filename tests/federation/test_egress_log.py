@@ -14,10 +14,6 @@ def record(number, kind="weights", size=16, refused=False, task="train"):
     return facts | ({} if kind == "numbers" else {"bytes": size})
 
 
-def open_log(folder):
-    return EgressLog(folder)
-
-
 def lines(folder):
     return [json.loads(line) for line in (folder / "egress.jsonl").read_text().splitlines()]
 
@@ -26,20 +22,12 @@ def verdict(folder):
     return check_chain((folder / "egress.jsonl").read_bytes())
 
 
-def test_each_record_is_a_line_with_its_time_and_a_run_that_goes_on_adds_to_them(tmp_path):
-    open_log(tmp_path / "run").write([record(1), record(1, "numbers")])
-    open_log(tmp_path / "run").write([record(2)])
-    found = lines(tmp_path / "run")
-    assert [(line["round"], line["kind"]) for line in found] == [(1, "weights"), (1, "numbers"), (2, "weights")]
-    assert all(line["time"].endswith("+00:00") for line in found)
-
-
 def test_a_line_that_was_cut_off_is_removed_and_the_chain_goes_on_after_the_last_whole_one(tmp_path, caplog):
-    open_log(tmp_path).write([record(1), record(1, "numbers")])
+    EgressLog(tmp_path).write([record(1), record(1, "numbers")])
     with (tmp_path / "egress.jsonl").open("a") as stream:
         stream.write('{"number": 3, "round": 2, "ta')
     assert caplog.text == ""
-    open_log(tmp_path).write([record(2)])
+    EgressLog(tmp_path).write([record(2)])
     assert [line["round"] for line in lines(tmp_path)] == [1, 1, 2]
     assert "egress.jsonl ended within a record, as after a kill; it goes on after record 2" in caplog.text
     assert verdict(tmp_path).fault is None and verdict(tmp_path).last.number == 3
@@ -47,17 +35,17 @@ def test_a_line_that_was_cut_off_is_removed_and_the_chain_goes_on_after_the_last
 
 @pytest.mark.parametrize("line", ["no record", "[]", '{"number": 3, "hash": "a"}'])
 def test_after_a_line_that_is_no_record_nothing_is_written_whatever_it_is(tmp_path, line):
-    open_log(tmp_path).write([record(1)])
+    EgressLog(tmp_path).write([record(1)])
     with (tmp_path / "egress.jsonl").open("a") as stream:
         stream.write(f"{line}\n")
     before = (tmp_path / "egress.jsonl").read_bytes()
     with pytest.raises(ConfigError, match="must hold records as they were written"):
-        open_log(tmp_path)
+        EgressLog(tmp_path)
     assert (tmp_path / "egress.jsonl").read_bytes() == before
 
 
 def test_two_processes_with_the_same_record_write_one_chain(tmp_path):
-    first, second = open_log(tmp_path), open_log(tmp_path)
+    first, second = EgressLog(tmp_path), EgressLog(tmp_path)
     for number, log in enumerate((first, second, first), start=1):
         log.write([record(number)])
     assert [line["number"] for line in lines(tmp_path)] == [1, 2, 3]
@@ -65,7 +53,7 @@ def test_two_processes_with_the_same_record_write_one_chain(tmp_path):
 
 
 def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_path):
-    first, second = open_log(tmp_path), open_log(tmp_path)
+    first, second = EgressLog(tmp_path), EgressLog(tmp_path)
     for log in (first, second):
         log.write([record(1)])
     with pytest.raises(ConfigError, match="must not be in use"), hold_lock(tmp_path / "lock"):

@@ -188,16 +188,6 @@ def test_a_run_whose_site_has_lost_two_states_is_not_complete_and_says_what_was_
     assert results["status"] == ("COMPLETE" if recipe == "scaffold" else "INCOMPLETE")
 
 
-@pytest.mark.parametrize("recipe", ["ditto", "local"])
-def test_a_site_that_lost_all_after_the_first_round_trains_it_again(check_alike, carried_out, recipe):
-    path = carried_out("stopped", recipe, exchanges=2)
-    lose_all(path)
-    carried_out("stopped", recipe)
-    check_alike(path, recipe)
-    assert notes(path)[0] == [AGAIN.format(1, "site 'east'")]
-    assert read_json(path / "results.json")["status"] == "COMPLETE"
-
-
 @pytest.mark.parametrize("exchanges", [1, 3, 4, 5])
 def test_a_run_that_is_stopped_anywhere_ends_with_the_same_weights(check_alike, carried_out, exchanges):
     # Three rounds, then validation and test.

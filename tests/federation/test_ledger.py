@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record
 from silofl.federation.ledger import (
     Round,
@@ -124,22 +123,6 @@ def test_areas_of_sites_with_different_classes_choose_a_round_class_by_class():
     assert later.is_best and explain_choice([first, later]) == "best validation, round 2"
     # (0.7 + 0.7 + 0.8 + 0.9) / 4, and not a mean of 0.7 and 0.775
     assert later.validation_mean == pytest.approx(0.775)
-
-
-def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts_again():
-    rounds = [validated(1, a=0.1, b=0.2), validated(2, a=0.3), validated(3, a=0.5)]
-    rounds += [validated(4, a=0.6, b=0.1), validated(5, a=0.6, b=0.3), validated(6, a=0.7, b=0.0)]
-    # on a, 4 is better than 3; on a and b, 5 is better than 4, and 6 is not
-    mark_best(rounds)
-    assert [find_best_round(rounds[:number]) for number in range(1, 7)] == [1, 2, 3, 4, 5, 5]
-    assert find_best_round(mark_best([Round(1)])) is None
-    assert find_best_round(mark_best([Round(1), validated(2, a=0.0)])) == 2
-
-
-def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):
-    (tmp_path / "ledger.json").write_text(json.dumps([dump_record(Round(1)) | {"secnds": 1.0}]))
-    with pytest.raises(ConfigError, match=r"ledger.json: secnds must .* mean 'seconds'\?\)"):
-        read_ledger(tmp_path)
 
 
 def test_keys_of_an_earlier_release_are_not_read(tmp_path):

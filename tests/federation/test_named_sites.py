@@ -69,11 +69,6 @@ def test_a_site_is_expected_where_the_study_names_it_and_has_not_let_it_go(make_
     assert is_expected(make_study(federation=federation), "west") is expected
 
 
-def test_the_order_of_the_names_is_none_of_the_digest(make_study):
-    one, other = (make_study(federation={"sites": names}) for names in (SITES, SITES[::-1]))
-    assert one.digest == other.digest != make_study(federation={"sites": 3}).digest
-
-
 def test_a_run_that_goes_on_leaves_none_of_its_sites_out_but_those_that_left_it(named, make_study):
     game = named()
     game.round()

@@ -3,18 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-import silofl
 from silofl.algorithms.feddyn import SiteDynamic
 from silofl.base.schema import dump_record, read_record
-from silofl.base.settings import parse
 from silofl.federation.outcome import finished_results, unscored_results
-from silofl.federation.results import FILE, PLACES, Results
-from silofl.inference.directory import plain_study
+from silofl.federation.results import Results
 from silofl.parts.load import describe_kept
-from silofl.study import Study
 from silofl.training.site_score import SiteScore
-
-from ..conftest import assert_alike
 
 SCORE = {"value": 0.5, "num_cases": 1, "num_excluded": 0}
 
@@ -73,22 +67,6 @@ def test_a_site_without_validation_that_came_after_the_best_round_tests_no_rando
     assert not (game.folder("east") / "supermodel").exists()
 
 
-@pytest.mark.parametrize("name", ["fedsm"])
-def test_regions_are_what_sites_send_and_the_result_names_and_training_knows_nothing_of_them(play, make_study, name):
-    options = {"name": name, "rounds": 1, "model": {"normalization": "instance"}, "guard": True}
-    unnamed = make_study(**options)
-    study = parse(Study, plain_study(unnamed) | {"regions": {"whole": [1]}, "name": "named"}, "study.yaml")
-    named, numbered = (play(("east", "west"), one.name, one) for one in (study, unnamed))
-    found, known = (dump_record(finished_results(game.server, game.finish())) for game in (named, numbered))
-    assert_alike(numbered.models("east"), named.models("east"))
-    assert named.warnings == numbered.warnings
-    assert found["regions"] == {"whole": [1]} and "regions" not in known
-    # the one region is the one label: the values are the same, under its name
-    for site, one in known["sites"].items():
-        assert found["sites"][site] == one | {"labels": {"whole": one["labels"]["blob"]}}
-        assert found["validation"][site]["labels"] == {"whole": known["validation"][site]["labels"]["1"]}
-
-
 def test_the_patients_of_each_sites_test_are_counted_and_null_where_nobody_knows_one(play):
     game = play(rounds=1)
     # two test cases at each site, of two patients
@@ -126,14 +104,6 @@ def test_a_run_without_numbers_says_what_is_known_of_its_study(make_study):
     failed, unknown = unscored_results(make_study(seed=7), "FAILED", ["no disk"]), unscored_results("x", "UNFINISHED")
     assert (failed.status, failed.reasons, failed.seed, failed.sites) == ("FAILED", ("no disk",), 7, {})
     assert (unknown.study, unknown.seed, unknown.is_finished) == ("x", None, False)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_failed_run_of_which_the_name_alone_is_known_is_read_as_it_was_written(tmp_path, place):
-    failed = unscored_results("x", "FAILED", ["study.yaml cannot be read"])
-    (tmp_path / place).mkdir(parents=True, exist_ok=True)
-    (tmp_path / place / FILE).write_text(json.dumps(dump_record(failed)))
-    assert silofl.read_results(tmp_path) == failed
 
 
 def test_a_part_that_does_not_say_what_it_keeps_is_named_all_the_same(make_study, monkeypatch):

@@ -10,7 +10,6 @@ from silofl.federation.outcome import finished_results
 from silofl.federation.partners import drop_lonely, part_lonely
 from silofl.parts.answer import Numbers, SiteAnswer
 from silofl.parts.task import Message
-from silofl.setup.site import Site
 
 from ..conftest import assert_alike
 
@@ -61,14 +60,6 @@ def test_a_site_whose_partner_is_dead_from_the_first_round_on_moves_no_model(pla
     assert_unmoved(game, game.models("east"), f"site 'east' must have its answer mixed .* 1 other site, {SANS}")
 
 
-def test_sites_that_leave_later_stop_the_run_at_its_last_mixed_model(play):
-    game = play(min_partners=1)
-    game.rounds(2)
-    before = game.models("east")
-    assert_unmoved(without(game, "north", "west"), before, f"mixed with .* {SANS}")
-    assert game.server.finished_rounds == 2
-
-
 def test_a_site_that_asks_for_more_is_left_out_and_the_others_go_on(play):
     game = play(min_partners=1)
     record = game.round(change=asking(west=3))
@@ -115,15 +106,6 @@ def test_an_amplitude_from_which_all_others_are_left_out_is_not_taken(play):
     # With nobody's word for it the mean would be that of a single site.
     assert alone.server.parts["amplitude"].amplitude is not None
     assert game.server.parts["amplitude"].amplitude is None
-
-
-def test_the_site_says_how_many_partners_it_asks_for_and_the_server_how_many_it_has(play):
-    game = play(min_partners=2)
-    game.rounds(2)
-    assert {answer.meta["min_partners"] for answer in game.answers["train"].values()} == {2}
-    told = game.upcoming("train")["east"].meta
-    assert (told["sites"], told["mixed"]) == (3, [2, 3])
-    assert Site(data="/d", state_dir="/s").min_partners == 1
 
 
 def test_a_server_that_does_not_say_how_many_it_asks_gets_nothing(play):

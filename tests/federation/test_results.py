@@ -40,14 +40,6 @@ def test_a_result_is_written_with_the_keys_it_was_read_with(values):
     assert json.loads(json.dumps(dump_record(read_record(Results, values, "results.json")))) == values
 
 
-def test_a_site_has_its_score_as_it_was_sent_and_none_without_a_test():
-    found = read_record(Results, COMPLETE | CLASSES, "results.json")
-    assert dump_record(found.sites) == CLASSES["sites"] and dump_record(found.tests) == {
-        "east": CLASSES["sites"]["east"]
-    }
-    assert found.values == {"east": 0.5, "west": None}
-
-
 def test_a_result_of_a_released_version_is_refused_with_what_reads_it(tmp_path):
     older = COMPLETE | {"sites": {"east": 0.5}, "cases": {"east": 2}}
     (tmp_path / "results.json").write_text(json.dumps(older))
@@ -74,16 +66,6 @@ def test_a_finished_result_without_one_of_its_keys_is_refused(key):
 def test_a_misspelt_key_or_a_value_of_another_type_is_refused_by_name(changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
         read_record(Results, COMPLETE | changes, "results.json")
-
-
-def test_the_file_of_a_run_is_read_or_named(tmp_path):
-    assert read_results(tmp_path) is None
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps(COMPLETE))
-    assert read_results(tmp_path).mean == 0.5
-    path.write_text(json.dumps(without(COMPLETE, "mean")))
-    with pytest.raises(ConfigError, match=f"{path}: mean must be given; it is missing"):
-        read_results(tmp_path)
 
 
 def test_keys_of_an_earlier_release_are_not_read_and_the_spread_follows_from_the_sites():

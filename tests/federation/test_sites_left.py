@@ -45,17 +45,6 @@ def test_a_run_that_goes_on_without_it_is_complete_and_says_so(play, left):
     assert notes == ([2] if left else [])
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fedsm", "adafed"])
-def test_every_kind_of_algorithm_goes_on_without_a_site(play, name):
-    # Control variates need plain SGD.
-    game = play(name=name, rounds=3, training={"optimizer": "sgd", "momentum": 0.0})
-    game.rounds(1)
-    let_go(game, "north")
-    results = finished_results(game.server, game.finish())
-    assert results.status == "COMPLETE"
-    assert all("north" not in messages for messages in game.sent.values() if messages)
-
-
 def test_only_some_of_the_runs_own_sites_can_leave_it(play):
     game = play()
     for left in (("south",), ("north", "south"), SITES):

@@ -4,7 +4,6 @@ import pytest
 
 from silofl import __version__
 from silofl.parts.task import Message
-from silofl.setup.software import read_software
 
 OTHER = "0" * 64
 # The releases that work together have this beginning.
@@ -20,15 +19,6 @@ def running(site, **changes):
         return Message(answer.arrays, answer.meta | {"software": answer.meta["software"] | changes})
 
     return change
-
-
-def test_each_site_says_once_what_it_runs_and_again_after_the_server_has_been_restarted(play):
-    game = play(("east", "west"))
-    game.rounds(2)
-    assert "software" not in game.sent["train"]["east"].meta
-    game.resume()
-    game.round()
-    assert game.sent["train"]["east"].meta["software"] == read_software().model_dump()
 
 
 @pytest.mark.parametrize("release", ["0.1.9", "1.0.0"])

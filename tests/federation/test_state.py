@@ -75,14 +75,6 @@ def test_a_damaged_state_is_named_and_the_one_before_it_is_used(state, tmp_path,
     assert state.load(2) == (0, {})
 
 
-def test_a_task_of_an_earlier_round_deletes_no_later_one(state):
-    for number in (5, 6, 7):
-        state.save(number, {"part": {"number": number}}, number - 1, 5)
-    state.save(1, {"part": {"number": 1}}, 0, None)
-    assert state.rounds() == [1, 5, 6, 7]
-    assert state.load(7) == (7, {"part": {"number": 7}})
-
-
 def test_a_server_that_goes_back_round_by_round_does_not_fill_the_disk(state):
     for number in range(30, 0, -1):
         state.save(number, {"part": {"number": number}}, number - 1, best_round=number)

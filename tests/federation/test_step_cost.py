@@ -10,13 +10,13 @@ from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
 from silofl.study import Study
 
-from ..random_examples import random_part, random_volume
+from ..random_examples import random_part
 
 
 def timed(study, count):
     task = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1))
     part = random_part(study, (1, 32, 32), count)
-    return step_cost.time_steps(Work("a", study, SiteData(part, part, part), task, torch.device("cpu")))
+    return step_cost.measure_cost(Work("a", study, SiteData(part, part, part), task, torch.device("cpu")))
 
 
 def make_study(name, training=None, **constants):
@@ -58,20 +58,3 @@ def test_a_pass_over_the_data_beside_the_epochs_is_counted(passes, option, besid
     cost = timed(make_study("scaffold", plain, control={"option": option}), 40)
     # A step trains the federated model and the site's own two; two looks try whether BatchNorm can learn there.
     assert (cost.seconds, cost.seconds_beside) == (3, pytest.approx(beside + 2 / 20))
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_a_look_at_a_volume_takes_the_memory_of_its_answers(together, monkeypatch):
-    patches = {"dimensions": 3, "patches": {"size": [32, 32, 32]}}
-    study = parse(Study, make_study("fedavg").model_dump() | {"data": patches}, "study.yaml")
-    task = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1))
-    part = random_part(study, (1, 32, 32, 32), 2)
-    work = Work("a", study, SiteData(part, part, part), task, torch.device("cpu"))
-    monkeypatch.setattr(Study, "answers_together", together)
-    windows, network = [], type(work.own.network)
-    look = network.forward
-    monkeypatch.setattr(network, "forward", lambda self, images: windows.append(len(images)) or look(self, images))
-    monkeypatch.setattr(step_cost, "_peak_bytes", lambda device: 5)
-    assert step_cost.measure_in_windows(work, random_volume(study, (1, 80, 80, 80))) == 5
-    # 27 windows, two at a time and one at last: the first pair and the last one, of each model that answers.
-    assert windows == [2, 1] * (3 if together else 1)

@@ -28,13 +28,3 @@ def test_the_site_furthest_behind_is_named_until_its_task_is_over(folder, tmp_pa
     assert describe_steps(tmp_path, 0.0) == ", step 50 of 100 at north"
     north.close()
     assert describe_steps(tmp_path, 0.0) == ", step 12 of 20 at south"
-
-
-def test_a_file_that_cannot_be_written_ends_no_training(folder, monkeypatch):
-    monkeypatch.setattr(steps, "EVERY_S", -1.0)
-    path = folder("north")
-    (path / steps.FILE).mkdir()
-    file = StepFile(path)
-    file.write(1, 2)
-    file.close()
-    assert (path / steps.FILE).is_dir()

@@ -20,11 +20,10 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
 from silofl.flare import controller as module
 from silofl.flare.controller import FAILED_ONCE, RoundsController
-from silofl.flare.exchange import from_model, to_model
+from silofl.flare.exchange import from_model
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT
 from silofl.flare.returned_sites import RETURNED
 from silofl.parts.task import Message
-from silofl.setup.software import read_software
 
 
 @pytest.fixture
@@ -359,16 +358,19 @@ def test_who_does_not_take_part_is_not_taken_when_it_is_started_again(returned, 
 def failure():
     """Tell a controller that a site's process has failed in a round; returns its answer and which sites have left."""
 
-    def tell(data, there=("east", "north", "south"), left=()):
+    def tell(data, there=("east", "north", "south"), left=(), quorum=2):
         controller = controller_of(*there)
         controller._left = dict.fromkeys(left, AGAIN)
-        return controller._take_failed(FAILED, data, None, 2), controller._left
+        return controller._take_failed(FAILED, data, None, quorum), controller._left
 
     return tell
 
 
 def test_a_job_goes_on_without_a_site_whose_process_failed_again(failure):
     assert failure({"site": "north", "again": True}) == ({"goes_on": True}, {"north": FAILED_AGAIN})
+    # A rehearsal outlives every failure.
+    once = {"site": "north", "again": False}
+    assert failure(once, quorum=0) == ({"goes_on": True}, {"north": FAILED_ONCE})
 
 
 @pytest.mark.parametrize(
@@ -394,53 +396,6 @@ def test_the_servers_log_has_one_line_for_each_round_and_who_gets_no_task_once(p
     assert [line.split()[:2] for line in logged] == [["round", "1/2"], ["round", "2/2"]]
     assert "validation dice" in logged[1]
     assert [record.notes.count(said) for record in game.server.ledger] == [1, 0] and warned.count(said) == 1
-
-
-@pytest.fixture
-def rehearsed(tmp_path, make_study, monkeypatch):
-    """Rehearse with two sites of which one answers; returns what is written, and what each site was sent."""
-    study = make_study().model_copy(update={"rehearsal": True})
-    settings = SimpleNamespace(run_folder=None, is_downloadable=False, extensions=())
-    monkeypatch.setattr(module, "download_folder", lambda context: tmp_path / "download")
-    monkeypatch.setattr(module, "read_job_study", lambda context: study)
-    monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
-    monkeypatch.setattr(module, "read_server_settings", lambda context: settings)
-
-    def run(north):
-        controller, commands, sent = controller_of("north", "south"), {}, {}
-        controller.fl_ctx.set_prop(FLContextKey.RUNNER, SimpleNamespace(), private=True, sticky=True)
-        controller.engine.register_app_command = lambda topic, answer, *given: commands.update({topic: (answer, given)})
-        controller.cancel_all_tasks = lambda fl_ctx: None
-
-        def send(task, model, targets, timeout, callback):
-            (site,) = targets
-            sent[site] = from_model(model)
-            if site == "north":
-                answer = to_model(north(sent[site]), is_difference=True)
-                answer.meta["client_name"] = site
-                callback(answer)
-                answer, given = commands[FAILED]
-                assert answer(FAILED, {"site": "south", "again": False}, None, *given) == {"goes_on": True}
-
-        controller.send_model = send
-        assert panics_of(controller) == []
-        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["rehearsal.json"]
-        return json.loads((tmp_path / "download" / "rehearsal.json").read_text()), sent
-
-    return run
-
-
-def test_a_rehearsal_outlives_a_sites_process_and_leaves_nothing_of_a_run(rehearsed):
-    told = {"round_seconds": 5.0, "seconds": 0.0, "peak_bytes": 9, "device": "cpu", "faults": []}
-
-    def answer(task):
-        software = read_software().model_dump()
-        return Message(task.arrays, {"round": 1, "software": software, "rehearsal": told})
-
-    reports, sent = rehearsed(answer)
-    assert reports["south"]["faults"] == [FAILED_ONCE] and reports["south"]["round_seconds"] is None
-    assert reports["north"]["faults"] == [] and 5 <= reports["north"]["round_seconds"] < 60
-    assert reports["north"]["bytes_to"] == reports["north"]["bytes_from"] == sent["north"].num_bytes
 
 
 def test_a_study_that_the_server_cannot_read_is_the_jobs_reason(monkeypatch):

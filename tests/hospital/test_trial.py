@@ -2,33 +2,29 @@ import hashlib
 import json
 import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from silofl.base.errors import TrainingError
 from silofl.base.files import save_tensors, write_json
 from silofl.base.settings import parse
-from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents
 from silofl.inference.directory import write_model_folder
 from silofl.inference.model_file import pack_model
 from silofl.models import build_model
 from silofl.parts.dp_sgd import FILE
-from silofl.study import Study, load_study
+from silofl.study import Study
 from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_hospital.site.candidate import read_candidate
 from silofl_hospital.site.data import check_data
-from silofl_hospital.site.trial import check_leaving, check_privacy, check_training, find_largest_volume
+from silofl_hospital.site.trial import check_leaving, check_privacy, check_training
 from tests.conftest import change_json, list_records
 
 from ..conftest import SMALL_UNET
-from ..random_examples import random_volume
 from .conftest import STUDY, change_site
 
-JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2}
 
 
@@ -39,15 +35,6 @@ def test_a_rounds_steps_are_counted_and_timed(candidate):
     # What the parts do beside the steps is counted too.
     assert 9 * answer.facts["seconds_per_step"] < answer.facts["seconds_per_round"]
     assert answer.facts["seconds_per_step"] > 0 and answer.facts["peak_bytes"] > 1 << 20
-
-
-def test_the_largest_volume_that_is_evaluated_is_looked_at():
-    study = load_study(JOBS / "harmofl_volumes" / "app" / "config" / "study.yaml")
-    small, large = (random_volume(study, (2, side, 16, 16)) for side in (20, 30))
-    none = small.select_rows([])
-    assert find_largest_volume(SiteData(large, small, large)).images[0].shape == (2, 30, 16, 16)
-    assert find_largest_volume(SiteData(large, small, none)).images[0].shape == (2, 20, 16, 16)
-    assert find_largest_volume(SiteData(large, none, none)).images[0].shape == (2, 30, 16, 16)
 
 
 def test_a_site_that_would_always_be_late_must_not_join(candidate):

@@ -74,7 +74,7 @@ def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) 
         raise TrainingError(f"a rehearsal must ask for {TRAIN}, not {quote_value(task)}")
     study, data, training = work.study, work.data, work.data.training
     an_epoch, epochs = study.steps_an_epoch(len(training)), study.training.local_epochs
-    cost = measure_cost(work, None, max(1, min(an_epoch * epochs // SHARE, MOST_STEPS)))
+    cost = measure_cost(work, max(1, min(an_epoch * epochs // SHARE, MOST_STEPS)))
     validation_s, peak_bytes = measure_validation(work)
     numbers: dict[str, Any] = {"round": work.number, "image_shape": list(training.image_shape)}
     numbers |= {"num_examples": len(training), "num_patients": training.num_patients}

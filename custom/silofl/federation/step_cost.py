@@ -1,22 +1,17 @@
-"""The cost of one training step on this machine, with the study's own learners, and of a look at a whole volume."""
+"""The cost of one training step on this machine, with the study's own learners."""
 
 import math
 import resource
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from silofl.core.steps import Batch
 from silofl.data.batches import training_batches
-from silofl.data.parts import Examples
 from silofl.data.transforms import build_augmentation
-from silofl.inference import SuperModel
-from silofl.inference.contents import Contents
-from silofl.models.networks import first_windows_alone
 from silofl.parts.work import Work
 from silofl.training.device import keep_freed_memory, set_threads
 from silofl.training.evaluation import evaluate
@@ -46,22 +41,7 @@ class StepCost:
         return steps * (epochs * self.seconds + self.seconds_beside)
 
 
-def measure_cost(work: Work, volume: Examples | None, steps: int = STEPS) -> StepCost:
-    """Measure a few training steps and, where there is one, the look at a whole volume.
-
-    Args:
-        work: As for `time_steps`.
-        volume: As for `measure_in_windows`; None where the network sees whole images.
-        steps: As for `time_steps`.
-
-    Raises:
-        TrainingError: The loss is not finite.
-    """
-    cost = time_steps(work, steps)
-    return cost if volume is None else replace(cost, peak_bytes=max(cost.peak_bytes, measure_in_windows(work, volume)))
-
-
-def time_steps(work: Work, steps: int = STEPS) -> StepCost:
+def measure_cost(work: Work, steps: int = STEPS) -> StepCost:
     """Train a few steps from where a training task begins, and measure them and what the parts do beside.
 
     Args:
@@ -96,27 +76,6 @@ def time_steps(work: Work, steps: int = STEPS) -> StepCost:
     beside += time.perf_counter() - ended
     an_epoch = study.steps_an_epoch(len(work.data.training))
     return StepCost(sum(timed) / len(timed), beside / an_epoch, _peak_bytes(device))
-
-
-def measure_in_windows(work: Work, volume: Examples) -> int:
-    """Look at a whole volume as validation and test do, and return the most memory in use, as `StepCost` has it.
-
-    Where the study's sites also answer by several models at once, two of them do.
-
-    Args:
-        work: A task at a site.
-        volume: The volume, larger than the network's windows.
-    """
-    study, device, model = work.study, work.device, work.deployed[work.study.recipe.roles[-1]]
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    with first_windows_alone():
-        evaluate(model, volume, study, device)
-        if study.answers_together:
-            pair = dict.fromkeys(("one", "other"), model.state_dict())
-            two = SuperModel(Contents(study, volume.image_shape, pair, "mean"), device)
-            two.answer(np.asarray(volume.images), study.training.batch_size)
-    return _peak_bytes(device)
 
 
 def measure_validation(work: Work) -> tuple[float, int]:

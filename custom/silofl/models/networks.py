@@ -111,35 +111,7 @@ def apply_by_windows(
         return function(images)
     from monai.inferers import sliding_window_inference
 
-    answer = _answer_once(function) if _HAS_ONE_ANSWER.get() else function
-    return sliding_window_inference(images, size, WINDOWS_AT_ONCE, answer, overlap=overlap, mode="gaussian")  # type: ignore[return-value]
-
-
-@contextmanager
-def first_windows_alone() -> Iterator[None]:
-    """Let networks look at the first windows of a volume alone, whose answer is that of all windows.
-
-    What an evaluation takes of the memory is soon known then: of the time nearly all goes to further windows.
-    """
-    token = _HAS_ONE_ANSWER.set(True)
-    try:
-        yield
-    finally:
-        _HAS_ONE_ANSWER.reset(token)
-
-
-def _answer_once(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes its first answer to so many windows, and gives a copy of it ever after."""
-    known: dict[int, Tensor] = {}
-
-    def answer(windows: Tensor) -> Tensor:
-        count = len(windows)
-        if count not in known:
-            known[count] = function(windows)
-        # MONAI weighs an answer in its place.
-        return known[count].clone()
-
-    return answer
+    return sliding_window_inference(images, size, WINDOWS_AT_ONCE, function, overlap=overlap, mode="gaussian")  # type: ignore[return-value]
 
 
 def build_model(study: Study, image_shape: Sequence[int], seed: int) -> HarmonizedModel:

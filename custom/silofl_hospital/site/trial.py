@@ -4,8 +4,6 @@ import tempfile
 from dataclasses import replace
 from typing import Any
 
-from silofl.data.parts import Examples
-from silofl.data.site_data import SiteData
 from silofl.federation.egress import ASK, Gate, Request
 from silofl.federation.needs import GIB
 from silofl.federation.site import SiteRounds
@@ -26,8 +24,6 @@ from silofl_hospital.site.resources import explain_gpu_fault
 def check_training(candidate: Candidate) -> Finding:
     """Time a few training steps on the site's data and compare a round of them with the study's time limit.
 
-    In a study of patches the site's largest volume is looked at too, for the memory that its evaluation takes.
-
     Raises:
         TrainingError: The loss is not finite.
         ConfigError: The device is not there, or an augmentation does not fit.
@@ -40,7 +36,7 @@ def check_training(candidate: Candidate) -> Finding:
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
     work = Work(candidate.kit.name, study, candidate.data, task, device, candidate.settings.processes)
     try:
-        cost = measure_cost(work, find_largest_volume(candidate.data) if study.data.patches else None)
+        cost = measure_cost(work)
     except RuntimeError as error:
         return failed(explain_gpu_fault(error))
     an_epoch, epochs = study.steps_an_epoch(len(part)), study.training.local_epochs
@@ -130,14 +126,6 @@ def check_leaving(candidate: Candidate) -> Finding:
     return ok(
         f"an answer takes out {listed}{says}", kinds=kinds | {kind: {"purpose": gate.purpose(kind)} for kind in later}
     )
-
-
-def find_largest_volume(data: SiteData) -> Examples:
-    """Return the largest volume that the site evaluates, or learns from where it evaluates none."""
-    parts = [part for part in (data.validation, data.test) if len(part)] or [data.training]
-    sizes = [(image.size, part, row) for part in parts for row, image in enumerate(part.images)]
-    _, part, row = max(sizes, key=lambda one: one[0])
-    return part.select_rows([row])
 
 
 def _try_exchanges(candidate: Candidate) -> list[tuple[str, Message]]:
