@@ -8,6 +8,7 @@ from silofl.base.files import load_state, save_state, save_tensors
 from silofl.base.schema import dump_record
 from silofl.base.settings import parse
 from silofl.federation.checkpoint import FORMAT, checkpoint, restore_run
+from silofl.federation.more_rounds import find_obstacle
 from silofl.federation.run_folder import RunFolder
 from silofl.study import Study
 
@@ -151,24 +152,27 @@ def test_a_run_from_before_a_key_existed_goes_on_with_its_default_alone(ended):
         restore_run(parse(Study, values, "study.yaml"), older)
 
 
-def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(play, ended):
+def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(ended, monkeypatch):
     game, _ = ended(rounds=2)
     assert gone_on(game, rounds=2).study.rounds == 2
     with pytest.raises(StateError, match="rounds must be at least 2,.* not 1"):
         gone_on(game, rounds=1)
-    # The second round was the first of three to come after the mean of all; of six it would be the second of three.
-    similar = play(folder="similar", name="adafed", rounds=3)
-    similar.rounds(2)
-    longer = "Run run cannot go on to 6 rounds: the sites would have shared one model for longer. Leave rounds at 3, or"
-    with pytest.raises(StateError, match=longer):
-        gone_on(similar, rounds=6)
-    # Round 2 went on from the shared model alone.
-    tuned = play(folder="tuned", name="finetuning", rounds=1, extra_rounds=2)
-    tuned.rounds(2)
-    with pytest.raises(StateError, match="cannot go on to 2 rounds: its extra rounds have begun"):
-        gone_on(tuned, rounds=2)
-    # A rate that falls to the end of three rounds was not the one of six.
-    falling = play(folder="falling", training={"schedule": "poly"})
-    falling.rounds(2)
-    with pytest.raises(StateError, match="cannot go on to 6 rounds: its learning rate falls over all its rounds"):
-        gone_on(falling, rounds=6)
+    monkeypatch.setattr("silofl.federation.checkpoint.find_obstacle", lambda before, now, finished: "they were others")
+    with pytest.raises(StateError, match="Run run cannot go on to 6 rounds: they were others. Leave rounds at 2, or"):
+        gone_on(game, rounds=6)
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds", "obstacle"),
+    [
+        # The second round was the first of three to come after the mean of all; of six it would be the second of three.
+        ({"name": "adafed", "rounds": 3}, 6, "the sites would have shared one model for longer"),
+        # Round 2 went on from the shared model alone.
+        ({"name": "finetuning", "rounds": 1, "extra_rounds": 2}, 2, "its extra rounds have begun"),
+        # A rate that falls to the end of three rounds was not the one of six.
+        ({"training": {"schedule": "poly"}}, 6, "its learning rate falls over all its rounds"),
+        ({}, 6, ""),
+    ],
+)
+def test_a_run_of_two_rounds_goes_on_to_more_unless_they_would_have_been_others(make_study, options, rounds, obstacle):
+    assert find_obstacle(make_study(**options), make_study(**options | {"rounds": rounds}), 2) == obstacle

@@ -7,7 +7,6 @@ from silofl.base.schema import dump_record
 from silofl.federation.ledger import (
     Round,
     compare_with_best,
-    explain_choice,
     find_best_round,
     metrics_csv,
     read_ledger,
@@ -102,27 +101,6 @@ def test_of_level_rounds_the_last_is_reported_whatever_lies_between():
     ledger = mark_best([validated(number, a=value) for number, value in enumerate((0.5, 1.0, 0.9, 1.0, 0.8), start=1)])
     assert [record.is_best for record in ledger] == [True, True, None, True, None]
     assert find_best_round(ledger) == 4
-
-
-def by_areas(number, **areas):
-    """Return a round whose sites have classes of their own: site -> class -> area, of ten cases each."""
-    scores = {}
-    for site, own in areas.items():
-        numbers = {"value": sum(own.values()) / len(own), "num_cases": 10 * len(own), "num_excluded": 0}
-        tables = {"labels": own, "label_cases": dict.fromkeys(own, 10), "areas": own, "mean_over": "areas"}
-        scores[site] = SiteScore(**numbers, **tables)
-    return Round(number, answered=[*areas], validation=scores)
-
-
-def test_areas_of_sites_with_different_classes_choose_a_round_class_by_class():
-    first = by_areas(1, a={"0": 0.8, "1": 0.8}, b={"0": 0.8, "1": 0.8, "2": 0.8, "3": 0.5})
-    # The mean of the sites' means falls, from 0.7625 to 0.7375. Class by class: 0.8 falls to 0.7 in two classes, stays
-    # in one and rises from 0.5 to 0.8 in one.
-    later = by_areas(2, a={"0": 0.7, "1": 0.7}, b={"0": 0.7, "1": 0.7, "2": 0.8, "3": 0.9})
-    mark_best([first, later])
-    assert later.is_best and explain_choice([first, later]) == "best validation, round 2"
-    # (0.7 + 0.7 + 0.8 + 0.9) / 4, and not a mean of 0.7 and 0.775
-    assert later.validation_mean == pytest.approx(0.775)
 
 
 def test_keys_of_an_earlier_release_are_not_read(tmp_path):

@@ -3,7 +3,6 @@
 import pytest
 
 from silofl.federation.outcome import finished_results
-from silofl_desk.report.sentences import early_sentence
 
 from ..conftest import assert_alike
 
@@ -39,20 +38,6 @@ def test_a_run_ends_after_as_many_rounds_without_a_better_validation_as_it_has_p
         "training ended after round 4 of 9 by federation.patience: none of its last 2 rounds raised the sites' "
         "validation by more than 0.005, the median of their changes"
     )
-    assert early_sentence(results) == f"T{results.ended_early[1:]}."
-
-
-def test_a_run_that_was_stopped_ends_where_one_ends_that_never_stopped(play):
-    whole = play(folder="whole", **PATIENT)
-    whole.finish(change=scoring(VALUES))
-    for stop in (3, 4):
-        halved = play(folder=f"stopped after {stop}", **PATIENT)
-        halved.rounds(stop, change=scoring(VALUES))
-        halved.resume()
-        halved.finish(change=scoring(VALUES))
-        assert halved.server.finished_rounds == whole.server.finished_rounds
-        assert halved.server.best_round == whole.server.best_round
-        assert_alike(halved.models("east"), whole.models("east"))
 
 
 def test_a_run_that_seemed_to_end_goes_on_where_its_last_round_is_better(play):

@@ -1,15 +1,12 @@
 """Whole runs whose numbers travel in half precision."""
 
-import json
-
 import numpy as np
 import pytest
-import torch
 
 from silofl.base.files import load_tensors
+from silofl.federation.model_files import save_models
 from silofl.models.precision import round_as_received, widen_arrays
 from silofl.parts.task import TRAIN
-from silofl_desk.studies.alone import run_alone
 
 
 @pytest.fixture
@@ -34,12 +31,10 @@ def test_changes_travel_in_half_precision_and_are_added_to_what_is_not_rounded(p
         assert not np.array_equal(array, round_as_received({name: array}, half)[name]) or not array.any()
 
 
-def test_the_models_that_are_written_are_those_that_sites_got(site_data, tmp_path, settings_in, make_study):
-    study = make_study(name="harmofl", federation={"precision": "float16"})
-    run_alone(study, tmp_path / "run", ("east", "north"), settings_in(tmp_path / "state"), None)
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["status"] == "COMPLETE"
-    written = load_tensors(tmp_path / "run" / "model" / "best.pt")
-    weights = {name: tensor for name, tensor in written.items() if tensor.dtype == torch.float32}
-    assert len(weights) > 8 and max(tensor.abs().max() for tensor in weights.values()) <= 65504
-    for name, tensor in weights.items():
-        assert torch.equal(tensor, tensor.half().float()), name
+def test_the_models_that_are_written_are_those_that_sites_got(play, half, tmp_path):
+    run = play(("east", "west"), study=half)
+    run.round()
+    save_models(tmp_path, "best", run.server, run.server.parts)
+    written = load_tensors(tmp_path / "model" / "best.pt")
+    for name, array in round_as_received(run.server.parts["model"].common, half).items():
+        np.testing.assert_array_equal(written[name].numpy(), array)

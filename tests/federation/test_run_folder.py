@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RECORDS, RunFolder
@@ -16,7 +15,7 @@ def finished(ended, tmp_path):
     return game, tests, RunFolder(tmp_path / "run", game.study)
 
 
-def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(finished):
+def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(finished, tmp_path):
     game, tests, folder = finished
     folder.save(game.server)
     folder.finish(game.server, tests)
@@ -30,6 +29,11 @@ def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(f
     assert values["pooled"] == pytest.approx(values["mean"])
     state = torch.load(folder.path / "model" / "best.pt", weights_only=True)
     assert state["input_norm.is_fixed"] and "network.model.0.conv.weight" in state
+    # Without the checkpoint for who downloads the job.
+    folder.copy_results(tmp_path / "job" / "silofl")
+    assert {path.name for path in (tmp_path / "job" / "silofl").iterdir()} == COPIED
+    folder.copy_results(folder.path)
+    assert (folder.path / "checkpoint.pt").is_file()
 
 
 def test_each_round_is_written_as_it_is_with_what_came_after_it(play, tmp_path):
@@ -95,12 +99,6 @@ def test_beside_models_that_are_not_whole_it_is_said_where_the_complete_ones_are
     assert why in text and "Each site's complete model is `STATE_DIR/run/supermodel`" in text and "python" not in text
 
 
-def test_a_run_folder_in_use_is_refused(finished):
-    folder = finished[-1]
-    with folder.locked(), pytest.raises(ConfigError, match="must not be in use"), folder.locked():
-        pass
-
-
 def test_what_a_killed_run_leaves_to_download_says_how_it_goes_on(finished, tmp_path):
     game, _, folder = finished
     folder.save(game.server)
@@ -117,16 +115,6 @@ def test_what_a_killed_run_leaves_to_download_says_how_it_goes_on(finished, tmp_
 
 # What a lead downloads of every finished run.
 COPIED = {"results.json", "ledger.json", "metrics.csv", "model"}
-
-
-def test_results_are_copied_without_the_checkpoint_for_who_downloads_the_job(finished, tmp_path):
-    game, tests, folder = finished
-    folder.save(game.server)
-    folder.finish(game.server, tests)
-    folder.copy_results(tmp_path / "job" / "silofl")
-    assert {path.name for path in (tmp_path / "job" / "silofl").iterdir()} == COPIED
-    folder.copy_results(folder.path)
-    assert (folder.path / "checkpoint.pt").is_file()
 
 
 @pytest.mark.parametrize(
