@@ -129,7 +129,7 @@ def test_a_site_that_is_late_with_the_test_is_missing_in_it(play):
 
 
 def test_answers_are_settled_in_the_order_of_names_without_those_that_failed():
-    given = {"b": Message(meta={"round": 1}), "c": Message(meta={"error": "no GPU"}), "a": Message()}
+    given = {"b": Message(meta={"round": 1}), "c": Message(meta={"error": "no\nGPU"}), "a": Message()}
     assert separate_failures(given, ["e", "d"]) == Answers(
         {"a": Message(), "b": Message(meta={"round": 1})},
         {"c": "no GPU", "d": "no answer in time", "e": "no answer in time"},

@@ -106,17 +106,6 @@ def test_a_run_id_that_leaves_the_state_folder_is_refused(begun, run, caplog):
     assert "run id must be" in caplog.text
 
 
-def test_a_loss_that_is_not_finite_stops_the_round_and_names_site_round_epoch_and_batch(begun):
-    game, task = begun
-    name = next(name for name in task.arrays if name.endswith("conv.weight"))
-    task.arrays[name] = np.full_like(task.arrays[name], np.inf)
-    answer = game.sites["east"].answer("train", task)
-    assert answer.arrays == {}
-    for part in ("site 'east'", "round 1", "epoch 1", "batch 1", "finite"):
-        assert part in answer.meta["error"]
-    assert not (game.folder("east") / "rounds").exists()
-
-
 def test_a_site_says_which_state_it_has_where_it_should_have_a_later_one(play, caplog):
     game = play(("east",))
     game.rounds(2)

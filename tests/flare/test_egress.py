@@ -136,14 +136,6 @@ def test_an_answer_that_failed_leaves_as_its_code_alone(site, update, code):
     assert dict(site().send_packed(reply)) == dict(make_reply(ReturnCode.EXECUTION_EXCEPTION))
 
 
-@pytest.mark.parametrize("run", ["", "..", "../other"])
-def test_for_a_run_of_no_plain_name_nothing_leaves(site, run):
-    filtered = site()
-    filtered.receive("train", Message(meta={"run": run, "round": 1, "held": 0}))
-    with pytest.raises(ConfigError, match="the server's run id must be letters, digits"):
-        filtered.send(Message(meta=META))
-
-
 def test_without_the_note_of_the_run_nothing_leaves(site):
     filtered = site()
     filtered.context = FLContext()
