@@ -5,13 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
-import yaml
 
-from .conftest import carried_out, silofl
+from .conftest import carried_out
 
 pytestmark = pytest.mark.long
-
-F_ADAFED = {"name": "adafed", "preset": "recommended"}
 
 
 @pytest.fixture
@@ -51,16 +48,3 @@ def test_a_study_from_a_pretrained_model_to_the_heat_map(windows, write_windows_
     assert "Who listens to whom" in (run / "report.html").read_text()
     left, right = (batchnorm_of(run, site) for site in ("ann", "bob"))
     assert all(not torch.equal(left[name], right[name]) for name in left)
-
-
-@pytest.mark.slow
-def test_no_batchnorm_leaves_a_site_even_where_the_job_asks_for_it(windows, write_windows_job, tmp_path):
-    job = write_windows_job("adafed_activity", F_ADAFED)
-    path = job / "app" / "config" / "study.yaml"
-    study = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(study | {"algorithm": {"name": "fedavg"}}))
-    for config in path.parent.glob("config_fed_*.json"):
-        config.write_text(config.read_text().replace("flare.adafed.AdaFed", "flare.fedavg.FedAvg"))
-    done = silofl("simulate", job, "--data", windows, "--out", tmp_path / "run", check=False)
-    assert done.returncode == 1
-    assert "the site's filter lets no BatchNorm leave" in done.stdout

@@ -65,11 +65,3 @@ def test_the_pages_commands_run_nvflares_simulator(finished, tmp_path, give):
     assert same(weights(finished[0]), weights(run))
     give(report, RUN=run.name)
     assert (run / "report.html").is_file()
-
-
-@pytest.mark.slow
-def test_an_unprepared_workspace_is_told_its_remedy(tmp_path):
-    done = nvflare("simulator", JOBS / "harmofl_phantoms", "-w", "ws", "-n", "2", "-t", "2", check=False, cwd=tmp_path)
-    assert done.returncode != 0
-    (line,) = [line for line in done.stdout.splitlines() if "FL server execution exception" in line]
-    assert "is not in allow_list" in line and "'needs': 'silofl prepare WORKSPACE JOB before nvflare simulator" in line

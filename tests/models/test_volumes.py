@@ -37,18 +37,6 @@ def study_in_3d(model=UNET, data=None, **changes):
     return parse(Study, settings | changes, "study.yaml")
 
 
-def classifier(patches=None, **changes):
-    return study_in_3d(
-        {"name": "densenet121"},
-        {"patches": patches},
-        task="classification",
-        labels={0: "well", 1: "ill"},
-        metric="accuracy",
-        training={"loss": "cross_entropy"},
-        **changes,
-    )
-
-
 @pytest.mark.parametrize("model", [UNET, DYNUNET, SEGRESNET])
 def test_a_network_answers_each_voxel(model):
     study = study_in_3d(model)
