@@ -57,11 +57,6 @@ def test_a_patch_of_which_a_network_leaves_one_voxel_or_that_it_cannot_halve_is_
         check_network(study, (1, 16, 16, depth))
 
 
-def test_a_volume_smaller_than_a_patch_is_answered_in_its_own_size():
-    model = build_plain_model(study_in_3d(), 0).eval()
-    assert model(torch.rand(1, 1, 9, 20, 5)).shape == (1, 3, 9, 20, 5)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
