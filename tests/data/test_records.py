@@ -84,8 +84,6 @@ def test_a_key_without_a_right_value_is_refused(task, changes, sentence):
             parse_record(value, "record 1 of test", task, LABELS)
 
 
-
-
 def test_findings_are_one_number_for_their_set():
     findings = {0: "effusion", 1: "nodule", 2: "mass"}
     for numbers, wanted in (([], 0), ([2, 0], 5)):

@@ -18,15 +18,6 @@ NVFLARE = Path(sys.executable).with_name("nvflare")
 FEWER = {"east,north,south,west": "north,south", "-t 4": "-t 2"}
 
 
-def nvflare(*arguments, check=True, **options):
-    """Run a command of NVFlare as a person would; returns the finished process."""
-    command = [str(NVFLARE), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, **options)
-    if check:
-        assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
 def read_page(heading):
     """Return the commands of a section of jobs/README.md, in their order and with their comments."""
     page = (JOBS / "README.md").read_text(encoding="utf-8")

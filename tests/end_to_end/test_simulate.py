@@ -53,15 +53,6 @@ def test_a_run_writes_what_people_and_programs_read(finished, small_job):
     assert model.load_state_dict(torch.load(state, weights_only=True), strict=True)
 
 
-def test_the_amplitude_travels_once_and_the_rest_every_round(finished):
-    run, _ = finished
-    ledger = json.loads((run / "ledger.json").read_text())
-    amplitude = 32 * 17 * 4  # one channel, half spectrum, float32
-    to, back = ([record[key]["north"] for record in ledger] for key in ("bytes_to", "bytes_from"))
-    assert [value - to[0] for value in to] == [0, amplitude, 0]
-    assert [value - back[1] for value in back] == [amplitude, 0, 0]
-
-
 def test_all_sites_in_one_process_give_the_same_weights_in_files_for_their_owner(
     finished, tmp_path, phantoms, small_job
 ):

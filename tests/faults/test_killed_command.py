@@ -15,21 +15,13 @@ pytestmark = pytest.mark.faults
 NOTICE_S = 10
 
 
-class Command(Federation):
-    """A command in the background."""
-
-    def is_alive(self):
-        self.descendants()
-        return self.process.poll() is None
-
-
 @pytest.fixture
 def command():
     """Start a command."""
     started = []
 
     def start(*arguments):
-        started.append(Command(*arguments))
+        started.append(Federation(*arguments))
         return started[-1]
 
     yield start

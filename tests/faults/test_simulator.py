@@ -20,10 +20,6 @@ TIMEOUT_S = 40
 class Simulation(Federation):
     """A simulation in the background."""
 
-    def is_alive(self):
-        self.descendants()
-        return self.process.poll() is None
-
     def process_of(self, victim):
         """Return the process of a site, of the server, or the command itself."""
         if victim == "command":
