@@ -162,8 +162,6 @@ def test_files_of_one_label_each_become_one_mask(run_organs):
     assert len(masks) == 4
     for mask in masks:
         np.testing.assert_array_equal(mask, np.where(TUMOR > 0, 2, LIVER))
-    # 2 x 3 pixels of 3 slices in each of 4 cases are both
-    assert any("segments overlap in 4 of 4 masks: 72 voxels of liver count as tumor" in note for note in summary.notes)
     # ribs
     assert any("images that fit no pattern or have no mask are left out: 4" in note for note in summary.notes)
 
