@@ -28,16 +28,6 @@ def source(tmp_path):
 
 
 @pytest.fixture
-def write_patients(source):
-    """Write the site's table of patients."""
-
-    def write(*rows, header="file,patient", name="patients.csv"):
-        (source / "north" / name).write_text("\n".join([header, *rows]), encoding="utf-8-sig")
-
-    return write
-
-
-@pytest.fixture
 def run(source, tmp_path):
     """Import the site and return its dataset.json."""
 
@@ -190,13 +180,13 @@ def test_a_file_of_one_label_with_two_numbers_and_labels_without_names_are_refus
 
 
 @pytest.mark.parametrize("kind", ["patients", "images"])
-def test_a_site_with_fewer_than_two_patients_or_without_a_test_is_refused(run, source, write_patients, kind):
+def test_a_site_with_fewer_than_two_patients_or_without_a_test_is_refused(run, source, kind):
     with pytest.raises(DataError, match="site 'north' must have a share of its images for the test, not 0"):
         run(test=0)
     for number in range(1, 6):
         for place in ("images", "masks"):
             (source / "north" / place / f"scan{number}.png").unlink()
     if kind == "patients":
-        write_patients("scan0.png,p0")
+        (source / "north" / "patients.csv").write_text("file,patient\nscan0.png,p0", encoding="utf-8-sig")
     with pytest.raises(DataError, match=f"site 'north' must have at least 2 {kind} to .*, not 1; join it"):
         run()
