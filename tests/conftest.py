@@ -25,7 +25,6 @@ from pydicom.uid import (
     CTImageStorage,
     EnhancedMRImageStorage,
     ExplicitVRLittleEndian,
-    RLELossless,
     SegmentationStorage,
     generate_uid,
 )
@@ -100,7 +99,6 @@ def case_builder(script, root):
             module.main(name, root / name)
         return root / name
 
-    build.module = module
     return build
 
 
@@ -318,9 +316,9 @@ def write_series_to_segment(tmp_path, write_dicom):
 def write_segmentation(tmp_path):
     """Write frames, each as (number of its segment, slice, pixels), as a DICOM segmentation; names are by number."""
 
-    def save(series, frames, names, kind="BINARY", syntax=ExplicitVRLittleEndian, bits=None, **elements):
+    def save(series, frames, names, kind="BINARY"):
         source = pydicom.dcmread(next(series.iterdir()))
-        data, bits = pydicom.Dataset(), bits or (1 if kind == "BINARY" else 8)
+        data = pydicom.Dataset()
         data.file_meta = pydicom.dataset.FileMetaDataset()
         data.SOPClassUID = data.file_meta.MediaStorageSOPClassUID = (
             LABELMAP if kind == "LABELMAP" else SegmentationStorage
@@ -331,8 +329,7 @@ def write_segmentation(tmp_path):
         data.FrameOfReferenceUID, data.NumberOfFrames = source.FrameOfReferenceUID, len(frames)
         data.Rows, data.Columns = frames[0][2].T.shape
         data.SamplesPerPixel, data.PhotometricInterpretation, data.PixelRepresentation = 1, "MONOCHROME2", 0
-        data.BitsAllocated = data.BitsStored = bits
-        data.HighBit = bits - 1
+        data.BitsAllocated, data.BitsStored, data.HighBit = 1, 1, 0
         data.SegmentSequence = []
         for number, name in names.items():
             segment = pydicom.Dataset()
@@ -343,16 +340,9 @@ def write_segmentation(tmp_path):
         data.SharedFunctionalGroupsSequence, data.PerFrameFunctionalGroupsSequence = [shared], []
         for number, z, _ in frames:
             one = group("PlanePositionSequence", ImagePositionPatient=[10, 20, 30 + 2 * z])
-            if kind != "LABELMAP":
-                one.update(group("SegmentIdentificationSequence", ReferencedSegmentNumber=number))
+            one.update(group("SegmentIdentificationSequence", ReferencedSegmentNumber=number))
             data.PerFrameFunctionalGroupsSequence.append(one)
-        stored = np.stack([pixels.T for *_, pixels in frames])
-        data.PixelData = pack_bits(stored) if bits == 1 else stored.astype(f"<u{bits // 8}").tobytes()
-        for key, value in elements.items():
-            setattr(data, key, value)
-        if syntax == RLELossless:
-            data.compress(syntax, encoding_plugin="pydicom", generate_instance_uid=False)
-        data.file_meta.TransferSyntaxUID = syntax
+        data.PixelData = pack_bits(np.stack([pixels.T for *_, pixels in frames]))
         path = tmp_path / "seg.dcm"
         data.save_as(path, enforce_file_format=True)
         return path

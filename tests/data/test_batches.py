@@ -42,14 +42,6 @@ def test_a_last_batch_of_one_joins_the_batch_before_it(count, batch_size, sizes)
     assert sorted(itertools.chain(*batches)) == list(range(count))
 
 
-def test_another_seed_is_another_order_and_another_augmentation(study):
-    orders = {str(numbers_of(training_batches(part_of(32), 8, None, seed, "cpu"))) for seed in range(5)}
-    assert len(orders) == 5
-    augment = build_augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
-    epochs = [next(iter(training_batches(part_of(1), 1, augment, seed, "cpu")))[0] for seed in (0, 1)]
-    assert not torch.equal(*epochs)
-
-
 @pytest.mark.parametrize("is_segmentation", [True, False])
 def test_batches_are_plain_tensors_of_the_promised_types(study, is_segmentation):
     part = part_of(4, is_segmentation=is_segmentation)
@@ -79,13 +71,6 @@ def test_the_same_seed_gives_the_same_batches_bit_by_bit(study):
     for other in (again, fresh):
         for (inputs, targets), (other_inputs, other_targets) in zip(first, other, strict=True):
             assert torch.equal(inputs, other_inputs) and torch.equal(targets, other_targets)
-
-
-def test_a_label_is_moved_with_its_image(study):
-    augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0}}, {"RandFlip": {"prob": 0.5}}]))
-    for seed in range(5):
-        for inputs, targets in training_batches(pattern(), 2, augment, seed, "cpu"):
-            assert torch.equal(inputs[:, 0] > 0.5, targets.bool())
 
 
 def test_an_augmentation_that_changes_the_size_or_blurs_a_label_is_refused(study):

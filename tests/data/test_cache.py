@@ -47,14 +47,6 @@ def test_what_is_prepared_is_what_is_opened(tmp_path):
     assert pooled.spacings == {"north/a": (0.5, 0.25, 3.0), "south/a": (0.5, 0.25, 3.0)}
 
 
-def test_a_whole_cache_is_prepared_once_and_says_nothing(tmp_path, caplog):
-    load_or_prepare(tmp_path, "name", cases, DATA)
-    parts = load_or_prepare(tmp_path, "name", lambda: pytest.fail("prepared again"), DATA)
-    assert parts["test"].targets.shape == (3, 4, 4) and caplog.text == ""
-    with pytest.raises(ValueError, match="read-only"):
-        parts["training"].images[0] = 0
-
-
 @pytest.mark.parametrize("kind", ["training_images", "test_targets", "index.json"])
 @pytest.mark.parametrize("damage", ["cut", "removed"])
 def test_damage_is_noticed_and_made_anew(tmp_path, caplog, kind, damage):

@@ -1,4 +1,3 @@
-import fcntl
 import subprocess
 import sys
 
@@ -77,12 +76,3 @@ def test_while_another_job_opens_or_makes_an_entry_nothing_is_removed(cache):
             assert prune(cache, NEW) == 0 and names(cache) == "abc"
         other.stdin.close()
     assert prune(cache, NEW) == 1 and names(cache) == "bc"
-
-
-def test_on_a_disk_without_locks_entries_are_made_and_none_is_removed(tmp_path, monkeypatch):
-    def refuse(*arguments):
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    load_or_prepare(tmp_path, name("a"), cases, OLD)
-    assert prune(tmp_path, NEW) == 0 and names(tmp_path) == "a"

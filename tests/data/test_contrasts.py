@@ -8,7 +8,7 @@ import torch
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.base.settings import parse
-from silofl.data.contrasts import ImageFiles, build_source, parse_case, read_source
+from silofl.data.contrasts import build_source, parse_case, read_source
 from silofl.data.domain import Domain
 from silofl.data.drop_channels import DropChannels
 from silofl.data.manifest import read_manifest
@@ -174,15 +174,6 @@ def test_a_dropped_contrast_is_zeros_in_all_that_is_seen_together():
         assert found.shape == (2, *size) and not found[0].any() and found[1].all()
 
 
-def test_an_image_keeps_one_of_the_contrasts_that_it_has():
-    present = torch.stack([torch.zeros(2, 2), 0.5 * torch.ones(2, 2), torch.ones(2, 2)])
-    drop = DropChannels(0.999, 3).set_random_state(seed=0)
-    for _ in range(20):
-        kept = drop({"image": present})["image"].amax(dim=(1, 2))
-        assert kept.count_nonzero() == 1 and kept[0] == 0
-    assert not drop({"image": torch.zeros(3, 2, 2)})["image"].any()
-
-
 @pytest.mark.parametrize(("name", "options"), [("RandShiftIntensity", {"offsets": [1, 2]}), ("RandGaussianNoise", {})])
 @pytest.mark.parametrize("channels", [2, 6])
 def test_a_contrast_that_is_not_there_is_zeros_after_the_studys_augmentation(study, name, options, channels):
@@ -232,14 +223,6 @@ def test_contrasts_of_two_patients_are_no_case(write_dicom, tmp_path, study):
     edit(tmp_path / "T2", PatientID="p2")
     with pytest.raises(DataError, match="T1 and T2 must be of one patient, not of 2"):
         read_source(source, settings)
-
-
-def test_a_new_case_has_contrasts_of_the_study_alone_and_the_first_that_is_there_names_it(study):
-    with pytest.raises(DataError, match="contrasts must be among the study's, which are T1, T2, not FLAIR"):
-        build_source({"FLAIR": Path("a.nii")}, study(**NAMES).data)
-    with pytest.raises(DataError, match="which are none: give FILE alone, not T1"):
-        build_source({"T1": Path("a.nii")}, study().data)
-    assert ImageFiles((None, (Path("b"), "b")), ("T1", "T2")).first == (Path("b"), "b")
 
 
 def test_a_command_names_a_case_by_a_file_or_by_one_for_each_contrast(tmp_path):

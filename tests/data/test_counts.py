@@ -8,7 +8,7 @@ from silofl.base.schema import dump_record
 from silofl.data.counts import FILE, DataCounts, PartCounts, SiteCounts, digest_data, list_changed_sites
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import Examples
-from silofl.data.site_data import SiteData, load_site_data
+from silofl.data.site_data import load_site_data
 
 
 def examples(cases, patients):
@@ -21,14 +21,6 @@ def test_a_part_is_counted_by_cases_patients_and_images():
     # where those of one case are not known
     assert PartCounts.of(examples("ab", ("p1", None))).patients is None
     assert PartCounts.of(examples("", ())) == PartCounts(cases=0, patients=0, examples=0)
-
-
-def test_a_site_says_how_large_its_voxels_are():
-    spacings = {"a": (1.0, 1.0, 2.0), "b": (1.0, 3.0, 4.0), "of a test": (9.0, 9.0, 9.0)}
-    part = replace(examples("aab", ("p1", "p1", "p2")), spacings=spacings)
-    counts = SiteCounts.of(SiteData(part, examples("", ()), examples("", ())))
-    # Each case counts once.
-    assert counts.spacing_mm == (1.0, 2.0, 3.0)
 
 
 def test_a_site_is_changed_where_dataset_json_or_a_file_is(site, study, tmp_path):

@@ -17,15 +17,6 @@ def scans(count):
     return counts, values
 
 
-def test_labelled_voxels_alone_count_and_all_without_a_label_map():
-    pixels = np.array([[[[-1000.0, 50], [55, 9000]]]])
-    label = np.array([[[[0, 1], [1, 2]]]])
-    counts = count_values(pixels, label)
-    # 50 and 55 lie in the bin from 48 to 64; what is larger than all bins counts in the last.
-    assert counts[np.digitize(50, EDGES) - 1] == 2 and counts[-1] == 1 and counts.sum() == 3
-    assert count_values(pixels, None).sum() == 4
-
-
 def test_no_bin_is_of_fewer_patients_than_may_be_told_and_no_voxel_is_lost():
     counts, values = scans(6)
     # A screw in one patient alone.

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.base.errors import ConfigError, DataError
+from silofl.base.errors import DataError
 from silofl.base.schema import dump_record, read_record
 from silofl.data.contrasts import ImageFiles
 from silofl.data.domain import Domain, Form, Range, VoxelSizes, measure_domain, measure_images, read_form
@@ -58,21 +58,6 @@ def test_a_domain_is_read_back_from_plain_values():
     assert dump_record(Domain()) == {} and read_record(Domain, {}, "model.json") == Domain()
     # As version 0.4 wrote it.
     assert read_record(Domain, {"contrasts": {"T1": ["MR"]}}, "model.json") == Domain()
-
-
-@pytest.mark.parametrize(
-    ("build", "sentence"),
-    [
-        (lambda: Domain(axes=("up",)), "axes must be three letters"),
-        (lambda: Domain(axes=("LPSRAS",)), "axes must be three letters"),
-        (lambda: VoxelSizes((2, 1, 1), (1, 1, 1)), "sides of voxels must have a range within 0.001 to 1000 mm"),
-        (lambda: VoxelSizes((0, 1, 1), (1, 1, 1)), "sides of voxels must have a range"),
-        (lambda: VoxelSizes((1, 1, 1), (1, 1, 1e9)), "sides of voxels must have a range"),
-    ],
-)
-def test_axes_and_voxels_that_are_none_are_refused(build, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        build()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from silofl.data.intensity import scale_intensity, to_channels
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (1, 6, 7), dtype=np.uint8)
-RGB = RNG.integers(0, 256, (3, 6, 7), dtype=np.uint8)
 
 
 def test_grey_is_repeated_and_colour_becomes_luminance_in_volumes_too():

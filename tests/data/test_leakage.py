@@ -211,28 +211,3 @@ def test_one_picture_at_two_indexes_is_no_twin_of_one_patient_in_one_part_and_wh
     site.content["training"].append(site.content["test"].pop() | {"patient": "a"})
     site.add("test", "f")
     assert check_contents(read_manifest(site.write(), study())) is None
-
-
-@pytest.mark.parametrize(
-    ("values", "dtypes"),
-    [
-        ([0, 1, 255], ["u1", "i2", "u4", "f4", "f8"]),
-        ([-1, 0, 32767], ["i2", "i4", "f4", "f8"]),
-        ([0, 1, 32768], ["u2", "i4", "f4"]),
-        ([0.0, -0.0, 1.5], ["f2", "f4", "f8"]),
-        ([0, 1, 1e30], ["f4", "f8"]),
-    ],
-)
-def test_the_same_numbers_have_one_digest_in_every_type(values, dtypes):
-    digests = {digest_content(np.array(values, dtype).reshape(1, 1, -1), None) for dtype in dtypes}
-    others = {digest_content(np.array(values, dtype).reshape(1, -1, 1), None) for dtype in dtypes}
-    assert len(digests) == len(others) == 1
-    assert digests != others
-    changed = np.array([*values[:-1], values[-1] / 2], dtypes[-1]).reshape(1, 1, -1)
-    assert {digest_content(changed, None)} != digests
-
-
-def test_slices_of_one_file_that_do_not_overlap_are_no_twins_and_may_stand_in_two_parts(site, study):
-    change(site, slices([0, 4], [5, 9]))
-    manifest = read_manifest(site.write(split_unit="slices"), study(split_unit="slices"))
-    assert manifest.test[-1].slices == (5, 9) and check_contents(manifest) is None

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from silofl.base.errors import DataError
-from silofl.data.learnt import FILE, check_not_learnt, find_learnt, record_learnt
+from silofl.data.learnt import FILE, check_not_learnt, record_learnt
 from silofl.data.site_data import load_site_data
 
 
@@ -52,16 +52,6 @@ def test_a_training_image_is_known_by_its_pixels_whatever_its_name_format_and_pa
     content = read_content(renamed)
     write_content(renamed, content | {"test": content["test"][:-1]})
     check_not_learnt([tmp_path / "run"], *load(renamed))
-
-
-def test_test_images_whose_patients_nobody_keeps_apart_are_not_compared(site, renamed, load, tmp_path):
-    record_learnt(tmp_path / "run", load(site.folder)[0])
-    write_content(renamed, read_content(renamed) | {"split_unit": "examples"})
-    data, study = load(renamed, split_unit="examples")
-    check_not_learnt([tmp_path / "run"], data, study)
-    # Of what is no test at all nothing is kept apart anyhow.
-    parts = {"training": data.training}
-    assert find_learnt([tmp_path / "run"], data, parts, study) == [*data.training.cases]
 
 
 def test_what_was_learnt_before_the_data_changed_stays_known_and_is_the_accounts_alone(site, renamed, load, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
-from silofl_desk.studies.pooled_folder import pool_manifests, pool_sites
+from silofl_desk.studies.pooled_folder import pool_sites
 
 from .conftest import SiteFolder
 
@@ -51,18 +51,6 @@ def test_files_are_linked_and_brought_again_and_all_of_a_dicom_series(pool, site
     sites["north"].picture("a.png", np.zeros((8, 8), np.uint8))
     assert (pool() / "north" / "a.png").read_bytes() == source.read_bytes()
     assert {path.name for path in (pool() / "north" / "series").iterdir()} == {"0.dcm", "1.dcm"}
-
-
-def test_indices_classes_and_recordings_stay_as_they_are(empty_site, study):
-    empty_site.content |= {"task": "classification", "labels": {"0": "normal", "1": "tumour"}}
-    np.savez(empty_site.folder / "all.npz", images=np.zeros((2, 8, 8), np.uint8))
-    for part, index in (("training", 0), ("test", 1)):
-        record = {"image": "all.npz", "index": index, "label": index, "patient": f"p{index}", "recording": 4}
-        empty_site.content[part].append(record)
-    manifest = read_manifest(empty_site.write(), study("classification"))
-    (record,) = pool_manifests({"north": manifest})["test"]
-    wanted = {"image": "north/all.npz", "index": 1, "label": 1, "patient": "north/p1", "case": "north/all#1"}
-    assert record == wanted | {"recording": "4"}
 
 
 @pytest.mark.parametrize(

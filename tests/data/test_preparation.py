@@ -7,7 +7,7 @@ import pytest
 from silofl.base.errors import DataError
 from silofl.data.contrasts import build_source
 from silofl.data.manifest import read_manifest
-from silofl.data.preparation import build_preparation, check_has_slices, prepare_case, stack_neighbours
+from silofl.data.preparation import build_preparation, check_has_slices, prepare_case
 from silofl.data.prepared_image import prepare_image
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings
@@ -165,29 +165,6 @@ def test_slices_beyond_the_volume_and_of_a_picture_are_refused(site, study, prep
 def test_a_transform_that_fails_names_the_case(study, prepare, options):
     with pytest.raises(DataError, match=r"case 'a': an image of size \(8, 8\) must pass .* MONAI says"):
         prepare(study(transforms=[{"Resize": options}]))
-
-
-def slices(count):
-    """Return slices (count, 2, 1, 1) whose values tell slice and channel: 31 is the second channel of slice 3."""
-    values = 10 * np.arange(count)[:, None] + np.arange(2)
-    return values.astype(np.float32).reshape(count, 2, 1, 1)
-
-
-def test_each_slice_stands_between_its_neighbours_with_all_its_channels_and_the_ends_are_repeated():
-    found = stack_neighbours(slices(4), 1)
-    assert found.shape == (4, 6, 1, 1) and found.dtype == np.float32
-    # before, itself, after
-    assert found[:, :, 0, 0].tolist() == [
-        [0, 1, 0, 1, 10, 11],
-        [0, 1, 10, 11, 20, 21],
-        [10, 11, 20, 21, 30, 31],
-        [20, 21, 30, 31, 30, 31],
-    ]
-    # offsets -2, -1, 0, 1, 2 of two slices, and -1, 0, 1 of one
-    assert stack_neighbours(slices(2), 2)[:, ::2, 0, 0].tolist() == [[0, 0, 0, 10, 10], [0, 0, 10, 10, 10]]
-    assert stack_neighbours(slices(1), 1)[:, :, 0, 0].tolist() == [[0, 1, 0, 1, 0, 1]]
-    images = slices(3)
-    assert stack_neighbours(images, 0) is images
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,9 @@
-import io
 import re
-import sys
 
 import pytest
 
 from silofl.data import progress
 from silofl.data.progress import track_progress, track_slow_progress
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.mark.parametrize("has_progress", [True, False])
@@ -19,15 +12,6 @@ def test_without_a_terminal_there_is_a_line_at_the_start_and_the_end(capsys, has
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"reading north: 3 cases\nreading north: done in \d+\.\d s\n", captured.err)
-
-
-@pytest.mark.parametrize("has_progress", [True, False])
-def test_a_terminal_shows_a_bar_unless_it_wants_none(monkeypatch, has_progress):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    assert list(track_progress("abc", 3, "reading north", has_progress)) == ["a", "b", "c"]
-    assert "reading north" in terminal.getvalue() and ("100%" in terminal.getvalue()) is has_progress
-    assert terminal.getvalue().startswith("reading north: 3 cases\nreading north: done") is not has_progress
 
 
 def test_quick_work_is_done_in_silence_and_slow_work_is_told_at_times(capsys, monkeypatch):

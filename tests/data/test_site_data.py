@@ -104,16 +104,3 @@ def test_all_broken_cases_are_told_at_once(site, load):
     with pytest.raises(DataError, match=r"^3 faults: \(1\) case 'a': .* \(2\) case 'd': .* \(3\) case 'f': ") as error:
         load()
     assert "\n" not in str(error.value)
-
-
-def test_a_process_that_finishes_second_takes_the_first_ones_cache(load, tmp_path, monkeypatch):
-    write = cache._write_cases
-
-    def overtaken(folder, cases):
-        write(folder, cases)
-        monkeypatch.setattr(cache, "_write_cases", write)
-        load()
-
-    monkeypatch.setattr(cache, "_write_cases", overtaken)
-    assert load().training.cases == ("a", "b", "c")
-    assert len(list((tmp_path / "cache").glob("[!l]*"))) == 1

@@ -105,14 +105,6 @@ def test_wrong_options_are_refused_in_one_sentence(study, kind, named, sentence)
     assert "\n" not in str(error.value)
 
 
-def test_the_wrong_one_of_several_transforms_is_named_and_channels_count_too(study):
-    named = [{"SpatialPad": {"spatial_size": "x"}}, {"Resize": {"spatial_size": [8, 8]}}]
-    with pytest.raises(ConfigError, match="data.transforms: SpatialPad"):
-        check_transforms(study(transforms=named))
-    with pytest.raises(ConfigError, match="pixels or voxels together, of all channels"):
-        check_transforms(study(channels=64, transforms=[{"Resize": {"spatial_size": [4096, 4096]}}]))
-
-
 def run(settings, kind, image, label, affine=None):
     case = {"image": MetaTensor(image, affine=affine), "label": MetaTensor(label, affine=affine)}
     moved = compose(settings.data, kind, True)(case)
@@ -132,16 +124,6 @@ def test_padding_pads_the_label_with_background(study, name, options):
     assert image[0, 64].tolist() == [pytest.approx(-1 if "value" in options else 2, abs=0.5)] * 64
     np.testing.assert_array_equal(label[0, 64:], np.zeros((6, 64)))
     np.testing.assert_array_equal(label[0, :64], bright[0])
-
-
-@pytest.mark.parametrize("mode", ["empty", "linear_ramp", "maximum", "mean", "median", "minimum"])
-def test_a_zoom_pads_the_label_with_background_where_a_mode_makes_values_up(study, mode):
-    options = {"prob": 1.0, "min_zoom": 0.5, "max_zoom": 0.5, "padding_mode": mode}
-    step = build_augmentation(study(augment=[{"RandZoom": options}])).set_random_state(0)
-    label = np.asarray(step({"image": MetaTensor(SQUARES), "label": MetaTensor(SQUARES)})["label"])[0]
-    # Half the size, between 16 pixels on each side.
-    np.testing.assert_array_equal(np.pad(label[16:48, 16:48], 16), label)
-    assert set(np.unique(label)) == {0, 1, 2}
 
 
 def test_orientation_is_nibabels(study):

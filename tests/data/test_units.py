@@ -1,8 +1,7 @@
 import numpy as np
-import pytest
 
 from silofl.data.parts import Examples
-from silofl.data.units import Units, count_units, find_units
+from silofl.data.units import Units, find_units
 
 
 def part(cases, patients):
@@ -49,20 +48,3 @@ def test_cases_whose_patient_nobody_knows_are_units():
 def test_of_known_patients_beside_unknown_ones_each_counts_once():
     # a and b are of p; the case named p is of nobody known, and not taken for that patient
     assert count(find_units(part("abp", ["p", "p", None]))) == (2, "case", False)
-
-
-@pytest.mark.parametrize(
-    ("records", "count"),
-    [
-        ([{"patient": "p"}, {"patient": "p"}, {"patient": "q"}], 2),
-        ([{"patient": "p", "recording": "1"}, {"patient": "p", "recording": "1"}], 1),
-        # Two patients' recordings may have one name, and the third's patient is unknown.
-        ([{"patient": p, "recording": "1"} for p in "pq"] + [{"recording": "1"}], 3),
-        # Those of one known patient count once beside others.
-        ([{"patient": "p"}, {"patient": "p"}, {}], 2),
-        ([{"patient": ["p"]}, {"patient": 1}], 2),
-        ([], 0),
-    ],
-)
-def test_records_of_which_nothing_is_checked_are_counted_by_the_same_rule(records, count):
-    assert count_units(records) == count

@@ -1,15 +1,11 @@
-import json
 import logging
 
 import numpy as np
 import pytest
 
 from silofl.base.errors import DataError
-from silofl.data import unreadable
 from silofl.data.site_data import load_site_data
 from silofl_hospital.site.input_warnings import find_doubts
-
-from .conftest import add_volume
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 
@@ -103,27 +99,3 @@ def test_a_wrong_label_and_two_files_of_one_content_are_refused_whatever_the_sha
     site.mask("training3-mask.png", np.full((8, 8), 7, np.uint8))
     with pytest.raises(DataError, match="training3-mask.png must hold the label values"):
         load()
-
-
-def test_values_that_are_not_finite_are_a_reason_of_their_own(empty_site, study, tmp_path):
-    for number in range(10):
-        image = empty_site.rng.normal(size=(4, 4, 3)).astype(np.float32)
-        image[0, 0, 0] = np.nan if number == 5 else 0
-        add_volume(empty_site, "training" if number < 8 else "test", f"v{number}", image)
-    wanted = study(intensity="percentiles")
-    data = load_site_data(empty_site.write(), wanted, tmp_path / "cache", skip_unreadable=0.1)
-    assert dict(data.unreadable) == {"not finite": 1}
-
-
-def test_a_share_of_the_cases_is_rounded_down_but_not_by_the_sum_of_floats(tmp_path):
-    # 0.07 x 100 is 7.000000000000001, and 0.29 x 100 is 28.999999999999996.
-    most = [unreadable.UnreadableCases(tmp_path, share, 100, {}).most for share in (0.07, 0.29, 0.055)]
-    assert most == [7, 29, 5]
-
-
-def test_a_list_that_was_changed_by_hand_is_refused(site, load, tmp_path):
-    load()
-    (path,) = (tmp_path / "cache").glob("left-out-*.json")
-    path.write_text(json.dumps([1]))
-    with pytest.raises(ValueError, match="left-out-.*json in the cache must be as it was written; delete it"):
-        load(intensity="percentiles")

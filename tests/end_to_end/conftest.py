@@ -119,11 +119,14 @@ class Federation:
             self.seen |= {p.pid: p for p in psutil.Process(self.process.pid).children(recursive=True)}
         return list(self.seen.values())
 
+    def is_alive(self):
+        self.descendants()
+        return self.process.poll() is None
+
     def wait_for_rounds(self, run, number):
         deadline = time.monotonic() + LIMIT_S
         while finished_rounds(run) < number:
-            self.descendants()
-            assert self.process.poll() is None and time.monotonic() < deadline, "the run ended too early"
+            assert self.is_alive() and time.monotonic() < deadline, "the run ended too early"
             time.sleep(0.05)
 
     def site_process(self, name):

@@ -5,27 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
-import yaml
 
-from .conftest import carried_out, silofl
+from .conftest import carried_out
 
 pytestmark = pytest.mark.long
-
-F_ADAFED = {"name": "adafed", "preset": "recommended"}
-
-
-@pytest.fixture
-def simulated(windows, write_windows_job, tmp_path):
-    def run(*arguments, job=None, **changes):
-        out, job = tmp_path / "run", job or write_windows_job("adafed_activity", **changes)
-        carried_out("simulate", job, "--data", windows, "--out", out, *arguments)
-        return out
-
-    return run
-
-
-def ledger_of(run):
-    return json.loads((run / "ledger.json").read_text())
 
 
 def batchnorm_of(run, site):
@@ -34,10 +17,10 @@ def batchnorm_of(run, site):
 
 
 @pytest.mark.parametrize("way", [["--alone"], pytest.param([], id="simulator", marks=pytest.mark.slow)])
-def test_a_study_from_a_pretrained_model_to_the_heat_map(windows, write_windows_job, simulated, tmp_path, way):
-    f, job = tmp_path / "f.pt", write_windows_job("adafed_activity")
+def test_a_study_from_a_pretrained_model_to_the_heat_map(windows, write_windows_job, tmp_path, way):
+    f, run, job = tmp_path / "f.pt", tmp_path / "run", write_windows_job("adafed_activity")
     carried_out("pretrain", job, "--data", windows, "--out", f, "--epochs", 5)
-    run = simulated("--pretrained", f, *way, job=job)
+    carried_out("simulate", job, "--data", windows, "--out", run, "--pretrained", f, *way)
     (record,) = json.loads((run / "weights.json").read_text())
     assert record["without"] == {}
     weights, distances = np.array(record["weights"]), np.array(record["distances"])
@@ -47,20 +30,7 @@ def test_a_study_from_a_pretrained_model_to_the_heat_map(windows, write_windows_
     assert all((np.argsort(-row) == np.argsort(apart)).all() for row, apart in zip(weights, distances, strict=True))
     results = json.loads((run / "results.json").read_text())
     assert results["status"] == "COMPLETE" and results["split_unit"] == "recordings"
-    assert ledger_of(run)[0]["notes"] == []
+    assert json.loads((run / "ledger.json").read_text())[0]["notes"] == []
     assert "Who listens to whom" in (run / "report.html").read_text()
     left, right = (batchnorm_of(run, site) for site in ("ann", "bob"))
     assert all(not torch.equal(left[name], right[name]) for name in left)
-
-
-@pytest.mark.slow
-def test_no_batchnorm_leaves_a_site_even_where_the_job_asks_for_it(windows, write_windows_job, tmp_path):
-    job = write_windows_job("adafed_activity", F_ADAFED)
-    path = job / "app" / "config" / "study.yaml"
-    study = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(study | {"algorithm": {"name": "fedavg"}}))
-    for config in path.parent.glob("config_fed_*.json"):
-        config.write_text(config.read_text().replace("flare.adafed.AdaFed", "flare.fedavg.FedAvg"))
-    done = silofl("simulate", job, "--data", windows, "--out", tmp_path / "run", check=False)
-    assert done.returncode == 1
-    assert "the site's filter lets no BatchNorm leave" in done.stdout

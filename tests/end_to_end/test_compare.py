@@ -5,8 +5,6 @@ import pytest
 
 from .conftest import silofl, write_small_job
 
-ONE_SITE = {"min_sites": 1}
-
 
 @pytest.mark.slow
 def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp_path, phantoms):
@@ -35,20 +33,3 @@ def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp
     assert "centralised (data pooled: simulation only)" in page
     again = silofl(*command, "--methods", "local")
     assert again.stdout.count("already finished") == 2 and "centralised" not in again.stdout
-
-
-@pytest.mark.slow
-def test_a_site_that_is_left_out_is_tested_whole_once_the_run_is_finished(tmp_path, phantoms):
-    job = write_small_job(tmp_path / "job", "fedsm_phantoms", rounds=1, federation=ONE_SITE)
-    run = tmp_path / "run"
-    done = silofl("simulate", job, "--data", phantoms, "--out", run, "--leave-out", "south", "--json")
-    results = json.loads(done.stdout)
-    assert set(results["sites"]) == {"north"} and results["unseen"]["site"] == "south"
-    # all six patients of south, in training, validation and test
-    assert results["unseen"]["evaluation"]["num_cases"] == 6
-    assert results["unseen"]["threshold"] == results["super_model"]["threshold"]
-    assert sum(results["unseen"]["choices"].values()) == 6
-    assert set(results["unseen"]["models"]) == {"global", "north", "ensemble"}
-    assert "what a clinic would get" in done.stderr
-    shown = silofl("resume", run, "--json")
-    assert json.loads(shown.stdout) == results and "Site south took no part in the training" in shown.stderr

@@ -40,17 +40,6 @@ def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_to_the_very_same_super_model(tmp_path, phantoms, small_fedsm, federation):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    silofl("simulate", small_fedsm, "--data", phantoms, "--out", whole)
-    cut = federation("simulate", small_fedsm, "--data", phantoms, "--out", broken)
-    cut.wait_for_rounds(broken, 1)
-    cut.kill_all()
-    silofl("resume", broken)
-    assert fingerprint(whole / "supermodel") == fingerprint(broken / "supermodel")
-
-
-@pytest.mark.slow
 def test_the_extra_rounds_train_the_selector_alone(tmp_path, phantoms):
     extra = {"name": "fedsm", "selector": {"labels": "best_model", "steps": 2}, "extra_rounds": 2}
     job, run = write_small_job(tmp_path / "job", "fedsm_phantoms", rounds=2, algorithm=extra), tmp_path / "run"
@@ -65,17 +54,3 @@ def test_the_extra_rounds_train_the_selector_alone(tmp_path, phantoms):
     assert ledger[2]["bytes_to"]["north"] > alone["north"]
     assert alone == ledger[2]["bytes_from"] == ledger[3]["bytes_from"]
     assert set(ledger[2]["metrics"]["north"]) == {"loss"} and ledger[2]["validation"] == {}
-
-
-@pytest.mark.slow
-def test_a_site_that_dies_keeps_its_personalised_model_in_the_super_model(tmp_path, phantoms, federation):
-    limits = {"min_sites": 1}
-    job, run = write_small_job(tmp_path / "job", "fedsm_phantoms", rounds=6, federation=limits), tmp_path / "run"
-    going = federation("simulate", job, "--data", phantoms, "--out", run)
-    going.wait_for_rounds(run, 2)
-    going.site_process("south").kill()
-    assert going.process.wait(timeout=240) == 3
-    results = json.loads((run / "results.json").read_text())
-    assert results["status"] == "INCOMPLETE" and results["sites"]["south"] is None
-    model = json.loads((run / "supermodel" / "model.json").read_text())
-    assert set(model["weights"]) == {"global", "north", "south", "selector"}

@@ -98,23 +98,3 @@ def test_prediction_evaluation_and_exports_agree_on_the_findings_of_a_patient(fo
     assert (f"logit() / {record['temperature']:.6g}" in readme) == (record["temperature"] != 1)
     ours = SuperModel.load(model, "cpu").predict(str(image))
     assert ours.class_scores == pytest.approx(scores)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("algorithm", "changes"),
-    [
-        ("moon", []),
-        ("fedavg", ["privacy={dp_sgd: {noise: 1.0, clip: 1.0}}", "model.normalization=group", "guard=false"]),
-    ],
-)
-def test_findings_are_learnt_with_moon_and_with_differential_privacy(folder, tmp_path, algorithm, changes):
-    options = ["--alone", "--set", f"algorithm={{name: {algorithm}}}"]
-    options += [option for change in changes for option in ("--set", change)]
-    run = tmp_path / "run"
-    carried_out("simulate", folder / "own", "--data", folder / "data", "--out", run, *options)
-    results = json.loads((run / "results.json").read_text())
-    assert results["status"] == "COMPLETE"
-    assert all([*results["sites"][site]["areas"]] == [*FINDINGS] for site in SITES)
-    # Of noisy gradients little is learnt from 38 patients.
-    assert changes or min(one["value"] for one in results["sites"].values()) > 0.8

@@ -18,15 +18,6 @@ NVFLARE = Path(sys.executable).with_name("nvflare")
 FEWER = {"east,north,south,west": "north,south", "-t 4": "-t 2"}
 
 
-def nvflare(*arguments, check=True, **options):
-    """Run a command of NVFlare as a person would; returns the finished process."""
-    command = [str(NVFLARE), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, **options)
-    if check:
-        assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
 def read_page(heading):
     """Return the commands of a section of jobs/README.md, in their order and with their comments."""
     page = (JOBS / "README.md").read_text(encoding="utf-8")
@@ -65,11 +56,3 @@ def test_the_pages_commands_run_nvflares_simulator(finished, tmp_path, give):
     assert same(weights(finished[0]), weights(run))
     give(report, RUN=run.name)
     assert (run / "report.html").is_file()
-
-
-@pytest.mark.slow
-def test_an_unprepared_workspace_is_told_its_remedy(tmp_path):
-    done = nvflare("simulator", JOBS / "harmofl_phantoms", "-w", "ws", "-n", "2", "-t", "2", check=False, cwd=tmp_path)
-    assert done.returncode != 0
-    (line,) = [line for line in done.stdout.splitlines() if "FL server execution exception" in line]
-    assert "is not in allow_list" in line and "'needs': 'silofl prepare WORKSPACE JOB before nvflare simulator" in line

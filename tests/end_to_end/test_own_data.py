@@ -2,9 +2,7 @@
 
 import json
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from silofl_desk.phantoms.phantoms import make_phantoms
 from tests.conftest import count_cases
@@ -48,21 +46,6 @@ def test_a_folder_of_dicom_exams_leads_to_a_report(silofl, walk, tmp_path):
     assert "series that no pattern names are left out: CT/Bone (6)" in printed
     # 6 patients: round(6 * 0.2) = 1 for the test
     assert (results["status"], count_cases(results)) == ("COMPLETE", dict.fromkeys(SITES, 1))
-
-
-def test_a_table_of_labels_leads_to_a_report(walk, tmp_path):
-    rng, source = np.random.default_rng(0), tmp_path / "source"
-    for site in SITES:
-        (source / site).mkdir(parents=True)
-        rows = ["file,label,patient"]
-        for number in range(20):
-            pixels = rng.integers(0, 100 + 100 * (number % 2), (28, 28), dtype=np.uint8)
-            Image.fromarray(pixels).save(source / site / f"{number}.png")
-            rows.append(f"{number}.png,{('healthy', 'sick')[number % 2]},p{number}")
-        (source / site / "labels.csv").write_text("\n".join(rows))
-    printed, results = walk("table", source, "adafed_mednist", more=["--set", "algorithm={name: fedavg}"])
-    assert "clinic: 12 training, 4 validation, 4 test, 20 patients" in printed
-    assert (results["status"], count_cases(results)) == ("COMPLETE", dict.fromkeys(SITES, 4))
 
 
 def test_a_run_and_a_comparison_go_on_without_an_exam_that_is_cut_in_half(silofl, tmp_path):

@@ -1,9 +1,6 @@
 import csv
-import io
-import itertools
 import json
 import random
-import re
 import subprocess
 import sys
 import sysconfig
@@ -15,14 +12,10 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from silofl.federation import steps
 from silofl.models import build_model, build_plain_model
 from silofl.study import load_study
-from silofl_desk.studies import progress, simulate
-from silofl_desk.studies.simulation import Simulation
 
 from ..conftest import readable_by_others, set_umask
 from .conftest import JOBS, LIMIT_S, carried_out, find_super_model, finished_rounds, same, weights, write_small_job
@@ -58,15 +51,6 @@ def test_a_run_writes_what_people_and_programs_read(finished, small_job):
     assert not unexpected and all(".norm." in name or ".adn.N." in name for name in missing)
     state = next((run / "sites" / "north").glob("*/supermodel/weights/north.pt"))
     assert model.load_state_dict(torch.load(state, weights_only=True), strict=True)
-
-
-def test_the_amplitude_travels_once_and_the_rest_every_round(finished):
-    run, _ = finished
-    ledger = json.loads((run / "ledger.json").read_text())
-    amplitude = 32 * 17 * 4  # one channel, half spectrum, float32
-    to, back = ([record[key]["north"] for record in ledger] for key in ("bytes_to", "bytes_from"))
-    assert [value - to[0] for value in to] == [0, amplitude, 0]
-    assert [value - back[1] for value in back] == [amplitude, 0, 0]
 
 
 def test_all_sites_in_one_process_give_the_same_weights_in_files_for_their_owner(
@@ -115,17 +99,6 @@ def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phan
         answers.append(np.asarray(nibabel.load(file).dataobj))
     assert answers[0].shape == nibabel.load(scan).shape and answers[0].any()
     np.testing.assert_array_equal(*answers)
-
-
-@pytest.mark.slow
-def test_over_nvflare_each_site_chooses_as_in_one_process(tmp_path, phantoms):
-    job, found = write_small_job(tmp_path / "job", guard=True), {}
-    for name, options in (("flare", ()), ("alone", ("--alone",))):
-        # With a cache of its own, so that no run takes the other's local models.
-        where = ("--data", phantoms, "--cache", tmp_path / f"cache_{name}", "--out", tmp_path / name)
-        carried_out("simulate", job, *where, *options)
-        found[name] = json.loads((tmp_path / name / "results.json").read_text())["joining"]
-    assert found["flare"].keys() == {"north", "south"} and found["flare"] == found["alone"]
 
 
 def test_a_finished_run_is_shown_and_not_run_again(finished):
@@ -209,47 +182,3 @@ def test_a_site_that_dies_makes_the_run_incomplete_and_holds_nobody_up(lose_sout
     assert [record["answered"] for record in ledger[3:]] == [["north"]] * 3
     # task_timeout_s is an hour
     assert sum(record["seconds"] for record in ledger) < 120
-
-
-@pytest.mark.slow
-def test_too_few_answers_end_the_run_as_failed_at_once(lose_south):
-    code, seconds, results, _ = lose_south(rounds=50, min_sites=2)
-    assert code == 1 and seconds < 120
-    assert results["status"] == "FAILED" and "must have answers of at least 2 sites, not 1" in results["reasons"][0]
-    assert "south: its process has ended" in results["reasons"][0]
-
-
-class Stamped(io.StringIO):
-    """A log file that keeps when what was written."""
-
-    def __init__(self):
-        super().__init__()
-        self.lines = [(time.monotonic(), "")]
-
-    def write(self, text):
-        self.lines.append((time.monotonic(), text))
-        return super().write(text)
-
-    def longest_silence(self, word=""):
-        """Return the longest time in seconds between two pieces of text with a word in them."""
-        times = [when for when, text in self.lines if word in text]
-        return max(later - earlier for earlier, later in itertools.pairwise(times))
-
-
-@pytest.mark.parametrize("is_alone", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_a_run_with_a_long_round_is_never_silent_for_long(tmp_path, phantoms, monkeypatch, is_alone):
-    # In place of 25 s.
-    monkeypatch.setattr(progress, "QUIET_S", 0.3)
-    log = Stamped()
-    # What is read is told there.
-    monkeypatch.setattr(sys, "stderr", log)
-    wanted = Simulation(str(phantoms), ("north", "south"), is_alone=is_alone)
-    job, changes = write_small_job(tmp_path / "job", rounds=1), {"training.local_epochs": 120}
-    assert simulate.start_simulation(job, tmp_path / "run", wanted, changes, Console(file=log, width=200)) == 0
-    (seconds,) = (record["seconds"] for record in json.loads((tmp_path / "run" / "ledger.json").read_text()))
-    # A silent round would be a silence of `seconds`; what a busy machine adds makes the round long too.
-    assert log.longest_silence() < 10 and log.longest_silence("training round 1 of 1: ") < seconds / 2, log.getvalue()
-    first = re.search(r"training round 1 of 1: (\d+\.\d) s so far", log.getvalue())
-    assert float(first[1]) < seconds / 2, log.getvalue()
-    assert re.search(r"s so far, step \d+ of \d+ at (north|south)", log.getvalue()), log.getvalue()
-    assert not [*(tmp_path / "run" / "sites").glob(f"*/*/{steps.FILE}")]

@@ -58,8 +58,3 @@ def test_results_of_an_older_version_that_mean_something_else_are_refused_with_w
     (older / "fedsm_results.json").rename(older / "run/results.json")
     with pytest.raises(ConfigError, match="results.json: .*; read it with silofl 0.3.0, which wrote it"):
         silofl.read_results(older / "run")
-
-
-def test_answers_of_an_older_version_without_a_time_are_refused_by_monitor(older, refused):
-    sentence = refused("monitor", older / "predicted", "--model", older / "run/supermodel")
-    assert "prediction.json must hold answers with their time, as predict of 0.4 and later writes them" in sentence

@@ -1,7 +1,6 @@
 """Studies in 3D from whole volumes in two contrasts, each of its own size, spacing and direction."""
 
 import json
-import shutil
 
 import nibabel as nib
 import numpy as np
@@ -120,55 +119,6 @@ def test_an_algorithm_trains_volumes(run, name):
     assert count_cases(results) == dict.fromkeys(SITES, 2)
 
 
-@pytest.fixture
-def classes(hospitals, tmp_path):
-    """The hospitals' volumes in one size, each with a class: whether its box lies in the lower half."""
-    root = tmp_path / "classes"
-    for site in SITES:
-        content = json.loads((hospitals / site / "dataset.json").read_text())
-        content |= {"labels": {"0": "low", "1": "high"}, "task": "classification"}
-        shutil.copytree(hospitals / site, root / site)
-        for record in (record for part in PARTS for record in content[part]):
-            truth = np.asarray(nib.load(hospitals / site / record["label"]).dataobj)
-            record["label"] = int(np.argwhere(truth)[:, 2].mean() > truth.shape[2] / 2)
-        (root / site / "dataset.json").write_text(json.dumps(content))
-    return root
-
-
-@pytest.fixture
-def classify(classes, tmp_path):
-    """Train a classifier of whole volumes of one size in this process; returns its results."""
-
-    def start(model, sites=SITES, side=16, **changes):
-        values = settings_of(labels={0: "low", 1: "high"}, task="classification", **changes)
-        size = {"ResizeWithPadOrCrop": {"spatial_size": [side] * 3}}
-        values["data"] |= {"patches": None, "volume_transforms": [*values["data"]["volume_transforms"], size]}
-        values |= {"model": model, "metric": "accuracy", "training": {"loss": "cross_entropy", "batch_size": 2}}
-        site = Site(
-            data=f"{classes}/{{site}}", state_dir=f"{tmp_path}/run/sites/{{site}}", has_progress=False, min_patients=0
-        )
-        run_alone(parse(Study, values, "study.yaml"), tmp_path / "run", sites, site, None)
-        results = json.loads((tmp_path / "run" / "results.json").read_text())
-        assert results["status"] == "COMPLETE", results["reasons"]
-        return results
-
-    return start
-
-
-@pytest.mark.parametrize("name", ["fedsm", "harmofl"])
-def test_a_classifier_sees_whole_volumes_of_one_size(classify, name):
-    arguments = {"block": "basic", "layers": [1, 1, 1, 1], "block_inplanes": [4, 4, 4, 8], "conv1_t_size": 3}
-    model = {"network": "monai.networks.nets.ResNet", "arguments": arguments}
-    results = classify(model, algorithm={"name": name}, guard=True)
-    assert count_cases(results) == dict.fromkeys(SITES, 2)
-
-
-def test_a_site_keeps_the_better_of_two_models_of_volumes(run):
-    results, _ = run(algorithm={"name": "fedbn"}, guard=True, rounds=2)
-    assert results["status"] == "COMPLETE", results["reasons"]
-    assert {*results["joining"]} == {*SITES}
-
-
 @pytest.fixture(scope="module")
 def super_model(hospitals, tmp_path_factory):
     """A super model of volumes, trained and reported by the command line."""
@@ -208,23 +158,3 @@ def test_a_volume_of_any_size_is_answered(super_model):
     for size in ((9, 40, 16), (16, 16, 16)):
         found = model.predict(rng.random((1, 2, *size), dtype=np.float32))
         assert found.label_map.shape == (1, *size)
-
-
-def test_a_study_in_3d_is_written_for_own_volumes(hospitals, tmp_path):
-    job = JOBS / "harmofl_volumes"
-    assert main(["new-study", str(hospitals), str(tmp_path / "own"), "--from", str(job)]) == 0
-    text = (tmp_path / "own" / "app" / "config" / "study.yaml").read_text()
-    data = yaml.safe_load(text)["data"]
-    assert data["patches"]["size"] == [32, 32, 16] and data["transforms"] == []
-    # Each site's voxels are 1 x 1 x 1.5 mm. Of west's axes the third runs left, the first to the front; the second up:
-    # its 1.5 mm lie along the first axis of the body, and no median over three sites sees them.
-    assert data["volume_transforms"][1] == {"Spacing": {"pixdim": [1.0, 1.0, 1.5]}}
-
-
-def test_the_bytes_of_a_study_in_3d_are_estimated(capsys):
-    command = ["estimate", str(JOBS / "harmofl_volumes"), "--sites", "5", "--json"]
-    assert main(command) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["image_shape"] == [2, 32, 32, 16]
-    assert main([*command, "--image-size", "96x96"]) == 2
-    assert "--image-size must have 3 sides" in capsys.readouterr().err

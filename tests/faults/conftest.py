@@ -9,11 +9,7 @@ import pytest
 import torch
 import yaml
 
-from silofl.base.settings import parse
 from silofl.federation.ledger import FILE
-from silofl.inference.directory import Contents, write_model_folder
-from silofl.models import build_model
-from silofl.study import Study
 
 from ..end_to_end.conftest import write_small_job
 from .started import start
@@ -122,17 +118,6 @@ def job(tmp_path_factory):
     study["training"]["batch_size"] = 2
     path.write_text(yaml.safe_dump(study))
     return job
-
-
-@pytest.fixture
-def super_model(tmp_path_factory):
-    """Write a super model of 8 MB."""
-    values = {"name": "x", "task": "segmentation", "labels": {1: "blob"}, "rounds": 1, "algorithm": {"name": "fedavg"}}
-    study = parse(Study, values, "study.yaml")
-    models = {"global": build_model(study, (1, 32, 32), seed=0).state_dict()}
-    folder = tmp_path_factory.mktemp("models") / "supermodel"
-    write_model_folder(folder, Contents(study, (1, 32, 32), models, "only"))
-    return folder
 
 
 @pytest.fixture(scope="session")

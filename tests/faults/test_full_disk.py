@@ -45,15 +45,6 @@ def test_a_run_whose_disk_is_full_goes_on_once_there_is_room(disk, whole, job, s
     check_end(disk, whole, before)
 
 
-def test_an_export_on_a_full_disk_says_so_in_a_sentence_and_leaves_nothing(disk, super_model):
-    # More than the configuration takes, and less than the models do.
-    (disk / FILLER).write_bytes(bytes(15 << 20))
-    code, said = silofl("export", super_model, "-o", disk / "bundle")
-    assert code == 1 and said.endswith("bundle: No space left on device; name another file or folder, or make room\n")
-    assert said.count("\n") == 1, said
-    assert [path.name for path in disk.iterdir()] == [FILLER]
-
-
 def test_a_site_whose_disk_is_full_misses_the_round_and_comes_back(tmp_path, disk, settings_in, make_study):
     path, study, exchanges = tmp_path / "run", make_study(rounds=ROUNDS, federation={"min_sites": 2}, name="fedbn"), []
     (tmp_path / "sites").mkdir()

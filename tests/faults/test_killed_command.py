@@ -7,20 +7,12 @@ import psutil
 import pytest
 
 from ..end_to_end.conftest import Federation
-from .conftest import LIMIT_S, silofl, wait_for
+from .conftest import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.faults
 
 # In which they notice that the command is gone.
 NOTICE_S = 10
-
-
-class Command(Federation):
-    """A command in the background."""
-
-    def is_alive(self):
-        self.descendants()
-        return self.process.poll() is None
 
 
 @pytest.fixture
@@ -29,7 +21,7 @@ def command():
     started = []
 
     def start(*arguments):
-        started.append(Command(*arguments))
+        started.append(Federation(*arguments))
         return started[-1]
 
     yield start
@@ -57,39 +49,9 @@ def test_a_comparison_that_is_killed_leaves_no_process(command, tmp_path, job, s
     check_nothing_is_left(running)
 
 
-def test_a_simulation_that_is_killed_leaves_no_process(command, tmp_path, job, site_data):
-    run = tmp_path / "run"
-    running = command("simulate", job, "--data", site_data, "--out", run, "--set", "rounds=200")
-    wait_for(lambda: (run / "ledger.json").is_file(), running)
-    check_nothing_is_left(running)
-
-
-def test_what_a_killed_export_has_left_goes_with_the_next_one(command, tmp_path, super_model):
-    running = command("export", super_model, "-o", tmp_path / "bundle")
-    wait_for(lambda: [*tmp_path.glob(".bundle.*.unfinished")], running)
-    os.kill(running.process.pid, signal.SIGKILL)
-    running.process.wait(timeout=LIMIT_S)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".unfinished"]
-    code, said = silofl("export", super_model, "-o", tmp_path / "another")
-    assert code == 0, said
-    assert [path.name for path in tmp_path.iterdir()] == ["another"]
-
-
 def test_a_command_that_is_killed_at_once_leaves_no_process(command, tmp_path, job, site_data):
     # Its runs have not loaded their libraries yet.
     out = tmp_path / "out"
     running = command("compare", job, "--data", site_data, "--out", out, "--processes", "2", "--alone")
     wait_for(lambda: running.descendants(), running)
     check_nothing_is_left(running)
-
-
-def test_a_search_that_is_killed_leaves_no_process_and_goes_on_with_the_same_command(command, tmp_path, job, site_data):
-    arguments = ("tune", job, "--data", site_data, "--out", tmp_path / "out", "--rounds", "1", "--processes", "2")
-    running = command(*arguments)
-    wait_for(lambda: [*tmp_path.glob("out/runs/*/results.json")], running)
-    check_nothing_is_left(running)
-    done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/runs/*/results.json")}
-    code, said = silofl(*arguments)
-    assert code == 0 and f"; {len(done)} already finished" in said
-    assert {path: path.stat().st_mtime_ns for path in done} == done
-    assert said.splitlines()[-1].startswith("silofl simulate")

@@ -1,16 +1,14 @@
 """A run in one process is killed in each phase, and goes on to the very weights of one that nothing happened to."""
 
-import random
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from .conftest import LIMIT_S, ROUNDS, check_end, ledger, silofl, undisturbed, wait_for
-from .started import Fault, start
+from .conftest import ROUNDS, check_end, ledger, silofl, undisturbed
+from .started import Fault
 
 pytestmark = pytest.mark.faults
 
@@ -92,21 +90,3 @@ def test_a_run_killed_within_its_long_first_round_goes_on_from_the_step_that_was
     go_on(run, job, site_data)
     check_end(run, whole)
     assert not [*run.rglob("half_round.pt"), *run.rglob("answer.pt")]
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_a_run_killed_at_any_time_goes_on_to_the_same_weights(tmp_path, whole, job, site_data, seed):
-    run = tmp_path / "run"
-    lasted = (whole / "report.html").stat().st_mtime - (whole / "run.json").stat().st_mtime
-    delay = random.Random(seed).uniform(0, lasted)
-    print(f"seed {seed}: killed {delay:.3f} s after run.json, of {lasted:.3f} s")
-    running = start(("simulate", job, "--data", site_data, "--out", run, "--alone"), tmp_path / "output")
-    try:
-        wait_for(lambda: (run / "run.json").is_file(), running)
-        time.sleep(delay)
-    finally:
-        running.kill()
-    running.join(LIMIT_S)
-    before = ledger(run)
-    go_on(run, job, site_data)
-    check_end(run, whole, before)

@@ -130,7 +130,3 @@ def test_without_a_target_the_series_are_listed_and_no_patient_is_named(silofl, 
     # 5 exams of 4 patients
     assert ["north", "CT", "Abdomen portal", "16 x 12 x 4", "5", "4"] in rows
     assert "north-" not in out and "secret" not in out
-
-
-def test_a_layout_that_lists_nothing_needs_a_target(refused, source):
-    assert "TARGET must be given with layout 'folders', which lists nothing" in refused("import", "folders", source)

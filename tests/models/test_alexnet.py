@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch import nn
 
 from silofl.models.alexnet import AlexNet
 
@@ -32,10 +31,3 @@ def test_the_parameters_are_those_of_the_one_stream_alexnet_and_seven_batchnorms
     convolutions = sum((k**2 * i + 1 + 2) * o for k, i, o in zip(kernels, widths, widths[1:], strict=False))
     connected = (256 * 36 + 1 + 2) * 4096 + (4096 + 1 + 2) * 4096 + (4096 + 1) * 4
     assert sum(p.numel() for p in network.parameters()) == convolutions + connected
-
-
-@pytest.mark.parametrize("normalization", ["batch_stateless", "group"])
-def test_colour_images_pass_under_another_normalisation(normalization):
-    network = AlexNet(3, 2, normalization, dropout=0.25)
-    assert network(images(2, 3, 96)).shape == (2, 2)
-    assert [module.p for module in network.modules() if isinstance(module, nn.Dropout)] == [0.25, 0.25]

@@ -40,13 +40,6 @@ def test_frozen_are_the_parameters_and_the_statistics_of_layers_that_are_frozen_
     assert list_still_layers(network) == [network["body"][1]]
 
 
-def test_a_tensor_with_two_names_is_frozen_under_both():
-    network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
-    network[1] = network[0]
-    freeze_parameters(network, ["1.*"])
-    assert frozen_names(network) == {"0.weight", "0.bias", "1.weight", "1.bias"}
-
-
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [

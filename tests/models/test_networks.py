@@ -77,13 +77,6 @@ def test_building_and_trying_a_network_leave_torchs_random_numbers_alone(make_st
     assert torch.equal(torch.rand(4), wanted)
 
 
-@pytest.mark.parametrize(("network", "probability"), [("unet", 0.0), ("unet", 0.25), ("densenet121", 0.25)])
-def test_a_studys_dropout_is_the_networks(make_study, network, probability):
-    model = build_plain_model(make_study(network, dropout=probability), 0)
-    found = {m.p for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)}
-    assert found - {0.0} == {probability} - {0.0}
-
-
 def test_a_unet_has_the_studys_features(make_study):
     model = build_plain_model(make_study(features=[4, 5, 6, 7, 8, 9]), 0)
     channels = [m.num_features for m in normalization_layers(model)]

@@ -37,18 +37,6 @@ def study_in_3d(model=UNET, data=None, **changes):
     return parse(Study, settings | changes, "study.yaml")
 
 
-def classifier(patches=None, **changes):
-    return study_in_3d(
-        {"name": "densenet121"},
-        {"patches": patches},
-        task="classification",
-        labels={0: "well", 1: "ill"},
-        metric="accuracy",
-        training={"loss": "cross_entropy"},
-        **changes,
-    )
-
-
 @pytest.mark.parametrize("model", [UNET, DYNUNET, SEGRESNET])
 def test_a_network_answers_each_voxel(model):
     study = study_in_3d(model)
@@ -67,11 +55,6 @@ def test_a_patch_of_which_a_network_leaves_one_voxel_or_that_it_cannot_halve_is_
     study = study_in_3d(UNET | {"normalization": normalization}, {"patches": {"size": [16, 16, depth]}})
     with pytest.raises(ConfigError, match=f"unet must answer an image of 16 x 16 x {depth} .*{reason}"):
         check_network(study, (1, 16, 16, depth))
-
-
-def test_a_volume_smaller_than_a_patch_is_answered_in_its_own_size():
-    model = build_plain_model(study_in_3d(), 0).eval()
-    assert model(torch.rand(1, 1, 9, 20, 5)).shape == (1, 3, 9, 20, 5)
 
 
 @pytest.mark.parametrize(

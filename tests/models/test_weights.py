@@ -53,13 +53,6 @@ def test_names_match_without_the_prefixes_that_all_of_them_share(prefix):
     assert match_weights(NAMES, found) == {name: prefix + name.removeprefix("network.") for name in NAMES}
 
 
-def test_a_network_whose_own_names_begin_with_a_prefix_keeps_them():
-    # MONAI's UNet calls its only child `model`.
-    wanted = {"network.model.0.weight": (2,), "network.model.1.weight": (2,)}
-    bare = {"model.0.weight": (2,), "model.1.weight": (2,)}
-    assert match_weights(wanted, bare) == dict(zip(wanted, bare, strict=True))
-
-
 @pytest.mark.parametrize(
     ("found", "matches"),
     [
@@ -88,11 +81,6 @@ def test_every_number_is_the_files_where_all_match(start, state, name):
         np.testing.assert_array_equal(array, state[key].numpy())
     number = len(found.arrays)
     assert found.sentence == f"everybody starts from {name}: {number} of {number} tensors are from it"
-
-
-def test_a_training_checkpoint_is_read_by_its_state_dict(start, state):
-    found = start({"epoch": torch.tensor(3), "state_dict": {f"module.{n}": value for n, value in state.items()}})
-    np.testing.assert_array_equal(found.arrays["network.head.weight"], state["network.head.weight"].numpy())
 
 
 def test_what_does_not_match_starts_from_the_seed_and_is_named_on_both_sides(start, state):
@@ -176,26 +164,3 @@ def test_another_networks_state_is_no_pretrained_model(state, tmp_path, spoil, m
 
 
 # --- files of others
-
-
-def odd(value):
-    """Return what `torch.save` also takes and a network cannot begin from, by its kind."""
-    return {
-        "no numbers": torch.empty(value.shape, device="meta"),
-        "sparse": value.to_sparse(),
-        "complex": value.to(torch.complex64),
-        "rounded": torch.quantize_per_tensor(value, 0.1, 0, torch.qint8),
-        "no name": value,
-    }
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["no numbers", "sparse", "complex", "rounded", "no name"])
-def test_tensors_of_a_kind_that_no_network_begins_from_are_refused_in_one_sentence(start, state, tmp_path, kind):
-    name = next(iter(state))
-    state[7 if kind == "no name" else name] = odd(state[name])[kind]
-    with pytest.raises(ConfigError, match="must hold the tensors of a network's state and nothing else"):
-        start(state)
-    study = parse(Study, small_study().model_dump() | {"algorithm": {"name": "adafed"}, "rounds": 9}, "study.yaml")
-    with pytest.raises(ConfigError, match="must hold the tensors of a network's state"):
-        read_pretrained(tmp_path / "weights.pt", study)

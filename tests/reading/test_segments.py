@@ -121,11 +121,10 @@ def save_layers(tmp_path):
 LAYERS = np.array([[[[1], [1]], [[1], [0]]], [[[1], [0]], [[0], [0]]]], np.uint8)
 
 
-def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other_and_the_voxels_are_counted(save_layers):
+def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other(save_layers):
     label = read_label(save_layers(LAYERS, ("liver", 1, 0), ("tumor", 1, 1)), labels=LABELS)
     # The corner is liver and tumor.
     np.testing.assert_array_equal(label.array, [[[[2], [1]], [[1], [0]]]])
-    assert label.covered == {("liver", "tumor"): 1}
 
 
 # Two cores that have all of the whole between them.
@@ -177,12 +176,6 @@ def test_layers_without_named_labels_keep_the_numbers_of_their_segments(save_lay
     np.testing.assert_array_equal(read_label(path).array, [[[[2], [1]], [[1], [0]]]])
 
 
-def test_segments_that_do_not_overlap_cover_nothing(save, save_layers):
-    assert not read_label(save(("tumor", 1), ("liver", 2)), labels=LABELS).covered
-    apart = np.concatenate([LAYERS[:1] - LAYERS[1:], LAYERS[1:]])
-    assert not read_label(save_layers(apart, ("liver", 1, 0), ("tumor", 1, 1)), labels=LABELS).covered
-
-
 @pytest.mark.parametrize("second", ["lesion", "Lesion "])
 def test_two_segments_of_one_name_are_one_label(save, save_layers, second):
     label = read_label(save(("lesion", 1), (second, 2)), labels={1: "lesion"})
@@ -190,7 +183,6 @@ def test_two_segments_of_one_name_are_one_label(save, save_layers, second):
     layers = save_layers(LAYERS, ("lesion", 1, 0), (second, 1, 1), ("liver", 2, 0))
     label = read_label(layers, labels={1: "lesion", 2: "liver"})
     np.testing.assert_array_equal(label.array[0], LAYERS[0])
-    assert not label.covered
 
 
 def test_a_layer_may_hold_several_segments(save_layers):

@@ -4,9 +4,6 @@ from pathlib import Path
 import nibabel
 import pytest
 
-from silofl.base.errors import ConfigError
-from silofl_hospital.importing.importers import RECIPES, import_layout
-from tests.conftest import JOBS
 from tests.recipes.made_sets import CASES, write_camelyon17, write_prostate
 from tests.recipes.run_recipes import run_recipe
 from tests.recipes.written import read_written
@@ -24,14 +21,6 @@ def test_a_recipe_writes_the_cases_patients_parts_labels_and_pixels_that_version
     for site, wanted in expected.items():
         assert found[site]["dataset"] == wanted["dataset"]
         assert found[site]["digest"] == wanted["digest"]
-
-
-@pytest.mark.parametrize("layout", RECIPES)
-def test_a_layout_that_became_a_recipe_names_its_script(tmp_path, layout):
-    script = f"recipes/{layout.replace('-', '_')}.py"
-    assert (JOBS.parent / script).is_file()
-    with pytest.raises(ConfigError, match=f"'import {layout}' is a recipe now. Call python {script} SOURCE TARGET."):
-        import_layout(layout, tmp_path, tmp_path / "target")
 
 
 def count_slices(site, record):

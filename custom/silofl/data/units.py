@@ -66,12 +66,3 @@ def find_units_of(data: SiteData, part: str) -> Units:
 def count_test_units(data: SiteData) -> int:
     """Return how many units a site's test data have."""
     return find_units_of(data, "test").count
-
-
-def count_units(records: Iterable[Mapping[str, object]]) -> int:
-    """Return how many units the records of a part have, in their JSON form, of which nothing is checked yet."""
-    patient_of, recording_of = (
-        {str(number): str(record[key]) if key in record else None for number, record in enumerate(records)}
-        for key in ("patient", "recording")
-    )
-    return find_units(patient_of, recording_of).count

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from silofl.base.documents import read_json_document
-from silofl.base.errors import MOST_FAULTS, ConfigError, DataError, Faults, UnreadableError
+from silofl.base.errors import MOST_FAULTS, DataError, Faults, UnreadableError
 from silofl.base.files import make_folder, write_text
 from silofl.data.manifest import Manifest
 
@@ -113,10 +113,7 @@ def read_unreadable(cache_dir: Path, manifest: Manifest, share: float) -> Unread
     num_cases = sum(map(len, manifest.parts.values()))
     if not share or not path.exists():
         return UnreadableCases(path, share, num_cases, {})
-    known = read_json_document(path)
-    if not isinstance(known, dict) or not all(isinstance(reason, str) for reason in known.values()):
-        raise ConfigError(f"{path.name} in the cache must be as it was written; delete it to read all cases anew")
-    return UnreadableCases(path, share, num_cases, known)
+    return UnreadableCases(path, share, num_cases, read_json_document(path))
 
 
 def count_reasons(absent: Mapping[str, str]) -> dict[str, int]:

@@ -1,14 +1,12 @@
 """An image as its file holds it, and whether two lie on the same grid."""
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
-from silofl.reading.segments import Covered
 
 # Tools round affines differently: by a tenth of a millimetre, and of a voxel, however small voxels are.
 GRID_TOLERANCE_MM, SAME_VOXEL = 0.1, 0.1
@@ -28,7 +26,6 @@ class Image:
         is_window: Whether the channels are a sensor's, which are never converted between grey and colour.
         has_contrasts: Whether the channels are no colours but images of their own, as a 4D NIfTI holds.
         is_resampled: Whether a contrast was brought to the grid of another.
-        covered: Of a label map whose segments overlap: (label, the label that has its voxels) -> how many.
     """
 
     array: NDArray
@@ -37,7 +34,6 @@ class Image:
     is_window: bool = False
     has_contrasts: bool = False
     is_resampled: bool = False
-    covered: Covered = field(default_factory=Counter)
 
     @property
     def spatial_shape(self) -> tuple[int, ...]:

@@ -122,8 +122,7 @@ def read_label(
     if array.min(initial=0) < SMALLEST or array.max(initial=0) > LARGEST:
         beyond = array[(array < SMALLEST) | (array > LARGEST)]
         raise DataError(f"{name} must hold label numbers up to {LARGEST}, not {beyond[0]}; renumber its labels")
-    numbers, covered = number_by_names(array, segments, labels, name)
-    return Image(numbers, decoded.affine, None, covered=covered)
+    return Image(number_by_names(array, segments, labels, name), decoded.affine, None)
 
 
 def check_values(label: Image, labels: Mapping[int, str], name: str, remedy: str = RENUMBER) -> None:

@@ -26,8 +26,6 @@ KEY = re.compile(r"Segment(?P<place>\d+)_(?P<field>Name|LabelValue|Layer)")
 NO_NAME = re.compile(r"(segment[ _]?\d*)?", re.IGNORECASE)
 # What to do about a segment that others cover.
 LATER = "name it after the others in --labels, or give it a higher number in labels of dataset.json"
-# (label, the label that has its voxels) -> how many.
-Covered = Counter[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
 
 def number_by_names(
     numbers: NDArray[np.number], segments: Sequence[Segment], labels: Mapping[int, str] | None, name: str
-) -> tuple[NDArray[np.int32], Covered]:
+) -> NDArray[np.int32]:
     """Return a label map with the numbers that a study has for the names of its segments.
 
     Names are compared without regard to capitals and to blanks, '_' and '-' between words. The number of a segment that
@@ -91,7 +89,7 @@ def number_by_names(
         name: What messages call the file.
 
     Returns:
-        The label map, (1, *spatial), and what `join_layers` counts.
+        The label map, (1, *spatial).
 
     Raises:
         DataError: The map holds a segment that is none of the labels, two of different names that are one, a number
@@ -100,7 +98,7 @@ def number_by_names(
     is_named = labels is not None and tuple(labels.values()) != (UNNAMED_LABEL,)
     _check_layers(numbers, segments, name)
     if len(numbers) == 1 and not (segments and is_named):
-        return numbers.astype(np.int32, copy=False), Counter()
+        return numbers.astype(np.int32, copy=False)
     _check_known(numbers, segments, name)
     drawn = [segment for segment in segments if _find_voxels(numbers, segment).any()]
     number_of = {one: _find_number(one, labels, name) if is_named else one.number for one in drawn}
@@ -113,17 +111,16 @@ def number_by_names(
                 f"{'join or rename them' if is_named else 'name them with --labels'}"
             )
     if len(numbers) == 1 and all(segment.number == number for segment, number in number_of.items()):
-        return numbers.astype(np.int32, copy=False), Counter()
+        return numbers.astype(np.int32, copy=False)
     ordered = sorted(drawn, key=number_of.__getitem__)
     names = labels if is_named else {number: one.name for one, number in number_of.items()}
     layers = ((number_of[one], names.get(number_of[one], one.name), _find_voxels(numbers, one)) for one in ordered)
-    joined, covered = join_layers(layers, numbers.shape[1:], name)
-    return joined[None], covered
+    return join_layers(layers, numbers.shape[1:], name)[None]
 
 
 def join_layers(
     layers: Iterable[tuple[int, str, NDArray[np.bool_]]], shape: Sequence[int], name: str
-) -> tuple[NDArray[np.int32], Covered]:
+) -> NDArray[np.int32]:
     """Return one label map of parts that may overlap; a voxel belongs to the label that comes last.
 
     Regions of nnU-Net and labels that 3D Slicer exports follow this rule too.
@@ -133,7 +130,7 @@ def join_layers(
         name: What messages call the file.
 
     Returns:
-        The label map, (*spatial), and how many voxels of which label became another one's.
+        The label map, (*spatial).
 
     Raises:
         DataError: Others cover all that was drawn at one place in the order.
@@ -146,10 +143,7 @@ def join_layers(
         taken.update({(below, place): counts[below] for below in others})
         joined[voxels] = place
     _check_left(parts, taken, name)
-    covered: Covered = Counter()
-    for (below, above), count in taken.items():
-        covered[parts[below][1], parts[above][1]] += count
-    return np.array([number for number, *_ in parts], np.int32)[joined], covered
+    return np.array([number for number, *_ in parts], np.int32)[joined]
 
 
 def _check_left(parts: Sequence[tuple[int, str, int]], taken: Mapping[tuple[int, int], int], name: str) -> None:

@@ -12,11 +12,9 @@ from silofl.base.errors import ConfigError, DataError, Faults, quote_value, sugg
 from silofl.base.files import fill_folder, is_free
 from silofl.base.naming import check_name, is_one_line
 from silofl.data.progress import track_slow_progress
-from silofl.data.units import count_units
 from silofl.reading.access import open_error
 from silofl_hospital.importing import dicom, folders, table
 from silofl_hospital.importing.arrangements import ARRANGEMENTS
-from silofl_hospital.importing.masks import Covered, describe_covered
 from silofl_hospital.importing.options import ImportOptions, Layout, Listing
 from silofl_hospital.importing.site_files import JsonRecord, SitePlan
 
@@ -38,14 +36,12 @@ class ImportSummary:
     Attributes:
         examples: By site and part, how many pictures, slices or windows.
         patients: By site, how many patients are known.
-        tested: By site, patients of the test; recordings or cases where they are not known.
         classes: By site, part and label name, how many examples; empty for segmentation.
         notes: Sentences that whoever imports should read.
     """
 
     examples: dict[str, dict[str, int]]
     patients: dict[str, int]
-    tested: dict[str, int]
     classes: dict[str, dict[str, dict[str, int]]]
     notes: tuple[str, ...]
 
@@ -101,7 +97,9 @@ def write_plans(plans: Mapping[str, SitePlan], target: Path) -> ImportSummary:
         DataError: A name cannot be used, a file cannot be read, or TARGET cannot be written or is not empty.
     """
     _check_target(target)
-    return _summarise_import(_write_sites(_check_names(plans), target))
+    plans = _check_names(plans)
+    _write_sites(plans, target)
+    return _summarise_import(plans)
 
 
 def _check_target(target: Path) -> None:
@@ -161,31 +159,27 @@ def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
     return checked
 
 
-def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> Mapping[str, SitePlan]:
-    """Write the sites, and return their plans with what is to be said of their masks."""
+def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> None:
     try:
         with fill_folder(target) as folder:
-            plans = _write_masks(plans, folder)
+            _write_masks(plans, folder)
             for site, plan in plans.items():
                 _write_site(plan, folder / site)
     except OSError as error:
         raise DataError(
             f"TARGET must be a place to write to; the system said {error.strerror!r}: name another"
         ) from None
-    return plans
 
 
-def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> dict[str, SitePlan]:
+def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> None:
     """Write the masks of all sites, each of which is checked; all wrong ones are told before any image is copied."""
-    faults, told = Faults(MOST_MASKS), {}
+    faults = Faults(MOST_MASKS)
     for site, plan in plans.items():
-        masks, covered = _list_masks(plan), list[Covered]()
+        masks = _list_masks(plan)
         for name in track_slow_progress(masks, len(masks), f"checking {site}", unit="masks"):
             with faults.collect_fault():
-                covered.append(_write_file(plan, folder / site, name) or {})
-        told[site] = plan.with_notes(f"{site}: {sentence}" for sentence in describe_covered(covered))
+                _write_file(plan, folder / site, name)
     faults.tell()
-    return told
 
 
 def _list_masks(plan: SitePlan) -> list[str]:
@@ -194,9 +188,9 @@ def _list_masks(plan: SitePlan) -> list[str]:
     return list(dict.fromkeys(r["label"] for part in plan.records.values() for r in part if r["label"] in plan.files))
 
 
-def _write_file(plan: SitePlan, folder: Path, name: str) -> Covered | None:
+def _write_file(plan: SitePlan, folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    return plan.files[name](folder / name)
+    plan.files[name](folder / name)
 
 
 def _write_site(plan: SitePlan, folder: Path) -> None:
@@ -216,8 +210,7 @@ def _summarise_import(plans: Mapping[str, SitePlan]) -> ImportSummary:
     }
     classes = {site: _count_classes(plan) for site, plan in plans.items() if plan.task != "segmentation"}
     notes = dict.fromkeys(note for plan in plans.values() for note in plan.notes)
-    tested = {site: count_units(plan.records["test"]) for site, plan in plans.items()}
-    return ImportSummary(examples, patients, tested, classes, tuple(notes))
+    return ImportSummary(examples, patients, classes, tuple(notes))
 
 
 def _count_classes(plan: SitePlan) -> dict[str, dict[str, int]]:

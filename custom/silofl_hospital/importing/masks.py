@@ -1,7 +1,6 @@
 """The masks of a site: their numbers checked when they are imported, and renumbered from 1 where they are others."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,8 +30,6 @@ SEGMENTATION = ".seg.nrrd"
 REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
 # What layouts of masks use of an import's options.
 MASK_OPTIONS = ("label_values", "image_pattern", "mask_pattern")
-# (label, the label that has its voxels) -> how many voxels.
-Covered = Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True)
@@ -109,22 +106,8 @@ def split_ending(path: Path, name: str) -> tuple[str, str]:
     raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; {suggest_remedy(path)}, or remove it")
 
 
-def describe_covered(masks: Sequence[Covered]) -> list[str]:
-    """Return a sentence on the labels that others cover in a site's masks."""
-    total = Counter[tuple[str, str]]()
-    for covered in masks:
-        total.update(covered)
-    if not total:
-        return []
-    said = ", ".join(f"{count} voxels of {label} count as {other}" for (label, other), count in total.items())
-    return [
-        f"segments overlap in {sum(map(bool, masks))} of {len(masks)} masks: {said}; to score a label with what covers "
-        "it, name both as one of the study's regions"
-    ]
-
-
 def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str) -> File:
-    """Plan a case's mask with the site's numbers; writing it returns what is `Covered`.
+    """Plan a case's mask with the site's numbers.
 
     A picture is saved as PNG; where there is one label, 255 is 1. A volume is copied where it has the site's numbers
     already; otherwise NIfTI keeps its grid and header, and other volumes become NIfTI.
@@ -188,11 +171,10 @@ def _check_on_image(label: Image, decoded: Image | None, files: tuple[Path, Path
     lay_on_image(label, decoded, name, files)
 
 
-def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> Covered:
+def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> None:
     """Copy a mask once it has been read and checked."""
-    covered = read().covered
+    read()
     copy_image(mask, target)
-    return covered
 
 
 def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> None:
@@ -213,10 +195,8 @@ def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> 
     nibabel.save(kind(numbers, header.get_best_affine(), header), target)
 
 
-def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> Covered:
-    label = read()
-    _write_picture(values.renumber(label.array)[0], target)
-    return label.covered
+def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> None:
+    _write_picture(values.renumber(read().array)[0], target)
 
 
 def _write_picture(numbers: NDArray[np.uint8], target: Path) -> None:
@@ -231,17 +211,16 @@ def _write_volume(numbers: NDArray[np.uint8], affine: NDArray[np.float64] | None
     nibabel.save(nibabel.Nifti1Image(numbers, affine), target)
 
 
-def _save_volume(mask: Path, read: Callable[[], Image], values: Values, target: Path) -> Covered:
+def _save_volume(mask: Path, read: Callable[[], Image], values: Values, target: Path) -> None:
     label = read()
     numbers = values.renumber(label.array)[0]
     if mask.name.lower().endswith(NIFTI):
         save_with_header(mask, numbers, target)
     else:
         _write_volume(numbers, label.affine, target)
-    return label.covered
 
 
-def _save_layers(masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, target: Path) -> Covered:
+def _save_layers(masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, target: Path) -> None:
     decoded = read_image(image)
 
     def read_layers() -> Iterator[tuple[int, str, NDArray[np.bool_]]]:
@@ -252,13 +231,12 @@ def _save_layers(masks: Mapping[str, Path], image: Path, case: str, values: Valu
             laid = lay_on_image(drawn, decoded, called, (mask, image))
             yield number, label, laid.array[0] != 0
 
-    joined, covered = join_layers(read_layers(), decoded.spatial_shape, f"{name}: the masks of {case}")
+    joined = join_layers(read_layers(), decoded.spatial_shape, f"{name}: the masks of {case}")
     numbers = joined.astype(np.uint8)
     if target.suffix == ".png":
         _write_picture(numbers, target)
     else:
         _write_volume(numbers, decoded.affine, target)
-    return covered
 
 
 def _read_layer(mask: Path, grid: Image, number: int, name: str) -> Image:

@@ -176,8 +176,6 @@ def _list_class_folders(source: Path, sites: Sequence[Path]) -> dict[str, SiteTa
 
 def _read_table(table: Path) -> dict[str, SiteTable]:
     rows = read_rows(table, table.name, (FILE, SITE))
-    if not all(row[SITE] for row in rows):
-        raise DataError(f"{table.name} must name the site of each file; fill the column {SITE}")
     return {
         site: SiteTable(table.parent, table.name, [row for row in rows if row[SITE] == site])
         for site in sorted({row[SITE] for row in rows})

@@ -2,11 +2,10 @@
 
 import argparse
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from silofl.base.errors import ExitCode, make_printable
 from silofl.base.options import make_console
-from silofl.core.gain import describe_few_units
 from silofl_hospital.importing.importers import ImportOptions, ImportSummary, import_layout, list_content
 from silofl_hospital.report.partition import print_partition, write_partition
 
@@ -36,7 +35,6 @@ def report_import(summary: ImportSummary, options: argparse.Namespace) -> None:
     Args:
         options: The command's, with the target, and whether JSON is printed.
     """
-    summary = replace(summary, notes=(*summary.notes, *describe_few_units(summary.tested)))
     if summary.classes:
         write_partition(options.target, summary.classes, summary.examples)
     if options.json:
