@@ -171,13 +171,6 @@ def test_labels_have_their_names_whatever_letters_the_series_can_hold(series, se
     np.testing.assert_array_equal(read_label(target, labels=names, image=image).array[0], labels)
 
 
-def test_a_series_that_lacks_what_a_segmentation_refers_to_is_refused(tmp_path, write_dicom, segment):
-    folder = write_dicom(tmp_path / "bare", np.zeros((7, 6, 5), np.int16))
-    with pytest.raises(DataError, match="no DICOM segmentation: .*; Patient\\w+ is missing; take"):
-        segment(folder, random_labels())
-    assert not (tmp_path / "seg.dcm").exists()
-
-
 @pytest.mark.parametrize("key", ["ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"])
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_what_places_the_slices_is_named_where_it_is_missing(series, segment, key, is_empty):

@@ -185,12 +185,6 @@ def picture(tmp_path):
     return tmp_path / "a.png"
 
 
-def test_a_picture_is_answered_in_its_size_without_a_volume(make, make_study, picture):
-    prediction = make(study=make_study(data=RESIZE)).predict(str(picture))
-    assert prediction.label_map.shape == (20, 32)
-    assert prediction.volumes_ml is None and prediction.affine is None
-
-
 def test_a_volume_is_answered_slice_by_slice_between_its_neighbours(tmp_path, make, make_study, write_volume):
     volume = np.random.default_rng(3).random((32, 32, 4), dtype=np.float32)
     study = make_study(data={"intensity": "raw", "neighbours": 1})
@@ -246,13 +240,6 @@ def test_a_threshold_decides_the_second_of_two_classes(class_model):
     # what is shown beside a temperature has been through it too
     found = read(class_model, 3.0, {1: score}).predict(images(3))
     assert found.label == 1 and found.called_from["tumour"] == pytest.approx(found.class_scores["tumour"])
-
-
-def test_a_threshold_decides_each_finding_alone(make, make_study):
-    model, case = make("only", study=make_study("multilabel", {0: "nodule", 1: "effusion"})), images(3)
-    scores = model.predict(case).class_scores
-    found = read(model, 1.0, {1: scores["effusion"] / 2}).predict(case).findings
-    assert ("effusion" in found) and ("nodule" in found) == (scores["nodule"] > 0.5)
 
 
 @pytest.mark.parametrize(

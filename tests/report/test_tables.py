@@ -90,14 +90,6 @@ def test_a_class_has_its_recall_with_the_number_of_its_test_cases(results):
     assert site_table(few).columns[-2:] == ("recall of ill", "recall of well")
 
 
-def test_surface_distances_stand_beside_the_dice_with_their_means_and_the_cases_that_have_none(results):
-    run = results(surface={"east": SURFACE, "west": SURFACE | {"hd95": 2.25, "surface_dice": 0.75, "num_undefined": 3}})
-    table = site_table(run)
-    assert table.columns[-2:] == ("HD95", "surface Dice")
-    # (12.25 + 2.25) / 2 and (0.5 + 0.75) / 2
-    assert [row[-2:] for row in table.rows[:3]] == [("12.2 px", "0.500"), ("2.2 px", "0.750"), ("7.2 px", "0.625")]
-
-
 def test_metrics_of_packages_stand_behind_the_surface_distances(results):
     run = results(surface={"east": SURFACE, "west": NO_SURFACE}, extra_metrics={"east": EXTRA})
     table = site_table(run)
