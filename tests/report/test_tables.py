@@ -74,9 +74,6 @@ def test_many_labels_have_a_table_of_their_own(results):
     # (0.4 + 0.8) / 2
     assert table.rows[2] == ("mean over sites", "0.000", "0.100", "0.200", "0.300", "0.600")
     assert label_table(results(by_label={"east": {"organ": 0.5, "lesion": 0.5}})) is None
-    # In the order of the study's, whatever a site names first.
-    names = {str(i): f"class {i}" for i in range(5)}
-    assert label_table(results(by_label={"a": {"class 4": 0.8}} | by_label, labels=names)).columns == table.columns
 
 
 def test_a_class_has_its_recall_with_the_number_of_its_test_cases(results):
