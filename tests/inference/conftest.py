@@ -94,16 +94,6 @@ def make_contents(make_study):
 
 
 @pytest.fixture
-def make_volume_study(make_study):
-    """Build a study of volumes that are seen by windows of 32 x 32 x 16, by what differs in it."""
-
-    def make(**settings):
-        return make_study(data={"dimensions": 3, "patches": {"size": [32, 32, 16]}}, **settings)
-
-    return make
-
-
-@pytest.fixture
 def write_volume(tmp_path):
     """Write a volume (X, Y, Z) as NIfTI."""
 

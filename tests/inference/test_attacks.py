@@ -151,8 +151,3 @@ def test_a_contrast_that_shows_nothing_is_refused_and_one_that_is_not_there_is_a
     # Of one file for all contrasts nobody can leave one out.
     both = np.random.default_rng(0).random((37, 53, 3, 2)) * [1, 0]
     assert model.predict(write_volume("both.nii.gz", array=both.astype(np.float32))).label_map is not None
-
-
-def test_a_super_model_that_says_nothing_of_its_training_images_warns_of_it(make, write_volume):
-    (warning,) = make(Domain()).predict(write_volume()).warnings
-    assert warning.startswith("the super model does not say what images it learnt from")

@@ -14,10 +14,7 @@ from silofl.inference.case_results import (
     value_or_none,
     values_by_model,
 )
-from silofl.inference.contents import Contents
 from silofl.inference.geometry import decide_labels
-from silofl.models import build_model
-from silofl.models.selector import build_selector
 from silofl.training.evaluation import predict, score_predictions
 from silofl.training.metrics import Score
 
@@ -27,18 +24,13 @@ SITES = ("north", "south")
 
 
 @pytest.fixture
-def make_model(make_study):
+def make_model(make_contents, make_study):
     """Build an untrained super model by its rule."""
 
     def make(rule="selector"):
-        study = make_study(labels={1: "blob"}, model={"normalization": "instance"}, name="fedsm")
+        study = make_study(labels={1: "blob"}, model={"normalization": "instance"})
         study = study.model_copy(update={"training": study.training.model_copy(update={"batch_size": 2})})
-        names = SITES if rule == "mean" else ("global", *SITES)
-        models = {name: build_model(study, SHAPE, seed).state_dict() for seed, name in enumerate(names)}
-        if rule == "mean":
-            return SuperModel(Contents(study, SHAPE, models, rule), CPU)
-        selector = build_selector(study, len(SITES), 0).state_dict()
-        return SuperModel(Contents(study, SHAPE, models, rule, selector, SITES, 0.5), CPU)
+        return SuperModel(make_contents(rule, scores=None, threshold=0.5, study=study), CPU)
 
     return make
 

@@ -21,61 +21,36 @@ from silofl.core.intervals import Estimate
 from silofl.core.operating_point import MOST_PROBABLE
 from silofl.data.parts import Examples
 from silofl.data.targets import IGNORED
-from silofl.data.units import Units
-from silofl.inference import evaluated_cases
 from silofl.inference.clinical import ClassRows, measure_also, measure_labels, measure_value
-from silofl.inference.evaluated_cases import FileMaps, SiteCases, evaluate_cases
+from silofl.inference.evaluated_cases import FileMaps, _evaluate_case
 from silofl.training.findings import findings_by_case
 from silofl.training.metrics import Score, accuracy_by_case
 
 NUM_CASES = 200
 
 
-def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=False):
-    """Evaluate volumes (X, Y, Z) with a model that answers what it is told; return cases and units."""
-    names = tuple(f"c{i}" for i in range(len(truths)))
-    images = np.random.default_rng(0).random((len(truths), 1, *truths.shape[1:]), np.float32)
-    sizes = dict.fromkeys(names, spacing) if spacing else {}
-    part = Examples(images, truths, names, (None,) * len(names), names, spacings=sizes, has_ignored=has_ignored)
-    told = dict(zip(names, answers, strict=True))
-
-    drawn, affine = dict(zip(names, truths, strict=True)), np.diag([*(spacing or (1, 1, 1)), 1.0])
-    # The volumes are prepared as they lie in their files.
-    maps = {name: FileMaps(told[name], drawn[name], affine) for name in names}
-    monkeypatch.setattr(evaluated_cases, "answer_case", lambda *_: SimpleNamespace(model="global", probabilities=None))
-    monkeypatch.setattr(evaluated_cases, "decide_answers", lambda *_: None)
-    monkeypatch.setattr(evaluated_cases, "lay_on_file", lambda answer, record, **rest: maps[record.case])
-    model = SimpleNamespace(
-        contents=SimpleNamespace(study=study, domain=SimpleNamespace(check=lambda form, name: None)),
-        find_calling=lambda: MOST_PROBABLE,
-        compare_answer=lambda *_: SimpleNamespace(sentences=()),
-        list_warnings=lambda answer, doubts: tuple(doubts),
-        compare_images=lambda images, form: [],
-    )
-    records = [SimpleNamespace(case=name, numbers=None) for name in names]
-    files = {
-        "read_first": lambda record: (SimpleNamespace(codes={}), None),
-        "list_file_doubts": lambda *_: [],
-        "list_missing": lambda *_: [],
-    }
-    manifest = {"digest": "", "parts": {"test": records}, "source": lambda record: SimpleNamespace(has_own_files=False)}
-    data = SimpleNamespace(manifest=SimpleNamespace(**manifest), **files)
-    units = Units("patient", {name: name for name in names})
-    return list(evaluate_cases(model, SiteCases(data, {"test": part}, units))), units.unit_of
+def evaluate(study, truth, said, has_ignored=False):
+    """Evaluate a volume (X, Y, Z) without a size of voxels, to which a model answers what it is told."""
+    images = np.zeros((1, 1, *truth.shape), np.float32)
+    part = Examples(images, truth[None], ("c",), (None,), ("c",), has_ignored=has_ignored)
+    told = {"find_calling": lambda: MOST_PROBABLE, "list_warnings": lambda *_: ()}
+    model = SimpleNamespace(contents=SimpleNamespace(study=study), **told)
+    answer = SimpleNamespace(model="global", probabilities=None)
+    return [_evaluate_case(model, part, "test", (answer, ()), lambda: FileMaps(said, truth, None), has_sizes=False)]
 
 
 def test_what_nobody_annotated_is_no_false_lesion_and_without_a_size_of_voxels_sizes_are_in_voxels(
-    monkeypatch, make_study
+    make_study,
 ):
-    truth, answer = np.zeros((2, 2, 6, 6, 4), np.uint8)
-    truth[:, 1:3, 1:3], answer[:, 1:3] = 1, 1
-    study = make_study()
-    cases, unit_of = evaluate(monkeypatch, study, truth, answer)
+    truth, answer = np.zeros((2, 6, 6, 4), np.uint8)
+    truth[1:3, 1:3], answer[1:3] = 1, 1
+    study, unit_of = make_study(), {"c": "c"}
+    cases = evaluate(study, truth, answer)
     # 2 x 6 x 4 voxels are predicted of 2 x 2 x 4
     assert measure_labels(cases, unit_of, study)["organ"]["size_error"].value == 48 - 16
     answer[:] = truth
-    truth[:, 5], answer[:, 5] = IGNORED, 1
-    cases, unit_of = evaluate(monkeypatch, study, truth, answer, has_ignored=True)
+    truth[5], answer[5] = IGNORED, 1
+    cases = evaluate(study, truth, answer, has_ignored=True)
     organ = measure_labels(cases, unit_of, study)["organ"]
     assert organ["size_error"].value == 0 and organ["dice"].value == 1 and organ["false_lesions"].value == 0
 

@@ -10,25 +10,6 @@ from silofl.inference.contents import Contents
 NEEDS = "a super model must hold all that its rule needs"
 
 
-def test_the_sites_are_the_models_but_the_global_one(make_contents):
-    assert make_contents().sites == make_contents("mean").sites == ("north", "south")
-    assert make_contents("only").sites == ()
-
-
-def test_where_all_answer_together_their_shares_are_the_scores_or_alike(make_contents):
-    # 0.2 and 0.6 of 0.8
-    assert make_contents().shares(np.array([0.2, 0.6])) == pytest.approx({"north": 0.25, "south": 0.75})
-    assert make_contents("mean").shares(np.zeros(0)) == {"north": 0.5, "south": 0.5}
-    assert make_contents("only").shares(np.zeros(0)) == {"global": 1.0}
-
-
-def test_a_selector_chooses_one_model_unless_all_answer_together(make_contents, make_study):
-    ensemble = make_contents(study=make_study(super_model={"answer": "ensemble"}))
-    assert make_contents().is_choice and not make_contents().is_ensemble
-    assert ensemble.is_ensemble and not ensemble.is_choice
-    assert not make_contents("mean").is_choice and not make_contents("only").is_choice
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -171,13 +171,6 @@ def test_labels_have_their_names_whatever_letters_the_series_can_hold(series, se
     np.testing.assert_array_equal(read_label(target, labels=names, image=image).array[0], labels)
 
 
-def test_a_series_that_lacks_what_a_segmentation_refers_to_is_refused(tmp_path, write_dicom, segment):
-    folder = write_dicom(tmp_path / "bare", np.zeros((7, 6, 5), np.int16))
-    with pytest.raises(DataError, match="no DICOM segmentation: .*; Patient\\w+ is missing; take"):
-        segment(folder, random_labels())
-    assert not (tmp_path / "seg.dcm").exists()
-
-
 @pytest.mark.parametrize("key", ["ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"])
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_what_places_the_slices_is_named_where_it_is_missing(series, segment, key, is_empty):
@@ -203,17 +196,13 @@ def test_the_package_is_asked_for_before_any_work_and_a_segments_label_is_one_va
     names = {1: "a\\b", 2: "x" * 65}
     found = pydicom.dcmread(segment(series(), random_labels(), names)[0])
     assert [one.SegmentLabel for one in found.SegmentSequence] == ["a/b", "x" * 64]
-    check_can_write(make_study())
+    check_can_write(make_study(labels={1: "x" * 64}))
+    for label in ("x" * 65, "left\\right", "lesion "):
+        with pytest.raises(ConfigError, match="labels of at most 64 letters, without a backslash .* NIfTI label map"):
+            check_can_write(make_study(labels={1: "organ", 2: label}))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="must have the package highdicom; it is missing: pip install"):
         check_can_write(make_study())
-
-
-@pytest.mark.parametrize("label", ["x" * 65, "left\\right", "lesion "])
-def test_a_label_that_no_segment_can_be_called_by_is_refused_before_any_work(make_study, label):
-    check_can_write(make_study(labels={1: "x" * 64}))
-    with pytest.raises(ConfigError, match="labels of at most 64 letters, without a backslash .* the NIfTI label map"):
-        check_can_write(make_study(labels={1: "organ", 2: label}))
 
 
 def test_the_same_source_model_and_options_have_the_same_uids_and_others_have_others(series, make_study, tmp_path):

@@ -38,13 +38,6 @@ def test_means_over_different_classes_are_not_pooled_and_single_classes_are(make
     assert pool_hospitals(alike, study)[ALL]["auroc"].num_sites == 2 and not has_unlike_classes(alike, "auroc")
 
 
-def test_a_calibration_error_of_other_numbers_of_cases_has_no_mean(make_study):
-    study = make_study("classification", LABELS)
-    cases = dict.fromkeys(LABELS.values(), 5)
-    pooled = pool_hospitals({site: hospital(study, cases) for site in ("east", "west")}, study)
-    assert pooled[ALL]["ece"] is pooled[ALL]["ece_calibrated"] is None
-
-
 def test_a_hospital_that_finds_all_or_none_counts_in_the_mean(make_study):
     study = make_study("classification", LABELS)
     recall = Sample(range(5)).mean(np.ones(5))

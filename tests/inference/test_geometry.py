@@ -9,7 +9,7 @@ from silofl.base.errors import DataError
 from silofl.data.contrasts import build_source
 from silofl.data.preparation import build_preparation
 from silofl.data.prepared_image import prepare_with_way_back
-from silofl.inference.geometry import check_images, decide_labels, decide_on_input
+from silofl.inference.geometry import check_images, decide_on_input
 
 TURNS = [(order, signs) for order in itertools.permutations(range(3)) for signs in itertools.product((1, -1), repeat=3)]
 
@@ -51,10 +51,6 @@ def returned(tmp_path, make_study):
         return there_and_back(path, study)
 
     return run
-
-
-def dice(a, b):
-    return 2 * np.sum(a & b) / (a.sum() + b.sum())
 
 
 def test_without_transforms_and_at_the_right_spacing_a_label_map_comes_back_as_it_is(returned):
@@ -103,21 +99,6 @@ def test_what_was_cropped_away_is_background_and_so_are_slices(returned):
     step = {"CenterSpatialCrop": {"roi_size": [8, 9, 2]}}
     found = returned(np.full((8, 9, 6), 1, np.uint8), affine_of(), volume_transforms=[step])
     assert found[..., 2:4].all() and not found[..., :2].any() and not found[..., 4:].any()
-
-
-def test_a_crop_before_an_enlargement_lets_no_label_grow_over_the_edge(returned):
-    truth = np.full((20, 20), 1, np.uint8)
-    found = returned(
-        truth, transforms=[{"CenterSpatialCrop": {"roi_size": [10, 10]}}, {"Resize": {"spatial_size": [31, 31]}}]
-    )
-    wanted = np.zeros_like(truth)
-    wanted[5:15, 5:15] = 1
-    np.testing.assert_array_equal(found, wanted)
-
-
-def test_one_output_is_the_label_above_one_half():
-    probabilities = np.float32([0.2, 0.5, 0.51, 1.0]).reshape(1, 1, 2, 2)
-    np.testing.assert_array_equal(decide_labels(probabilities), [[[0, 0], [1, 1]]])
 
 
 @pytest.mark.parametrize(

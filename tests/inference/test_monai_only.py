@@ -128,15 +128,6 @@ def test_monai_alone_prepares_otherwise_and_oblique_scans_too(exported, make_stu
     assert_same_answers(model, bundle, cases, tmp_path / "out")
 
 
-@pytest.mark.long
-def test_monai_alone_scales_a_nearly_empty_scan_by_the_few_other_voxels(exported, make_study, tmp_path):
-    model, bundle = exported(make_study(data={"dimensions": 3, "patches": {"size": [32, 32, 16]}}), (1, 32, 32, 16))
-    voxels = np.zeros((40, 40, 20), np.int16)
-    voxels[10:14, 10:14, 5:8] = np.arange(48).reshape(4, 4, 3)
-    nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), tmp_path / "scan.nii.gz")
-    assert_same_answers(model, bundle, [[tmp_path / "scan.nii.gz"]], tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -3,7 +3,6 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from PIL import Image
 
 from silofl.base.errors import DataError
 from silofl.inference.prediction import Prediction
@@ -64,13 +63,6 @@ def test_a_nifti_files_label_map_lies_where_every_program_sees_the_file(tmp_path
     for key in ("qform_code", "sform_code", "pixdim", "srow_x", "quatern_d", "qoffset_x", "xyzt_units"):
         np.testing.assert_array_equal(found.header[key], source.header[key])
     assert b"Meier" not in found.to_bytes()
-
-
-def test_a_pictures_label_map_is_a_png(tmp_path):
-    label_map = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    name = write_map(tmp_path, "x", Path("x.png"), label_map, None)
-    assert name == "x_labels.png"
-    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / name)), label_map)
 
 
 @pytest.mark.parametrize(

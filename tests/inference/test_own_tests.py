@@ -33,11 +33,6 @@ def test_a_model_with_a_threshold_is_judged_at_it(called):
     assert describe_quality(at_half) == "recall in test: normal 1.00, tumour 0.00"
 
 
-def test_what_one_site_keeps_is_judged_at_its_threshold_too(called):
-    kept = replace(called, facts=called.facts["test"]["north"])
-    assert list_not_learnt(kept) == [] and describe_quality(kept) == "recall in test: normal 0.75, tumour 0.89"
-
-
 def test_recall_at_one_half_is_none_of_a_model_with_a_threshold(called):
     validated = replace(called, facts={"validation": {"north": site_score({"0": 1.0, "1": 0.0})}})
     assert list_not_learnt(validated) == [] and describe_quality(validated) == ""

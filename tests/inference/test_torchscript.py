@@ -1,5 +1,4 @@
 import io
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -90,12 +89,6 @@ def test_findings_have_their_script(make_contents, make_study):
     assert not np.allclose(model.answer(images(2)).probabilities.sum(axis=1), 1)
 
 
-def test_classes_of_volumes_have_their_script(make_contents, make_study):
-    study, shape = make_study("classification", data={"dimensions": 3}), (1, 16, 16, 16)
-    contents = make_contents(scores=None, threshold=None, study=study, shape=shape)
-    assert_equal(SuperModel(contents, CPU), [images(1, shape)])
-
-
 @pytest.mark.parametrize(
     ("rule", "settings"),
     [
@@ -105,8 +98,8 @@ def test_classes_of_volumes_have_their_script(make_contents, make_study):
     ],
     ids=str,
 )
-def test_volumes_of_any_size_have_a_script_that_looks_by_windows(make_contents, make_volume_study, rule, settings):
-    study = make_volume_study(**settings)
+def test_volumes_of_any_size_have_a_script_that_looks_by_windows(make_contents, make_study, rule, settings):
+    study = make_study(data={"dimensions": 3, "patches": {"size": [32, 32, 16]}}, **settings)
     contents = make_contents(rule, scores=None, threshold=0.1, study=study, shape=WINDOW, bias=0.7)
     assert_equal(SuperModel(contents, CPU), [images(1, shape) for shape in VOLUMES])
 
@@ -116,14 +109,6 @@ def test_images_of_another_shape_are_refused_by_the_script(make_contents):
     for shape in ((2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)):
         with pytest.raises(Exception, match=r"images must have shape \(n, C, \.\.\.\) as in training"):
             script(torch.zeros(shape))
-
-
-def test_other_warnings_than_those_of_torchscript_are_shown():
-    with warnings.catch_warnings(record=True) as found, silence_known_warnings():
-        warnings.warn("`torch.jit.script` is deprecated. Please switch", DeprecationWarning, stacklevel=1)
-        warnings.warn("`np.old` is deprecated", DeprecationWarning, stacklevel=1)
-        warnings.warn("Trace had nondeterministic nodes", torch.jit.TracerWarning, stacklevel=1)
-    assert [str(one.message) for one in found] == ["`np.old` is deprecated", "Trace had nondeterministic nodes"]
 
 
 def test_a_network_whose_way_depends_on_its_images_is_refused_in_one_sentence(make_contents):

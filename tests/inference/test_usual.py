@@ -19,7 +19,6 @@ from silofl.inference.usual import (
     pack_usual,
     unpack_usual,
 )
-from silofl.models.features import count_features
 
 CPU = torch.device("cpu")
 
@@ -145,14 +144,6 @@ def test_predict_warns_of_an_unusual_look_and_the_answer_is_the_same(known, besi
     plain = SuperModel(replace(contents, usual={}), CPU).predict(images)
     np.testing.assert_array_equal(found.label_map, plain.label_map)
     assert {*found.warnings} - {*unusual} == {*plain.warnings}
-
-
-def test_features_are_the_mean_over_slices_whatever_is_computed_at_a_time(known):
-    contents, images = known(0.0)
-    model = SuperModel(contents, CPU)
-    whole, single = (model.answer(images, size).features["global"] for size in (3, 1))
-    np.testing.assert_allclose(whole, single, rtol=1e-5)
-    assert whole.shape == (count_features(model.network("global")),)
 
 
 def spread_by(**deviations):

@@ -48,9 +48,7 @@ def whole(values):
         site: {"num_cases": int(score["value"] is not None), "num_excluded": 0} | score
         for site, score in values["validation"].items()
     }
-    by_site = {site: {} for site in values["sites"]}
-    everyone = {"everyone": {"by_site": by_site} | values["everyone"]} if "everyone" in values else {}
-    return score_sites(values | {"validation": validation} | everyone)
+    return score_sites(values | {"validation": validation})
 
 
 def whole_super(values):
@@ -453,9 +451,8 @@ def joined(chosen="federated", local=0.7, federated=0.8, kept=0.85, verdict=BETT
 def joining(results):
     """Build a result whose sites have made a choice."""
 
-    def build(sites=None, unchosen=None, **by_site):
+    def build(sites=None, **by_site):
         values = {"joining": {site: dump_record(one) for site, one in by_site.items()}}
-        values |= {"unchosen": unchosen} if unchosen else {}
         return results(**values | ({"sites": sites} if sites else {}))
 
     return build

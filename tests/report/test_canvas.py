@@ -2,23 +2,17 @@ import base64
 import io
 
 import matplotlib
-import pytest
 from matplotlib.lines import Line2D
 from PIL import Image
 
 from silofl_hospital.report.canvas import (
-    LINE_COLOURS,
-    PAGE,
-    Curves,
     PageImage,
-    Panel,
     draw_legend,
     encode_png,
     escape_math,
     line_style,
     make_panels,
 )
-from tests.report.conftest import shown_colours
 
 
 def test_a_figure_becomes_a_png_of_its_size_and_leaves_the_global_state_of_matplotlib_alone():
@@ -45,18 +39,3 @@ def test_dollar_signs_and_underscores_in_names_are_drawn_and_not_read():
     draw_legend(figure, [Line2D([], [])], ["_hidden $x^$"])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [r"_hidden \$x^\$"]
     assert encode_png(figure).startswith(b"\x89PNG")
-
-
-def draw(*panels):
-    """Draw panels of a run with two rounds and one with a single round."""
-    rounds = {"1: fedavg": [1, 2], "2: harmofl": [1]}
-    return Curves("any", rounds, {name: line_style(i) for i, name in enumerate(rounds)}, panels).draw(PAGE)
-
-
-@pytest.mark.parametrize("num_panels", [1, 3, 7])
-def test_runs_share_one_picture_however_many_panels_there_are(num_panels):
-    lines = {"1: fedavg": [0.5, 0.6], "2: harmofl": [0.4]}
-    figure = draw(*(Panel(f"panel {i}", lines) for i in range(num_panels)))
-    assert len(figure.axes) == num_panels
-    if num_panels == 3:
-        assert shown_colours(encode_png(figure), LINE_COLOURS[:3]) == [True, True, False]

@@ -12,7 +12,6 @@ from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import (
-    joining_note,
     joining_table,
     lead_sentence,
     more_rounds_sentence,
@@ -72,12 +71,6 @@ def test_a_table_says_at_which_thresholds_its_values_are(joining, results):
 def test_a_choice_of_no_site_of_the_run_is_refused(joining):
     with pytest.raises(ConfigError, match="joining must be of sites of the run, not of 'elsewhere'"):
         joining(elsewhere=joined())
-
-
-def test_the_note_says_how_cases_with_nothing_to_find_count_or_what_a_single_case_has(results):
-    masks, classes = joining_note(results()), joining_note(results(metric="balanced_accuracy"))
-    assert "counts 1 if the model finds nothing" in masks and "A single case has an accuracy alone" not in masks
-    assert "A single case has an accuracy alone" in classes and "threshold" not in classes
 
 
 def test_the_page_and_the_terminal_open_with_the_answer_of_all_hospitals(joining, printed):

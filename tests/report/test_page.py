@@ -68,13 +68,6 @@ def test_no_figure_takes_the_files_of_another_not_even_on_a_disk_that_does_not_t
     assert len(list(tmp_path.iterdir())) == 3 * len(names)
 
 
-def test_images_are_found_wherever_a_page_has_them():
-    one, two, three = (PageImage(b"", str(i), "") for i in range(3))
-    inner = Group([Picture(two), Fold("more", [Picture(three)])], "grid")
-    page = Page("title", "kicker", [PageSection("a", "", "A", [inner])], "footer", opening=[Picture(one)])
-    assert page.images == [one, two, three]
-
-
 def drawn():
     return make_image(dots(), "alt", "caption")
 

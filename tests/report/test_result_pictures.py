@@ -15,7 +15,7 @@ from silofl_desk.report.result_pictures import (
 )
 from silofl_desk.report.run_records import read_run
 from silofl_hospital.report.canvas import PAGE
-from silofl_hospital.report.outlines import LABEL_COLOURS, grey_window, label_colours, short_metric, write_title
+from silofl_hospital.report.outlines import LABEL_COLOURS, grey_window, label_colours, short_metric
 from tests.report.conftest import LABELS, joined
 
 
@@ -65,15 +65,6 @@ def test_no_interval_of_accuracies_is_drawn_on_another_metrics_scale(chosen_run)
     assert [len(line.get_xdata()) for line in axes.lines] == [1, 1, 1]
 
 
-def test_methods_share_one_scale_and_one_list_of_hospitals(chosen_run):
-    first, second = joined(local=0.25, federated=0.5, kept=0.5), joined(local=0.75, federated=0.75, kept=1.0)
-    plot = hospitals_image({"a": [chosen_run(north=first, south=first)], "b": [chosen_run(south=second)]}).plot
-    left, right = plot.draw(10).axes
-    assert left.get_xlim() == right.get_xlim() and left.get_ylim() == right.get_ylim()
-    # south is the second of both lists
-    assert {float(line.get_ydata()[0]) for line in right.lines} == {1.0}
-
-
 def pixels(png):
     return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
 
@@ -90,14 +81,6 @@ def test_outlines_have_the_colours_of_their_labels(pictures):
     # the legend names both labels; outlines add much more
     assert num_pixels_of(two, LABEL_COLOURS[1]) > num_pixels_of(one, LABEL_COLOURS[1]) + 500
     assert label_colours({2: "b", 1: "a"}) == {1: LABEL_COLOURS[0], 2: LABEL_COLOURS[1]}
-
-
-def test_a_mask_that_fills_the_image_is_outlined_at_its_edge_and_an_empty_one_not(pictures):
-    for truth, is_outlined in ((0, False), (1, True)):
-        shown = pictures(("a",), labels=())
-        shown.truths[:] = truth
-        png = case_image("east", shown, {1: "organ"}, "dice").png
-        assert (num_pixels_of(png, LABEL_COLOURS[0]) > 500) == is_outlined
 
 
 @pytest.mark.parametrize(
@@ -156,12 +139,3 @@ def test_a_sites_own_model_is_a_row_of_its_picture_and_a_column_of_its_table(fin
     assert height > without * 1.2
     assert (plots[1].name, plots[1].columns) == ("cases_east", ("case", "rank", "dice", "own_dice"))
     assert plots[1].rows == [("a", "worst", 0.2, 1.0), ("b", "best", 0.8, None)]
-
-
-def test_a_title_that_is_too_long_is_cut_line_by_line_and_keeps_the_score_at_its_end():
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    write_title(axes, "basal cell carcinoma:\nbenign keratosis-like lesion 0.26", "c0", panel=2.1)
-    # 2.1 inches have 23 letters.
-    assert axes.get_title() == "basal cell carcinoma:\nbenign keratosi... 0.26"

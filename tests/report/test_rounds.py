@@ -7,7 +7,7 @@ import pytest
 
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.round_tables import participation_table
-from silofl_desk.report.rounds import MEAN_LINE, ROUND_TEST, VALIDATION, curve_images, make_curves, mean_over_sites
+from silofl_desk.report.rounds import MEAN_LINE, ROUND_TEST, curve_images, make_curves
 from silofl_desk.report.run_records import read_run
 from silofl_hospital.report.canvas import LINE_COLOURS, PAGE, encode_png
 from tests.report.conftest import shown_colours
@@ -72,11 +72,6 @@ def test_what_some_rounds_alone_have_is_drawn_and_what_none_has_is_not(record, s
     # A selector that learns later.
     models = make_curves(dataclasses.replace(run, ledger=[super_record(1, None)]), "models")
     assert [panel.title for panel in models.panels] == ["Global model: dice", "Personalised models: dice"]
-
-
-def test_the_mean_is_over_the_sites_that_validated(record):
-    assert mean_over_sites(VALIDATION.scores(record(1, (None, 0.5)))) == 0.5
-    assert mean_over_sites(VALIDATION.scores(record(1, (None, None)))) is None
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -8,17 +8,14 @@ import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
-from silofl.base.schema import dump_record, read_record
+from silofl.base.schema import dump_record
 from silofl.federation.outcome import stopped_results, unscored_results
-from silofl_desk.report.run_page import distances_table, weights_table, write_report
-from silofl_desk.report.run_records import SiteWeights
+from silofl_desk.report.run_page import weights_table, write_report
 from tests.report.conftest import RECIPE, counts, joined, report, rows_of
 
 from ..starting import run_without_torch
 
 pytestmark = pytest.mark.usefixtures("undrawn")
-WEIGHTS = {"round": 3, "source": "running", "layers": "all", "self_weight": 0.5, "sites": ["east", "west"]}
-WEIGHTS |= {"distances": [[0, 4], [4, None]], "weights": [[0.5, 0.5], [0.5, 0.5]], "without": {}}
 
 
 @pytest.fixture
@@ -149,13 +146,6 @@ def test_a_run_with_a_selector_shows_its_models_counts_threshold_and_left_out_si
     assert page.source.index('<section id="unseen"') < page.source.index('<section id="results"')
 
 
-def test_a_classification_shows_its_other_scores_and_its_classes(tested):
-    also = {site: {"balanced_accuracy": 0.375} for site in ("east", "west")}
-    by_label = {"east": {f"class {i}": 0.5 for i in range(5)}, "west": {}}
-    text = report(tested(metric="accuracy", also=also, by_label=by_label)).text
-    assert "balanced accuracy" in text and "0.375" in text and "By label" in text and "class 4" in text
-
-
 def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_its_folder(tmp_path, make_study):
     # NVFlare's download of a job has its results here.
     folder = tmp_path / "3a4ab1f3" / "workspace" / "silofl"
@@ -196,16 +186,6 @@ def test_weights_are_a_row_for_each_listener(record, weights, rows, shares):
     table = weights_table([record(1), record(2, weights=weights)])
     assert table.content.columns == ("listener", "east", "west") and weights_table([]) is None
     assert (table.content.rows, table.shares) == (rows, shares)
-
-
-def test_the_distances_of_adafed_stand_below_its_weights(finished):
-    table = distances_table(read_record(SiteWeights, WEIGHTS, "weights.json"))
-    assert table.content.rows == (("east", "0.000", "4.000"), ("west", "4.000", "-"))
-    assert table.shares == {(0, 1): 1.0, (0, 2): 0.0, (1, 1): 0.0}
-    folder = finished()
-    (folder / "weights.json").write_text(json.dumps([WEIGHTS]))
-    text = report(folder).text
-    assert text.index("listener") < text.index("Distances between the sites' statistics (running; layers: all)")
 
 
 def test_a_report_is_written_without_torch(finished, tmp_path):

@@ -107,12 +107,6 @@ def test_a_site_that_withholds_classes_is_not_said_to_lack_them(classes):
     assert "west without sick" in list_result_notes(classes(**given, metric="balanced_accuracy", mean=None))["Labels"]
 
 
-def test_a_mean_over_some_findings_alone_is_said_to_be_one(findings):
-    assert "west without nodule" in list_result_notes(findings())["Labels"]
-    areas = {site: {"effusion": 0.5, "nodule": 0.5} for site in ("east", "west")}
-    assert "Labels" not in list_result_notes(findings(areas=areas))
-
-
 def test_a_class_of_which_no_test_case_is_recognised_is_named_with_its_sites(classes):
     recalls = dict.fromkeys(("east", "west"), {"healthy": 1.0, "sick": 0.0})
     given = {"by_label": recalls, "also": dict.fromkeys(recalls, {"accuracy": 0.95})}
@@ -153,13 +147,6 @@ def test_a_class_of_which_no_test_case_is_recognised_is_named_with_its_sites(cla
 def test_of_a_site_that_stands_badly_the_worst_is_told(joining, one, stated):
     found = describe_problems(joining(sites={"east": one.test["federated"]}, east=one))
     assert found == [(tone, f"east: {sentence}") for tone, sentence in stated]
-
-
-def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(results):
-    # Poor is not near 0.
-    assert describe_problems(results(sites={"east": 0.049, "west": 0.051})) == [
-        ("bad", "east: its model is near 0, 0.049")
-    ]
 
 
 def test_the_same_incident_is_told_once_with_its_rounds(record):

@@ -32,7 +32,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
             ``kept`` and ``stays_home``.
         versions: Library -> its version.
     """
-    study, facts, voxels = contents.study, contents.facts, contents.domain.voxels
+    study, facts = contents.study, contents.facts
     known = dict.fromkeys(("rounds", "reported_round", "run")) | facts
     # Where no site sent BatchNorm, whatever the study says.
     is_home = facts.get("stays_home") == "batchnorm" and study.recipe.stays_home == "nothing"
@@ -49,7 +49,6 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         rule=rule_sentence(contents),
         form=describe_images(study, contents.image_shape),
         data=_data_table(facts.get("data", {})),
-        spacing="; ".join(filter(None, [voxels and f"in the files {voxels}", _list_spacings(facts)])),
         not_annotated=_list_unannotated_labels(study, facts),
         measured=_describe_values(contents),
         results=_results_tables(contents),
@@ -58,9 +57,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
             [(site, WORDS[one["chosen"]], one["verdict"]) for site, one in (facts.get("joining") or {}).items()],
         ),
         kept=WORDS.get(facts.get("candidate", "")),
-        refused=_refusal_sentence(contents),
         doubted=_doubt_sentence(contents),
-        threshold=_threshold_sentence(contents),
         forbidden=_use_sentence(study),
         left=facts.get("left", []),
         versions=_versions_table(contents, versions, fingerprint),
@@ -127,13 +124,6 @@ def _data_table(counts: Mapping[str, Any]) -> str:
     return format_markdown_table(head, rows)
 
 
-def _list_spacings(facts: Mapping[str, Any]) -> str:
-    """Return the sites' median spacings; empty where nothing is known."""
-    found = {site: one.get("spacing_mm") for site, one in facts.get("data", {}).items()}
-    medians = [f"{site} {' x '.join(f'{side:g}' for side in sides)}" for site, sides in found.items() if sides]
-    return f"medians in mm, as prepared: {', '.join(medians)}" if medians else ""
-
-
 def _list_unannotated_labels(study: Study, facts: Mapping[str, Any]) -> str:
     """Return the labels that each site's label maps do not show, by site; empty where nothing is known of it."""
     shown = {site: one.get("labels_annotated") for site, one in facts.get("data", {}).items()}
@@ -178,13 +168,6 @@ def _results_tables(contents: Contents) -> dict[str, str]:
     return tables
 
 
-def _refusal_sentence(contents: Contents) -> str:
-    domain = contents.domain
-    kinds = [" or ".join(values) for values in (domain.kinds, domain.colours, domain.modalities) if values]
-    known = f"Refused: an image of another kind than {', '.join(kinds)}."
-    return known if kinds else "No kind of image is refused: none is known."
-
-
 def _doubt_sentence(contents: Contents) -> str:
     ranges = [f"{one.measure} {one.low:g} to {one.high:g}" for one in contents.domain.intensities]
     known = [f"axes that run {' or '.join(contents.domain.axes)}"] if contents.domain.axes else []
@@ -200,11 +183,3 @@ def _doubt_sentence(contents: Contents) -> str:
         else "No numbers say which answers are usual: there is no warning of an organ of an impossible size."
     )
     return f"{sentence if known else none} {usual}"
-
-
-def _threshold_sentence(contents: Contents) -> str:
-    if not contents.is_choice or contents.threshold is None:
-        return "No threshold decides whose model answers."
-    gamma = f"the selector's score for it is above {contents.threshold:g}"
-    end = "; at 1 that is always the global one" if contents.threshold == 1 else ""
-    return f"A site's model answers where {gamma}, else the global model{end}."

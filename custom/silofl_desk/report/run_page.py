@@ -1,6 +1,6 @@
 """The page of one run, ``report.html``: what its records say, section by section."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os.path import relpath
 from pathlib import Path
 from urllib.parse import quote
@@ -26,7 +26,6 @@ from silofl_desk.report.round_tables import participation_table
 from silofl_desk.report.rounds import curve_images
 from silofl_desk.report.run_records import (
     RunRecords,
-    SiteWeights,
     all_settings,
     data_doubts,
     data_table,
@@ -77,10 +76,6 @@ DATA_NOTE = (
     "Images are pictures, slices of volumes or windows of recordings, or whole volumes if the network sees these. In "
     "a real federation only the sites know all of these numbers. Patients are unknown if a site's dataset.json names "
     "none."
-)
-DISTANCES_NOTE = (
-    "Distances between the sites' statistics ({}; layers: {}); the darker, the closer, and the more weight. A site "
-    "that shares no statistics has no distance, and listens to all sites equally."
 )
 NO_ROUND = Text("No round has finished.")
 NO_DATA = Text("No site has reported on its data.")
@@ -257,60 +252,29 @@ def _weights_section(run: RunRecords) -> PageSection:
 
 
 def _weight_blocks(run: RunRecords) -> Blocks:
-    """Show the weights of the last round, and the distances that gave them where statistics did."""
+    """Show the weights of the last round."""
     if run.results.recipe.get("stays_home") == "everything":
         return [Text("No model is mixed: each site trains alone.")]
     table = weights_table(run.ledger)
     if table is None:
         return [NO_ROUND]
     note = f"How much each site's update counts in round {run.ledger[-1].round}, the last: a row sums to 1."
-    blocks: list[Block | None] = [table, make_note(note)]
-    if run.site_weights:
-        last = run.site_weights[-1]
-        blocks += [distances_table(last), make_note(DISTANCES_NOTE.format(last.source, last.layers))]
-    return blocks
+    return [table, make_note(note)]
 
 
 def weights_table(ledger: Sequence[Round]) -> Table | None:
-    """Return the weights of the last round; equal rows become one, ``every site``; None before the first round."""
+    """Return the last round's weights, the larger the darker; equal rows are one; None before the first round."""
     if not ledger or not ledger[-1].weights:
         return None
     weights = ledger[-1].weights
     first = next(iter(weights.values()))
     if all(row == first for row in weights.values()):
         weights = {"every site": first}
-    rows = {listener: [row.get(site) for site in first] for listener, row in weights.items()}
-    return heat_table("listener", list(first), rows)
-
-
-def distances_table(shown: SiteWeights) -> Table:
-    """Return the distances between sites, the darker, the closer."""
-    largest = max((value for row in shown.distances for value in row if value is not None), default=0.0) or 1.0
-    rows = dict(zip(shown.sites, shown.distances, strict=True))
-    return heat_table("site", shown.sites, rows, lambda value: 1 - value / largest)
-
-
-def heat_table(
-    corner: str,
-    columns: Sequence[str],
-    rows: Mapping[str, Sequence[float | None]],
-    darken: Callable[[float], float] = lambda value: value,
-) -> Table:
-    """Return a table of numbers whose cells are the darker, the larger their share.
-
-    Args:
-        corner: Head of the rows' names.
-        columns: Heads of the numbers.
-        rows: Name -> its numbers; None is an empty cell.
-        darken: Number -> how dark its cell is, in [0, 1].
-    """
     cells, shares = [], {}
-    for i, (name, values) in enumerate(rows.items()):
-        cells.append((name, *map(format_number, values)))
-        for j, value in enumerate(values, start=1):
-            if value is not None:
-                shares[i, j] = darken(value)
-    return Table(TextTable((corner, *columns), tuple(cells)), "", shares)
+    for i, (listener, row) in enumerate(weights.items()):
+        cells.append((listener, *(format_number(row.get(site)) for site in first)))
+        shares |= {(i, j): row[site] for j, site in enumerate(first, start=1) if site in row}
+    return Table(TextTable(("listener", *first), tuple(cells)), "", shares)
 
 
 def _data_section(run: RunRecords) -> PageSection:
@@ -337,7 +301,6 @@ def _recipe_section(run: RunRecords) -> PageSection:
         questions = []
     settings = [
         ("Version of silofl", run.results.version or MISSING),
-        ("Changed in the job's study", sentences.changes_sentence(run.changes)),
         *all_settings(run).items(),
     ]
     return make_section(

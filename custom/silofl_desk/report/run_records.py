@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError
-from silofl.base.files import read_json
-from silofl.base.schema import declare_optional, read_file, read_list, read_record
+from silofl.base.schema import read_file
 from silofl.base.settings import setting_text
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
@@ -80,48 +79,6 @@ class CasePictures:
 
 
 @dataclass(frozen=True)
-class SiteWeights:
-    """AdaFed's weights and distances between sites, as computed before one round.
-
-    Attributes:
-        round: The finished rounds before it.
-        source: The statistics by which sites are compared: ``pretrained`` or ``running``.
-        layers: ``all`` BatchNorm layers, or the ``last`` layer.
-        self_weight: The paper's lambda.
-        sites: In the order of rows and columns.
-        distances: Shape (K, K), None where a site shares no statistics.
-        weights: Shape (K, K): how much the site of a row listens to that of a column; rows sum to 1.
-        without: Site -> why it shares no statistics.
-    """
-
-    round: int
-    source: str
-    layers: str
-    self_weight: float
-    sites: tuple[str, ...]
-    distances: tuple[tuple[float | None, ...], ...]
-    weights: tuple[tuple[float, ...], ...]
-    without: Mapping[str, str]
-
-    def __post_init__(self) -> None:
-        for name in ("distances", "weights"):
-            sizes = [len(row) for row in getattr(self, name)]
-            if sizes != [len(self.sites)] * len(self.sites):
-                raise ConfigError(f"{name} must have {len(self.sites)} rows and columns, not rows of {sizes}")
-
-
-@dataclass(frozen=True)
-class RunChanges:
-    """The part of run.json that a report shows.
-
-    Attributes:
-        changes: The changes of the command line to the study, by dotted key.
-    """
-
-    changes: Mapping[str, Any] | None = declare_optional()
-
-
-@dataclass(frozen=True)
 class RunRecords:
     """All records in a run's folder.
 
@@ -132,8 +89,6 @@ class RunRecords:
         pictures: Site -> its pictures; the sites of a real federation keep theirs.
         unseen: The super model at a site that took no part in the training; None where it was not tested.
         evaluations: What hospitals say of a model in a run that trains none; None of any other.
-        site_weights: AdaFed's weights between sites, each time that they were computed.
-        changes: The changes of the command line to a simulation's study, by dotted key.
         study: What it ran; None where the folder holds no study.yaml.
         data: Site -> the size of its data; nothing of a real federation, where only the sites know.
     """
@@ -145,8 +100,6 @@ class RunRecords:
     pictures: dict[str, CasePictures]
     unseen: UnseenTest | None = None
     evaluations: Evaluations | None = None
-    site_weights: list[SiteWeights] = field(default_factory=list)
-    changes: Mapping[str, Any] = field(default_factory=dict)
     study: Study | None = None
     data: Mapping[str, SiteCounts] = field(default_factory=dict)
 
@@ -189,7 +142,6 @@ def read_run(path: Path) -> RunRecords:
     data = read_file(DataCounts, path / DATA)
     results = found or unscored_results(study or path.name, UNFINISHED)
     pictures = _read_pictures(path, results)
-    changes = {key: value for key, value in read_json(path / "run.json", absent={}).items() if key == "changes"}
     return RunRecords(
         path=path,
         results=results,
@@ -198,8 +150,6 @@ def read_run(path: Path) -> RunRecords:
         pictures=pictures,
         unseen=read_unseen(path),
         evaluations=read_file(Evaluations, path / EVALUATIONS),
-        site_weights=read_list(SiteWeights, path / "weights.json") or [],
-        changes=read_record(RunChanges, changes, str(path / "run.json")).changes or {},
         study=study,
         data=data.sites if data else {},
     )

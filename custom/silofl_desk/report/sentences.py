@@ -30,10 +30,6 @@ from silofl_hospital.report.tables import TextTable, format_number
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
 UNKNOWN_PATIENTS = "patients unknown"
-EVERYONE = (
-    "Each site's model is tested on the test data of all sites together; mean over the sites' models. It shows how "
-    "well a model works beyond its own site; only a simulation can measure it."
-)
 # A Dice or an accuracy below this is no model at all.
 NEAR_ZERO = 0.05
 SHARED_BATCHNORM = (

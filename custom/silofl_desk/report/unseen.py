@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from silofl.base.errors import ConfigError
 from silofl.base.schema import declare_optional, read_file
 from silofl.inference.evaluation import Evaluation
 from silofl.inference.super_results import ThresholdTest
@@ -41,14 +40,6 @@ class UnseenTest:
     threshold: float | None = declare_optional()
     by_threshold: tuple[ThresholdTest, ...] = declare_optional(())
     assembled_from: str | None = declare_optional()
-
-    def __post_init__(self) -> None:
-        """Refuse a threshold without the candidates that it was chosen from, and one of these with other models."""
-        if self.threshold is not None and not self.by_threshold:
-            raise ConfigError("by_threshold must be given with a threshold; it is empty")
-        for test in self.by_threshold:
-            if test.choices and (self.choices or {}).keys() - test.choices.keys():
-                raise ConfigError(f"choices must name all models also with the threshold {test.threshold:g}")
 
     @property
     def metric(self) -> str:

@@ -1,20 +1,17 @@
 """The overlay of a prediction: the slices with most of each label, the right way up."""
 
-import io
 from collections.abc import Mapping
 
 import nibabel.orientations as orientations
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from numpy.typing import NDArray
+
+from silofl_hospital.report.canvas import encode_png, escape_math, make_panels
+from silofl_hospital.report.outlines import add_label_legend, draw_outlines, grey_window, show_image
 
 MAX_PANES = 3
 INCH = 3.4
 DPI = 110
-OPACITY = 0.35
 # Of the axes to the left, to the back and, turned round, to the head: what lies at their beginning and end.
 SIDES = ("RL", "AP", "HF")
 # Of a slice with these sides.
@@ -86,43 +83,14 @@ def _draw_slices(
 ) -> bytes:
     height, width = slices[0][2].shape
     tall = float(np.clip(aspect * height / width, 0.3, 3))
-    figure = Figure(figsize=(max(INCH * len(slices), 5.0), INCH * tall + 1.1), layout="constrained")
-    low, high = np.percentile(np.stack([image for _, image, _ in slices]), (0.5, 99.5)).tolist()
-    # What is black and what is white.
-    window = low, high if high > low else low + 1
-    for axes, (name, image, mask) in zip(figure.subplots(1, len(slices), squeeze=False)[0], slices, strict=True):
-        _show(axes, image, window, aspect)
-        _draw_mask(axes, mask, labels, aspect)
+    figure, grid = make_panels(1, len(slices), (max(INCH * len(slices), 5.0), INCH * tall + 1.1))
+    window = grey_window([image for _, image, _ in slices])
+    for axes, (name, image, mask) in zip(grid[0], slices, strict=True):
+        show_image(axes, image[:3], window)
+        axes.set_aspect(aspect)
+        draw_outlines(axes, mask, labels)
         axes.set_title(name, fontsize=9)
         for place, letter in zip(PLACES, sides, strict=False):
             axes.text(*place, letter, transform=axes.transAxes, ha="center", va="center", color="gold", fontsize=9)
-    # matplotlib reads text between dollar signs as mathematics.
-    figure.suptitle(title.replace("$", r"\$"), fontsize=10, wrap=True)
-    handles = [
-        Patch(color=_label_colour(number), label=name.replace("$", r"\$")) for number, name in sorted(labels.items())
-    ]
-    if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=DPI)
-    return content.getvalue()
-
-
-def _show(axes: Axes, image: NDArray, window: tuple[float, float], aspect: float) -> None:
-    scaled = np.clip((image[:3].astype(np.float64) - window[0]) / (window[1] - window[0]), 0, 1)
-    pixels = np.moveaxis(scaled, 0, -1) if len(scaled) == 3 else scaled[0]
-    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect)
-    axes.set_axis_off()
-
-
-def _draw_mask(axes: Axes, mask: NDArray, labels: Mapping[int, str], aspect: float) -> None:
-    for number in labels:
-        inside = mask == number
-        if inside.any():
-            colours = np.zeros((*mask.shape, 4))
-            colours[inside] = (*_label_colour(number), OPACITY)
-            axes.imshow(colours, aspect=aspect)
-
-
-def _label_colour(number: int) -> tuple[float, float, float]:
-    return colormaps["tab10"]((number - 1) % 10)[:3]
+    figure.suptitle(escape_math(title), fontsize=10, wrap=True)
+    return encode_png(add_label_legend(figure, labels), DPI)
