@@ -142,7 +142,7 @@ def test_an_ended_job_says_how_its_run_ended_and_what_comes_next(server, watch, 
     assert "no round has finished" not in said and f"job {JOB} is {done}; it has ended\n" in said
     why = " (round 1 must have answers)" if reasons else ""
     where = f"its result is in {folder / JOB}; its report: python -m silofl report '{folder / JOB}'"
-    on = f"; to go on: python -m silofl continue {JOB} --kit {tmp_path} --out NEW" if reasons else ""
+    on = f"; to go on: python -m silofl continue small-1 --job STUDY --kit {tmp_path} --out NEW" if reasons else ""
     assert said.endswith(f"job {JOB} has ended, {done}; study small is {status}{why}; {where}{on}\n")
 
 

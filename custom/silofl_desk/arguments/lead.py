@@ -64,7 +64,7 @@ add_continue = declare_command(
     declare_option(
         "run",
         metavar="RUN",
-        help="folder written by silofl run, NVFlare's id of an ended job, or, with --job, the id of a run",
+        help="folder written by silofl run, or, with --job, the id of a run",
     ),
     declare_option("--kit", type=KIT, required=True, help="the kit of the study lead who began the run"),
     declare_option("--job", type=JOB, help="the run's job folder, if RUN is the id of a run"),
