@@ -181,17 +181,6 @@ def test_an_argument_that_is_no_text_is_refused(refused, tmp_path):
     assert r"every argument must be text in UTF-8, not 'run\udce4'" in refused("resume", "run\udce4")
 
 
-def test_a_path_longer_than_any_system_opens_is_cut(refused):
-    error = refused("resume", "a" * 5000)
-    assert f"RUN must be the folder of a run, not {'a' * 200}... which" in error
-    assert len(error) < 500
-
-
-def test_a_command_must_be_given(refused):
-    assert "COMMAND" in refused()
-    assert "--frob" in refused("--frob", "resume", ".")
-
-
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [

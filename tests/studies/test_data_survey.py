@@ -1,6 +1,5 @@
 import json
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -38,24 +37,6 @@ def test_sites_are_surveyed_by_their_dataset_json_and_their_first_images(write_s
     # PIL gives width and height, an array rows and columns
     assert [sample.image.spatial_shape for sample in found.samples] == [(10, 12)] * 3 + [(6, 8)] * 3
     assert (found.kind, found.channels, found.has_bytes) == ("pictures", 1, True)
-
-
-def test_a_sites_own_folder_is_enough_and_pictures_of_which_some_are_in_colour_have_three_channels(write_site):
-    data = write_site("north", mode="RGBA")
-    assert survey_sites(data / "north").sites == ("north",)
-    write_site("south")
-    assert survey_sites(data).channels == 3
-
-
-def test_windows_and_pictures_make_no_study(write_site):
-    windows = write_site("north") / "south"
-    windows.mkdir()
-    np.savez(windows / "w.npz", windows=np.zeros((1, 3, 40), np.float32))
-    record = {"image": "w.npz", "index": 0, "label": 1, "patient": "p"}
-    content = {"task": "classification", "labels": LABELS, "training": [record]}
-    (windows / "dataset.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match="site 'south' must have the task of site 'north', segmentation, not"):
-        survey_sites(windows.parent)
 
 
 @pytest.mark.parametrize(

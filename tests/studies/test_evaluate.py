@@ -301,23 +301,6 @@ def classify(state=None, **more):
     return Contents(study, shape, {"global": state}, "only", domain=Domain(kinds=("windows",)), **more)
 
 
-def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
-    code, record, printed, out = evaluate(classify(), windows / "eva")
-    # 10 slow and 6 fast ones
-    wanted = {"slow": {"slow": 10, "fast": 0}, "fast": {"slow": 6, "fast": 0}}
-    assert code == ExitCode.COMPLETE and record.confusion == wanted
-    assert record.scores[""]["accuracy"].value == 10 / 16 and record.scores[""]["balanced_accuracy"].value == 0.5
-    assert record.scores["fast"]["auroc"].value == 0.5
-    assert record.scores[""]["ece"].value == pytest.approx(0.731059 - 10 / 16, abs=1e-6)
-    assert (record.unit, record.num_units) == ("recording", 16) and "intervals are over recordings" in printed
-    page = (out / "evaluation.html").read_text()
-    opening = page[: page.index("By class")]
-    never = "o case of fast is recognised: recall 0 in 6 cases"
-    assert all(words in opening for words in (f"n{never}", "ROC curves; AUROC fast 0.500"))
-    assert f"warning: n{never}" in printed
-    assert {row["true class"] for row in read_cases(out)} == {"slow", "fast"}
-
-
 def test_a_classification_is_read_as_the_model_says(evaluate, windows):
     for temperature, threshold in ((2.0, 0.2), (0.5, 0.3)):
         read = classify(calling=OperatingPoint(temperature, {1: threshold}))

@@ -1,5 +1,4 @@
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -77,16 +76,6 @@ def test_an_import_takes_the_names_and_the_values_of_labels(silofl, ward, tmp_pa
     site = tmp_path / "target" / "ward"
     assert json.loads((site / "dataset.json").read_text())["labels"] == {"1": "organ", "2": "lesion"}
     np.testing.assert_array_equal(np.asarray(Image.open(site / "masks" / "0.png")), [[0, 1, 2]] * 3)
-
-
-def test_to_import_again_another_folder_is_named_or_the_old_one_removed(silofl, ward, tmp_path):
-    command = ward(0, 1, 1)
-    assert silofl(*command, "again")[0] == 0
-    code, _, error = silofl(*command, "again", "--test", "0.5")
-    assert code == 2 and error.endswith("; name another, or remove this one to import again\n")
-    assert silofl(*command, "other", "--test", "0.5")[0] == 0
-    shutil.rmtree("again")
-    assert silofl(*command, "again", "--test", "0.5")[0] == 0
 
 
 @pytest.mark.parametrize("labels", ["1=organ,lesion", "one=organ", "-1=organ", "1=", "1=organ,2", "9999999999=organ"])

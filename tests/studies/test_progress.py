@@ -91,22 +91,6 @@ def test_an_own_model_that_goes_on_has_a_line_with_its_round(tmp_path, monkeypat
     assert last == f"training the own model: round {number} of at most {most}, 2.0 min so far"
 
 
-def test_a_finished_round_is_told_before_the_task_that_follows_it(lines, tmp_path):
-    finished = [record(number, 2.0) for number in (1, 2, 3, 4)]
-    (tmp_path / "ledger.json").write_text(json.dumps(dump_record(finished)))
-    (tmp_path / PHASE).write_text("validate 4 1")
-    lines.print_news()
-    assert [line[:11] for line in lines.text()] == [*(f"round   {n}/4" for n in (1, 2, 3, 4)), "validating "]
-
-
-def test_the_start_of_the_sites_is_not_silent_and_an_earlier_starts_task_is_not_shown(tmp_path, monkeypatch):
-    (tmp_path / PHASE).write_text("test 4 1")
-    monkeypatch.setattr(progress, "QUIET_S", 0.0)
-    console = Console(record=True, width=300, file=io.StringIO())
-    RoundLines(parse(Study, STUDY, "study.yaml"), tmp_path, console).print_phase()
-    assert console.export_text().startswith("starting the sites: ")
-
-
 def test_an_action_is_repeated_until_the_block_ends_and_its_error_is_not_lost():
     called = threading.Event()
     with repeat_in_background(called.set, 0.001):

@@ -124,15 +124,6 @@ def test_a_job_that_has_ended_is_refused(server, refused, tmp_path):
     assert f"job {JOB} must be running or waiting, not {ENDED}; fetch its result: python -m silofl watch" in error
 
 
-@pytest.mark.parametrize("words", [[ENDED], ["RUNNING", ENDED]], ids=["before", "while it is watched"])
-def test_the_result_of_a_job_that_has_ended_is_downloaded(server, watch, tmp_path, words):
-    server.words, server.rounds, folder = words, [3], tmp_path / "my results"
-    code, said, error = watch("--download", folder)
-    assert (code, error) == (0, "") and (folder / JOB / "meta.json").is_file()
-    none = f"it has no result, because it never began; its files are in {folder / JOB}: submit it again"
-    assert said.endswith(f"job {JOB} has ended, {ENDED}; {none}\n")
-
-
 @pytest.mark.parametrize(("status", "reasons"), [("COMPLETE", []), ("FAILED", ["round 1 must have answers"])])
 def test_an_ended_job_says_how_its_run_ended_and_what_comes_next(server, watch, tmp_path, make_study, status, reasons):
     folder, done = tmp_path / "my results", "FINISHED:ABORTED" if status == "FAILED" else ENDED
@@ -162,10 +153,6 @@ def test_a_server_that_stays_away_is_said_in_one_sentence(server, watch):
     server.words = ["SUBMITTED", TrainingError("the server localhost:8002 must answer within 60 s; it did not")]
     code, said, error = watch()
     assert (code, error) == (1, "") and said.endswith("the server localhost:8002 must answer within 60 s; it did not\n")
-    # A program learns it by the code alone.
-    server.words = [TrainingError("the server localhost:8002 must answer within 60 s; it did not")]
-    code, said, error = watch("--json")
-    assert (code, said) == (1, "") and error.startswith("the server localhost:8002 must answer")
 
 
 def test_a_job_whose_server_was_stopped_is_lost_and_it_is_said_how_to_go_on(server, watch, refused, tmp_path):

@@ -29,11 +29,6 @@ add_estimate = declare_command(
         help="size of the images in pixels, or XxYxZ of volumes, in mm if data.volume_transforms has Spacing, else in "
         "voxels; needed if study.yaml does not give it",
     ),
-    declare_option(
-        "--patients",
-        type=parse_count,
-        help="training patients at that site, for privacy.dp_sgd (default: one per example)",
-    ),
     declare_option("--json", action="store_true", help="print the estimate as JSON"),
 )
 add_withdraw = declare_command(
