@@ -165,14 +165,6 @@ def test_commands_that_need_no_torch_do_not_load_it():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
-def test_libraries_that_a_command_may_not_need_are_loaded_where_they_are_used():
-    commands = [COMMANDS[name].module for name in ("simulate", "run", "watch", "compare", "report", "estimate")]
-    code = f"import sys, {', '.join(commands)}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    slow = {"matplotlib", "nibabel", "pydicom", "monai", "SimpleITK", "scipy.special", "scipy.stats"}
-    assert slow.isdisjoint(done.stdout.split())
-
-
 def test_version_is_the_packages(silofl):
     assert silofl("--version") == (0, f"silofl {__version__}\n", "")
 

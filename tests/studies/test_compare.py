@@ -109,11 +109,6 @@ def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
     assert table["rows"][2]["client_average"]["values"] == [0.5, 0.625]
 
 
-def test_an_incomplete_run_decides_the_code_of_the_comparison(compare, training):
-    training.status["fedavg_phantoms-seed0"] = "INCOMPLETE"
-    assert compare(seeds="0")[0] == 3
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -7,8 +7,7 @@ from silofl.cli import main
 from silofl.core.gain import WORSE
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import read_run
-from silofl_desk.studies.comparison import CENTRALISED
-from silofl_desk.studies.comparison_page import print_comparison, write_comparison, write_rows
+from silofl_desk.studies.comparison_page import print_comparison, write_comparison
 from tests.report.conftest import PageText, joined, rows_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -49,14 +48,6 @@ def test_page_and_terminal_lead_with_the_hospitals_and_those_that_lose(finished,
     text = printed(print_comparison, rows, width=300)
     problem = "b: east: the model that it keeps scores 0.500, its own model 0.700"
     assert text.index(f"BAD  {problem}") < text.index("In 1 of 2 pairs") < text.index("client average")
-
-
-def test_pooled_data_are_a_row_and_a_run_but_of_no_curve(finished, tmp_path):
-    rows = {"fedavg": [read_run(finished("a"))], CENTRALISED: [read_run(finished("p"))]}
-    page = PageText(write_rows(rows, tmp_path / "page.html", ["Set for every row: rounds: 2."]))
-    assert "Comparison of 2 runs" in page.text and "centralised (data pooled: simulation only) 0.500" in page.text
-    assert "centralised, seed 0, COMPLETE" in page.text and "Set for every row: rounds: 2." in page.text
-    assert "1: harmofl" in page.source and "2: harmofl" not in page.source
 
 
 def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, results, record, tmp_path):

@@ -58,19 +58,6 @@ def test_a_site_that_does_not_go_with_the_others_is_named(write_site, changes, m
         survey_sites(write_site("south", **changes))
 
 
-def test_all_that_is_wrong_with_the_first_images_of_all_sites_is_told(write_site):
-    folders = [write_site(site) / site for site in ("north", "south")]
-    content = json.loads((folders[0] / "dataset.json").read_text())
-    for record in content["training"][:2]:
-        (folders[0] / record["image"]).write_bytes(b"no picture")
-    (folders[1] / "dataset.json").write_text("{")
-    with pytest.raises(DataError) as error:
-        survey_sites(folders[0].parent)
-    assert str(error.value).startswith("2 faults: (1) site 'north': 2 faults: (1) ")
-    assert all(record["image"] in str(error.value) for record in content["training"][:2])
-    assert "(2) dataset.json must be JSON" in str(error.value)
-
-
 @pytest.mark.parametrize("units", [("unknown", "patient"), ("patient", "unknown")])
 def test_a_study_of_which_one_site_does_not_know_its_patients_is_unknown_where_the_others_agree(write_site, units):
     for name, unit in zip(("east", "north"), units, strict=True):

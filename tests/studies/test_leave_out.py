@@ -116,12 +116,6 @@ def test_models_without_a_selector_are_tested_alone_without_cases_whose_truth_an
     assert found(make_contents("mean")) == {"rule": "mean", "models": {"north": 1.0, "south": 0.0}}
 
 
-def test_images_of_another_form_than_the_training_images_are_refused():
-    images, targets = np.zeros((1, 1, 16, 16), np.float32), np.ones((1, 16, 16), np.uint8)
-    with pytest.raises(DataError, match=r"must have shape \(n, 1, 32, 32\) as in training, not \(1, 1, 16, 16\)"):
-        found(make_contents(), Examples(images, targets, ("a",), (None,), ("a",)))
-
-
 @pytest.fixture
 def load(tmp_path):
     """Read a site with a case to train with and one to test."""
