@@ -106,15 +106,6 @@ def test_weights_that_everybody_starts_from_go_with_the_job(start):
         StudyRecipe(JOB, weights=file.parent)
 
 
-def test_a_recipes_wrong_arguments_are_refused(tmp_path):
-    with pytest.raises(TypeError, match="round"):
-        StudyRecipe(JOB, round=3)
-    with pytest.raises(ConfigError, match=r"perturbation.alpha must be greater than 0, not -1"):
-        HarmoFLRecipe(JOB, alpha=-1)
-    with pytest.raises(ConfigError, match="must be a job folder"):
-        StudyRecipe(tmp_path)
-
-
 # --- the job
 
 

@@ -157,16 +157,6 @@ def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_
     assert [*compute_further_averages(classes(label_cases=cases | {"west": {"a": 3}}), ["east", "west"])] == ["auroc"]
 
 
-def test_averages_beside_the_metric_are_columns_with_a_note(method):
-    also = {"east": {"balanced_accuracy": 0.5}, "west": {"balanced_accuracy": 0.25}}
-    fedavg = method("fedavg", (0.5, 0.75), metric="accuracy", also=also)
-    cells = pivot(list_values(records(fedavg, method("local", (1, 1)))))
-    # (0.5 + 0.25) / 2
-    assert [*cells["fedavg"].items()][-1] == ("balanced accuracy (site average)", [0.375])
-    assert cells["local"]["balanced accuracy (site average)"] == []
-    assert "balanced accuracy (site average): Recall of each class" in notes(fedavg)
-
-
 def test_the_drift_is_a_column_by_its_digits_and_never_the_best(measured, run, results, record):
     plain = read_run(run("b").json("results.json", results()).study().ledger(record(1, metrics={})).path)
     drifting = [read_run(measured("a0", 0.1, 0.3)), read_run(measured("a1", 0.4, 0.4, seed=1))]

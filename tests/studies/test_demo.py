@@ -12,16 +12,6 @@ from silofl_desk.studies.side_by_side import build_command
 from tests.report.conftest import joined
 
 
-def test_a_missing_job_and_an_out_that_is_a_file_are_refused_before_anything_is_written(refused, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(demo, "JOBS", tmp_path / "none")
-        error = refused("demo", "--out", tmp_path / "demo")
-    assert "fedsm_phantoms must be a job folder" in error and not (tmp_path / "demo").exists()
-    (tmp_path / "demo").write_text("notes")
-    assert "--out must be a folder, not" in refused("demo", "--out", tmp_path / "demo")
-    assert (tmp_path / "demo").read_text() == "notes"
-
-
 def test_the_next_commands_carry_own_images_to_a_run(tmp_path, monkeypatch, training):
     """Nothing trains; the images are two hospitals' PNG files, as a newcomer has them."""
     monkeypatch.chdir(tmp_path)

@@ -120,15 +120,10 @@ def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None) 
         0 where NVFlare calls the job completed, else 1.
 
     Raises:
-        ConfigError: The job has ended before and nothing is to be downloaded, or the errors of
-            `WatchedJob.ask_progress`.
+        ConfigError: As for `WatchedJob.ask_progress`.
         TrainingError: As for `WatchedJob.ask_progress`.
     """
     seen = watch.ask_progress()
-    if seen.has_ended and folder is None:
-        if seen.status == ABANDONED:
-            raise ConfigError(f"job {watch.job} must be running or waiting, not {seen.status}: {LOST}")
-        raise ConfigError(f"job {watch.job} must be running or waiting, not {seen.status}; {_fetch_advice(watch)}")
     shown = 0
     # At the beginning it is said at once.
     printed = -math.inf
