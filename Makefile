@@ -56,7 +56,7 @@ format: .venv/installed
 
 # docs/study.md, from the settings.
 docs: .venv/installed
-	$(RUN) -m silofl_desk.studies.reference docs/study.md
+	$(RUN) docs/site/study_page.py docs/study.md
 
 # All pages as a site with search, in site/: nothing misspelt, no link that leads nowhere, every reader's question found.
 # Loads nothing from outside, also when it is read: python -m http.server -d site. Needs node.

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from docs.site.study_page import study_keys
 from provisioning import __main__ as provisioning
 from silofl import cli
 from silofl.base.errors import ConfigError
@@ -32,7 +33,6 @@ from silofl_desk.report.sentences import POOLED_SITE
 from silofl_desk.studies import compare, compared_runs, pooled
 from silofl_desk.studies.demo import NEXT
 from silofl_desk.studies.methods import VARIANTS, find_method_algorithm
-from silofl_desk.studies.reference import study_keys
 from silofl_desk.studies.simulation import changed_study
 
 ROOT = Path(__file__).resolve().parents[1]

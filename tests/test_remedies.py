@@ -6,10 +6,10 @@ import re
 from functools import cache
 from pathlib import Path
 
+from docs.site.study_page import study_keys
 from silofl.base.settings import Section
 from silofl.cli import COMMANDS
 from silofl.setup.site import Server, Site
-from silofl_desk.studies.reference import study_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 # Programs of others whose options the sentences name.

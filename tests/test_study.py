@@ -436,12 +436,6 @@ def test_a_pin_stays_valid_when_a_study_with_patience_goes_on_to_more_rounds_unl
         site.check_pinned(many.name, many.digest, {"a"}, ["north"])
 
 
-def test_what_a_study_does_not_ask_for_is_not_in_its_settings_as_in_versions_that_knew_none_of_it():
-    values, training = study().model_dump(), study(training={"frozen": []}).model_dump()["training"]
-    assert not {"do_not_use", "operating_point"} & values.keys() and "frozen" not in training
-    assert all("regions" not in known for known in (plain_study(study()), study().description()))
-
-
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), [1, float("-inf")], {1: "a"}, {"a": {2: 3}}])
 def test_options_that_no_digest_tells_apart_are_refused(value):
     with pytest.raises(ConfigError, match=r"data.transforms.*options must be (finite numbers|keys that are text)"):
@@ -516,21 +510,6 @@ def test_a_run_that_lies_in_the_sites_cache_is_refused():
 def test_a_sites_wrong_value_is_refused_with_its_key(changes, message):
     with pytest.raises(ConfigError, match=message):
         parse(Site, {"data": "/data", "state_dir": "/state"} | changes, "site.yaml")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"model": {"dropout": False}},
-        {"training": {"drop_channels": False}},
-        {"data": {"patches": {"size": [32, 32, 32], "overlap": False}}},
-        {"algorithm": {"name": "harmofl", "amplitude": {"amplitude_factor": True}}},
-        {"algorithm": {"name": "perfedavg", "meta_step": {"delta": True}}},
-    ],
-)
-def test_a_bool_is_no_number_of_a_study(changes):
-    with pytest.raises(ConfigError, match="must be .*a number"):
-        study(**changes).recipe.as_dict()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, sign_folders
 
-from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
 from silofl.base.schema import dump_record
 from silofl.federation.outcome import unscored_results
@@ -28,7 +27,6 @@ from silofl.flare.executor import SiteExecutor
 from silofl.inference.directory import plain_study
 from silofl.parts.task import Message
 from silofl.setup.site import Server
-from silofl_desk.flare.lead import check_signed
 
 LEAD, OTHER = "lead@study.example.org", "other@study.example.org"
 NOT_YOURS = "continue_run must name a run that its own lead began and this server keeps, not 'first'"
@@ -235,36 +233,3 @@ def test_an_edited_study_is_refused_with_its_digest(begin, make_study):
 def test_the_pinned_study_from_anybody_else_is_refused(begin, make_study, submitter, signer, has_other_root):
     reason = begin(pin(make_study), submitter, signer, Root() if has_other_root else None)
     assert reason.startswith("study 'small' must be submitted and signed by the lead whom the site has pinned")
-
-
-# --- a job that comes back from the server
-
-
-@pytest.fixture
-def returned(tmp_path, root):
-    """A job that a person has signed, as it comes back from the server, and the lead's kit."""
-
-    def make(signer=LEAD, of=root):
-        job = tmp_path / "job"
-        (job / "app" / "config").mkdir(parents=True)
-        for name in ("meta.json", "app/config/study.yaml"):
-            (job / name).write_text("rounds: 2")
-        sign(tmp_path, root, job, Person(of, signer))
-        return job, SimpleNamespace(folder=tmp_path, name=LEAD)
-
-    return make
-
-
-@pytest.mark.parametrize("name", ["meta.json", "app/config/model.pt"])
-def test_a_job_that_the_server_has_changed_does_not_go_on_in_its_leads_name(returned, name):
-    job, kit = returned()
-    check_signed(job, kit)
-    (job / name).write_text("rounds: 99")
-    with pytest.raises(ConfigError, match=f"a job from the server must be as {LEAD} signed it; it is not"):
-        check_signed(job, kit)
-
-
-@pytest.mark.parametrize(("signer", "has_other_root"), [(OTHER, False), (LEAD, True)])
-def test_a_job_of_anybody_else_does_not_go_on_in_a_leads_name(returned, root, signer, has_other_root):
-    with pytest.raises(ConfigError, match="signed it; it is not"):
-        check_signed(*returned(signer, Root() if has_other_root else root))

@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 import yaml
 
+from docs.site.study_page import study_keys
 from silofl.cli import main
 from silofl.setup.site import Site
-from silofl_desk.studies.reference import study_keys
 from silofl_hospital.site.schema import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -47,17 +47,6 @@ def test_further_patients_are_for_the_named_parts_alone_and_change_no_other(hosp
     assert all(found[name] == content for name, content in first.items() if name.endswith(".nii.gz"))
 
 
-def test_dataset_json_names_every_volume_once_by_paths_inside_the_site(hospitals):
-    content = json.loads((hospitals / "south" / "dataset.json").read_text())
-    assert content["task"] == "segmentation"
-    assert content["labels"] == {"1": "organ", "2": "lesion"}
-    records = content["training"] + content["validation"] + content["test"]
-    patients = [f"south_{number:02d}" for number in range(1, 8)]
-    assert sorted(record["patient"] for record in records) == patients
-    assert sorted(record["image"] for record in records) == [f"images/{patient}.nii.gz" for patient in patients]
-    assert sorted(record["label"] for record in records) == [f"labels/{patient}.nii.gz" for patient in patients]
-
-
 @pytest.mark.parametrize(
     ("count", "sizes"),
     # 20 // 5 = 4 validate, 20 // 4 = 5 test, 20 - 4 - 5 = 11 train; at least 2 validate and 3 test

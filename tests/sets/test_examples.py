@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from dealing_options import Dealing
-from examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
+from examples import ClassificationSet, Stacked, plan_examples
 
 from silofl.base.errors import ConfigError, DataError
 
@@ -89,13 +89,6 @@ def test_without_patients_each_example_is_dealt_and_nothing_is_said_of_its_patie
         assert plan.split_unit == "unknown"
         assert all("patient" not in record for _, record in records_of(plan))
         assert abs(len(plan.records["training"]) - len(plan.records["test"])) <= 1
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_site_that_is_cut_into_parts_has_enough_to_train_on(seed):
-    options = Dealing(seed=seed, partition="dirichlet", sites=20, alpha=0.01, **ALL)
-    plans = plan_examples(examples(), options)
-    assert min(len(records_of(plan)) for plan in plans.values()) >= MIN_EXAMPLES
 
 
 OF_ALL = "partition must be one of {} for this set, not"

@@ -1,6 +1,5 @@
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -8,8 +7,7 @@ from silofl.base.errors import AggregationError
 from silofl.base.schema import dump_record
 from silofl.core.gain import WORSE
 from silofl.study import load_study
-from silofl_desk.studies.compared_runs import ComparisonPlan
-from silofl_desk.studies.simulation import GUARD, study_file
+from silofl_desk.studies.simulation import study_file
 from tests.report.conftest import joined
 
 from .conftest import JOB
@@ -58,22 +56,6 @@ def test_every_job_and_method_runs_for_each_seed_and_the_table_opens_with_what_j
     code, out, table = compare(seeds="0,2")
     assert (code, training.carried_out[4:], table["seeds"]) == (0, ["fedavg_phantoms-seed2"], [0, 2])
     assert "already finished" in out
-
-
-def test_fedbn_beside_a_study_with_groupnorm_keeps_batchnorm_at_home(silofl, training, phantoms, tmp_path):
-    assert silofl("new-study", phantoms, "study")[0] == 0
-    asked = ("--data", phantoms, "--out", "out", "--seeds", "0", "--methods", "fedavg,fedbn")
-    code, _, error = silofl("compare", "study", *asked)
-    assert code == 0, error
-    jobs = {name: tmp_path / "out" / "runs" / f"{name}-seed0" / "job" for name in ("study", "fedbn")}
-    assert training.carried_out == [f"{name}-seed0" for name in jobs]
-    found = {name: load_study(study_file(job)).model.normalization for name, job in jobs.items()}
-    assert found == {"study": "group", "fedbn": "batch"}
-    # What the comparison itself sets describes the row, and is no difference to warn of.
-    table = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert table["differences"] == [] and "Normalization: group (fedavg); batch (fedbn)." in table["notes"]
-    # BatchNorm stays at home, so the run's copy of the job has the filter that makes sure of it.
-    assert GUARD in study_file(jobs["fedbn"]).with_name("config_fed_client.json").read_text()
 
 
 def test_images_of_data_that_cannot_be_written_to_are_decoded_elsewhere_those_of_the_pool_too(
@@ -127,11 +109,6 @@ def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
     assert table["rows"][2]["client_average"]["values"] == [0.5, 0.625]
 
 
-def test_an_incomplete_run_decides_the_code_of_the_comparison(compare, training):
-    training.status["fedavg_phantoms-seed0"] = "INCOMPLETE"
-    assert compare(seeds="0")[0] == 3
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -167,35 +144,6 @@ def test_an_incomplete_run_decides_the_code_of_the_comparison(compare, training)
 def test_a_comparison_that_cannot_be_is_refused_before_anything_starts(refused, tmp_path, two_sites, options, reason):
     assert reason in refused("compare", "--data", two_sites, "--out", tmp_path / "out", "--seeds", "0", JOB, *options)
     assert not (tmp_path / "out").exists()
-
-
-def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(silofl, monkeypatch, tmp_path):
-    seen = []
-
-    def compare(asked, out, console, processes):
-        seen.append((asked, processes))
-        out.mkdir()
-        (out / "table.json").write_text(json.dumps({"rows": []}))
-        return 3
-
-    monkeypatch.setattr("silofl_desk.studies.compare.compare", compare)
-    for name in ("one", "two", "data", "f.pt"):
-        (tmp_path / name).mkdir()
-    options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--json"]
-    options += ["--processes", 3, "--equal-rounds"]
-    code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)
-    assert (code, json.loads(out)) == (3, {"rows": []})
-    asked = ComparisonPlan(
-        (Path("one"), Path("two")),
-        ("local", "fedsm"),
-        seeds=(4, 2),
-        changes={"rounds": 2},
-        data="data",
-        is_pooled=True,
-        has_equal_rounds=True,
-    )
-    silofl("compare", "one", "--out", tmp_path / "new", "--pretrained", "f.pt", "--alone")
-    assert seen == [(asked, 3), (ComparisonPlan((Path("one"),), pretrained="f.pt", is_alone=True), 1)]
 
 
 def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(compare, training, tmp_path):

@@ -94,13 +94,3 @@ def test_a_method_that_keeps_batchnorm_at_home_gets_it_in_a_study_with_another_n
     runs = plan_runs(asked, tmp_path)
     found = {run.name: changed_study(run.job, run.changes).model.normalization for run in runs}
     assert found == dict.fromkeys(("fedavg", *others), "group") | dict.fromkeys(at_home, "batch")
-
-
-def test_a_normalisation_for_all_rows_is_theirs_but_not_where_a_row_would_be_fedavg(phantoms, tmp_path):
-    for given in ({"model.normalization": "instance"}, {"model": {"name": "unet", "normalization": "instance"}}):
-        asked = ComparisonPlan((MASKS,), ("harmofl",), seeds=(0,), changes=given, data=str(phantoms))
-        runs = plan_runs(asked, tmp_path)
-        assert {changed_study(run.job, run.changes).model.normalization for run in runs} == {"instance"}
-        refused = "fedbn: .*normalization must be batch or batch_home if only BatchNorm stays at home"
-        with pytest.raises(ConfigError, match=refused):
-            plan_runs(replace(asked, methods=("fedbn",)), tmp_path)

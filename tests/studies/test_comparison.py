@@ -6,7 +6,6 @@ import pytest
 from silofl.core.presets import find_recipe
 from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.studies.comparison import (
-    AT_HALF,
     MARKED,
     ONE_SEED,
     UNLIKE,
@@ -20,7 +19,7 @@ from silofl_desk.studies.comparison import (
     methods_values,
     pivot,
 )
-from tests.report.conftest import counts, joined, with_data
+from tests.report.conftest import counts, with_data
 
 FEDERATED = {"stays_home": "nothing", "extra_rounds": 0}
 
@@ -158,16 +157,6 @@ def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_
     assert [*compute_further_averages(classes(label_cases=cases | {"west": {"a": 3}}), ["east", "west"])] == ["auroc"]
 
 
-def test_averages_beside_the_metric_are_columns_with_a_note(method):
-    also = {"east": {"balanced_accuracy": 0.5}, "west": {"balanced_accuracy": 0.25}}
-    fedavg = method("fedavg", (0.5, 0.75), metric="accuracy", also=also)
-    cells = pivot(list_values(records(fedavg, method("local", (1, 1)))))
-    # (0.5 + 0.25) / 2
-    assert [*cells["fedavg"].items()][-1] == ("balanced accuracy (site average)", [0.375])
-    assert cells["local"]["balanced accuracy (site average)"] == []
-    assert "balanced accuracy (site average): Recall of each class" in notes(fedavg)
-
-
 def test_the_drift_is_a_column_by_its_digits_and_never_the_best(measured, run, results, record):
     plain = read_run(run("b").json("results.json", results()).study().ledger(record(1, metrics={})).path)
     drifting = [read_run(measured("a0", 0.1, 0.3)), read_run(measured("a1", 0.4, 0.4, seed=1))]
@@ -221,18 +210,3 @@ ALONE = {"own_models": {"east": {"best_round": 3, "rounds": 5, "is_finished": Tr
 def test_a_note_says_what_a_row_is_and_what_limits_it(described, changes, sentence):
     assert sentence in notes(described(), described("other", **changes))
     assert sentence.split(" (")[0] not in notes(described()) or "(" in sentence
-
-
-def test_what_holds_of_all_rows_is_said_of_none(described):
-    text = notes(described(seeds=(0, 1)), described("fedprox", seeds=(0, 1)))
-    for line in ("Split: by patient.", "Normalization: batch.", "Rounds: 2.", "Metric: dice;", "Seeds 0, 1: mean ±"):
-        assert line in text
-    for word in ("Regions", "shared", "these rows", "AUROC", "decision threshold"):
-        assert word not in text
-    assert "One seed: 3." in notes(described(seeds=(3,))) and list_notes({"fedavg": []}) == []
-
-
-def test_values_at_the_usual_threshold_are_said_to_be_so_where_the_hospitals_own_move_them(joining):
-    for federated in (0.3, 0.8):
-        one = joined(test={"local": 0.7, "federated": federated, "federated_calibrated": 0.8, "chosen": 0.8})
-        assert (AT_HALF in list_notes(records({"a": [joining(east=one)]}))) == (federated == 0.3)

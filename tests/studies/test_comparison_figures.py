@@ -7,23 +7,9 @@ from silofl_desk.studies.comparison_figures import (
     best_so_far,
     comparison_images,
     curves_image,
-    draw_panes,
     find_shared_case,
 )
 from silofl_hospital.report.canvas import PAGE
-from tests.report.conftest import LABELS
-
-
-@pytest.mark.parametrize(
-    ("number", "width", "grid"),
-    # Six in a row on a page.
-    [(3, PAGE, (1, 3)), (4, PAGE, (1, 4)), (8, PAGE, (2, 6)), (4, 4.2, (2, 2))],
-)
-def test_panes_lie_in_as_many_rows_as_the_width_asks_for(pictures, number, width, grid):
-    shown = pictures(("b", "a"), labels=(1, 2))
-    panes = [("title", "name", shown.images[0], shown.truths[0])] * number
-    found = draw_panes(panes, LABELS, width).axes[0].get_gridspec()
-    assert (found.nrows, found.ncols) == grid
 
 
 def test_the_case_that_most_runs_hold_is_shown(pictures):

@@ -2,14 +2,12 @@ import re
 
 import pytest
 
-from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record
 from silofl.cli import main
 from silofl.core.gain import WORSE
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import read_run
-from silofl_desk.studies.comparison import CENTRALISED
-from silofl_desk.studies.comparison_page import print_comparison, write_comparison, write_rows
+from silofl_desk.studies.comparison_page import print_comparison, write_comparison
 from tests.report.conftest import PageText, joined, rows_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -31,13 +29,12 @@ def test_a_comparison_shows_table_curves_and_the_same_case_with_its_files_beside
     assert (beside / "validation.csv").is_file() and (path.parent / "two_results.csv").is_file()
     assert rows_of(beside / "same_case_east.csv")[1] == ["1: harmofl", "a", "0.2"]
     assert [address for address in page.addresses if "html" in address] == ["../a/report.html", "../b%20c/report.html"]
-    # What differs is said before the numbers, and once more in the folded settings.
+    # What differs is said before the numbers.
     sentence = "The rows differ in rounds: 2 (1: harmofl, 3: fedsm); 5 (2: fedavg)."
-    assert 0 <= page.text.index(sentence) < page.text.index("client average") < page.text.index("Settings in which")
+    assert 0 <= page.text.index(sentence) < page.text.index("client average")
     assert "3: fedsm personal 0.600 0.750 0.675" in page.text and page.text.count("Split: by patient.") == 1
     places = {address[1:] for address in page.addresses if address.startswith("#")}
     assert places and all(f'id="{place}"' in page.source for place in places)
-    assert "<details>" in page.source and "<details open" not in page.source
 
 
 def test_page_and_terminal_lead_with_the_hospitals_and_those_that_lose(finished, tmp_path, printed):
@@ -53,14 +50,6 @@ def test_page_and_terminal_lead_with_the_hospitals_and_those_that_lose(finished,
     assert text.index(f"BAD  {problem}") < text.index("In 1 of 2 pairs") < text.index("client average")
 
 
-def test_pooled_data_are_a_row_and_a_run_but_of_no_curve(finished, tmp_path):
-    rows = {"fedavg": [read_run(finished("a"))], CENTRALISED: [read_run(finished("p"))]}
-    page = PageText(write_rows(rows, tmp_path / "page.html", ["Set for every row: rounds: 2."]))
-    assert "Comparison of 2 runs" in page.text and "centralised (data pooled: simulation only) 0.500" in page.text
-    assert "centralised, seed 0, COMPLETE" in page.text and "Set for every row: rounds: 2." in page.text
-    assert "1: harmofl" in page.source and "2: harmofl" not in page.source
-
-
 def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, results, record, tmp_path):
     unfinished = run("u").study().ledger(record(1)).path
     failed = run("f").json("results.json", results(status="FAILED", reasons=["no"])).path
@@ -68,14 +57,6 @@ def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, results, r
     assert "UNFINISHED" in page.text and "FAILED: no" in page.text and "same test case" not in page.text
     # Without a report they are named without a link.
     assert not [address for address in page.addresses if "html" in address]
-
-
-def test_a_comparison_needs_a_file_that_can_be_written(finished, tmp_path):
-    (tmp_path / "file").write_text("")
-    run = finished()
-    for path, sentence in ((".", "must be a file to write, not a folder"), ("file/c.html", "must be writable")):
-        with pytest.raises(ConfigError, match=sentence):
-            write_comparison([run], tmp_path / path)
 
 
 def test_report_of_a_folder_that_is_no_run_and_another_file_than_a_page_are_refused(refused, tmp_path, capsys):

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from silofl_desk.studies.conditions import list_differences, rows_by_name, run_names, settings_table
+from silofl_desk.studies.conditions import list_differences, rows_by_name, run_names
 from tests.report.conftest import counts, with_data
 
 
@@ -65,16 +65,6 @@ def test_other_data_are_told_by_site_and_unknown_ones_are_no_difference(made):
     # The same dataset.json with other files; an older run has not recorded them.
     one, other = (with_data(made(), east=replace(counts(8, 2, 2), content=text)) for text in ("abcdef012", "fedcba987"))
     assert "cases, 01234567, abcdef01 (a); " in differ(one, other) and not differ(first, other)
-
-
-def test_the_settings_in_which_rows_differ_are_a_table(made):
-    runs = {name: [made(study={"training": {"batch_size": size}})] for name, size in (("a", 4), ("b", 8))}
-    table = settings_table(runs)
-    assert table.columns == ("setting", "a", "b") and table.rows == (("training.batch_size", "4", "8"),)
-    assert settings_table({"a": runs["a"]}) is None
-    fedavg = made(study={}, algorithm="fedavg", recipe={"stays_home": "nothing"})
-    others = settings_table({"fedavg": [fedavg], "harmofl": [made(study={"algorithm": {"name": "harmofl"}})]})
-    assert ("algorithm.perturbation.alpha", "-", "0.05") in others.rows
 
 
 @pytest.mark.parametrize(

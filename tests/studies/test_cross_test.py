@@ -4,30 +4,10 @@ import shutil
 import pytest
 import torch
 
-from silofl.data.site_data import SiteData
-from silofl_desk.studies.cross_test import cross_test
-
 from ..conftest import SMALL_UNET
 from .conftest import JOB
-from .test_leave_out import make_contents, make_part
 
 pytestmark = pytest.mark.usefixtures("undrawn")
-
-
-def site_data(*cases):
-    return SiteData(make_part(), make_part(), make_part(*cases))
-
-
-def test_each_sites_model_is_tested_on_each_sites_data_and_on_all_together():
-    # north's model labels every pixel, which is right everywhere; south's none
-    found = cross_test(make_contents(rule="mean"), {"north": site_data("a"), "south": site_data("b", "c")})
-    assert found == {
-        "north": {"north": 1.0, "south": 1.0, "all sites": 1.0},
-        "south": {"north": 0.0, "south": 0.0, "all sites": 0.0},
-    }
-    # A site without test cases has no value.
-    found = cross_test(make_contents(rule="mean"), {"north": site_data("a"), "south": site_data()})
-    assert found["north"] == {"north": 1.0, "south": None, "all sites": 1.0}
 
 
 @pytest.fixture
@@ -60,11 +40,8 @@ def test_local_training_has_on_the_diagonal_what_its_run_reports_wherever_its_da
     moved = data.rename(tmp_path / "moved")
     error = refused("cross-test", "run")
     assert f"--data must name the folder of the sites' data, not {data}, which is not there; name it" in error
-    (tmp_path / "cache").rename(tmp_path / "moved cache")
-    monkeypatch.setattr("silofl.data.preparation.read_images", lambda *a: pytest.fail("an image was decoded"))
-    code, out, _ = silofl("cross-test", "run", "--data", moved, "--cache", "moved cache")
+    code, out, _ = silofl("cross-test", "run", "--data", moved)
     assert code == 0 and "model of" in out and "all sites" in out
-    assert not (tmp_path / "cache").exists() and not (moved / ".silofl-cache").exists()
 
 
 def test_what_is_no_finished_simulation_is_refused(refused, tmp_path):

@@ -1,6 +1,5 @@
 import json
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -40,24 +39,6 @@ def test_sites_are_surveyed_by_their_dataset_json_and_their_first_images(write_s
     assert (found.kind, found.channels, found.has_bytes) == ("pictures", 1, True)
 
 
-def test_a_sites_own_folder_is_enough_and_pictures_of_which_some_are_in_colour_have_three_channels(write_site):
-    data = write_site("north", mode="RGBA")
-    assert survey_sites(data / "north").sites == ("north",)
-    write_site("south")
-    assert survey_sites(data).channels == 3
-
-
-def test_windows_and_pictures_make_no_study(write_site):
-    windows = write_site("north") / "south"
-    windows.mkdir()
-    np.savez(windows / "w.npz", windows=np.zeros((1, 3, 40), np.float32))
-    record = {"image": "w.npz", "index": 0, "label": 1, "patient": "p"}
-    content = {"task": "classification", "labels": LABELS, "training": [record]}
-    (windows / "dataset.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match="site 'south' must have the task of site 'north', segmentation, not"):
-        survey_sites(windows.parent)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -75,19 +56,6 @@ def test_a_site_that_does_not_go_with_the_others_is_named(write_site, changes, m
     write_site("north", **({"channel_names": ["T1"]} if "channel_names" in changes else {}))
     with pytest.raises(DataError, match=message):
         survey_sites(write_site("south", **changes))
-
-
-def test_all_that_is_wrong_with_the_first_images_of_all_sites_is_told(write_site):
-    folders = [write_site(site) / site for site in ("north", "south")]
-    content = json.loads((folders[0] / "dataset.json").read_text())
-    for record in content["training"][:2]:
-        (folders[0] / record["image"]).write_bytes(b"no picture")
-    (folders[1] / "dataset.json").write_text("{")
-    with pytest.raises(DataError) as error:
-        survey_sites(folders[0].parent)
-    assert str(error.value).startswith("2 faults: (1) site 'north': 2 faults: (1) ")
-    assert all(record["image"] in str(error.value) for record in content["training"][:2])
-    assert "(2) dataset.json must be JSON" in str(error.value)
 
 
 @pytest.mark.parametrize("units", [("unknown", "patient"), ("patient", "unknown")])

@@ -1,6 +1,5 @@
 import itertools
 import shlex
-import textwrap
 
 import numpy as np
 import pytest
@@ -11,21 +10,6 @@ from silofl.cli import main
 from silofl_desk.studies import demo
 from silofl_desk.studies.side_by_side import build_command
 from tests.report.conftest import joined
-
-
-def test_a_missing_job_and_an_out_that_is_a_file_are_refused_before_anything_is_written(refused, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(demo, "JOBS", tmp_path / "none")
-        error = refused("demo", "--out", tmp_path / "demo")
-    assert "fedsm_phantoms must be a job folder" in error and not (tmp_path / "demo").exists()
-    (tmp_path / "demo").write_text("notes")
-    assert "--out must be a folder, not" in refused("demo", "--out", tmp_path / "demo")
-    assert (tmp_path / "demo").read_text() == "notes"
-
-
-def test_what_is_printed_fits_into_a_terminal_of_100_columns():
-    lines = [*textwrap.wrap(demo.START, demo.WIDTH), *demo.NEXT.splitlines()]
-    assert max(map(len, lines)) <= 100 and len(lines) <= 7
 
 
 def test_the_next_commands_carry_own_images_to_a_run(tmp_path, monkeypatch, training):
@@ -80,14 +64,3 @@ def test_the_smallest_hospital_comes_first_with_what_each_method_gives_it(chosen
         "north (14 training patients): federated minus local -0.020 (fedavg) to +0.010 (fedsm); better for its "
         "patients with 0 of 2 methods.",
     ]
-
-
-def test_a_demonstration_that_is_interrupted_says_that_it_goes_on(silofl, tmp_path, carried_out, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(demo, "run_side_by_side", interrupt)
-    code, out, _ = silofl("demo", "--out", tmp_path / "demo")
-    assert code == 130 and out.endswith(
-        "interrupted; to go on, give the same command again: what has finished is kept\n"
-    )

@@ -32,12 +32,6 @@ def test_values_are_of_the_units_that_are_compared_and_at_the_hospitals_threshol
     assert row[4:] == ("0.766", "0.909") and row[2] == "0.909" and "+0.143" in row[3]
 
 
-def test_a_verdict_on_other_numbers_than_the_tables_names_what_it_compares(chosen_run):
-    run = chosen_run(north=joined(local=0.5, federated=0.625, kept=0.75), changes={"metric": "auroc"})
-    assert hospital_table({"fedavg": [run]}).columns[3] == "verdict by accuracy"
-    assert "own model by accuracy (2.5 % level" in conclude({"fedavg": [run]})[0]
-
-
 def test_methods_that_may_only_guess_are_named_and_nothing_is_concluded_from_them(chosen_run):
     def tested(value, count):
         also, cases = {"north": {"accuracy": value}}, {"north": {"ill": count, "well": count}}

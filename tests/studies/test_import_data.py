@@ -1,5 +1,4 @@
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -44,47 +43,6 @@ def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site, is
     wanted = {"examples": {site: {"training": 3, "validation": 1, "test": 1}}, "patients": {site: 5 * is_known}}
     wanted = {key: value for key, value in (wanted | {"notes": notes}).items() if value}
     assert (code, json.loads(out), error) == (0, wanted, "")
-
-
-@pytest.fixture
-def ward(tmp_path):
-    """Write the images of one site, and their masks of some values; returns the command that imports them."""
-
-    def write(*values):
-        for kind in ("images", "masks"):
-            (tmp_path / "source" / "ward" / kind).mkdir(parents=True)
-            for number in range(2):
-                pixels = np.full((3, 3), number, np.uint8) if kind == "images" else np.uint8([values] * 3)
-                Image.fromarray(pixels).save(tmp_path / "source" / "ward" / kind / f"{number}.png")
-        return ["import", "folders", tmp_path / "source"]
-
-    return write
-
-
-@pytest.mark.parametrize(
-    ("last", "labels", "wrong", "sentence"),
-    [
-        (2, "organ,lesion", (), "must hold the label values 0 (background), 1 (foreground), not 2"),
-        (4, "4=lesion, 1=organ", ("--labels", "organ,lesion"), "name each value with --labels"),
-    ],
-)
-def test_an_import_takes_the_names_and_the_values_of_labels(silofl, ward, tmp_path, last, labels, wrong, sentence):
-    command = ward(0, 1, last)
-    assert sentence in silofl(*command, tmp_path / "a", *wrong)[2]
-    assert silofl(*command, tmp_path / "target", "--labels", labels)[0] == 0
-    site = tmp_path / "target" / "ward"
-    assert json.loads((site / "dataset.json").read_text())["labels"] == {"1": "organ", "2": "lesion"}
-    np.testing.assert_array_equal(np.asarray(Image.open(site / "masks" / "0.png")), [[0, 1, 2]] * 3)
-
-
-def test_to_import_again_another_folder_is_named_or_the_old_one_removed(silofl, ward, tmp_path):
-    command = ward(0, 1, 1)
-    assert silofl(*command, "again")[0] == 0
-    code, _, error = silofl(*command, "again", "--test", "0.5")
-    assert code == 2 and error.endswith("; name another, or remove this one to import again\n")
-    assert silofl(*command, "other", "--test", "0.5")[0] == 0
-    shutil.rmtree("again")
-    assert silofl(*command, "again", "--test", "0.5")[0] == 0
 
 
 @pytest.mark.parametrize("labels", ["1=organ,lesion", "one=organ", "-1=organ", "1=", "1=organ,2", "9999999999=organ"])

@@ -116,12 +116,6 @@ def test_models_without_a_selector_are_tested_alone_without_cases_whose_truth_an
     assert found(make_contents("mean")) == {"rule": "mean", "models": {"north": 1.0, "south": 0.0}}
 
 
-def test_images_of_another_form_than_the_training_images_are_refused():
-    images, targets = np.zeros((1, 1, 16, 16), np.float32), np.ones((1, 16, 16), np.uint8)
-    with pytest.raises(DataError, match=r"must have shape \(n, 1, 32, 32\) as in training, not \(1, 1, 16, 16\)"):
-        found(make_contents(), Examples(images, targets, ("a",), (None,), ("a",)))
-
-
 @pytest.fixture
 def load(tmp_path):
     """Read a site with a case to train with and one to test."""
@@ -213,22 +207,6 @@ def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
     write_result(tmp_path, make_study(), sites={"north": None})
     with pytest.raises(ConfigError, match="must hold a super model or the sites' own models, not neither"):
         assemble_models(tmp_path)
-
-
-def test_what_a_clinic_would_get_comes_first_with_gamma_where_a_score_decides(unseen, unseen_plain, printed):
-    assert unseen_table(unseen()).rows == (
-        ("super model, gamma 0.9: what a clinic would get", "0.600"),
-        ("global model alone", "0.550"),
-        ("model of north alone", "0.500"),
-        ("ensemble of all models", "0.575"),
-    )
-    no_gamma = {"threshold": None, "by_threshold": ()}
-    assert unseen_table(unseen(**no_gamma)).rows[0][0].startswith("super model, most probable model")
-    assert unseen_table(unseen(rule="ensemble")).rows[0][0].startswith("super model, ensemble")
-    mean = unseen_plain(rule="mean", num_excluded=1)
-    text = " ".join(printed(print_blocks, unseen_section(mean, "fedsm").blocks).split())
-    assert "dice 0.600 over 4 cases (1 with empty truth and prediction excluded)." in text
-    assert "mean of all sites: what a clinic would get" in text and "gamma" not in text
 
 
 def test_a_left_out_site_is_answered_with_statistics_of_its_own_training_images(tmp_path, load):

@@ -23,11 +23,6 @@ def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
     assert study.algorithm.preset == algorithm.get("preset", "recommended")
 
 
-@pytest.mark.parametrize("name", ["local", "fedbn", "fedprox:paper", "f-adafed"])
-def test_any_method_may_begin_with_the_pretrained_model(name):
-    assert find_method_algorithm(f"{name}-pretrained") == find_method_algorithm(name) | {"start_from_pretrained": True}
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

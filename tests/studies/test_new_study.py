@@ -104,14 +104,6 @@ def test_a_job_is_written_for_the_data(new_study, pictures, tmp_path):
     assert {path.relative_to(target) for path in target.rglob("*")} == files
 
 
-def test_what_only_the_lead_knows_of_the_model_is_left_to_be_filled(new_study, pictures):
-    _, path, _ = new_study(None, pictures)
-    head, mark, fields = path.read_text().partition("# card:")
-    lines = [line.removeprefix("# ") + "it" for line in fields.splitlines()[1:]]
-    path.write_text("\n".join([head + "card:", *lines]))
-    assert mark and {*load_study(path).card.model_dump().values()} == {"it"} and len(lines) == 6
-
-
 def write_template(tmp_path, job, **changes):
     """Write a variant of a job of the repository."""
     folder = tmp_path / "template"
@@ -137,12 +129,6 @@ def test_findings_take_the_network_of_a_job_for_classes_and_a_metric_of_rare_one
     assert "--from must be a job for multilabel of pictures, not" in error
 
 
-def test_pictures_of_more_than_eight_bits_are_scaled_by_their_values(new_study, stains):
-    assert new_study("harmofl_nuclei", stains)[0].data.intensity == "dtype"
-    Image.fromarray(np.arange(32 * 32, dtype=np.uint16).reshape(32, 32)).save(stains / "ward" / "a.png")
-    assert new_study("harmofl_nuclei", stains, "deep")[0].data.intensity == "percentiles"
-
-
 def test_volumes_are_oriented_and_their_slices_resized(new_study, phantoms):
     study, *_ = new_study("harmofl_nuclei", phantoms)
     assert [step.name for step in study.data.volume_transforms] == ["Orientation"]
@@ -156,12 +142,6 @@ def test_regions_of_the_data_are_those_of_the_study(new_study, stains):
         regions = {"disc: all": [1, 2], "cup": [2]}
         change_json(stains / site / "dataset.json", labels={"1": "rim", "2": "cup"}, regions=regions)
     assert new_study("harmofl_nuclei", stains)[0].regions == {"disc: all": (1, 2), "cup": (2,)}
-
-
-def test_regions_of_the_job_are_left_out_for_other_labels(new_study, phantoms, tmp_path):
-    same = write_template(tmp_path, "fedsm_fundus", labels={1: "organ", 2: "lesion"})
-    assert new_study("fedsm_fundus", phantoms)[0].regions is None
-    assert new_study(same, phantoms, "same")[0].regions == {"disc": (1, 2), "cup": (2,)}
 
 
 def test_one_sites_own_data_are_enough_and_the_quorum_follows(new_study, windows, tmp_path):
@@ -356,6 +336,9 @@ def add_validation(data):
 
 
 def test_a_new_study_trains_until_nothing_rises(new_study, pictures):
+    # No validation could end it.
+    study, *_ = new_study(None, pictures, "fixed")
+    assert (study.rounds, study.federation.patience) == (25, None)
     add_validation(pictures)
     study, _, out = new_study(None, pictures)
     assert (study.rounds, study.federation.patience, study.training.schedule) == (200, 10, "constant")
@@ -380,9 +363,4 @@ PRIVATE = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}}
 def test_a_study_whose_rounds_depend_on_their_number_keeps_them(new_study, pictures, tmp_path, changes, options):
     add_validation(pictures)
     study, *_ = new_study(write_template(tmp_path, "fedavg_classes", **changes), pictures, "own", *options)
-    assert (study.rounds, study.federation.patience) == (25, None)
-
-
-def test_a_study_without_validation_keeps_its_rounds_which_nothing_would_end(new_study, pictures):
-    study, *_ = new_study(None, pictures)
     assert (study.rounds, study.federation.patience) == (25, None)

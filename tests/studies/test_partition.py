@@ -1,4 +1,4 @@
-from silofl_hospital.report.partition import partition_table, print_partition, write_partition
+from silofl_hospital.report.partition import partition_table
 
 COUNTS = {
     "east": {"training": {"heart": 8, "liver": 2}, "validation": {"heart": 1}, "test": {"heart": 4, "spleen": 3}},
@@ -17,13 +17,3 @@ def test_a_row_counts_training_examples_by_class_and_all_examples_by_part():
         ("all sites", "8", "7", "0", "14", "1", "9"),
     )
     assert table.num_summary == 1
-
-
-def test_the_table_is_written_and_printed_with_what_it_counts(tmp_path, capsys):
-    from rich.console import Console
-
-    text = write_partition(tmp_path, COUNTS, EXAMPLES).read_text()
-    print_partition(COUNTS, EXAMPLES, Console(width=100))
-    assert "| west | 0 | 5 | 0 | 5 | 0 | 0 |" in text
-    for shown in (text, capsys.readouterr().out):
-        assert "all sites" in shown and "A class's column counts training examples" in shown

@@ -3,7 +3,6 @@ import re
 
 import numpy as np
 import pytest
-import yaml
 from rich.console import Console
 
 from silofl.base.errors import ConfigError
@@ -72,20 +71,3 @@ def test_the_studys_settings_can_be_changed_as_in_a_run_and_what_it_freezes_is_l
 def test_a_place_or_a_share_that_cannot_be_is_refused(windows, job, tmp_path, out, share, message):
     with pytest.raises(ConfigError, match=message):
         pretrain(job, tmp_path / out, Simulation(str(windows)), {}, share, 1, Console(quiet=True))
-
-
-def test_a_pretrained_model_that_would_do_nothing_is_refused(windows, write_windows_job):
-    job = write_windows_job("adafed_activity", {"name": "fedbn"})
-    study, simulation = settle_job(job, Simulation(str(windows), pretrained="f.pt"), {})
-    with pytest.raises(ConfigError, match="--pretrained must go with a study that needs a pretrained model"):
-        check_pretrained(job, study, simulation)
-
-
-def test_a_pretrained_model_begins_with_the_seeds_weights(windows, write_windows_job, tmp_path):
-    job = write_windows_job("adafed_activity", {"name": "fedbn"})
-    path = job / "app" / "config" / "study.yaml"
-    values = yaml.safe_load(path.read_text())
-    values["model"] |= {"weights": "w.pt", "weights_sha256": "0" * 64}
-    path.write_text(yaml.safe_dump(values))
-    with pytest.raises(ConfigError, match="model.weights must be left out for a pretrained model"):
-        pretrain(job, tmp_path / "f.pt", Simulation(str(windows)), {}, 0.2, 1, Console(quiet=True))

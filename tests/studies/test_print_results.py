@@ -7,7 +7,7 @@ from rich.console import Console
 from silofl.base.schema import dump_record
 from silofl.federation.ledger import FILE, Round
 from silofl.federation.outcome import unscored_results
-from silofl_desk.studies.print_results import print_beginning, print_notes, print_results
+from silofl_desk.studies.print_results import print_beginning, print_notes
 from silofl_desk.studies.simulation import changed_study
 
 from .conftest import JOB
@@ -22,12 +22,6 @@ def test_what_the_ledger_notes_of_a_site_is_printed_at_the_end_of_a_run(tmp_path
     (tmp_path / FILE).write_text(json.dumps(dump_record(rounds)))
     print_notes(tmp_path, UNSCORED, Console(file=text))
     assert text.getvalue() == "round 1: west: its images' mean is far from all others'\n"
-
-
-def test_a_failed_run_of_which_the_name_alone_is_known_prints_why_and_nothing_unknown():
-    text = io.StringIO()
-    print_results(UNSCORED, Console(file=text, width=200))
-    assert text.getvalue() == "FAILED  small\n  - study.yaml cannot be read\n"
 
 
 @pytest.mark.parametrize("patience", [None, 7])

@@ -58,12 +58,6 @@ def alive(pids):
     return [pid for pid in pids if pid in running]
 
 
-def exit_code(tree):
-    while tree.poll() is None:
-        pass
-    return tree.poll()
-
-
 def test_a_command_ends_with_grandchildren_in_their_own_sessions(start, told):
     tree = start(f"{WAITER} & sh -c '{WAITER} & wait' & wait")
     pids = told(2)
@@ -92,16 +86,6 @@ def test_a_process_is_asked_politely_first(start, told, log, tmp_path):
     told(1)
     tree.end()
     assert log.read_text() == "politely\n"
-
-
-def test_the_exit_code_is_the_commands_and_output_and_errors_are_appended_to_the_log(start, log):
-    log.write_text("before\n")
-    assert exit_code(start("echo out; echo error >&2")) == 0
-    assert log.read_text() == "before\nout\nerror\n"
-    tree = start("exit 3")
-    assert exit_code(tree) == 3
-    tree.end()
-    assert tree.poll() == 3
 
 
 ENDED = """

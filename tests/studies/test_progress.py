@@ -1,8 +1,6 @@
 import io
 import json
-import os
 import threading
-import time
 
 import pytest
 from rich.console import Console
@@ -70,41 +68,6 @@ def test_a_long_round_is_never_silent_and_shows_its_steps(lines, tmp_path, monke
     StepFile(north).write(12, 300)
     lines.print_phase()
     assert lines.text()[0].endswith(" s so far, step 12 of 300 at north")
-
-
-@pytest.mark.parametrize(("schedule", "number", "most"), [("constant", 34, 200), ("poly", 30, 8)])
-def test_an_own_model_that_goes_on_has_a_line_with_its_round(tmp_path, monkeypatch, schedule, number, most):
-    study = parse(Study, STUDY | {"training": {"schedule": schedule}}, "study.yaml")
-    console = Console(record=True, width=300, file=io.StringIO())
-    lines = RoundLines(study, tmp_path, console)
-    lines._began = 0.0
-    lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
-    for step, ago in ((1, 130), (2, 125), (30, 120)):
-        (tmp_path / PHASE).write_text(f"guard_train 4 {step}")
-        os.utime(tmp_path / PHASE, (time.time() - ago,) * 2)
-        lines.print_phase()
-        monkeypatch.setattr(progress, "QUIET_S", 25.0 if step == 1 else 0.0)
-    # The first task asks also sites whose own model has ended: whether any trains is known with the second.
-    first, *_, last = console.export_text().splitlines()
-    assert first == f"training the own model: round {number - 28} of at most {most}"
-    # From four rounds on, to 200; or twice as many anew. This round began two minutes ago.
-    assert last == f"training the own model: round {number} of at most {most}, 2.0 min so far"
-
-
-def test_a_finished_round_is_told_before_the_task_that_follows_it(lines, tmp_path):
-    finished = [record(number, 2.0) for number in (1, 2, 3, 4)]
-    (tmp_path / "ledger.json").write_text(json.dumps(dump_record(finished)))
-    (tmp_path / PHASE).write_text("validate 4 1")
-    lines.print_news()
-    assert [line[:11] for line in lines.text()] == [*(f"round   {n}/4" for n in (1, 2, 3, 4)), "validating "]
-
-
-def test_the_start_of_the_sites_is_not_silent_and_an_earlier_starts_task_is_not_shown(tmp_path, monkeypatch):
-    (tmp_path / PHASE).write_text("test 4 1")
-    monkeypatch.setattr(progress, "QUIET_S", 0.0)
-    console = Console(record=True, width=300, file=io.StringIO())
-    RoundLines(parse(Study, STUDY, "study.yaml"), tmp_path, console).print_phase()
-    assert console.export_text().startswith("starting the sites: ")
 
 
 def test_an_action_is_repeated_until_the_block_ends_and_its_error_is_not_lost():

@@ -7,25 +7,12 @@ import yaml
 
 from silofl.base.files import hold_lock
 from silofl.cli import main
-from silofl.study import load_study
-from silofl_desk.studies.simulated_sites import read_data
-from silofl_desk.studies.simulation import Simulation, study_file
+from silofl_desk.studies.simulation import study_file
 
 from ..conftest import SMALL_UNET
 from .conftest import JOB
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
-
-
-def test_a_run_that_another_command_holds_is_refused(refused, tmp_path, north_phantoms, job, capsys):
-    run = tmp_path / "run"
-    (run / "job").parent.mkdir()
-    shutil.copytree(job(federation={"min_sites": 1}, guard=False, algorithm={"name": "fedbn"}), run / "job")
-    (run / "run.json").write_text(json.dumps({"data": str(north_phantoms), "sites": ["north"], "threads": 1}))
-    read_data(load_study(study_file(run / "job")), Simulation(str(north_phantoms), ("north",)), run)
-    capsys.readouterr()
-    with hold_lock(run / "lock.command"):
-        assert "must not be in use" in refused("resume", run)
 
 
 def test_resume_of_a_folder_without_a_run_is_refused(refused, tmp_path):
@@ -84,6 +71,12 @@ def read_settings(run):
 
 def change_settings(run, **changes):
     (run / "run.json").write_text(json.dumps(read_settings(run) | changes))
+
+
+def test_a_run_that_another_command_holds_is_refused(silofl, run):
+    with hold_lock(run / "lock.command"):
+        code, _, error = silofl("resume", run)
+    assert code == 2 and "must not be in use" in error
 
 
 def test_a_run_whose_data_were_moved_goes_on_with_them_where_they_are_named(silofl, refused, run, data, tmp_path):
@@ -191,6 +184,3 @@ def test_a_received_run_leads_nowhere_else(refused, run, tmp_path, place):
     (run / place).symlink_to(elsewhere.parent)
     assert f"must hold files and folders of its own, not the link {place}" in refused("resume", run)
     assert (elsewhere / "resources.json").read_text() == "{}"
-
-
-# --- the folder of decoded images

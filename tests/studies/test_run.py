@@ -281,18 +281,6 @@ def test_what_cannot_be_rehearsed_and_a_study_that_is_no_run_are_refused(server,
     assert "rehearsal must be left out of study.yaml" in simulated and submitted == []
 
 
-def test_what_no_server_takes_and_a_folder_with_something_in_it_are_refused_before_anything_is_submitted(
-    server, tmp_path, capsys
-):
-    submitted = server()
-    job = shutil.copytree(JOB, tmp_path / "job")
-    assert main(["run", str(job), "--kit", str(tmp_path), "--out", str(tmp_path)]) == 2
-    assert "--out must be a new or empty folder" in capsys.readouterr().err
-    (job / "app" / "config" / "README.md").write_text("mine")
-    assert main(["run", str(job), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
-    assert submitted == [] and "a model alone, not 'config/README.md'; delete it" in capsys.readouterr().err
-
-
 def test_a_job_that_a_restarted_server_has_lost_goes_on_although_nothing_can_be_downloaded(server, lead):
     submitted = server(("RUNNING FINISHED:ABANDONED", None), ("FINISHED:COMPLETED", "complete"))
     code, said, _ = lead()

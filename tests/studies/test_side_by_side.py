@@ -73,12 +73,6 @@ def test_runs_that_end_without_a_result_are_told_with_their_logs(carry_out, runs
     assert "fedavg, seed 3: ended early" in out and "; 0 left" in out
 
 
-def test_what_is_under_way_is_said_where_nothing_has_ended(carry_out, monkeypatch):
-    monkeypatch.setattr(side_by_side, "QUIET_S", 0.0)
-    _, out = carry_out(START + "time.sleep(0.5)")
-    assert "fedavg, seed 3: 0 of 2 rounds finished; " in out
-
-
 def test_as_many_run_at_a_time_as_were_asked_for(carry_out, runs):
     # each waits until two have begun; the third one finds them both
     both = "\nwhile len(list(run.parent.iterdir())) < 2: time.sleep(0.01)"

@@ -125,19 +125,6 @@ def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_p
         simulate.resume(run, Console(quiet=True))
 
 
-def test_the_site_that_is_left_out_is_kept_for_resume_and_older_runs_have_none(tmp_path, phantoms, training):
-    run = tmp_path / "run"
-    training.status["run"] = "INTERRUPTED"
-    wanted = Simulation(str(phantoms), left_out=UNSEEN_SITE)
-    assert simulate.start_simulation(JOB, run, wanted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
-    settings = json.loads((run / "run.json").read_text())
-    assert settings.pop("left_out") == UNSEEN_SITE
-    # As a run from before sites could be left out.
-    (run / "run.json").write_text(json.dumps(settings))
-    training.status.clear()
-    assert shown(run)[0] == simulate.ExitCode.COMPLETE
-
-
 def test_a_finished_run_is_tested_on_the_site_that_was_left_out(finished, monkeypatch):
     seen = []
     monkeypatch.setattr(simulate, "run_unseen_test", lambda *given: seen.append((*given[:3], given[3]())))

@@ -42,12 +42,6 @@ def test_a_folder_that_is_no_job_is_refused(refused_run, tmp_path, job):
         assert sentence in error and "is missing" in error
 
 
-def test_a_data_folder_that_is_not_there_is_refused(refused_run, tmp_path):
-    (tmp_path / "file").write_text("data")
-    for data in (tmp_path / "absent", tmp_path / "file"):
-        assert "--data must be a folder that holds one folder a site" in refused_run(data=data)
-
-
 @pytest.mark.parametrize(
     ("job", "folder", "sites"),
     [
@@ -228,15 +222,6 @@ def test_an_unknown_key_is_answered_with_the_nearest_whole_one(key, nearest):
 def test_a_value_is_checked_as_that_of_the_file(key, value, message):
     with pytest.raises(ConfigError, match=message):
         changed_study(JOB, {key: value})
-
-
-def test_a_jobs_own_name_stays_unless_the_studys_changes(tmp_path):
-    job = shutil.copytree(JOB, tmp_path / "job")
-    meta = json.loads((job / "meta.json").read_text())
-    (job / "meta.json").write_text(json.dumps(meta | {"name": "mine"}))
-    for target, changes, name in (("a", {"rounds": 2}, "mine"), ("b", {"name": "other"}, "other")):
-        copy_job(job, tmp_path / target, changes)
-        assert json.loads((tmp_path / target / "meta.json").read_text()) == meta | {"name": name}
 
 
 def test_a_study_that_only_asks_sites_is_no_simulation(refused_run):

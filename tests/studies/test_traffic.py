@@ -2,13 +2,11 @@ import json
 
 import pytest
 
-from silofl.algorithms import fedopt
 from silofl.base.settings import parse
 from silofl.federation.server import ServerRounds
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays
-from silofl.parts.part import BEFORE, INSTEAD
-from silofl.parts.task import TRAIN, Exchange, Expected, Wanted
+from silofl.parts.task import TRAIN, Exchange
 from silofl.study import Study
 from silofl_desk.studies.alone import run_alone
 from silofl_desk.studies.traffic import count_traffic
@@ -74,6 +72,11 @@ RECIPES = {
         "selector": {"learning": "moments"},
         "precision": "float16",
     },
+    "a selector that learns the best model": {
+        "name": "fedsm",
+        "selector": {"labels": "best_model", "steps": 2},
+        "extra_rounds": 2,
+    },
     "half, with an amplitude": {"name": "harmofl", "precision": "float16"},
     "half, but for running statistics": {"name": "adafed", "preset": "paper", "precision": "float16"},
 }
@@ -97,17 +100,6 @@ def test_as_many_bytes_are_counted_as_the_ledger_of_a_run_has(settings_in, tmp_p
         assert found.bytes_from == [record["bytes_from"][site] for record in ledger]
 
 
-def test_a_selector_that_learns_the_best_model_is_counted_in_its_extra_rounds():
-    study = make_study(name="fedsm", selector={"labels": "best_model", "steps": 2}, extra_rounds=2)
-    found, server = count_traffic(study, 3, (1, 32, 32)), ServerRounds.start(study, "run", list(SITES))
-    steps, (assemble,) = server.asks(INSTEAD, 5), server.asks(BEFORE, 5)
-    learning = sum(server.task("east", step).num_bytes for step in steps)
-    # the models come before the first extra round, and stay
-    assert found.bytes_to[4:] == [server.task("east", assemble).num_bytes + learning, learning]
-    assert found.bytes_from[4:] == [learning] * 2
-    assert found.bytes_to[0] == server.task("east", Exchange(TRAIN, 1)).num_bytes
-
-
 def test_after_the_rounds_a_single_model_travels_twice_and_a_super_model_brings_every_site_all_models():
     study = make_study(name="fedavg")
     model = ServerRounds.start(study, "run", list(SITES)).task("east", Exchange(TRAIN, 1)).num_bytes
@@ -122,20 +114,3 @@ def test_after_the_rounds_a_single_model_travels_twice_and_a_super_model_brings_
     # The last round is validated by both models and the selector; the super model is the global model and three
     # personalised ones, and the selector.
     assert count_traffic(study, 3, (1, 32, 32)).finish_bytes_to == (2 * model + selector) + (4 * model + selector)
-
-
-class ByLoss(fedopt.ServerOptimizerPart):
-    """Steps by a loss above 0 that each site sends, and by every array of its update."""
-
-    def expected(self, site, exchange, run):
-        return Wanted({f"{self.role}/loss": Expected((), True, minimum=0.5)} if exchange.task == TRAIN else {})
-
-    def server_step(self, role, previous, mixed, replies, number, learning_rate):
-        scale = {site: number * learning_rate / one["loss"] for site, one in replies.updates_of(self.role).items()}
-        changes = {s: {name: one[name] * scale[s] for name in previous} for s, one in replies.updates_of(role).items()}
-        return {name: mixed[name] + sum(one[name] for one in changes.values()) for name in previous}, self
-
-
-def test_the_played_answers_hold_whole_updates_and_no_less_than_the_least_that_a_part_expects(monkeypatch):
-    monkeypatch.setattr(fedopt, "PART", ByLoss)
-    assert count_traffic(make_study(rounds=2, name="fedopt"), 2, (1, 32, 32)).bytes_from[1] > 0

@@ -73,13 +73,6 @@ def test_a_lead_within_the_seeds_spread_is_a_tie_and_the_studys_own_values_stay(
     assert (find_best(OWN, scores), choose(OWN, scores)) == (Trial("instance", 0.003), OWN)
 
 
-def test_values_without_a_score_choose_nothing():
-    measure = Measured({"group 0.01": 0.5})
-    assert choose(OWN, search(OWN, ["group"], measure)) == Trial("group", 0.01)
-    scores = search(OWN, ["group"], Measured({}))
-    assert not any(scores.values()) and find_best(OWN, scores) == OWN
-
-
 @pytest.mark.parametrize(
     ("job", "shape", "changes", "names"),
     [

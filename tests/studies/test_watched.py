@@ -1,9 +1,6 @@
 """What a study lead sees of a running job: a status line, and plain values."""
 
-import json
 from dataclasses import replace
-
-import pytest
 
 from silofl.federation.ledger import Round
 from silofl.flare.in_flight import InFlight
@@ -74,15 +71,3 @@ def test_a_round_in_flight_shows_its_age_who_has_answered_and_when_the_others_we
     # A task that is no training is named.
     seen = watched(FIRST, in_flight=replace(TASK, task="validate", round=1, seconds=2.0, waiting=[]))
     assert status_line(seen).endswith("\nvalidating the models of round 1 for 2.0 s; answered: east")
-
-
-def test_a_program_gets_the_same_numbers():
-    values = json.loads(json.dumps(watched(FIRST, SECOND).as_dict()))
-    wanted = {"job": "abc-1", "status": "RUNNING", "run": "small-1", "rounds": {"finished": 2, "total": 4}}
-    wanted |= {"seconds_left": 6.0}
-    assert {key: values[key] for key in wanted} == wanted
-    second = {"round": 2, "seconds": 3.0, "loss": pytest.approx(0.1), "validation": None, "answered": ["east"]}
-    assert values["ledger"][1] == second | {"failed": {"west": "no room"}}
-    values = json.loads(json.dumps(watched(FIRST, in_flight=TASK, heard={"west": 820.0}).as_dict()))
-    assert values["in_flight"]["waiting"] == ["west"] and values["in_flight"]["seconds"] == 207.0
-    assert values["heard"] == {"west": 820.0} and values["seconds_left"] is None

@@ -27,12 +27,6 @@ def test_a_file_is_itself_and_folders_have_their_one_model(tmp_path, model):
     assert find_weights_file(plain) == plain and find_weights_file(tmp_path / "run") == run
 
 
-def test_a_run_of_several_models_is_refused_with_the_name_of_one(tmp_path, model):
-    model("run", "model", "best-north.pt"), model("run", "model", "best-south.pt")
-    with pytest.raises(ConfigError, match="or one of the files of a run with several models"):
-        find_weights_file(tmp_path / "run")
-
-
 @pytest.mark.parametrize("name", ["absent", "empty", "w.txt"])
 def test_what_holds_no_weights_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()

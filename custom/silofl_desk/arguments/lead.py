@@ -29,11 +29,6 @@ add_estimate = declare_command(
         help="size of the images in pixels, or XxYxZ of volumes, in mm if data.volume_transforms has Spacing, else in "
         "voxels; needed if study.yaml does not give it",
     ),
-    declare_option(
-        "--patients",
-        type=parse_count,
-        help="training patients at that site, for privacy.dp_sgd (default: one per example)",
-    ),
     declare_option("--json", action="store_true", help="print the estimate as JSON"),
 )
 add_withdraw = declare_command(
@@ -64,7 +59,7 @@ add_continue = declare_command(
     declare_option(
         "run",
         metavar="RUN",
-        help="folder written by silofl run, NVFlare's id of an ended job, or, with --job, the id of a run",
+        help="folder written by silofl run, or, with --job, the id of a run",
     ),
     declare_option("--kit", type=KIT, required=True, help="the kit of the study lead who began the run"),
     declare_option("--job", type=JOB, help="the run's job folder, if RUN is the id of a run"),

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from aiohttp import ClientError
 from nvflare.fuel.flare_api.api_spec import AuthorizationError, InternalError, JobNotFound, JobNotRunning, NoReply
 from nvflare.fuel.flare_api.flare_api import Session
-from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from silofl.base.errors import ConfigError, SiloFLError, TrainingError
 from silofl.base.files import copy_folder
@@ -60,20 +59,6 @@ def open_session(kit: Kit) -> Iterator[Session]:
 def has_ended(status: str) -> bool:
     """Return whether NVFlare's word for a job's status is its last."""
     return status.startswith(("FINISHED", "FAILED"))
-
-
-def check_signed(job: Path, kit: Kit) -> None:
-    """Refuse a job from the server that is not as a person signed it, before the person's key signs it again.
-
-    Raises:
-        ConfigError: It was changed, or signed by another.
-    """
-    is_signed, signers = verify_folder_signature_and_get_signers(str(job), str(kit.folder / "startup" / "rootCA.pem"))
-    if not is_signed or {name for name, _, _ in signers} != {kit.name}:
-        raise ConfigError(
-            f"a job from the server must be as {kit.name} signed it; it is not: go on with the folder that silofl run "
-            "has written, or with the run's id and --job"
-        )
 
 
 @dataclass

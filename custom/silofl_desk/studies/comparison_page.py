@@ -14,13 +14,12 @@ from silofl_desk.report.run_page import page_address, write_report
 from silofl_desk.report.run_records import RowRuns, RunRecords, list_result_rows, read_run
 from silofl_desk.studies.comparison import list_notes, list_trained_rows, methods_table
 from silofl_desk.studies.comparison_figures import comparison_images, curves_image
-from silofl_desk.studies.conditions import list_differences, rows_by_name, settings_table
+from silofl_desk.studies.conditions import list_differences, rows_by_name
 from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses, unseen_tables
 from silofl_hospital.report.page import (
     REPORT,
     Banner,
     Block,
-    Fold,
     Heading,
     Items,
     Page,
@@ -88,15 +87,12 @@ def make_comparison_page(rows: RowRuns, folder: Path, more: Sequence[str] = ()) 
     runs = [run for of_row in trained.values() for run in of_row]
     everything = [(name, run) for name, of_row in rows.items() for run in of_row]
     shown, joining = [Picture(image, "titled shrink") for image in comparison_images(runs)], joining_blocks(trained)
-    image, settings = hospitals_image(trained), settings_table(trained)
+    image = hospitals_image(trained)
     sections = [
         make_section("hospitals", PAYS, PAYS, make_picture(image), joining) if joining else None,
         make_section("pictures", "Pictures", "The same test case in each run", shown) if shown else None,
         make_section("results", "Results", "Results", number_blocks(rows, more)),
         _curves_section(runs),
-        make_section("settings", "Settings", "Settings", Fold("Settings in which the runs differ", [Table(settings)]))
-        if settings
-        else None,
         make_section(
             "runs", "Runs", "The runs", Items([_link_run(*one, folder) for one in everything], "folders", True)
         ),

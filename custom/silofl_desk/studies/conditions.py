@@ -6,7 +6,6 @@ from typing import TypeVar
 
 from silofl.data.manifest import PARTS
 from silofl_desk.report.run_records import RowRuns, RunRecords, all_settings, count_data, describe_count
-from silofl_hospital.report.tables import MISSING, TextTable
 
 T = TypeVar("T")
 NOT_SET = "not set"
@@ -18,21 +17,6 @@ NORMALIZATION = "model.normalization"
 def rows_by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
     """Return each run as a row of its own, named as in `run_names`."""
     return {name: [run] for name, run in run_names(runs).items()}
-
-
-def settings_table(rows: RowRuns) -> TextTable | None:
-    """Return the settings in which rows differ, those of the algorithm too; None where they share all.
-
-    A row that lacks a setting, as another algorithm's, has a dash there.
-    """
-    found = {name: [all_settings(run) for run in runs] for name, runs in rows.items()}
-    keys = dict.fromkeys(key for settings in found.values() for one in settings for key in one)
-    lines = []
-    for key in keys:
-        cells = [", ".join(dict.fromkeys(one.get(key, MISSING) for one in of_row)) for of_row in found.values()]
-        if len({*cells}) > 1:
-            lines.append((key, *cells))
-    return TextTable(("setting", *rows), tuple(lines), num_text=1 + len(rows)) if lines else None
 
 
 def list_differences(rows: RowRuns) -> list[str]:

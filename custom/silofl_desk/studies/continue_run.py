@@ -1,7 +1,6 @@
 """``silofl continue``: go on with a run that was stopped on a network, after its last finished round."""
 
 import argparse
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,19 +9,14 @@ from tempfile import TemporaryDirectory
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.files import copy_file, copy_folder, hold_lock
 from silofl.base.options import make_console
-from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
-from silofl.federation.results import Results, read_results
+from silofl.federation.results import read_results
 from silofl.flare.kit import Kit, read_kit
-from silofl_desk.flare.lead import ABANDONED, Lead, check_signed, has_ended
 from silofl_desk.options import read_changes
-from silofl_desk.studies.run import JOB, LOCK, PATIENCE_S, carry_out_job, check_new, set_run
+from silofl_desk.studies.run import JOB, LOCK, carry_out_job, check_new, set_run
 from silofl_desk.studies.simulation import change_job, changed_study, study_file
 from silofl_hospital.report.page import FIGURES, NUMBERS, REPORT
-
-# NVFlare's ids of jobs.
-JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,8 +35,15 @@ def run(options: argparse.Namespace) -> int:
             f"--out must name a new folder for the results where {quote_value(options.run)} is none; give it"
         )
     check_new(options.out)
+    if options.job is None:
+        raise ConfigError(
+            f"run must be a folder that silofl run has written, not {quote_value(options.run)}; of a run's id give "
+            "--job too"
+        )
+    study_file(options.job)
     with TemporaryDirectory() as scratch:
-        job = _prepare_job(options.run, options.job, kit, Path(scratch), changes)
+        job = copy_folder(options.job, Path(scratch) / JOB)
+        set_run(job, options.run)
         change_job(job, changes)
         return carry_out_job(job, kit, options.out, options)
 
@@ -77,75 +78,16 @@ def _replace_path(source: Path, target: Path) -> None:
         copy_file(source, target)
 
 
-def _prepare_job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
-    """Return a copy of a run's job that goes on with it.
-
-    Args:
-        run: The run's id, or without a job NVFlare's id of the job.
-        job: The run's job folder.
-        changes: To its study, by dotted key; still to be made.
-    """
-    if job is not None:
-        study_file(job)
-        copy = copy_folder(job, scratch / JOB)
-        set_run(copy, run)
-        return copy
-    if JOB_ID.fullmatch(run):
-        return _download_job(run, kit, scratch, changes)
-    raise ConfigError(
-        f"run must be a folder that silofl run has written, or NVFlare's id of a job, not {quote_value(run)}; of a "
-        "run's id give --job too"
-    )
-
-
 def _check_unfinished(folder: Path, changes: Mapping[str, object]) -> None:
-    """Refuse a folder without a job that could go on; the errors of `_check_incomplete`."""
+    """Refuse a folder without a job that could go on, or with a run that has all that its study asks for."""
     if not (folder / JOB).is_dir():
         raise ConfigError(
             f"{folder} must hold the job that goes on, as a folder that silofl run has written; of another, name the "
-            "job by NVFlare's id, or the run by its own and give --job"
+            "run by its id and give --job"
         )
-    _check_incomplete(folder / JOB, changes, read_results(folder))
-
-
-def _check_incomplete(job: Path, changes: Mapping[str, object], results: Results | None) -> None:
-    """Refuse to go on with a run that has all that its study asks for."""
-    if results and results.status == "COMPLETE" and results.rounds >= changed_study(job, changes).rounds:
+    results = read_results(folder)
+    if results and results.status == "COMPLETE" and results.rounds >= changed_study(folder / JOB, changes).rounds:
         raise ConfigError(
             f"Run {results.run} is COMPLETE. Ask for more than {results.rounds} rounds with --rounds N, or begin anew "
             "with silofl run."
         )
-
-
-def _download_job(number: str, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
-    """Download a job that has ended, and have it go on with its run; anew where that had not begun."""
-    with Lead(kit, PATIENCE_S) as lead:
-        status, _ = lead.status(number)
-        if not has_ended(status):
-            raise ConfigError(f"job {number} must have ended, not be {status}: end it with nvflare job abort")
-        if status == ABANDONED:
-            raise ConfigError(
-                f"job {number} must have left its run's id, not be {status}, as what runs while the server stops: give "
-                "the folder that silofl run has written, or the run's id and --job"
-            )
-        found = lead.download(number, scratch)
-    left = found / "workspace" / "silofl"
-    results, ledger = read_results(left), read_ledger(left)
-    if results is None or results.run is None:
-        raise ConfigError(
-            f"job {number} must have begun a run; it left no {RESULT} with one: submit it with silofl run"
-        )
-    jobs = [path.parent for path in (found / "job").glob("*/meta.json")]
-    if len(jobs) != 1:
-        raise ConfigError(
-            f"the download of job {number} must hold one job, not {len(jobs)}: go on with the folder that silofl run "
-            "has written, or with the run's id and --job"
-        )
-    (job,) = jobs
-    check_signed(job, kit)
-    _check_incomplete(job, changes, results)
-    if ledger or results.was_stopped:
-        set_run(job, results.run)
-    if ledger:
-        copy_file(left / LEDGER, job.with_name(LEDGER))
-    return job

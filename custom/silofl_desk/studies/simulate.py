@@ -15,7 +15,7 @@ from types import MappingProxyType
 from rich.console import Console
 
 from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.base.files import copy_folder, hold_lock, make_folder, read_json, write_json
+from silofl.base.files import copy_folder, hold_lock, is_free, make_folder, read_json, write_json
 from silofl.base.options import make_console
 from silofl.data.counts import digest_data, list_changed_sites
 from silofl.data.manifest import read_manifest
@@ -122,9 +122,7 @@ def simulate_job(job: Path, run: Path, wanted: Simulation, changes: Mapping[str,
     study, simulation = settle_job(job, wanted, changes)
     changes = with_weights(changes, simulation.weights)
     check_code(job, simulation)
-    if run.exists() and not run.is_dir():
-        raise ConfigError(f"--out must be a new or empty folder, not {run}, which is a file; name a folder")
-    if run.exists() and any(run.iterdir()):
+    if not is_free(run):
         remedy = f"to go on: silofl resume {quote(str(run))}" if (run / "run.json").is_file() else "name another"
         raise ConfigError(f"--out must be a new or empty folder, not {run}; {remedy}")
     check_pretrained(job, study, simulation)

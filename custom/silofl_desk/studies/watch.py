@@ -120,16 +120,10 @@ def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None) 
         0 where NVFlare calls the job completed, else 1.
 
     Raises:
-        ConfigError: The job has ended before and nothing is to be downloaded, or the errors of
-            `WatchedJob.ask_progress`.
+        ConfigError: As for `WatchedJob.ask_progress`.
         TrainingError: As for `WatchedJob.ask_progress`.
     """
     seen = watch.ask_progress()
-    if seen.has_ended and folder is None:
-        if seen.status == ABANDONED:
-            raise ConfigError(f"job {watch.job} must be running or waiting, not {seen.status}: {LOST}")
-        on = "" if seen.status == COMPLETED else f"; to go on: {_continue_command(watch)}"
-        raise ConfigError(f"job {watch.job} must be running or waiting, not {seen.status}; {_fetch_advice(watch)}{on}")
     shown = 0
     # At the beginning it is said at once.
     printed = -math.inf
@@ -157,11 +151,6 @@ def _fetch_advice(watch: WatchedJob) -> str:
     return f"fetch its result: python -m silofl watch {watch.job} --kit {kit} --download DIR"
 
 
-def _continue_command(watch: WatchedJob) -> str:
-    kit = quote(str(watch.lead.kit.folder))
-    return f"python -m silofl continue {watch.job} --kit {kit} --out NEW"
-
-
 def _download_result(watch: WatchedJob, folder: Path) -> str:
     """Download the job's result, and say where it is, how the run ended and how to go on."""
     make_folder(folder)
@@ -170,7 +159,8 @@ def _download_result(watch: WatchedJob, folder: Path) -> str:
     if results is None:
         return f"it has no result, because it never began; its files are in {found}: submit it again"
     why = f" ({'; '.join(results.reasons)})" if results.reasons else ""
-    again = f"to go on: {_continue_command(watch)}" if results.run else "correct this, then submit it again"
-    on = f"; {again}" if results.status == "FAILED" else ""
+    kit = quote(str(watch.lead.kit.folder))
+    on = f"; to go on: python -m silofl continue {quote(str(results.run))} --job STUDY --kit {kit} --out NEW"
+    on = on if results.run and results.status == "FAILED" else ""
     report = f"python -m silofl report {quote(str(found))}"
     return f"study {results.study} is {results.status}{why}; its result is in {found}; its report: {report}{on}"

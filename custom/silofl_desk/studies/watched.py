@@ -59,21 +59,6 @@ class Watched:
     second_machines: Mapping[str, str] = field(default_factory=dict)
     queue: str = ""
 
-    @property
-    def sites(self) -> list[str]:
-        """The sites that were asked in any round, or are in the one in flight."""
-        task = self.in_flight
-        now = {*task.answered, *task.failed, *task.waiting} if task else set()
-        return sorted(now.union(*(record.asked for record in self.ledger)))
-
-    @property
-    def missing(self) -> list[str]:
-        """The sites that are not in the round in flight: failed, or not connected; without one, not in the last."""
-        task = self.in_flight
-        last = self.ledger[-1].answered if self.ledger else self.sites
-        there = {*task.answered, *(site for site in task.waiting if site in self.heard)} if task else {*last}
-        return [site for site in self.sites if site not in there]
-
     @cached_property
     def last_round(self) -> int:
         """The round with which the run ends if no later one raises the validation."""
@@ -104,7 +89,6 @@ class Watched:
             "seconds_left": self.seconds_left,
             "in_flight": dump_record(self.in_flight),
             "heard": dict(self.heard),
-            "missing": self.missing,
             "second_machines": dict(self.second_machines),
             "queue": self.queue or None,
             "ledger": [_round_values(record) for record in self.ledger] if is_known else None,

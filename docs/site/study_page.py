@@ -1,6 +1,6 @@
 """Write the reference of every key of study.yaml, ``docs/study.md``, from the schema that editors use.
 
-python -m silofl_desk.studies.reference docs/study.md
+python docs/site/study_page.py docs/study.md
 """
 
 import json
