@@ -32,7 +32,7 @@ RECIPE = find_recipe("harmofl", "recommended", {}).as_dict()
 SELECTOR_RECIPE = find_recipe("fedsm", "recommended", {}).as_dict()
 # What stands together in a result, or not at all.
 SUPER = {"models": {}, "choices": {}, "selector": {"outputs": [], "cases": {}, "slices": {}}, "threshold": None}
-SUPER |= {"threshold_without": {}, "by_threshold": []}
+SUPER |= {"threshold_without": {}}
 NO_NUMBERS = {"sites": {}, "best_round": None, "model": None, "mean": None, "spread": None, "pooled": None}
 VOID = {"meta", "img", "wbr", "br", "link", "source"}
 LABELS = {1: "organ", 2: "lesion"}
@@ -58,7 +58,7 @@ def whole_super(values):
     selector, tested = values["selector"], [site for site, value in values["sites"].items() if value is not None]
     chosen = {site: {key: selector[key].get(site, {}) for key in ("cases", "slices")} for site in tested}
     found = {"outputs": selector["outputs"]}
-    found |= {key: values[key] for key in ("threshold", "threshold_without", "by_threshold")}
+    found |= {key: values[key] for key in ("threshold", "threshold_without")}
     rest = {key: value for key, value in values.items() if key not in ("selector", *found)}
     return rest | {"super_model": found, "selected": chosen}
 
@@ -157,7 +157,6 @@ def super_results(results):
                 "slices": {"west": {"west": 10}, "east": {"east": 3, "west": 1}},
             },
             "threshold": 0.9,
-            "by_threshold": [{"threshold": 0.0, "value": 0.6}, {"threshold": 0.9, "value": 0.625}],
         }
         return results(**(values | changes))
 

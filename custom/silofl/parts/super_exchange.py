@@ -66,11 +66,8 @@ def read_domain(facts: Mapping[str, Any]) -> Domain:
     return schema.read_record(Domain, facts.get("domain", {}), "the domain of the super model")
 
 
-def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[float] = ()) -> dict[str, Any]:
+def evaluate_super_model(work: Work, contents: Contents) -> dict[str, Any]:
     """Test a super model and each of its models; keep scores and pictures.
-
-    Args:
-        thresholds: Candidates of the paper's gamma whose values are wanted too.
 
     Returns:
         A `silofl.training.site_score.SuperScore` as plain values.
@@ -94,7 +91,6 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
         "models": values_by_model(results) | {"super": value_or_none(result)},
         "choices": dict(Counter(chosen.values())),
         "selector": _count_selector_outputs(contents.outputs, results.values()),
-        "by_threshold": counts_by_threshold(model, results, thresholds),
     }
     numbers |= summarise_test(predictions, result, part, work.study) | read
     return work.withhold_few(numbers, result, part)

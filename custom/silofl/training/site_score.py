@@ -220,16 +220,11 @@ class SiteScore:
 @only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class SuperScore(SiteScore):
-    """One site's test of a super model, which must have its models' values and its selector's choices.
-
-    Attributes:
-        by_threshold: For each candidate of the threshold the sum of the cases' values and their number.
-    """
+    """One site's test of a super model, which must have its models' values and its selector's choices."""
 
     models: Values = field()
     choices: Counts = field()
     selector: SelectorCounts = field()
-    by_threshold: Counted
 
 
 def have_same_classes(scores: Iterable[SiteScore]) -> bool:
