@@ -19,7 +19,7 @@ def test_a_run_without_selector_has_nothing_to_say_of_one(finished):
 
 
 def test_a_result_with_nothing_but_its_models_is_shown(run, super_results):
-    nothing = {"outputs": ["east"], "cases": {"east": {}}, "slices": {}}
+    nothing = {"outputs": ["east"], "cases": {"east": {}}}
     found = super_results(selector=nothing, choices={}, threshold=None)
     _, section = super_model_sections(read_run(run().json("results.json", found).path))
     (only,) = section.blocks

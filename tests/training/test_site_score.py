@@ -13,13 +13,13 @@ from silofl.training.site_score import (
 
 SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 1, "labels": {"1": 0.5}}
 SUPER = SCORE | {"models": {"global": None, "super": 0.5}, "choices": {"global": 2}}
-SUPER |= {"selector": {"cases": {"east": 2}, "slices": {"east": 9}}}
+SUPER |= {"selector": {"cases": {"east": 2}}}
 
 
 def test_a_score_is_read_and_written_as_the_site_sent_it():
     assert dump_record(read_record(SiteScore, SCORE, "x")) == SCORE
     found = read_record(SuperScore, SUPER, "x")
-    assert found.selector.slices == {"east": 9}
+    assert found.selector.cases == {"east": 2}
 
 
 def test_what_a_score_does_not_know_and_more_patients_than_cases_are_refused_by_name():

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
@@ -35,11 +35,10 @@ class SelectorCounts:
 
     Attributes:
         cases: Output of the selector -> number of cases, each by the mean over its slices.
-        slices: Output of the selector -> number of slices.
     """
 
+    FORMER_KEYS: ClassVar = ("slices",)
     cases: Counts
-    slices: Counts
 
 
 @only_known_keys
