@@ -67,8 +67,8 @@ def test_findings_and_their_absences_are_those_of_the_study_and_areas_are_of_fin
 
 def test_only_the_test_of_a_super_model_has_choices(make_study):
     score = {"value": 0.5, "num_cases": 1, "num_excluded": 0, "models": {"model": 0.5}, "choices": {"global": 1}}
-    more = {"selector": SelectorCounts({}, {}), "by_threshold": ()}
-    check_names("west", Metrics[SuperScore](test=SuperScore(**score, **more)), make_study(), ())
+    test = SuperScore(**score, selector=SelectorCounts({}))
+    check_names("west", Metrics[SuperScore](test=test), make_study(), ())
     with pytest.raises(AggregationError, match="must send numbers of the study's own .* not of 'global'"):
         check_names("west", Metrics[SiteScore](test=SiteScore(**score)), make_study(), ("model",))
 

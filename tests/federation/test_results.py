@@ -25,9 +25,8 @@ COMPLETE = FAILED | {"status": "COMPLETE", "reasons": [], "sites": {"east": EAST
 COMPLETE |= {"run": "small-1", "validation": {"east": SCORE}}
 CLASSES = {"sites": {"east": EAST | {"also": {"accuracy": 0.5}, "label_cases": {"organ": 2}}, "west": None}}
 SUPER = {"outputs": ["east"], "threshold": None, "threshold_without": {}}
-SUPER |= {"by_threshold": [{"threshold": 0.5, "value": 0.25}]}
 CHOSEN = {"models": {"global": 0.5, "east": None}, "choices": {"global": 2}}
-CHOSEN |= {"selector": {"cases": {"east": 2}, "slices": {"east": 9}}}
+CHOSEN |= {"selector": {"cases": {"east": 2}}}
 WITH_SUPER = COMPLETE | {"super_model": SUPER, "sites": {"east": EAST | CHOSEN, "west": None}}
 
 

@@ -1,5 +1,3 @@
-from collections import Counter
-
 import numpy as np
 import pytest
 import torch
@@ -45,7 +43,7 @@ def part():
 
 def measured(case, **values):
     """Return the result of a case whose models have these values; None does not count."""
-    return CaseResult(np.zeros(0), {name: Score.of({case: value}) for name, value in values.items()}, {}, Counter())
+    return CaseResult(np.zeros(0), {name: Score.of({case: value}) for name, value in values.items()}, {})
 
 
 def test_a_models_value_over_the_cases_is_that_of_the_evaluation_in_training(make_model, part):
@@ -58,15 +56,13 @@ def test_a_models_value_over_the_cases_is_that_of_the_evaluation_in_training(mak
         assert values_by_model(results)[name] == pytest.approx(wanted.value)
 
 
-def test_the_selector_sees_each_slice_once_and_both_case_and_slices_are_scored_by_that(make_model, part):
+def test_the_selector_sees_each_slice_once_and_the_case_is_scored_by_that(make_model, part):
     model, seen = make_model(), []
     model.selector.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
     results = predict_cases(model, part, model.contents.study)
     # the study's batches of 2: two of case a, one of case b
     assert seen == [2, 1, 1]
     np.testing.assert_array_equal(results["a"].scores, model.scores(part.images[:3], 2))
-    alone = model.slice_scores(part.images[:3], 2).argmax(axis=1)
-    assert results["a"].slices == Counter(SITES[i] for i in alone)
 
 
 @pytest.mark.parametrize("rule", ["selector", "mean"])
@@ -79,11 +75,11 @@ def test_the_ensemble_is_the_mean_of_the_models_by_the_scores_or_alike_without_a
     np.testing.assert_array_equal(result.predictions["ensemble"], decide_labels(mean))
     if rule == "mean":
         # No slice is given to a site.
-        assert result.scores.shape == (0,) and result.slices == Counter()
+        assert result.scores.shape == (0,)
 
 
 def test_a_threshold_gives_every_case_its_model(make_model):
-    sure, unsure = (CaseResult(np.array(scores), {}, {}, Counter()) for scores in ((0.125, 0.875), (0.375, 0.625)))
+    sure, unsure = (CaseResult(np.array(scores), {}, {}) for scores in ((0.125, 0.875), (0.375, 0.625)))
     results = {"a": sure, "b": unsure}
     assert choose_models(make_model(), results, 0.75) == {"a": "south", "b": "global"}
     # the super model's own is 0.5

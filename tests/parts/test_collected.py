@@ -62,22 +62,6 @@ def best_at(best):
 # --- those that stay at home in training
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_super_model_holds_the_very_models_of_the_algorithm_alone(inside, play, name):
-    game, alone = inside(name, rounds=2), play(folder="alone", training=SGD, rounds=2, name=name)
-    game.finish()
-    alone.rounds(2)
-    states = models_of(game)
-    assert list(states) == ["global", *SITES]
-    # one round may be better than the other in one run alone: what is compared is the last one's
-    assert_equal(game.server.parts["global"].common, alone.server.parts["global"].common)
-    for site in SITES:
-        assert_equal(states[site], collected(game, site))
-        kept, of_alone = (one.kept(site, 2)["models"]["home"] for one in (game, alone))
-        own = {key: value for key, value in of_alone.items() if key.startswith("personal/")}
-        assert own and all(np.array_equal(kept[key], value) for key, value in own.items())
-
-
 def test_the_personal_model_of_the_reported_round_is_asked_for_once_and_before_the_super_model_is_assembled(inside):
     game = inside(rounds=3)
     game.finish(change=best_at(2))
@@ -172,13 +156,3 @@ def test_its_global_model_is_fedavgs_and_its_personal_ones_are_those_of_the_algo
         # before its extra rounds fine-tuning has one model
         is_shared = all(np.array_equal(states["global"][key], value) for key, value in floats.items())
         assert is_shared == (name == "finetuning" and best == 1)
-
-
-@pytest.mark.parametrize("name", ["finetuning", pytest.param("perfedavg", marks=pytest.mark.slow)])
-def test_a_run_of_them_goes_on_from_its_checkpoint(play, name):
-    options = FROM_SHARED[name] | {"network": DROPPING} | find_method_algorithm(f"fedsm-{name}")
-    whole, halved = play(folder="whole", **options), play(folder="halved", **options)
-    halved.goes_on_as(whole)
-    assert whole.finish().scores == halved.finish().scores
-    for site, state in models_of(whole).items():
-        assert_equal(models_of(halved)[site], state)

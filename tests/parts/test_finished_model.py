@@ -20,7 +20,7 @@ from silofl.federation.site import SiteRounds
 from silofl.inference.contents import Contents
 from silofl.inference.directory import plain_study, write_model_folder
 from silofl.inference.evaluation import Evaluation
-from silofl.inference.evaluations import FILE, MISSING, Evaluations
+from silofl.inference.evaluations import FILE, Evaluations
 from silofl.inference.model_file import HEAD, pack_model
 from silofl.models import build_model
 from silofl.models.weights import read_start
@@ -28,9 +28,8 @@ from silofl.parts.finished_model import ROLE, SCORES
 from silofl.parts.task import Message
 from silofl.setup.site import Site
 from silofl.study import Study
-from silofl_desk.report.evaluations_page import evaluations_section
 
-from ..conftest import WINDOWS, Play
+from ..conftest import Play
 from .conftest import SITES
 
 SHAPE = (1, 32, 32)
@@ -89,7 +88,7 @@ def finished(game, tmp_path):
     return json.loads((folder.path / "results.json").read_text()), record
 
 
-def test_hospitals_test_a_model_and_nobody_trains(begin, tmp_path):
+def test_hospitals_test_a_model_nobody_trains_and_no_case_is_named(begin, tmp_path):
     game = begin()
     results, record = finished(game, tmp_path)
     assert game.asked == [ROLE] and game.server.finished_rounds == 0
@@ -101,19 +100,12 @@ def test_hospitals_test_a_model_and_nobody_trains(begin, tmp_path):
     assert {site: one["value"] for site, one in results["sites"].items()} == dict.fromkeys(SITES, round(dice, 3))
     assert record.sites["east"].scores["blob"]["lesion_sensitivity"].value == 1
     assert (record.sites["east"].num_cases, record.sites["east"].unit) == (2, "patient")
-
-
-def test_what_names_a_case_stays_at_the_hospital(begin, tmp_path):
-    game = begin()
-    _, record = finished(game, tmp_path)
+    # What names a case stays at the hospital.
     own = read_file(Evaluation, game.folder("east") / "evaluation.json")
-    told = record.sites["east"].scores["blob"]["dice"]
-    assert (told.value, told.num_cases) == (round(own.scores["blob"]["dice"].value, 3), 2)
-    cases = (game.folder("east") / "cases.csv").read_text()
-    answer = game.answers[ROLE]["east"]
+    assert record.sites["east"].scores["blob"]["dice"].value == round(own.scores["blob"]["dice"].value, 3)
+    cases, answer = (game.folder("east") / "cases.csv").read_text(), game.answers[ROLE]["east"]
     assert cases.count("\n") == 3 and answer.arrays.keys() == {SCORES}
-    names = [case for case in game.sites["east"].data.test.cases if case in json.dumps(answer.meta)]
-    assert names == []
+    assert [case for case in game.sites["east"].data.test.cases if case in json.dumps(answer.meta)] == []
 
 
 def lay_lesions(data, target, sizes, groups=()):
@@ -250,43 +242,6 @@ def test_training_patients_who_are_renamed_as_test_are_known_by_the_site_that_tr
     (trained.folder("east") / LEARNT).unlink()
     results, checked = evaluate("another")
     assert (results["status"], checked) == ("COMPLETE", {"east": False, "north": True, "west": True})
-
-
-def evaluated_by(play, study, contents, data, tmp_path, sites=SITES, **options):
-    """Evaluate a model at sites; return the run's results, and what the hospitals say."""
-    write_model_folder(tmp_path / "supermodel", contents)
-    values = plain_study(study) | {"rounds": 0}
-    values["model"] |= {"pretrained_sha256": "0" * 64}
-    packed = {name: one.numpy() for name, one in pack_model(tmp_path / "supermodel").items()}
-    game = play(sites, study=parse(Study, values, "study.yaml"), pretrained=packed, data=data, **options)
-    return game, *finished(game, tmp_path)
-
-
-def test_a_class_of_two_patients_says_nothing_at_a_hospital_that_lets_five_speak(play, windows, tmp_path):
-    data = shutil.copytree(windows, tmp_path / "few")
-    for name in ("ann", "bob"):
-        path = data / name / "dataset.json"
-        content = json.loads(path.read_text())
-        for part in ("training", "test"):
-            content[part] = [one | {"patient": f"{part}{one['index']}"} for one in content[part]]
-        fast = [one for one in content["test"] if one["label"] == 1]
-        content["test"] = [one for one in content["test"] if one not in fast[2 * (name == "ann") or len(fast) :]]
-        path.write_text(json.dumps(content))
-    settings = WINDOWS | {"rounds": 1, "guard": False, "training": {"loss": "cross_entropy"}}
-    study = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml")
-    network = {"global": build_model(study, (3, 1, 64), seed=1).state_dict()}
-    contents = Contents(study, (3, 1, 64), network, "only")
-    game, results, record = evaluated_by(play, study, contents, data, tmp_path, ("ann", "bob"), min_patients=5)
-    ann, bob = record.sites["ann"], record.sites["bob"]
-    # Fast is the class that is compared; slow and fast exclude each other, and the total is known.
-    assert ann.not_said[""] == ("balanced_accuracy", "auroc") and set(ann.not_said["fast"]) == {*ann.scores["fast"]}
-    assert all(one == MISSING for one in ann.scores["fast"].values()) and ann.scores[""]["accuracy"].num_cases == 16
-    assert bob.not_said is None and bob.scores["fast"]["recall"].num_cases == 13
-    sent = game.answers[ROLE]["ann"]
-    assert sent.meta["metrics"]["test"]["labels"] == {} == sent.meta["metrics"]["test"]["label_cases"]
-    assert results["sites"]["ann"]["withheld"] == {"least": 5, "names": ["slow", "fast"]}
-    page = str(evaluations_section(record))
-    assert "ann withholds the numbers marked so: fewer than 5" in page and "No score of fast at ann" not in page
 
 
 # Twelve patients; whoever is in one group and not in another is the twelfth.

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from silofl.base.schema import dump_record
-from silofl.base.settings import parse, read_yaml
-from silofl.core.gain import BETTER
+from silofl.base.settings import parse
 from silofl.core.guard_rule import GuardChoice
 from silofl.data.units import find_units_of
 from silofl.federation.egress import Request
@@ -25,8 +24,7 @@ from silofl.training.evaluation import score_predictions
 from silofl.training.local_model import copy_state
 from silofl.training.metrics import Score, average_by_unit, group_positions
 
-from ..conftest import DROPPING, JOBS, UNET, WINDOWS, assert_alike
-from ..recipes.run_recipes import run_recipe
+from ..conftest import DROPPING, UNET, WINDOWS, assert_alike
 from .conftest import SITES, weights_of_a_file
 
 pytestmark = pytest.mark.long
@@ -313,26 +311,6 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
     assert choices.keys() == {"ann", "bob", "eva"} and all(one.bias == one.own_bias == 0 for one in choices.values())
 
 
-def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(played, monkeypatch):
-    def scored(self, part, points):
-        void, *others = dict.fromkeys(part.cases)
-        found = {case: 0.8 for case in others}
-        silent, alarm = (
-            Score.of(found | {void: None}, empty={void: False}),
-            Score.of(found | {void: 0}, empty={void: 1}),
-        )
-        names = [name for biases in points.values() for name in biases]
-        found = {name: silent if name.startswith("local") else alarm for name in names}
-        return found, dict.fromkeys(names, np.asarray(part.targets))
-
-    stubbed(monkeypatch, False)
-    monkeypatch.setattr(guard.SiteGuard, "_score", scored)
-    game = played(("east", "north"), guard=True)
-    joined = game.server.parts["guard"].choices["east"]
-    num_cases = len({*game.sites["east"].data.test.cases})
-    assert (joined.difference, joined.num_test_units) == (pytest.approx(-1 / num_cases), num_cases)
-
-
 def test_a_run_takes_the_local_model_that_another_of_the_same_training_has_left_unless_damaged(play, site_data):
     first, second, other = (
         play(guard=True, folder=name, **options)
@@ -475,35 +453,3 @@ def test_the_labels_of_a_model_are_the_same_in_pieces(monkeypatch, shape, bias):
         wanted = np.where(is_found, foreground.argmax(axis=1) + 1, 0)
     monkeypatch.setattr(grid_scores, "PIECE", 10)
     np.testing.assert_array_equal(guard._decide(found, bias), wanted)
-
-
-# Federated model -> the foreground's probability that it answers, of as many pixels.
-USELESS = {
-    "zeros": np.zeros,
-    "a constant": lambda shape: np.full(shape, 0.3),
-    "random numbers": lambda shape: np.random.default_rng(0).random(shape),
-}
-NUCLEI = ("fluo_256", "fluo_360", "histo_purple")
-
-
-@pytest.mark.slow
-def test_a_federated_model_of_nothing_gives_no_gain_on_real_nuclei(played, monkeypatch, tmp_path, real_data):
-    run_recipe("nuclei_dsb2018", real_data("nuclei_dsb2018"), tmp_path / "data")
-    values = read_yaml(JOBS / "harmofl_nuclei" / "app" / "config" / "study.yaml")
-    values["data"]["transforms"] = [{"Resize": {"spatial_size": [64, 64]}}]
-    values |= {"rounds": 6, "guard": True, "algorithm": {"name": "fedavg"}, "device": "cpu"}
-    game = played(NUCLEI, study=parse(Study, values, "study.yaml"), data=tmp_path / "data")
-    yield_answers = guard.SITE._yield_answers
-    for name, answer in USELESS.items():
-
-        def yield_useless(self, model, part, answer=answer):
-            for members, answers in yield_answers(self, model, part):
-                # One channel, of the foreground: the study has one label.
-                yield members, answers if model == "local" else answer(answers.shape).astype(answers.dtype)
-
-        monkeypatch.setattr(guard.SITE, "_yield_answers", yield_useless)
-        for site in NUCLEI:
-            reply = game.sites[site].answer("guard_choose", game.sent["guard_choose"][site])
-            joined = reply.meta["guard"]["joined"]
-            assert joined["test"]["local"] > 0.3, "the own model has learnt something"
-            assert joined["num_test_units"] >= 6 and joined["verdict"] != BETTER, (name, site)

@@ -162,16 +162,6 @@ def test_of_a_private_round_neither_noise_nor_draws_nor_count_are_lost(
     assert found[1].meta["metrics"] == found[0].meta["metrics"] and epsilons[0] == epsilons[1]
 
 
-def test_the_steps_of_a_selector_alone_go_on_too(begin, saving, stopped, tmp_path, site_data):
-    game, _ = begin(name="fedsm", network=INSTANCE, selector={"steps": 2})
-    task = game.upcoming("selector")["east"]
-    other = copy_site(game, tmp_path / "other", site_data)
-    wanted = SiteRounds("east", other.study, other.settings).answer("selector", task)
-    found, steps = stopped(game, task, (2, 4), "selector")
-    assert steps == [1, 2, 2, 3, 4, 4, 5, 6]
-    assert_same(found.arrays, wanted.arrays)
-
-
 def test_what_a_round_began_with_is_not_done_again(begin, saving, stopped, monkeypatch):
     game, task = begin(guard=True)
     scored, scores = [], Work.scores

@@ -173,13 +173,6 @@ def test_the_sizes_of_voxels_leave_from_enough_patients_alone(make_study, blobs,
     assert sent == [{"kinds": ["volumes"], "voxels": voxels}, {"kinds": ["volumes"]}]
 
 
-def test_the_modality_is_the_studys_where_it_names_one(make_study, blobs):
-    study = make_study()
-    named = study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})})
-    assert begin(named, blobs).domain.modalities == ("MR",)
-    assert begin(study, blobs).domain.modalities == ()
-
-
 def test_the_losses_of_all_that_learns_leave_with_their_names(make_study, blobs, with_selector):
     training = {"measures_drift": True}
     study = make_study(name="fedsm", step="harmofl", model={"normalization": "instance"}, training=training)

@@ -31,8 +31,8 @@ RUN_ID = "small-1"
 RECIPE = find_recipe("harmofl", "recommended", {}).as_dict()
 SELECTOR_RECIPE = find_recipe("fedsm", "recommended", {}).as_dict()
 # What stands together in a result, or not at all.
-SUPER = {"models": {}, "choices": {}, "selector": {"outputs": [], "cases": {}, "slices": {}}, "threshold": None}
-SUPER |= {"threshold_without": {}, "by_threshold": []}
+SUPER = {"models": {}, "choices": {}, "selector": {"outputs": [], "cases": {}}, "threshold": None}
+SUPER |= {"threshold_without": {}}
 NO_NUMBERS = {"sites": {}, "best_round": None, "model": None, "mean": None, "spread": None, "pooled": None}
 VOID = {"meta", "img", "wbr", "br", "link", "source"}
 LABELS = {1: "organ", 2: "lesion"}
@@ -54,9 +54,9 @@ def whole(values):
 def whole_super(values):
     """Return the values of a super model's result, in which each site that tested says what its selector chose."""
     selector, tested = values["selector"], [site for site, value in values["sites"].items() if value is not None]
-    chosen = {site: {key: selector[key].get(site, {}) for key in ("cases", "slices")} for site in tested}
+    chosen = {site: {"cases": selector["cases"].get(site, {})} for site in tested}
     found = {"outputs": selector["outputs"]}
-    found |= {key: values[key] for key in ("threshold", "threshold_without", "by_threshold")}
+    found |= {key: values[key] for key in ("threshold", "threshold_without")}
     rest = {key: value for key, value in values.items() if key not in ("selector", *found)}
     return rest | {"super_model": found, "selected": chosen}
 
@@ -152,10 +152,8 @@ def super_results(results):
             "selector": {
                 "outputs": ["east", "west"],
                 "cases": {"west": {"west": 4}, "east": {"east": 1}},
-                "slices": {"west": {"west": 10}, "east": {"east": 3, "west": 1}},
             },
             "threshold": 0.9,
-            "by_threshold": [{"threshold": 0.0, "value": 0.6}, {"threshold": 0.9, "value": 0.625}],
         }
         return results(**(values | changes))
 

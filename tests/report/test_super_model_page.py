@@ -19,8 +19,8 @@ def test_a_run_without_selector_has_nothing_to_say_of_one(finished):
 
 
 def test_a_result_with_nothing_but_its_models_is_shown(run, super_results):
-    nothing = {"outputs": ["east"], "cases": {"east": {}}, "slices": {}}
-    found = super_results(selector=nothing, choices={}, by_threshold=[], threshold=None)
+    nothing = {"outputs": ["east"], "cases": {"east": {}}}
+    found = super_results(selector=nothing, choices={}, threshold=None)
     _, section = super_model_sections(read_run(run().json("results.json", found).path))
     (only,) = section.blocks
     assert only.text.startswith("No threshold is used: the selector knows the global model too")

@@ -85,17 +85,6 @@ def test_a_case_is_scored_over_all_its_slices_by_the_studys_labels_and_metric(ma
     assert score.by_case == pytest.approx({"v": value})
 
 
-def test_the_regions_of_the_study_count_in_place_of_its_labels(make_study, make_part):
-    truth, prediction = np.zeros((2, 1, 24, 24), np.uint8)
-    truth[0, 4:16, 4:16], prediction[0, 4:16, 4:16] = 1, 1
-    truth[0, 6:10, 6:10], prediction[0, 10:14, 6:10] = 2, 2
-    study = make_study(labels={1: "rim", 2: "cup"}, regions={"disc": [1, 2], "cup": [2]})
-    found = score_predictions(prediction, make_part(truth), study)
-    # the disc is right; the cup lies beside the true one, its surface 4 pixels away
-    assert found.by_label == {"disc": 1, "cup": 0} and found.value == 0.5
-    assert summarise_test(prediction, found, make_part(truth), study)["surface"]["hd95"] == 2
-
-
 def test_surfaces_are_in_mm_where_the_size_of_the_voxels_is_known_of_all_cases(make_study, make_part):
     truth, prediction = np.zeros((2, 2, 16, 16), np.uint8)
     truth[:, 4:10, 4:10], prediction[:, 4:10, 6:12] = 1, 1

@@ -48,13 +48,6 @@ def test_a_class_of_two_patients_leaves_no_number_and_follows_from_none():
     assert found["also"].keys() == {"accuracy"} and "calling" not in found
 
 
-@pytest.mark.parametrize(
-    ("counts", "shown"), [([9, 2, 2, 8], {"0"}), ([9, 3, 2, 8], {"0", "3"}), ([9, 9, 1, 0], {"1"})]
-)
-def test_as_many_classes_are_withheld_as_have_enough_patients_together(counts, shown):
-    assert said(counts)["labels"].keys() == shown
-
-
 def test_of_two_classes_both_are_withheld_and_a_mean_over_them_whole():
     assert said([18, 2])["labels"] == {} and said([18, 2])["value"] == 18 / 20
     for metric in ("balanced_accuracy", "auroc"):

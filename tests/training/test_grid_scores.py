@@ -6,7 +6,7 @@ from silofl.data.targets import IGNORED
 from silofl.inference.geometry import decide_labels
 from silofl.training import grid_scores
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps
-from silofl.training.metrics import compare_overlaps, dice_by_case, leave_out_ignored
+from silofl.training.metrics import dice_by_case, leave_out_ignored
 
 SINGLE, BOTH = {1: (1,), 2: (2,)}, {"all": (1, 2), "core": (2,)}
 
@@ -68,11 +68,6 @@ def test_a_sure_voxel_is_decided_by_no_bias():
     truth = np.uint8([[[1, 0]]])
     sure = np.float32([[[[1, 0]]]])
     assert (score_label_maps(sure, truth, {1: (1,)}, False, None) == 1).all()
-
-
-def test_where_nothing_is_scored_there_is_no_score():
-    overlaps = np.ones((5, 2, 2), np.int64)
-    assert np.isnan(compare_overlaps(overlaps, {})).all()
 
 
 def test_findings_count_by_the_probabilities_of_being_there_or_not_as_in_truth():

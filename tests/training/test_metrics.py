@@ -67,14 +67,6 @@ def test_a_region_is_the_union_of_its_labels():
     assert score.numbers()["labels"] == score.by_label
 
 
-def test_the_background_is_what_has_no_label_whatever_the_regions():
-    truth = np.array([[[0, 0, RIM, CUP]]], np.uint8)
-    prediction = np.array([[[0, RIM, RIM, CUP]]], np.uint8)
-    score = dice_by_case(prediction, truth, ("eye",), REGIONS, has_background=True)
-    # background 2 * 1 / (1 + 2), disc 2 * 2 / (3 + 2), cup 1
-    assert score.by_label == pytest.approx({0: 2 / 3, "disc": 4 / 5, "cup": 1})
-
-
 def test_a_case_empty_in_truth_and_prediction_is_excluded_and_a_miss_or_a_false_alarm_counts_zero():
     truth, prediction = np.zeros((2, 6, 1, 4), np.uint8)
     names = ("full", "empty", "void", "right", "alarm", "missed")
@@ -115,11 +107,6 @@ def test_beside_another_model_one_counts_1_where_it_rightly_finds_nothing():
     # The value stays the mean over the cases with something in truth or prediction.
     assert score.by_case == {"right": 1, "alarm": 0, "missed": 0}
     assert accuracy_by_case(np.array([1, 0]), np.array([1, 1]), ("a", "b")).compared == {"a": 1, "b": 0}
-
-
-def test_a_part_in_which_no_label_is_scored_has_no_case_that_counts():
-    score = dice_by_case(*np.zeros((2, 2, 2, 2), np.uint8), ("a", "b"), {})
-    assert score.compared == score.empty == {} and score.num_excluded == 2
 
 
 def test_accuracy_averages_a_cases_slices_before_the_cases():

@@ -12,14 +12,14 @@ from silofl.training.site_score import (
 )
 
 SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 1, "labels": {"1": 0.5}}
-SUPER = SCORE | {"models": {"global": None, "super": 0.5}, "choices": {"global": 2}, "by_threshold": [[0.5, 1]]}
-SUPER |= {"selector": {"cases": {"east": 2}, "slices": {"east": 9}}}
+SUPER = SCORE | {"models": {"global": None, "super": 0.5}, "choices": {"global": 2}}
+SUPER |= {"selector": {"cases": {"east": 2}}}
 
 
 def test_a_score_is_read_and_written_as_the_site_sent_it():
     assert dump_record(read_record(SiteScore, SCORE, "x")) == SCORE
     found = read_record(SuperScore, SUPER, "x")
-    assert found.selector.slices == {"east": 9} and found.by_threshold == ((0.5, 1),)
+    assert found.selector.cases == {"east": 2}
 
 
 def test_what_a_score_does_not_know_and_more_patients_than_cases_are_refused_by_name():
@@ -30,7 +30,7 @@ def test_what_a_score_does_not_know_and_more_patients_than_cases_are_refused_by_
         read_record(SiteScore, SCORE | {"num_patients": 3}, "x")
 
 
-@pytest.mark.parametrize("key", ["models", "choices", "selector", "by_threshold"])
+@pytest.mark.parametrize("key", ["models", "choices", "selector"])
 def test_the_test_of_a_super_model_has_all_its_parts(key):
     with pytest.raises(ConfigError, match=f"{key} must be given; it is missing"):
         read_record(SuperScore, {name: value for name, value in SUPER.items() if name != key}, "x")

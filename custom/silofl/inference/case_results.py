@@ -1,6 +1,5 @@
 """The answers of all models of a super model to each case, and the score of any choice among them."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -25,13 +24,11 @@ class CaseResult:
         scores: The selector's probability of each output, shape (outputs,); (0,) without a selector.
         measured: Model, or ``ensemble`` (all that answer together, by their shares) -> its score on this case.
         predictions: Model, or ``ensemble`` -> label maps (n, H, W) or classes (n,).
-        slices: Output -> number of the case's slices that the selector alone would give to it.
     """
 
     scores: NDArray[np.float64]
     measured: dict[str, Score]
     predictions: dict[str, NDArray]
-    slices: Counter[str]
 
 
 def predict_cases(model: SuperModel, part: Examples, study: Study) -> dict[str, CaseResult]:
@@ -61,8 +58,7 @@ def values_by_model(results: Mapping[str, CaseResult]) -> dict[str, float | None
 
 def _predict_case(model: SuperModel, part: Examples, study: Study, size: int) -> CaseResult:
     images, contents = np.asarray(part.images), model.contents
-    slices = model.slice_scores(images, size)
-    scores = case_scores(slices)
+    scores = case_scores(model.slice_scores(images, size))
     predictions: dict[str, NDArray] = {}
     measured: dict[str, Score] = {}
     for name, values in _yield_probabilities(model, images, size, contents.shares(scores)):
@@ -70,13 +66,11 @@ def _predict_case(model: SuperModel, part: Examples, study: Study, size: int) ->
         measured[name] = score_predictions(predictions[name], part, study, values)
         # Or it would be held while the next ones are computed.
         del values
-    best_outputs = slices.argmax(axis=1) if contents.outputs else ()
     names = (*contents.models, ENSEMBLE)
     return CaseResult(
         scores,
         {name: measured[name] for name in names},
         {name: predictions[name] for name in names},
-        Counter(contents.outputs[i] for i in best_outputs),
     )
 
 

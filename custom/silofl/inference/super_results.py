@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from silofl.base.schema import declare_optional
 from silofl.training.site_score import Counts
@@ -13,8 +14,8 @@ class ThresholdTest:
 
     Attributes:
         threshold: The candidate.
-        value: Mean over the sites' means, accuracy if the metric is balanced_accuracy; at a left-out site over cases.
-        choices: There: model -> cases for which it is chosen.
+        value: Mean over the cases of a left-out site, accuracy if the metric is balanced_accuracy.
+        choices: Model -> cases for which it is chosen.
     """
 
     threshold: float
@@ -30,10 +31,9 @@ class SuperResults:
         outputs: What the selector can choose, in order: sites, and ``global``.
         threshold: The paper's gamma; null if the most probable model answers.
         threshold_without: Site -> why it took no part in choosing the threshold.
-        by_threshold: All candidates.
     """
 
+    FORMER_KEYS: ClassVar = ("by_threshold",)
     outputs: tuple[str, ...]
     threshold: float | None
     threshold_without: Mapping[str, str]
-    by_threshold: tuple[ThresholdTest, ...]

@@ -66,11 +66,8 @@ def read_domain(facts: Mapping[str, Any]) -> Domain:
     return schema.read_record(Domain, facts.get("domain", {}), "the domain of the super model")
 
 
-def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[float] = ()) -> dict[str, Any]:
+def evaluate_super_model(work: Work, contents: Contents) -> dict[str, Any]:
     """Test a super model and each of its models; keep scores and pictures.
-
-    Args:
-        thresholds: Candidates of the paper's gamma whose values are wanted too.
 
     Returns:
         A `silofl.training.site_score.SuperScore` as plain values.
@@ -93,8 +90,7 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     numbers = {
         "models": values_by_model(results) | {"super": value_or_none(result)},
         "choices": dict(Counter(chosen.values())),
-        "selector": _count_selector_outputs(contents.outputs, results.values()),
-        "by_threshold": counts_by_threshold(model, results, thresholds),
+        "selector": {"cases": _count_selector_outputs(contents.outputs, results.values())},
     }
     numbers |= summarise_test(predictions, result, part, work.study) | read
     return work.withhold_few(numbers, result, part)
@@ -118,11 +114,6 @@ def _name_answers(model: SuperModel, chosen: Mapping[str, str]) -> Mapping[str, 
     return chosen if model.contents.is_choice else dict.fromkeys(chosen, ENSEMBLE)
 
 
-def _count_selector_outputs(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:
-    """Count the cases, and the single slices, that the selector assigns to each output."""
-    cases: Counter[str] = Counter()
-    slices: Counter[str] = Counter()
-    for result in results:
-        cases[outputs[int(result.scores.argmax())]] += 1
-        slices += result.slices
-    return {"cases": dict(cases), "slices": dict(slices)}
+def _count_selector_outputs(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, int]:
+    """Count the cases that the selector assigns to each output."""
+    return dict(Counter(outputs[int(result.scores.argmax())] for result in results))

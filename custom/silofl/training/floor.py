@@ -23,7 +23,7 @@ SIGNIFICANT = {"difference", "standard_error", "low", "high", "p_below", "drift"
 TABLES = {"labels", "models", "thresholds"}
 OF_EMPTY = ("num_empty", "num_false_positive", "value_with_truth")
 # Of a super model's test, in place of what is withheld: its keys are needed.
-NOTHING = {"models": {}, "choices": {}, "selector": {"cases": {}, "slices": {}}}
+NOTHING = {"models": {}, "choices": {}, "selector": {"cases": {}}}
 
 Patients = Mapping[str, str | None]
 
@@ -145,9 +145,7 @@ def _withhold_measures(numbers: Mapping[str, Any], few: set[str], least: int) ->
 
 def _withhold_all(numbers: Mapping[str, Any], least: int) -> dict[str, Any]:
     nothing = {"value": None, "num_cases": 0, "num_excluded": 0, "withheld": {"least": least}}
-    if "by_threshold" not in numbers:
-        return nothing
-    return nothing | NOTHING | {"by_threshold": [[0.0, 0]] * len(numbers["by_threshold"])}
+    return nothing | NOTHING if "choices" in numbers else nothing
 
 
 def _without(table: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
@@ -35,11 +35,10 @@ class SelectorCounts:
 
     Attributes:
         cases: Output of the selector -> number of cases, each by the mean over its slices.
-        slices: Output of the selector -> number of slices.
     """
 
+    FORMER_KEYS: ClassVar = ("slices",)
     cases: Counts
-    slices: Counts
 
 
 @only_known_keys
@@ -220,16 +219,11 @@ class SiteScore:
 @only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class SuperScore(SiteScore):
-    """One site's test of a super model, which must have its models' values and its selector's choices.
-
-    Attributes:
-        by_threshold: For each candidate of the threshold the sum of the cases' values and their number.
-    """
+    """One site's test of a super model, which must have its models' values and its selector's choices."""
 
     models: Values = field()
     choices: Counts = field()
     selector: SelectorCounts = field()
-    by_threshold: Counted
 
 
 def have_same_classes(scores: Iterable[SiteScore]) -> bool:

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from silofl.algorithms.fedsm.paper import THRESHOLDS
@@ -61,8 +60,6 @@ def test_the_threshold_comes_from_all_sites_counts_and_the_answers_are_those_of_
         kept = read_model_folder(done.folder(site) / "supermodel")
         assert kept.threshold == part.threshold
         assert kept.models.keys() == ALL
-        row = dict(zip(part.selector.thresholds, test.by_threshold, strict=True))[part.threshold]
-        assert row[0] / row[1] == pytest.approx(test.value)
 
 
 def test_all_models_travel_once_and_are_those_of_the_reported_round(done):
@@ -100,22 +97,21 @@ def test_a_site_that_lacks_the_models_gets_them_with_the_test(fedsm):
 
 
 def test_a_server_cannot_ask_for_thresholds_between_which_the_score_of_a_single_case_shows(done):
-    message = done.sent["test_super_model"]["east"]
+    message = done.sent["assemble"]["east"]
     entry = message.meta["super_model"] | {"thresholds": [number / 99 for number in range(100)]}
-    answer = done.sites["east"].answer(
-        "test_super_model", Message(message.arrays, message.meta | {"super_model": entry})
-    )
-    assert len(answer.meta["metrics"]["test"]["by_threshold"]) == len(THRESHOLDS)
+    answer = done.sites["east"].answer("assemble", Message(message.arrays, message.meta | {"super_model": entry}))
+    assert len(answer.meta["super_model"]["by_threshold"]) == len(THRESHOLDS)
+    assert "by_threshold" not in str(done.answers["test_super_model"]["east"].meta)
 
 
 def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_others_have(fedsm):
     game = fedsm()
     thresholds = super_model_of(game).selector.thresholds
     best_at_half = [[27.0 if threshold == 0.5 else 3.0, 30] for threshold in thresholds]
-    game.finish(change=counting(east=best_at_half, north=[[1.0, 2]], west="nothing"))
+    game.finish(change=counting(east=best_at_half, north=[[1.5, 1]] * 11, west="nothing"))
     part = super_model_of(game)
     assert part.threshold == 0.5 and set(part.refused) == {"north", "west"}
-    assert part.refused["north"] == "site 'north' must send by_threshold for 11 thresholds, not 1"
+    assert part.refused["north"] == "site 'north' must send sums of by_threshold of at most 1 a case, not 1.5 of 1"
     assert part.refused["west"] == "the answer of site 'west': super_model: by_threshold must be a list, not 'nothing'"
     assert f"site 'west' has no say in the threshold: {part.refused['west']}" in game.warnings
     # What they hold is not known, so the test brings the others the models once more.
@@ -128,7 +124,7 @@ def test_a_selector_that_learns_the_best_model_needs_no_threshold(fedsm):
     part = super_model_of(game)
     assert game.server.parts["selector"].outputs == ("global", *SITES)
     assert part.selector.thresholds == () and part.outcome(game.server, {}).make_contents().threshold is None
-    assert all(test.by_threshold == () for test in tests.values())
+    assert tests.keys() == set(SITES)
     # All models before its rounds; the selector, which learnt in them, with the test.
     assert sent_roles(game, "assemble", "east") == ALL
     assert sent_roles(game, "test_super_model", "east") == {"selector"}
@@ -153,21 +149,14 @@ def test_a_site_that_joins_once_all_models_are_out_is_chosen_at_every_site(fedsm
 # --- the test
 
 
-def test_a_test_that_lacks_a_part_or_a_sum_and_a_count_for_each_threshold_is_refused(fedsm):
+def test_a_test_that_lacks_a_part_is_refused(fedsm):
     def change(task, site, answer):
-        if task == "test_super_model":
-            test = answer.meta["metrics"]["test"]
-            test |= {"east": {"by_threshold": [[0.0, 0]] * 2}, "north": {"by_threshold": [[1.5, 1]] * 11}}.get(site, {})
-            if site == "west":
-                del test["choices"]
+        if (task, site) == ("test_super_model", "west"):
+            del answer.meta["metrics"]["test"]["choices"]
         return answer
 
     tests = fedsm().finish(change=change)
-    assert tests.missing == {
-        "east": "site 'east' must send by_threshold for 11 thresholds, not 2",
-        "north": "site 'north' must send sums of by_threshold of at most 1 a case, not 1.5 of 1",
-        "west": "the answer of site 'west': metrics.test.choices must be given; it is missing",
-    }
+    assert tests.missing == {"west": "the answer of site 'west': metrics.test.choices must be given; it is missing"}
 
 
 def test_the_result_says_what_each_model_is_worth_and_whom_the_selector_chose(done):
@@ -178,9 +167,6 @@ def test_the_result_says_what_each_model_is_worth_and_whom_the_selector_chose(do
     assert {sum(tests[site].selector.cases.values()) for site in SITES} == {2}
     told = finished_results(done.server, done.tests).sites["east"]
     assert (told.models, told.choices) == (tests["east"].models, tests["east"].choices)
-    assert [row.threshold for row in found.by_threshold] == list(part.selector.thresholds)
-    first = np.mean([test.by_threshold[0][0] / test.by_threshold[0][1] for test in tests.values()])
-    assert found.by_threshold[0].value == pytest.approx(first)
 
 
 def test_a_site_keeps_scores_and_pictures(done):

@@ -96,46 +96,33 @@ def test_adam_steps_of_arrays_are_those_of_torch():
     np.testing.assert_allclose(state.square["w"], known["exp_avg_sq"], rtol=1e-6)
 
 
-def test_the_threshold_is_the_one_with_the_best_mean_over_sites_not_over_cases():
-    # thresholds 0, 0.5, 1; means of site 1: 0.9, 0.8, 0.1 (of 10 cases), of site 2: 0.2, 0.8, 0.9 (of 1)
-    sums = [[[9.0, 10], [8.0, 10], [1.0, 10]], [[0.2, 1], [0.8, 1], [0.9, 1]]]
-    # means over the sites: 0.55, 0.8, 0.5; over all 11 cases 0 would win
-    assert tune_threshold(sums, (0.0, 0.5, 1.0)) == 0.5
-
-
-def test_among_equal_thresholds_the_smallest_is_taken_by_which_the_selector_decides():
-    assert tune_threshold([[[0.6, 2], [0.6, 2], [0.6, 2]]], (0.0, 0.5, 1.0)) == 0.0
-
-
-def test_a_gain_of_one_case_among_two_is_no_evidence_and_of_ten_among_twenty_it_is():
-    # One case more of the site may be answered by the global model, whose mean is 0.6: of 2 cases (1.7 + 0.6) / 3 =
-    # 0.77 against 0.8 by the selector, of 20 cases (17 + 0.6) / 21 = 0.84.
-    assert tune_threshold([[[1.6, 2], [1.7, 2], [1.2, 2]]], (0.0, 0.9, 1.0)) == 0.0
-    assert tune_threshold([[[16.0, 20], [17.0, 20], [12.0, 20]]], (0.0, 0.9, 1.0)) == 0.9
-
-
-def test_where_the_global_model_is_the_better_one_it_always_answers():
-    assert tune_threshold([[[1.0, 2], [1.2, 2], [1.6, 2]]], (0.0, 0.5, 1.0)) == 1.0
-
-
-def test_no_threshold_is_worse_on_the_validation_cases_than_the_selector_alone():
-    # Means of the sites: 0.7 by the selector, 0.675 at 0.5, 0.55 by the global model, although one case more at each
-    # site would bring 0.5 to ((0.5 + 1) / 2 + (84.15 + 0.1) / 100) / 2 = 0.796.
-    sums = [[[0.5, 1], [0.5, 1], [1.0, 1]], [[89.1, 99], [84.15, 99], [9.9, 99]]]
-    assert tune_threshold(sums, (0.0, 0.5, 1.0)) == 0.0
-
-
-def test_a_site_without_validation_cases_has_no_say_in_the_threshold():
-    sums = [[[0.0, 0], [0.0, 0]], [[0.9, 1], [0.1, 1]]]
-    assert tune_threshold(sums, (0.0, 1.0)) == 0.0
-    assert tune_threshold(sums[:1], (0.0, 1.0)) == 1.0
-
-
-def test_one_sites_invented_sums_move_no_threshold():
-    # At four sites the selector is better by 0.1 than the global model; the fifth says that it is worse by 0.9.
-    honest, invented = [[16.0, 20], [14.0, 20]], [[2.0, 20], [20.0, 20]]
-    sums = [honest] * 4 + [invented]
-    assert tune_threshold(sums, (0.0, 1.0)) == 0.0
+# Of each site the sum and the number of its cases by threshold.
+@pytest.mark.parametrize(
+    ("sums", "thresholds", "best"),
+    [
+        # means of site 1: 0.9, 0.8, 0.1 (of 10 cases), of site 2: 0.2, 0.8, 0.9 (of 1); means over the sites: 0.55,
+        # 0.8, 0.5; over all 11 cases 0 would win
+        ([[[9.0, 10], [8.0, 10], [1.0, 10]], [[0.2, 1], [0.8, 1], [0.9, 1]]], (0.0, 0.5, 1.0), 0.5),
+        # among equal ones the smallest, by which the selector decides
+        ([[[0.6, 2], [0.6, 2], [0.6, 2]]], (0.0, 0.5, 1.0), 0.0),
+        # One case more of the site may be answered by the global model, whose mean is 0.6: of 2 cases (1.7 + 0.6) / 3 =
+        # 0.77 against 0.8 by the selector, of 20 cases (17 + 0.6) / 21 = 0.84.
+        ([[[1.6, 2], [1.7, 2], [1.2, 2]]], (0.0, 0.9, 1.0), 0.0),
+        ([[[16.0, 20], [17.0, 20], [12.0, 20]]], (0.0, 0.9, 1.0), 0.9),
+        # the global model is the better one
+        ([[[1.0, 2], [1.2, 2], [1.6, 2]]], (0.0, 0.5, 1.0), 1.0),
+        # Means of the sites: 0.7 by the selector, 0.675 at 0.5, 0.55 by the global model, although one case more at
+        # each site would bring 0.5 to ((0.5 + 1) / 2 + (84.15 + 0.1) / 100) / 2 = 0.796.
+        ([[[0.5, 1], [0.5, 1], [1.0, 1]], [[89.1, 99], [84.15, 99], [9.9, 99]]], (0.0, 0.5, 1.0), 0.0),
+        # a site without cases has no say, and without any the global model answers
+        ([[[0.0, 0], [0.0, 0]], [[0.9, 1], [0.1, 1]]], (0.0, 1.0), 0.0),
+        ([[[0.0, 0], [0.0, 0]]], (0.0, 1.0), 1.0),
+        # At four sites the selector is better by 0.1 than the global model; the fifth says that it is worse by 0.9.
+        ([[[16.0, 20], [14.0, 20]]] * 4 + [[[2.0, 20], [20.0, 20]]], (0.0, 1.0), 0.0),
+    ],
+)
+def test_the_threshold_is_the_best_over_sites_that_no_single_case_and_no_single_site_moves(sums, thresholds, best):
+    assert tune_threshold(sums, thresholds) == best
 
 
 def test_images_must_leave_something_after_five_poolings():

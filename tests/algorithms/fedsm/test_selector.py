@@ -12,7 +12,7 @@ from silofl.models.roles import add_role, read_role, select_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.load import start_parts
 from silofl.parts.part import Compared
-from silofl.parts.task import TRAIN, Exchange, Message, Replies
+from silofl.parts.task import Exchange, Message, Replies
 
 from ...conftest import assert_alike
 
@@ -120,16 +120,6 @@ def test_one_sites_update_counts_up_to_three_times_the_others_median_and_is_name
     assert part.compared(STEP, few, run) == Compared(few)
 
 
-def test_exchanges_that_it_takes_no_part_in_leave_it_as_it_is(begin):
-    part = begin(learning="local_steps")
-    for exchange in (Exchange("validate", 1), Exchange("test", 1), Exchange("assemble", 1)):
-        assert part.merged(exchange, Replies({}), None, None) is part
-    assert part.to_send("east", Exchange("test", 1), None) == Message()
-    later = begin(labels="best_model", extra_rounds=1)
-    assert later.to_send("east", Exchange(TRAIN, 1), None) == Message()
-    assert later.expected("east", Exchange(TRAIN, 1), None).arrays == {}
-
-
 def test_a_new_output_starts_undecided_and_the_others_keep_what_they_know(begin):
     part = begin()
     new = after(part, dict.fromkeys(SITES, filled(sent(part), 0.5))).joined("zoo")
@@ -140,13 +130,6 @@ def test_a_new_output_starts_undecided_and_the_others_keep_what_they_know(begin)
 
 
 # --- with its sites
-
-
-def test_three_models_travel_and_the_selector_is_told_the_sites_by_name(beside):
-    game = beside()
-    task = game.upcoming("train")["east"]
-    assert {read_role(name) for name in task.arrays} == {"global", "personal", "selector"}
-    assert task.find_entry("selector")["outputs"] == ["east", "north", "west"]
 
 
 def test_the_gradients_selector_takes_the_step_of_adam_on_the_pooled_gradient(beside):

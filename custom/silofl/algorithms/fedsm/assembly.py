@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
-
 from silofl.algorithms.fedsm.best_models import BEST_MODELS
 from silofl.algorithms.fedsm.paper import THRESHOLDS, Selector, tune_threshold
 from silofl.algorithms.fedsm.selector import SelectorPart
@@ -19,7 +17,7 @@ from silofl.inference import SuperModel as Loaded
 from silofl.inference.case_results import predict_cases
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
-from silofl.inference.super_results import SuperResults, ThresholdTest
+from silofl.inference.super_results import SuperResults
 from silofl.models.precision import round_as_received
 from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, add_role, read_role
 from silofl.parts.answer import SiteAnswer
@@ -102,10 +100,8 @@ class SuperModelPart(Part):
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> SuperModelPart:
         """Refuse counts that are not one for each threshold, and sums of values that are more than their cases."""
-        test = answer.numbers.metrics.test if exchange.task == TEST else None
-        table = test.by_threshold if test else answer.entry(ROLE, SuperModelEntry).by_threshold
-        is_needed = test is not None or bool(table)
-        if is_needed and len(table) != len(self.selector.thresholds):
+        table = answer.entry(ROLE, SuperModelEntry).by_threshold
+        if table and len(table) != len(self.selector.thresholds):
             raise AggregationError(
                 f"site {site!r} must send by_threshold for {len(self.selector.thresholds)} thresholds, not {len(table)}"
             )
@@ -148,19 +144,12 @@ class SuperModelPart(Part):
         return read_contents(arrays, self._collect_facts(run), self.study, run.image_shape)
 
     def outcome(self, run: Run, tests: Mapping[str, SuperScore]) -> Outcome:
-        """Return the super model, what its selector can choose, and the values by threshold."""
-        results = SuperResults(
-            outputs=tuple(_find_selector(run).outputs),
-            threshold=self.threshold,
-            threshold_without=self.refused,
-            by_threshold=_mean_by_threshold(self.selector.thresholds, [test.by_threshold for test in tests.values()]),
-        )
+        """Return the super model, and what its selector can choose."""
+        results = SuperResults(tuple(_find_selector(run).outputs), self.threshold, self.refused)
         return Outcome(make_contents=partial(self._make_contents, run), results={"super_model": results})
 
     def _collect_facts(self, run: Run) -> dict[str, Any]:
-        # Sites take the candidates from the study; earlier ones of the same release from here.
-        settings = {"thresholds": list(self.selector.thresholds), "threshold": self.threshold}
-        return collect_facts(run, _find_selector(run).outputs) | settings
+        return collect_facts(run, _find_selector(run).outputs) | {"threshold": self.threshold}
 
 
 class SiteSuperModel(SitePart):
@@ -171,18 +160,15 @@ class SiteSuperModel(SitePart):
 
     def answer(self, task: str) -> Message:
         """Store a received super model and score each threshold on validation data, or test the stored one."""
-        # The study's and not the server's: between many narrow ones the score of each single case would show.
-        thresholds = self.work.study.recipe.option(SELECTOR).thresholds
         if task == TEST:
-            return Message(
-                meta={"metrics": {"test": evaluate_super_model(self.work, self._store_final_model(), thresholds)}}
-            )
+            return Message(meta={"metrics": {"test": evaluate_super_model(self.work, self._store_final_model())}})
         work, contents = self.work, self._receive()
         if contents.selector is None or len(work.data.validation) == 0:
             return Message()
         model = Loaded(contents, work.device)
         results = predict_cases(model, work.data.validation, work.study)
-        counts = counts_by_threshold(model, results, thresholds)
+        # The study's and not the server's: between many narrow ones the score of each single case would show.
+        counts = counts_by_threshold(model, results, work.study.recipe.option(SELECTOR).thresholds)
         if work.min_patients and has_few(results, work.data.validation.patient_of, work.min_patients):
             # Without cases a table has no vote on the threshold.
             counts = [[0.0, 0]] * len(counts)
@@ -244,15 +230,3 @@ def _find_selector(run: Run) -> SelectorPart:
 
 def _collect_selector(run: Run) -> Arrays:
     return add_role(SELECTOR, _find_selector(run).parameters)
-
-
-def _mean_by_threshold(
-    thresholds: Sequence[float], tables: Sequence[Sequence[tuple[float, int]]]
-) -> tuple[ThresholdTest, ...]:
-    """Return for each threshold the mean over sites of their cases' mean value."""
-    values = []
-    for number, threshold in enumerate(thresholds):
-        means = [table[number][0] / table[number][1] for table in tables if table[number][1]]
-        if means:
-            values.append(ThresholdTest(threshold, float(np.mean(means))))
-    return tuple(values)
