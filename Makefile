@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site gallery release bench claims claims-check clean
+.PHONY: demo federation federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site gallery release bench claims claims-check clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -17,11 +17,6 @@ federation: .venv/installed
 federation-week: .venv/installed
 	rm -rf federation-week
 	$(RUN) -m tests.provisioning.week --out federation-week
-
-# A run of eight hospitals, each with a trouble of its own, and no hand on it; SEEDS="1 2 3" for more than one. As root.
-SEEDS ?= 1
-federation-eight: .venv/installed
-	$(RUN) -m tests.provisioning.eight --out federation-eight --seeds $(SEEDS)
 
 # make test ROOM=tests/core: those of one room. Cores share the tests in their order, so that a fixture is made once, and
 # who has no more takes half of another's rest.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,42 +59,12 @@ class Machines(Network):
         time.sleep(seconds)
         self.spaces.switch(name, on=True)
 
-    def slow_down(self, name: str, factor: float) -> None:
-        """Let the processes of a hospital's jobs run for a part of a second's time only."""
-        found = self.processes(name, "job")
-        for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.suspend()
-        time.sleep(1 - 1 / factor)
-        for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
-        time.sleep(1 / factor)
-
 
 @contextmanager
-def keep_doing(what: Callable[[], None]) -> Iterator[None]:
-    """Do something again and again, beside what goes on meanwhile."""
-    is_over = threading.Event()
-
-    def work() -> None:
-        while not is_over.is_set():
-            what()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-
-
-@contextmanager
-def small_disk(folder: Path, *options: str) -> Iterator[bool]:
-    """Mount a disk of 16 MiB, with further options of ``mount``; yields whether this account may."""
+def small_disk(folder: Path) -> Iterator[bool]:
+    """Mount a disk of 16 MiB; yields whether this account may."""
     folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", ",".join(("size=16m", *options)), "none", str(folder)]
+    words = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder)]
     is_mounted = subprocess.run(words, capture_output=True).returncode == 0
     try:
         yield is_mounted

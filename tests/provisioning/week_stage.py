@@ -58,9 +58,6 @@ class Stage:
         base: Image with Python and pip, for a hospital in a container.
     """
 
-    # What takes longer hangs.
-    limit_s = LIMIT_S
-
     def __init__(self, out: Path, port: int, base: str = BASE) -> None:
         self.out, self.port, self.base = out, port, base
         self.data, self.workspace = out / "phantoms", out / "workspace"
@@ -85,25 +82,14 @@ class Stage:
             raise TrainingError("the network must run; open it first")
         return self._network
 
-    def make_network(self) -> Network:
-        """Return the network, not yet started."""
-        return Network(self.workspace / "silofl", self.out / "logs")
-
     def keep(self, context: AbstractContextManager[T]) -> T:
         """Enter a context that is left when the network is shut down."""
         return self._stack.enter_context(context)
 
-    def open_network(self, without: Sequence[str] = ()) -> set[str]:
-        """Start the server and the hospitals, each from its own kit; returns the hospitals that are connected.
-
-        Args:
-            without: Hospitals that are not started.
-        """
-        network = self.make_network()
-        hospitals, network.hospitals = network.hospitals, [one for one in network.hospitals if one.name not in without]
-        self._network = self._stack.enter_context(network)
-        network.hospitals = hospitals
-        return network.connected()
+    def open_network(self) -> set[str]:
+        """Start the server and the hospitals, each from its own kit; returns the hospitals that are connected."""
+        self._network = self._stack.enter_context(Network(self.workspace / "silofl", self.out / "logs"))
+        return self._network.connected()
 
     # What people type.
 
@@ -268,7 +254,7 @@ class Followed:
 
     def wait_for_end(self) -> int | None:
         """Wait until the command ends; returns its exit code."""
-        wait_until(f"{self.log.stem} to end", lambda: self._tree.poll() is not None, self.stage.limit_s)
+        wait_until(f"{self.log.stem} to end", lambda: self._tree.poll() is not None)
         return self._tree.poll()
 
     def abort(self) -> None:
@@ -280,15 +266,15 @@ class Followed:
 
     def _wait(self, what: str, is_done: Callable[[], bool]) -> None:
         """Wait for something that the command shows."""
-        wait_until(what, lambda: is_done() or self._tree.poll() is not None, self.stage.limit_s)
+        wait_until(what, lambda: is_done() or self._tree.poll() is not None)
         require_that(is_done(), f"{self.log.stem} must go on until {what}, not end; see {self.log}")
 
 
-def wait_until(what: str, is_done: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+def wait_until(what: str, is_done: Callable[[], bool]) -> None:
     """Wait for something."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + LIMIT_S
     while not is_done():
-        require_that(time.monotonic() < deadline, f"{what} must take at most {limit_s:.0f} s")
+        require_that(time.monotonic() < deadline, f"{what} must take at most {LIMIT_S:.0f} s")
         time.sleep(POLL_S)
 
 
