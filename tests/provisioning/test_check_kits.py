@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
-from nvflare.lighter.utils import Identity, generate_cert, load_private_key, serialize_cert
+from nvflare.lighter.utils import load_private_key
 
 from provisioning.__main__ import main
 from provisioning.check_kits import check_folders
@@ -310,16 +310,6 @@ def test_a_private_key_that_others_can_read_is_closed_by_the_command_that_is_nam
         key.chmod(0o644)
         carry_out(the_only_failure(workspace))
         assert failures(workspace) == []
-
-
-def test_a_certificate_that_names_another_issuer_is_found_although_the_roots_key_signed_it(workspace, kits):
-    kit = read_kit(kits / "north")
-    key = load_private_key(read_json(workspace / "silofl" / "state" / "cert.json")["root_pri_key"])
-    # The root's whole name is needed: one with an organisation is another name.
-    issuer = Identity("silofl", "study")
-    certificate = generate_cert(Identity("north", "north_hospital"), issuer, key, kit.certificate.public_key())
-    kit.certificate_path.write_bytes(serialize_cert(certificate))
-    assert the_only_failure(kits / "north").startswith("north: startup/client.crt must be signed by the root")
 
 
 def test_a_key_of_another_kit_and_the_roots_key_in_a_kit_beside_the_kits_or_open_to_all_are_found(workspace, kits):
