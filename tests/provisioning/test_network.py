@@ -18,7 +18,6 @@ import psutil
 import pytest
 import torch
 import yaml
-from cryptography import x509
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReservedKey
 from nvflare.apis.shareable import Shareable
@@ -39,7 +38,7 @@ from provisioning.fill_kits import Contents, fill_kit
 from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import Network, start_command
-from provisioning.renew_kit import make_renewed_certificate, renew
+from provisioning.renew_kit import make_renewed_certificate
 from provisioning.workspace import PROJECT, REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
@@ -51,11 +50,10 @@ from silofl.flare.kit import read_kit
 from silofl.flare.one_machine import ask_machines
 from silofl.recipes import HarmoFLRecipe
 from silofl.study import load_study
-from silofl_desk.flare.lead import ABANDONED
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.processes import ProcessTree
 from silofl_desk.studies.simulation import study_file
-from silofl_hospital.site.network import fetch_certificate, shake_hands
+from silofl_hospital.site.network import shake_hands
 from tests.conftest import list_records
 
 from ..conftest import readable_by_others, set_umask
@@ -283,23 +281,6 @@ def named_job(tmp_path):
         return job
 
     return write
-
-
-@pytest.mark.slow
-def test_a_named_hospital_that_never_came_is_missed_and_one_that_is_not_named_gets_no_task(
-    network, named_job, tmp_path
-):
-    lead, job = network.find_kit("lead").folder, named_job("east", "north", "suth")
-    command = ["run", str(job), "--kit", str(lead), "--out", str(tmp_path / "none")]
-    assert main(command) == 1 and not (tmp_path / "none").exists()
-    number, status = network.run_job(job, LIMIT_S)
-    run = result_of(network, number, tmp_path / "results")
-    results, (record,) = read_results(run), read_ledger(run)
-    assert (status, results.status) == ("FINISHED:COMPLETED", "INCOMPLETE")
-    assert all(reason.startswith("site suth ") and "was not connected" in reason for reason in results.reasons)
-    assert record.asked == ["east", "north", "suth"] and record.answered == ["east", "north"]
-    assert "site 'south' is connected and gets no task, as federation.sites does not name it" in record.notes
-    assert main(["report", str(run)]) == 0 and "suth" in (run / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -839,34 +820,6 @@ def test_a_named_hospital_that_comes_while_the_job_runs_takes_part_from_the_next
     first, *_, last = read_ledger(command.out)
     assert "was not connected" in first.failed["south"] and last.answered == ["east", "north", "south"]
     assert read_results(command.out).tests["south"] is not None
-
-
-def serial_shown(network):
-    shown = fetch_certificate(network.hospitals[0])
-    return x509.load_der_x509_certificate(shown).serial_number
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_where_the_servers_certificate_is_renewed_and_the_server_started_again(
-    network, uninterrupted, lead_command, tmp_path
-):
-    job, whole = uninterrupted
-    command, old = lead_command(job, tmp_path / "out"), network.server.certificate.serial_number
-    command.wait_for_rounds(1)
-    new = renew(network.project, "server").certificate.serial_number
-    # Until then it shows the one that it has read.
-    assert serial_shown(network) == old != new
-    network.kill(network.server.name)
-    network.start(network.server)
-    code, said = command.finish()
-    assert code == 0, said
-    assert serial_shown(network) == new and "stopped: the server stopped after round" in said
-    assert_same_models(command.out, whole)
-    # What NVFlare leaves RUNNING for ever is a job that has ended, and can be deleted.
-    first = re.findall(r"submitted as job (\S+)", said)[0]
-    with network.session() as session:
-        assert session.get_job_meta(first)["status"] == ABANDONED
-        session.delete_job(first)
 
 
 @pytest.mark.slow
