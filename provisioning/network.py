@@ -138,17 +138,6 @@ class Network:
                     raise TrainingError(f"job {number} must end within {timeout_s:.0f} s; it was aborted")
                 time.sleep(POLL_S)
 
-    def wait_for_jobs(self, count: int, timeout_s: float) -> set[str]:
-        """Wait until the last submitted jobs have ended; returns NVFlare's words for their status."""
-        deadline = time.monotonic() + timeout_s
-        with self.session() as session:
-            while True:
-                jobs = sorted(session.list_jobs(), key=lambda job: job["submit_time"])[-count:]
-                found = {job["status"] for job in jobs}
-                if all(map(has_ended, found)) or time.monotonic() > deadline:
-                    return found
-                time.sleep(POLL_S)
-
     def download(self, number: str, target: Path, person: str = "lead") -> Path:
         """Download a job's result as the lead who submitted it; returns its folder."""
         with self.session(person) as session:

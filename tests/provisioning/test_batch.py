@@ -45,15 +45,6 @@ def test_a_job_asks_slurm_for_its_place_in_the_queue_when_its_time_is_over(batch
     assert job.wait(timeout=30) == 0
 
 
-@pytest.mark.parametrize(
-    ("site", "code"),
-    [("echo Gracefully shutdown.", 0), ("echo 'unable to start the task!!!!!'; exit", 1), ("exit 3", 3)],
-)
-def test_a_job_fails_where_the_site_crashes_and_ends_well_where_it_is_shut_down(batch, site, code):
-    start, asked = batch
-    assert start(site).wait(timeout=30) == code and not asked.exists()
-
-
 def directives(kit):
     text = (kit / "system" / "silofl.sbatch").read_text()
     return " ".join(re.findall(r"(?m)^#SBATCH (.*)$", text)).split()

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
-from nvflare.lighter.utils import Identity, generate_cert, load_private_key, serialize_cert
+from nvflare.lighter.utils import load_private_key
 
 from provisioning.__main__ import main
 from provisioning.check_kits import check_folders
@@ -69,7 +69,6 @@ def test_who_may_do_what_follows_certificate_and_policies(workspace):
     assert {person: held["submit_job"] for person, held in rights.items() if held["submit_job"]} == {
         "lead@study.example.org": everywhere
     }
-    assert rights["it@north.example.org"]["get_job_log"] == rights["lead@study.example.org"]["operate"] == []
     assert rights["it@north.example.org"]["operate"] == ["north"]
     assert {person: held["byoc"] for person, held in rights.items() if held["byoc"]} == {}
 
@@ -177,15 +176,11 @@ def test_the_lock_is_that_of_the_kinds_device_and_install_names_its_python_and_i
     assert re.search(r"the software 7 GiB, of which \d\.\d GiB are downloaded", text)
 
 
-def test_a_lock_that_is_missing_or_of_another_wheel_is_found(kits, wheel):
+def test_a_lock_of_another_wheel_is_found(kits, wheel):
     lock = kits / "north" / "requirements.lock"
     lines = lock.read_text().splitlines()
-    lock.write_text("\n".join(line.replace(f"silofl=={__version__}", "silofl==0.1.9") for line in lines))
-    assert failures(kits / "north") != []
     lock.write_text("\n".join(line for line in lines if not line.startswith("silofl==")))
     assert f"requirements.lock must install {wheel.name}" in the_only_failure(kits / "north")
-    lock.unlink()
-    assert "requirements.lock must be there" in the_only_failure(kits / "north")
 
 
 @pytest.mark.parametrize(
@@ -242,6 +237,10 @@ def allow_too(name):
     return change_resources(class_allow_list=[*SITE_CLASSES, name])
 
 
+def remove(name):
+    return lambda kit: (kit / name).unlink()
+
+
 def change_wheel(kit):
     next(kit.glob("*.whl")).write_bytes(b"something else")
 
@@ -277,7 +276,7 @@ def change_key(change):
         ("north", take_unsigned_jobs, "signed jobs must be required"),
         (
             "north",
-            lambda kit: (kit / "SHA256SUMS").unlink(),
+            remove("SHA256SUMS"),
             "must have the checksum of the wheel of silofl and silofl_hospital; fill",
         ),
         (
@@ -286,16 +285,19 @@ def change_key(change):
             "other-1.0-py3-none-any.whl must be a wheel",
         ),
         ("north", change_wheel, f"silofl-{__version__}-py3-none-any.whl must have the checksum in SHA256SUMS"),
-        ("north", change_key(lambda key, other: key.unlink()), "startup/client.key must exist"),
+        ("north", remove("startup/client.key"), "startup/client.key must exist"),
         ("north", change_key(lambda key, other: shutil.copy(other, key)), "must be the key of startup/client.crt"),
         ("north", change_key(lambda key, other: key.chmod(0o640)), "client.key must be readable by its owner only"),
         (LEAD, change_wheel, "-py3-none-any.whl must have the checksum in SHA256SUMS"),
         (
             LEAD,
-            lambda kit: (kit / "SHA256SUMS").unlink(),
+            remove("SHA256SUMS"),
             "the wheel of silofl and silofl_desk and silofl_hospital; fill the kit with",
         ),
-        (LEAD, lambda kit: (kit / LOCK).unlink(), "requirements.lock must be there and have a version and a"),
+        (LEAD, remove(LOCK), "requirements.lock must be there and have a version and a"),
+        ("north", remove("local/privacy.json"), "local/privacy.json must have silofl.flare.egress.RunNote"),
+        ("north", remove("local/authorization.json"), "local/authorization.json must exist"),
+        ("north", remove(LOCK), "requirements.lock must be there"),
         ("server", empty_store_at_restart, "durable folder, not /tmp/nvflare/jobs-storage"),
     ],
 )
@@ -310,16 +312,6 @@ def test_a_private_key_that_others_can_read_is_closed_by_the_command_that_is_nam
         key.chmod(0o644)
         carry_out(the_only_failure(workspace))
         assert failures(workspace) == []
-
-
-def test_a_certificate_that_names_another_issuer_is_found_although_the_roots_key_signed_it(workspace, kits):
-    kit = read_kit(kits / "north")
-    key = load_private_key(read_json(workspace / "silofl" / "state" / "cert.json")["root_pri_key"])
-    # The root's whole name is needed: one with an organisation is another name.
-    issuer = Identity("silofl", "study")
-    certificate = generate_cert(Identity("north", "north_hospital"), issuer, key, kit.certificate.public_key())
-    kit.certificate_path.write_bytes(serialize_cert(certificate))
-    assert the_only_failure(kits / "north").startswith("north: startup/client.crt must be signed by the root")
 
 
 def test_a_key_of_another_kit_and_the_roots_key_in_a_kit_beside_the_kits_or_open_to_all_are_found(workspace, kits):
@@ -348,14 +340,6 @@ def test_a_class_that_a_job_names_must_be_allowed(kits, tmp_path):
     assert failures(kits / "server", jobs=tmp_path / "jobs") == []
     named = [text.split()[5] for _, text in failures(kits / "north", jobs=tmp_path / "jobs")]
     assert named == ["a.B,", "elsewhere.Executor,"]
-
-
-def test_a_kit_without_policies_of_its_own_is_found(kits):
-    (kits / "north" / "local" / "privacy.json").unlink()
-    assert "north: local/privacy.json must have silofl.flare.egress.RunNote" in the_only_failure(kits / "north")
-    shutil.copy(REPOSITORY / "site_configs" / "hospital" / "privacy.json", kits / "north" / "local")
-    (kits / "north" / "local" / "authorization.json").unlink()
-    assert the_only_failure(kits / "north").startswith("north: local/authorization.json must exist")
 
 
 @pytest.mark.parametrize(

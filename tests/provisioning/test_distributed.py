@@ -24,50 +24,31 @@ def documented_commands():
     return "\n".join(re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL))
 
 
-@pytest.fixture(scope="module")
-def carried_out(tmp_path_factory, wheel):
-    """The folder in which the documented commands ran, and what they printed."""
-    folder = tmp_path_factory.mktemp("distributed")
+def test_the_documented_commands_end_in_kits_that_are_right_and_no_private_key_travels(tmp_path, wheel):
     for name in ("provisioning", "site_configs", "jobs"):
-        (folder / name).symlink_to(REPOSITORY / name)
+        (tmp_path / name).symlink_to(REPOSITORY / name)
     for one in (wheel, hospital_beside(wheel), desk_beside(wheel)):
-        (folder / one.name).write_bytes(one.read_bytes())
+        (tmp_path / one.name).write_bytes(one.read_bytes())
     # NVFlare keeps a record of requests in the home folder.
-    environment = os.environ | {"HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = os.environ | {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", documented_commands()],
-        cwd=folder,
+        cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder, done.stdout
-
-
-def test_the_documented_commands_end_in_kits_that_are_right(carried_out):
-    _, printed = carried_out
-    assert printed.count("all is right") == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("server.example.org", "server"), ("north", "hospital"), ("lead@study.example.org", "admin")],
-)
-def test_every_kit_is_under_the_one_root_and_knows_the_server(carried_out, name, kind):
-    folder, _ = carried_out
-    kit = read_kit(folder / "kits" / "silofl" / "prod_00" / name)
-    assert (kit.name, kit.kind, kit.address.host, kit.address.port) == (name, kind, "server.example.org", 8002)
-    kit.certificate.verify_directly_issued_by(kit.root)
-    assert (folder / "ca" / "rootCA.pem").read_bytes() == (kit.folder / "startup" / "rootCA.pem").read_bytes()
-
-
-def test_nothing_that_travels_holds_a_private_key(carried_out):
-    folder, _ = carried_out
-    travelling = [*folder.glob("request/*/*.request.zip"), *folder.glob("*.signed.zip")]
+    assert done.stdout.count("all is right") == 3
+    for name, kind in (("server.example.org", "server"), ("north", "hospital"), ("lead@study.example.org", "admin")):
+        kit = read_kit(tmp_path / "kits" / "silofl" / "prod_00" / name)
+        assert (kit.name, kit.kind, kit.address.host, kit.address.port) == (name, kind, "server.example.org", 8002)
+        kit.certificate.verify_directly_issued_by(kit.root)
+        assert (tmp_path / "ca" / "rootCA.pem").read_bytes() == (kit.folder / "startup" / "rootCA.pem").read_bytes()
+    travelling = [*tmp_path.glob("request/*/*.request.zip"), *tmp_path.glob("*.signed.zip")]
     assert len(travelling) == 6
     for archive in travelling:
-        opened = folder / "opened" / archive.name
+        opened = tmp_path / "opened" / archive.name
         zipfile.ZipFile(archive).extractall(opened)
         assert any(opened.iterdir()) and find_private_keys(opened) == []

@@ -2,17 +2,10 @@
 
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
 import yaml
-from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import ReservedTopic
-from nvflare.apis.fl_context import FLContext
-from nvflare.fuel.data_event.data_bus import DataBus
-from nvflare.fuel.utils.component_builder import ComponentBuilder
 from nvflare.metrics.job_metrics_collector import JobMetricsCollector
 from nvflare.metrics.metrics_keys import MetricKeys
 from nvflare.metrics.system_metrics_collector import SysMetricsCollector
@@ -72,45 +65,6 @@ def test_prometheus_asks_the_exporter_where_it_listens():
     assert job["static_configs"] == [{"targets": ["localhost:9102"]}] and "port 9102" in readme
     (reporter,) = [one["args"] for one in COMPONENTS if one["id"] == "statsd_reporter"]
     assert f"--statsd.listen-udp={reporter['host']}:{reporter['port']}" in readme
-
-
-class Builder(ComponentBuilder):
-    """NVFlare's builder of components."""
-
-    def get_module_scanner(self):
-        return None
-
-
-@pytest.fixture
-def sent(monkeypatch):
-    """What a StatsD client is given, in place of the package that a participant installs."""
-    found = []
-    client = SimpleNamespace(
-        increment=lambda name, value, tags: found.append((name, value, tags)),
-        gauge=lambda name, value, tags: found.append((name, value, tags)),
-    )
-    module = ModuleType("datadog")
-    module.statsd, module.initialize = client, lambda **options: found.append(options)
-    monkeypatch.setitem(sys.modules, "datadog", module)
-    monkeypatch.delitem(sys.modules, "nvflare.fuel_opt.statsd.statsd_reporter", raising=False)
-    yield found
-    sys.modules.pop("nvflare.fuel_opt.statsd.statsd_reporter", None)
-
-
-def test_nvflare_builds_the_components_and_sends_what_they_count(sent):
-    built = [Builder().build_component(json.loads(json.dumps(one))) for one in COMPONENTS]
-    reporter, system, job = built
-    try:
-        assert sent == [{"statsd_host": "localhost", "statsd_port": 9125}]
-        context = FLContext()
-        system.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, context)
-        job.handle_event(EventType.JOB_STARTED, context)
-        job.handle_event(EventType.JOB_COMPLETED, context)
-    finally:
-        DataBus().unsubscribe(ReservedTopic.APP_METRICS, reporter.process_metrics)
-    counted = ["client_heartbeat_received_count", "job_started_count", "job_completed_count", "job_time_taken"]
-    assert [name for name, *_ in sent[1:]] == [f"_{name}" for name in counted]
-    assert all("site:NAME" in tags for *_, tags in sent[1:])
 
 
 @pytest.mark.parametrize("kind", ["server", "hospital"])

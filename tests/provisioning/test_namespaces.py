@@ -31,10 +31,13 @@ def reach(spaces, name, address):
     return "Connection refused" in said
 
 
-def test_a_hospital_reaches_the_server_and_has_no_other_way_out(own_numbers):
+def test_a_hospital_reaches_the_server_and_has_no_other_way_out_and_all_that_was_made_goes_again(own_numbers):
     with Namespaces(("north", "south")) as spaces:
         assert reach(spaces, "north", spaces.server_address)
         assert not reach(spaces, "north", "192.0.2.1")
+        bridge = f"silofl{spaces.server_address.split('.')[2]}"
+        assert devices() >= {bridge, f"{bridge}-2", f"{bridge}-3", f"{bridge}-north", f"{bridge}-south"}
+    assert not {name for name in devices() if name.partition("-")[0] == bridge}
 
 
 def test_a_wire_has_its_share_of_the_servers_line_both_ways(own_numbers):
@@ -53,14 +56,6 @@ def test_networks_at_a_time_have_their_own_names_and_leave_each_other_alone(own_
         assert reach(first, "north", first.server_address)
 
 
-def test_all_that_was_made_goes_again(own_numbers):
-    before = devices()
-    with Namespaces(("north", "south")) as spaces:
-        bridge = f"silofl{spaces.server_address.split('.')[2]}"
-        assert devices() - before >= {bridge, f"{bridge}-2", f"{bridge}-3", f"{bridge}-north", f"{bridge}-south"}
-    assert not {name for name in devices() if name.partition("-")[0] == bridge}
-
-
 def test_what_a_killed_process_left_behind_is_taken_away_first(own_numbers):
     with Namespaces(("north",)) as spaces:
         number = spaces.server_address.split(".")[2]
@@ -69,7 +64,3 @@ def test_what_a_killed_process_left_behind_is_taken_away_first(own_numbers):
     with Namespaces(("north",)) as spaces:
         assert spaces.server_address.split(".")[2] == number
         assert f"silofl{number}-west" not in devices()
-
-
-def test_a_command_of_no_hospital_stays_as_it_is():
-    assert Namespaces(("north",)).inside("server", ["true"]) == ["true"]

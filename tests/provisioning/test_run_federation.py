@@ -14,12 +14,6 @@ from silofl.base.files import hold_lock
 from tests.provisioning.week import main as week
 
 
-@pytest.fixture
-def data(tmp_path):
-    (tmp_path / "data" / ".silofl").mkdir(parents=True)
-    return tmp_path / "data"
-
-
 def test_an_earlier_network_is_not_written_over(tmp_path, capsys):
     (tmp_path / "out" / "kits").mkdir(parents=True)
     assert main(["run-federation", "--out", str(tmp_path / "out")]) == 2
@@ -33,7 +27,9 @@ def test_a_folder_in_which_no_kit_could_start_is_refused_before_anything_is_made
     assert not (tmp_path / "lauf 1").exists()
 
 
-def test_data_that_another_network_uses_is_refused_before_keys_are_made(tmp_path, data, capsys):
+def test_data_that_another_network_uses_is_refused_before_keys_are_made(tmp_path, capsys):
+    data = tmp_path / "data"
+    (data / ".silofl").mkdir(parents=True)
     with hold_lock(data / ".silofl" / "network.lock"):
         assert main(["run-federation", "--out", str(tmp_path / "out"), "--data", str(data)]) == 2
     assert f"{data}/.silofl must not be in use" in capsys.readouterr().err

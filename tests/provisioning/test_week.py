@@ -1,18 +1,15 @@
 """The scripted week: how it ends, what it checks, and, as a whole, that every event goes as it must."""
 
 import io
-import re
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from tests.provisioning.week import carry_out_events, main
-from tests.provisioning.week_container import Container, read_commands
 from tests.provisioning.week_events import (
     EVENTS,
     Event,
-    put_hospital_into_container,
 )
 
 
@@ -29,25 +26,6 @@ def test_a_week_whose_checks_hold_ends_with_success_and_a_page_of_what_was_seen(
     )
     assert code == 0 and "2 of 2 events" in shown
     assert page.splitlines()[2::2] == ["1. **It rains** (0 s): wet; cold", "2. **It is dry** (0 s): dry"]
-
-
-def test_a_week_without_podman_or_its_base_says_that_no_hospital_ran_in_a_container(tmp_path, monkeypatch):
-    stage = SimpleNamespace(base="no/such:image")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert put_hospital_into_container(stage) == "not run: podman is not installed"
-    (tmp_path / "podman").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "podman").chmod(0o755)
-    assert put_hospital_into_container(stage).startswith("not run: podman has no image no/such:image: pull it")
-
-
-def test_podman_gets_the_three_commands_of_the_hospitals_page_with_every_word_of_it_filled_in(tmp_path):
-    stage = SimpleNamespace(out=tmp_path, port=8002, base="localhost/base")
-    build, run, check = map(Container(stage, "north", ()).fill_in, read_commands())
-    assert build.startswith("podman build -f system/Dockerfile --build-arg BASE=localhost/base ")
-    assert run.startswith("podman run ") and f"-v {tmp_path}/container/images:/var/lib/silofl/data:ro" in run
-    assert check.startswith("podman exec silofl-8002-north python3 -m silofl site check")
-    for command in (build, run, check):
-        assert "docker" not in command and not {"IMAGES", "STATE", "DIGEST"} & {*re.findall("[A-Z]+", command)}
 
 
 def test_each_event_says_what_happens_and_has_a_day():

@@ -1,6 +1,6 @@
 """A week of a network on this machine, each event with its checks: what ``make federation-week`` does.
 
-    python -m tests.provisioning.week --out OUT [--port N] [--base IMAGE]
+    python -m tests.provisioning.week --out OUT [--port N]
 
 Phantoms of four hospitals; the commands are those of docs/study-lead.md, operations.md and hospital-it.md. The first
 check that fails ends the week. ``OUT/week.md`` says what happened and what was seen, ``OUT/commands.txt`` has every
@@ -21,7 +21,7 @@ from silofl.cli import Parser, run_command
 from silofl.flare.commands import check_start
 from silofl_desk.studies.run import check_new
 from tests.provisioning.week_events import EVENTS, Event
-from tests.provisioning.week_stage import BASE, Stage
+from tests.provisioning.week_stage import Stage
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,8 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m tests.provisioning.week", description="A week of a network on this machine.")
     parser.add_argument("--out", type=Path, required=True, help="new folder of data, kits, results, logs and week.md")
     parser.add_argument("--port", type=int, default=8002, help="of the server, on this machine only")
-    base = "local image with Python and pip, for the hospital in a container"
-    parser.add_argument("--base", default=BASE, metavar="IMAGE", help=base)
     return run_command("week", run, parser.parse_args(arguments))
 
 
@@ -38,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Carry out the week; the exit code is 1 where a check fails."""
     check_new(options.out)
     check_start(options.out)
-    with Stage(options.out.resolve(), options.port, options.base) as stage:
+    with Stage(options.out.resolve(), options.port) as stage:
         return carry_out_events(stage, EVENTS, Console(highlight=False, markup=False, soft_wrap=True))
 
 

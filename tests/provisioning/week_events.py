@@ -14,7 +14,6 @@ from silofl.federation.ledger import Round
 from silofl.federation.results import read_results
 from silofl.setup.software import digest_package
 from silofl_desk.phantoms.phantoms import make_phantoms
-from tests.provisioning.week_container import Container, find_obstacle, wait_for_silence
 from tests.provisioning.week_stage import Followed, Stage, require_that, wait_until
 from tests.proxy import run_proxy
 
@@ -23,7 +22,6 @@ HOSPITALS, NEW = ("east", "north", "south"), "west"
 PATIENTS = dict.fromkeys((*HOSPITALS, NEW), 10)
 LONG = "week_long"
 SECOND_LEAD = "second@study.example.org"
-BOXED, PAUSED = "week_boxed", "week_paused"
 # Of the two studies beside each other; the second one is aborted in its midst, and an abort takes seconds.
 ROUNDS = {"week_first": 8, "week_second": 40}
 OTHER_RELEASE = "9.9.0"
@@ -183,42 +181,6 @@ def renew_hospital_certificate(stage: Stage) -> str:
     return f"the server has registered south with the new certificate, valid to {after.not_valid_after_utc:%Y-%m-%d}"
 
 
-def put_hospital_into_container(stage: Stage) -> str:
-    """Have a hospital run a study of the first day in a container, where it is stopped and comes back."""
-    obstacle = find_obstacle(stage.base)
-    if obstacle:
-        return f"not run: {obstacle}"
-    named = {"guard": False, "federation.sites": [*HOSPITALS]}
-    boxed = stage.write_job("harmofl_phantoms", BOXED, rounds=ROUNDS["week_first"], **named)
-    paused = stage.write_job("fedavg_phantoms", PAUSED, rounds=2, **named)
-    container = Container(stage, "north", (BOXED, PAUSED))
-    container.build()
-    stage.network.kill("north")
-    with container:
-        container.check()
-        run = stage.begin(BOXED, boxed)
-        run.wait_for_rounds(2)
-        finished = len(run.ledger)
-        container.come_back()
-        run.finish()
-        check_complete(run, ROUNDS["week_first"])
-        first, again = (hash_model_files(stage.out / "results" / one) for one in ("week_first", BOXED))
-        require_that(first == again != {}, "every model must be bit by bit that of the hospital outside its container")
-        left = stage.silofl("site", "egress-check", container.find_record(BOXED, EGRESS))
-        container.pause(PAUSED)
-        run = stage.begin(PAUSED, paused)
-        run.finish(code=3)
-    said = [one.failed.get("north", "") for one in run.ledger]
-    require_that(all("paused" in one for one in said), f"north must refuse the study that it pauses, not say {said}")
-    wait_for_silence(stage.kit("north"))
-    stage.start("north")
-    return (
-        f"site check: north may join; its account has no right and writes to no policy; stopped after round {finished} "
-        f"and back, COMPLETE: all {len(first)} model files are bit by bit Monday's; {left.partition(',')[0]} of what "
-        f"left, none altered; {said[0]}"
-    )
-
-
 def break_three_hospitals(stage: Stage) -> str:
     """Have one hospital change its package, one install another release, and one break its policy."""
     changed, other = (
@@ -349,7 +311,6 @@ EVENTS = (
     Event("Thursday: hospital east pauses the study for some rounds", pause_hospital),
     Event("Thursday: hospital south goes through a proxy from now on", put_hospital_behind_proxy),
     Event("Thursday: the certificate of south is renewed", renew_hospital_certificate),
-    Event("Thursday: hospital north trains in a container, is stopped and comes back", put_hospital_into_container),
     Event(
         "Friday: east changes its package, north installs another release, west breaks its policy",
         break_three_hospitals,

@@ -31,8 +31,6 @@ T = TypeVar("T")
 POLL_S = 0.2
 # For a busy machine; what takes longer hangs.
 LIMIT_S = 300.0
-# Of the image that a hospital in a container builds upon.
-BASE = "python:3.11-slim"
 REGISTERED = "Successfully registered client"
 # A network that learns in seconds; no round waits long for a site that says nothing.
 SMALL = {
@@ -55,14 +53,13 @@ class Stage:
     Args:
         out: A new folder for data, kits, jobs, results and logs; ``commands.txt`` in it has all that was typed.
         port: The server's, on this machine only.
-        base: Image with Python and pip, for a hospital in a container.
     """
 
     # What takes longer hangs.
     limit_s = LIMIT_S
 
-    def __init__(self, out: Path, port: int, base: str = BASE) -> None:
-        self.out, self.port, self.base = out, port, base
+    def __init__(self, out: Path, port: int) -> None:
+        self.out, self.port = out, port
         self.data, self.workspace = out / "phantoms", out / "workspace"
         self._stack = ExitStack()
         self._network: Network | None = None

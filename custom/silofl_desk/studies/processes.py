@@ -59,6 +59,15 @@ class ProcessTree:
             self._seen |= {p.pid: p for p in psutil.Process(self._root.pid).children(recursive=True)}
         return self._root.poll()
 
+    def kill(self) -> None:
+        """End the command and every remembered descendant at once, by SIGKILL."""
+        self.poll()
+        for process in self._seen.values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._root.kill()
+        self._root.wait(timeout=GRACE_S)
+
     def end(self) -> None:
         """End the command and every remembered descendant, within seconds, by SIGTERM and then by SIGKILL."""
         self.poll()
