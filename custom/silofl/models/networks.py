@@ -29,8 +29,6 @@ from silofl.study.sections import ModelSettings
 
 # Windows of a volume that the network sees at a time.
 WINDOWS_AT_ONCE = 2
-# Whether all windows of a volume get the first ones' answer.
-_HAS_ONE_ANSWER: ContextVar[bool] = ContextVar("has_one_answer", default=False)
 # How a network in training answers a batch; `silofl.training.processes` has several processes answer it.
 ANSWER_BATCH: ContextVar[Callable[[nn.Module, Tensor], Tensor]] = ContextVar("answer_batch", default=nn.Module.__call__)
 # Parameters, and arrays of them, of a network: 4 GiB in float32, as much as a job may bring, and some seconds to build.

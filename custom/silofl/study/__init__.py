@@ -338,11 +338,6 @@ class Study(Section):
         return self.federation.patience if is_plain and not self.recipe.extra_rounds else None
 
     @property
-    def answers_together(self) -> bool:
-        """Whether sites also answer by several models at once, in a super model's test."""
-        return self.recipe.collects_personal
-
-    @property
     def total_rounds(self) -> int:
         """All rounds, the extra ones included; fewer in a run that ended early."""
         return self.joint_rounds and self.joint_rounds + self.recipe.extra_rounds
