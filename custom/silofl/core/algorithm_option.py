@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -107,14 +107,6 @@ class AlgorithmOption(Section):
         from silofl.core.steps import plain_step
 
         return plain_step
-
-    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Return which changed constants would do nothing in a recipe, and what they must go with."""
-        partners = {}
-        for name, (key, values) in self.only_with.items():
-            if name in changed and getattr(self, key) not in values:
-                partners[name] = f"{self.section}.{key}: {' or '.join(values)}"
-        return partners
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Return why it does not go together with the rest of a recipe; None where it does."""

@@ -166,10 +166,12 @@ def _apply_constants(option: AlgorithmOption, constants: object) -> AlgorithmOpt
 def _check_recipe(recipe: Recipe, sections: Mapping[str, Any]) -> None:
     """Refuse constants that would do nothing, and answers that do not go together."""
     for option in recipe.options:
-        for name, partner in option.idle(set(sections.get(option.section, ())), recipe).items():
-            raise ConfigError(
-                f"algorithm.{option.section}.{name} must go with {partner}; without it, it does nothing: leave it out"
-            )
+        for name, (key, values) in option.only_with.items():
+            if name in sections.get(option.section, ()) and getattr(option, key) not in values:
+                raise ConfigError(
+                    f"algorithm.{option.section}.{name} must go with {option.section}.{key}: {' or '.join(values)}; "
+                    "without it, it does nothing: leave it out"
+                )
     conflicts = (option.conflict(recipe) for option in recipe.options)
     sentence = next((sentence for sentence in conflicts if sentence), None) or _find_conflict(recipe)
     if sentence:

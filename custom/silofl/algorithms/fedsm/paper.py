@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -141,6 +141,7 @@ class SuperModel(AlgorithmOption):
 
     section: ClassVar[str] = "super_model"
     implementation: ClassVar[str] = "silofl.algorithms.fedsm.assembly"
+    only_with: ClassVar = {"threshold": ("answer", ("choice",))}
     threshold: Literal["tuned"] | Fraction = "tuned"
     answer: Literal["choice", "ensemble"] = "choice"
 
@@ -166,10 +167,11 @@ class SuperModel(AlgorithmOption):
         """Return whether the global model answers where no score is above the threshold."""
         return self.answer == "choice" and recipe.option("selector").learns_site
 
-    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Name the threshold where no case falls back to the global model."""
-        owner = "super_model.answer: choice" if self.answer == "ensemble" else "a selector that learns the site"
-        return {"threshold": owner} if "threshold" in changed and not self.falls_back(recipe) else {}
+    def conflict(self, recipe: Recipe) -> str | None:
+        """Refuse a threshold of a study's own where no case falls back to the global model."""
+        if self.threshold != "tuned" and not self.falls_back(recipe):
+            return "super_model.threshold must go with a selector that learns the site; leave it out"
+        return None
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
