@@ -91,6 +91,12 @@ def test_slices_that_overlap_are_refused_even_when_splitting_by_slices(site, stu
         read_manifest(change(site, slices(first, second)).write(split_unit="slices"), study(split_unit="slices"))
 
 
+def test_slices_of_one_file_that_do_not_overlap_are_no_twins_and_may_stand_in_two_parts(site, study):
+    change(site, slices([0, 4], [5, 9]))
+    manifest = read_manifest(site.write(split_unit="slices"), study(split_unit="slices"))
+    assert manifest.test[-1].slices == (5, 9) and check_contents(manifest) is None
+
+
 @pytest.mark.parametrize("unit", ["patient", "unknown"])
 def test_a_patient_who_is_written_in_two_ways_is_one(site, study, unit):
     # How many more ways there are is test_patient_names.py's.
