@@ -44,12 +44,13 @@ def test_after_a_line_that_is_no_record_nothing_is_written_whatever_it_is(tmp_pa
     assert (tmp_path / "egress.jsonl").read_bytes() == before
 
 
-def test_two_processes_with_the_same_record_write_one_chain(tmp_path):
-    first, second = EgressLog(tmp_path), EgressLog(tmp_path)
+def test_two_processes_with_the_same_record_write_one_chain_into_a_folder_that_they_make(tmp_path):
+    folder = tmp_path / "run"
+    first, second = EgressLog(folder), EgressLog(folder)
     for number, log in enumerate((first, second, first), start=1):
         log.write([record(number)])
-    assert [line["number"] for line in lines(tmp_path)] == [1, 2, 3]
-    assert verdict(tmp_path).fault is None
+    assert [line["number"] for line in lines(folder)] == [1, 2, 3]
+    assert verdict(folder).fault is None
 
 
 def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_path):
