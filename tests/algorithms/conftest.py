@@ -3,6 +3,8 @@ import pytest
 import torch
 from torch import nn
 
+from silofl.models import build_plain_model
+
 from ..conftest import Play
 from ..parts.conftest import assert_same_course, lose_state, make_study, windows_to_choose_by  # noqa: F401
 
@@ -38,6 +40,20 @@ def average(states, weights, start):
         else value
         for name, value in start.items()
     }
+
+
+def assert_plain_rounds(game, train, absent="north"):
+    """Check three rounds, the second without a site, against sites that train by plain code; returns the last model."""
+    counts = {site: len(one.data.training) for site, one in game.sites.items()}
+    x = start = build_plain_model(game.study, game.study.seed).state_dict()
+    for number, missing in ((1, ()), (2, (absent,)), (3, ())):
+        record = game.round(absent=missing)
+        assert record.answered == [site for site in counts if site not in missing]
+        x = average({site: train(site, number, x) for site in record.answered}, counts, x)
+        found = game.models(record.answered[0])
+        assert found.keys() == {f"model/{name}" for name, value in x.items() if value.is_floating_point()}
+        assert_same_course(found, x, start)
+    return x
 
 
 class Casting(nn.Module):

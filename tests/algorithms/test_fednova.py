@@ -8,8 +8,10 @@ from torch import nn
 from silofl.algorithms.fednova import factors, norm
 from silofl.algorithms.fedprox import proximal_step
 from silofl.base.errors import AggregationError
+from silofl.models import build_plain_model
+from silofl.training.losses import make_loss
 
-from .conftest import assert_is, batch_of, network
+from .conftest import COUNTS, assert_is, batch_of, network
 
 VARIANTS = {
     "sgd": {},
@@ -86,6 +88,73 @@ def fednova(play, make_study):
         return play(folder=folder, study=study)
 
     return start
+
+
+def reach(steps, momentum, pull, is_nesterov):
+    """Return how far torch's own SGD goes down a loss of slope 1 and a proximal term."""
+    weight = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 1.0, momentum=momentum, nesterov=is_nesterov)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (weight + pull / 2 * weight**2).backward()
+        optimizer.step()
+    return -weight.item()
+
+
+def trained(game, site, number, x, rate, mu):
+    """Return a site's model after a round from x, and its number of steps: few lines of torch."""
+    training, model = game.study.training, build_plain_model(game.study, 0)
+    model.load_state_dict(x)
+    model.train()
+    start = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=training.momentum, nesterov=training.is_nesterov)
+    steps = 0
+    for batches in game.epochs(site, number):
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            pull = sum(((p - s) ** 2).sum() for p, s in zip(model.parameters(), start, strict=True))
+            (make_loss(game.study)(model(inputs), targets) + mu / 2 * pull).backward()
+            optimizer.step()
+            steps += 1
+    return {name: value.double() for name, value in model.state_dict().items()}, steps
+
+
+@pytest.mark.parametrize(
+    ("training", "algorithm", "mu"),
+    [
+        ({}, {"weights": "uniform"}, 0.0),
+        ({"is_nesterov": True}, {}, 0.0),
+        ({"schedule": "poly"}, {"step": "fedprox", "proximal": {"mu": 2.0}}, 2.0),
+        ({}, {"normalized_steps": {"tau_eff": "steps"}}, 0.0),
+    ],
+    ids=["momentum", "nesterov", "proximal and a falling rate", "mean steps"],
+)
+def test_two_rounds_are_those_of_a_plain_implementation(fednova, training, algorithm, mu):
+    game = fednova(training=training, **algorithm)
+    x = build_plain_model(game.study, game.study.seed).state_dict()
+    counts = dict.fromkeys(COUNTS, 1) if "weights" in algorithm else COUNTS
+    settings, parameters = game.study.training, [n for n, _ in build_plain_model(game.study, 0).named_parameters()]
+    for number in (1, 2):
+        game.round()
+        rate = 0.02 * ((1 - (number - 1) / 3) ** 0.9 if settings.schedule == "poly" else 1)
+        ends = {site: trained(game, site, number, x, rate, mu) for site in COUNTS}
+        share = {site: count / sum(counts.values()) for site, count in counts.items()}
+        norms = {
+            site: reach(steps, settings.momentum, rate * mu, settings.is_nesterov) for site, (_, steps) in ends.items()
+        }
+        assert len(set(norms.values())) > 1
+        lengths = {site: steps for site, (_, steps) in ends.items()} if "normalized_steps" in algorithm else norms
+        length = sum(share[site] * lengths[site] for site in COUNTS)
+        for name, value in x.items():
+            if name in parameters:
+                weight = {site: share[site] * length / norms[site] for site in COUNTS}
+            elif value.is_floating_point():
+                weight = share
+            else:
+                continue
+            moves = sum(weight[site] * (ends[site][0][name] - value.double()) for site in COUNTS)
+            x[name] = (value.double() + moves).float()
+            np.testing.assert_allclose(game.models("east")[f"model/{name}"], x[name].numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_an_array_that_a_site_keeps_back_moves_by_the_others_steps(fednova):

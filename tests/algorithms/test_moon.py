@@ -1,3 +1,4 @@
+import copy
 import math
 from types import SimpleNamespace
 
@@ -11,11 +12,13 @@ from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
 from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
+from silofl.models import build_plain_model
 from silofl.study import Study
 from silofl.study.sections import ModelSettings
+from silofl.training.losses import make_loss
 
 from ..conftest import UNET, WINDOWS
-from .conftest import assert_is, batch_of, network
+from .conftest import assert_is, assert_plain_rounds, batch_of, network
 
 
 def test_a_representation_between_the_two_loses_log_two_and_one_like_the_received_less():
@@ -68,6 +71,19 @@ def test_steps_follow_the_reference(vectors):
         assert_is(model, v, "site", 0, 0, k)
 
 
+def test_the_other_models_stay_as_they_are_and_statistics_move_once():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    others = [copy.deepcopy(model).eval().requires_grad_(False) for _ in range(2)]
+    before = copy.deepcopy(model.state_dict())
+    step = contrastive_step(plain_step, others, lambda one: one[-1], mu=1.0, temperature=0.5)
+    batch = torch.rand(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
+    step(model, torch.optim.SGD(model.parameters(), 0.1), nn.functional.cross_entropy, batch)
+    assert model[1].num_batches_tracked == 1
+    for other in others:
+        assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
+
+
 @pytest.mark.parametrize(("preset", "width"), [("paper", 256), ("recommended", 0)])
 def test_the_paper_and_its_code_have_a_projection_head_and_a_reader_is_told(preset, width):
     recipe = find_recipe("moon", preset, {})
@@ -114,6 +130,56 @@ def moon_of_windows(play, windows):
         return play(("ann", "bob", "eva"), folder, parse(Study, settings, "study.yaml"), data=data)
 
     return start
+
+
+def of_head(model, windows):
+    """Return what the projection head makes of windows, and the answer to that."""
+    net = model.network
+    first, _, second, answer = net.head
+    z = second(torch.relu(first(net.hidden(net.features(windows)))))
+    return z, answer(z)
+
+
+def cosine(a, b):
+    return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+
+
+def trained(game, site, number, x, last, mu, tau=0.5):
+    """Return a site's model after a round from x: few lines of torch, which go through the network themselves."""
+    model = build_plain_model(game.study, 0)
+    model.load_state_dict(x)
+    received, own = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
+    if last:
+        own.load_state_dict(last)
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for images, targets in (batch for batches in game.epochs(site, number) for batch in batches):
+        z, answer = of_head(model, images)
+        loss = make_loss(game.study)(answer, targets)
+        if last:
+            with torch.no_grad():
+                others = [of_head(one, images)[0] for one in (received, own)]
+            near, far = (torch.exp(cosine(z, other) / tau) for other in others)
+            loss = loss - mu * torch.log(near / (near + far)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return copy.deepcopy(model.state_dict())
+
+
+@pytest.mark.parametrize("mu", [1.0, 5.0])
+def test_rounds_with_a_projection_head_are_those_of_a_plain_implementation(moon_of_windows, mu):
+    game, last = moon_of_windows(mu=mu), {}
+
+    def train(site, number, x):
+        # The absent site's own last model is still that of round 1 in round 3.
+        last[site] = trained(game, site, number, x, last.get(site), mu)
+        return last[site]
+
+    x = assert_plain_rounds(game, train, "bob")
+    # 100 features, two classes
+    shapes = {name: tuple(x[f"network.head.{name}.weight"].shape) for name in (0, 2, 3)}
+    assert shapes == {0: (100, 100), 2: (6, 100), 3: (2, 6)}
 
 
 def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_borrows_it(
