@@ -398,6 +398,17 @@ def test_a_local_model_is_validated_only_once_it_has_been_trained(play, monkeypa
     assert list(values) == [0.1, 0.1]
 
 
+def test_a_site_that_gets_validation_data_later_trains_no_model_alone_without_the_files_weights(play, make_study):
+    study = make_study(guard=True, model={"weights": "weights.pt", "weights_sha256": "0" * 64})
+    game = play(study=study, pretrained=weights_of_a_file(study))
+    data = game.sites["east"].data
+    game.sites["east"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
+    game.round()
+    game.sites["east"].__dict__["data"] = data
+    game.finish()
+    assert game.server.parts["guard"].unchosen == {"east": "it has trained no model alone"}
+
+
 def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
     game = play(guard=True)
     part = game.sites["north"].data
