@@ -9,7 +9,7 @@ from PIL import Image
 
 from silofl.base.errors import DataError
 from silofl.data.ct_values import EDGES
-from silofl.data.inventory import build_reading_study, take_inventory
+from silofl.data.inventory import take_inventory
 
 CAST = np.array([200, 100, 100])
 
@@ -97,7 +97,11 @@ def test_of_ct_alone_the_shares_of_values_are_told_with_the_floor(tmp_path):
 def test_what_is_wrong_names_the_case_and_what_to_correct(write_site):
     folder = write_site([0, 1])
     (folder / "1.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match="case '1': 1.png must be"):
-        take_inventory(folder, 0)
-    with pytest.raises(DataError, match="the name of a label must begin with none of"):
-        build_reading_study(write_site([0], name="south", names=("=cmd", "sick")))
+    wrong = {
+        "case '1': 1.png must be": folder,
+        "must have at least one case in test, not 0; list one there": write_site([], name="empty"),
+        "the name of a label must begin with none of": write_site([0], name="south", names=("=cmd", "sick")),
+    }
+    for sentence, place in wrong.items():
+        with pytest.raises(DataError, match=sentence):
+            take_inventory(place, 0)

@@ -173,7 +173,7 @@ def test_a_file_of_one_label_with_two_numbers_and_labels_without_names_are_refus
     nibabel.save(nibabel.Nifti1Image(LIVER + TUMOR, AFFINE), path)
     with pytest.raises(DataError, match="north': liver.nii.gz of c1 must hold 0 and one number, .* not 1, 2; save it"):
         run_organs("liver", "tumor")
-    with pytest.raises(ConfigError, match="mask-pattern must hold {case} and no other braces"):
+    with pytest.raises(ConfigError, match=r"mask-pattern must hold {case} and no other braces, .*; {label} in a"):
         run_organs()
     with pytest.raises(ConfigError, match="mask-pattern must be a path within the folder of a site"):
         run_organs("../liver")

@@ -159,14 +159,8 @@ OTHER = "--from must be a job for classification of pictures, not .*leave it out
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        (
-            "harmofl_nuclei",
-            OTHER,
-        ),
-        (
-            "adafed_activity",
-            OTHER,
-        ),
+        ("harmofl_nuclei", OTHER),
+        ("adafed_activity", OTHER),
         ("nowhere", "must be a job folder with meta.json"),
     ],
 )

@@ -94,9 +94,11 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
     _check_fits(content, study)
     annotated = _parse_annotated_labels(content, study)
     parts = {part: _parse_records(content.get(part, []), part, study) for part in PARTS}
-    for part in study.needed_parts if needed is None else needed:
+    needed = study.needed_parts if needed is None else needed
+    # Who needs no part needs a case in some.
+    for part in needed if any(parts.values()) else (*needed, "test"):
         if not parts[part]:
-            raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; move a patient there")
+            raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; list one there")
     places = _locate_files(folder, parts)
     names = parse_channel_names(content)
     faults = Faults()

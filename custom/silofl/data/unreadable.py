@@ -111,9 +111,8 @@ def read_unreadable(cache_dir: Path, manifest: Manifest, share: float) -> Unread
     key = hashlib.sha256(f"{manifest.folder.resolve()} {manifest.digest}".encode()).hexdigest()[:32]
     path = cache_dir / f"left-out-{key}.json"
     num_cases = sum(map(len, manifest.parts.values()))
-    if not share or not path.exists():
-        return UnreadableCases(path, share, num_cases, {})
-    return UnreadableCases(path, share, num_cases, read_json_document(path))
+    known = read_json_document(path) if share and path.exists() else {}
+    return UnreadableCases(path, share, num_cases, known)
 
 
 def count_reasons(absent: Mapping[str, str]) -> dict[str, int]:

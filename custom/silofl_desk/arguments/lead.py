@@ -27,7 +27,7 @@ add_estimate = declare_command(
         "--image-size",
         metavar="HxW",
         help="size of the images in pixels, or XxYxZ of volumes, in mm if data.volume_transforms has Spacing, else in "
-        "voxels; needed if study.yaml does not give it",
+        "voxels (default: as study.yaml fixes it, else 256x256, 1x128 of windows, 128x128x64 of volumes)",
     ),
     declare_option("--json", action="store_true", help="print the estimate as JSON"),
 )

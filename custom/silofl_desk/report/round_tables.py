@@ -5,13 +5,10 @@ from collections.abc import Sequence
 from silofl.federation.ledger import Round
 from silofl_hospital.report.tables import MISSING, TextTable, format_bytes
 
-# What may become of a site that was asked and whose update is not in the round's model.
-KINDS = ("failed",)
-
 
 def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     """Return one row a site: the rounds in which it was asked, answered or failed, its examples and its bytes."""
-    kinds = ("asked", "answered", *KINDS)
+    kinds = ("asked", "answered", "failed")
     # Of the last round in which a site said it.
     examples = {site: str(count) for record in ledger for site, count in record.examples.items()}
     rows = []

@@ -62,7 +62,7 @@ MODELS_NOTE = (
 POOLING = "these rows need the data of all sites pooled in one place, which only a simulation can do"
 PRETRAINED = (
     "these rows use a pretrained model; where silofl pretrain made it, it has seen training data of all sites in one "
-    "place, which only a simulation can do, and the .json next to its file says how much"
+    "place, which only a simulation can do"
 )
 UNLIKE = "No value is marked as the best: the runs differ in metric, regions, split or test data."
 ONE_SEED = "No value is marked as the best: with one seed a difference can be chance; give more --seeds."

@@ -89,7 +89,7 @@ def print_estimate(found: dict[str, Any], console: Console) -> None:
     of_site = found["bytes_per_site"] / MIB
     lines = [
         f"size of an example: {'x'.join(map(str, found['image_shape']))}",
-        f"line of each site: {of_site:.1f} MiB in {len(found['rounds'])} rounds",
+        f"line of each site: {of_site:.1f} MiB in at most {len(found['rounds'])} rounds",
         f"line of the server: {found['sites'] * of_site:.1f} MiB",
         "hours, memory and differential privacy: silofl run --rehearse measures them at the hospitals",
         f"digest of the study as it is: {found['digest']}",

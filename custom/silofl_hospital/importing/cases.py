@@ -164,7 +164,8 @@ def check_pattern(pattern: str, option: str) -> str:
     rest = pattern.replace(CASE, "")
     if CASE not in pattern or {"{", "}"} & {*rest}:
         raise ConfigError(
-            f"{option} must hold {CASE} and no other braces, as {CASE}/t1.nii.gz, not {quote_value(pattern)}"
+            f"{option} must hold {CASE} and no other braces, as {CASE}/t1.nii.gz, not {quote_value(pattern)}; {LABEL} "
+            "in a mask-pattern goes with --labels"
         )
     path = PurePosixPath(pattern)
     if path.is_absolute() or ".." in path.parts:
