@@ -20,6 +20,7 @@ class Cell(NamedTuple):
 
 NORMALIZATIONS = ("bench/normalizations.md", "HarmoFL's halves with each normalisation")
 TILES, HOME = ("bench/claims.md", "tiles"), ("bench/claims.md", "tiles-home")
+GUARD = ("bench/guard.md", "What sites keep")
 NUCLEI, FEDSM, SHIFTED = (("bench/claims.md", heading) for heading in ("nuclei", "FedSM", "labels-shifted"))
 # Page, what it says with the figure, and the cell of the figure.
 FIGURES = [
@@ -38,6 +39,8 @@ FIGURES = [
     ("README.md", "AdaFed {}, local", Cell(*SHIFTED, "AdaFed", "mean")),
     ("README.md", "local {} ([table](bench/claims.md#labels-shifted))", Cell(*SHIFTED, "local", "mean")),
     ("README.md", "lowest on real tissue, {}:", Cell(*TILES, "HarmoFL paper", "mean")),
+    ("docs/joining.md", "keep a model by the rule score {} Dice", Cell(*GUARD, "the rule", "all")),
+    ("docs/joining.md", "their own calibrated model {}.", Cell(*GUARD, "own, calibrated", "all")),
 ]
 
 
