@@ -137,7 +137,7 @@ def _measure_scores(
 ) -> dict[str, Estimate]:
     score = Score.merged({one.case: one.score for one in cases})
     if study.task != "segmentation":
-        score = replace(score, probabilities_by_case=read_class_rows(cases, unit_of).shown_by_case)
+        score = replace(score, probabilities_by_case=read_class_rows(cases, unit_of).group_shown())
     also = measure_also(score, unit_of)
     found = {study.metric: measure_value(score, unit_of, also)} | also
     labels = {name: table for name, table in values.items() if name != study.metric and table}

@@ -9,7 +9,7 @@ in them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -236,7 +236,7 @@ def compare_answer(
         codes: What the file states, by `silofl.reading.dicom_codes.read_codes`.
     """
     checks = {}
-    # The selector has no class for a hospital that took no part: how its cases score is not known, only that it is less.
+    # A hospital that took no part has no class: nobody knows how its cases score, only that it is less.
     if answer.scores and len(usual) <= 1:
         checks["the selector's score"] = _check_score(usual, answer)
     checks["the look of the image to the network"] = _check_features(usual, answer)
