@@ -31,7 +31,7 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
 @pytest.mark.parametrize(
     ("task", "changes", "reason"),
     [
-        ("segmentation", {"calling": OperatingPoint(2.0)}, "a calling in a classification"),
+        ("segmentation", {"calling": OperatingPoint(2.0)}, "in a classification alone a calling"),
         ("classification", {"calling": OperatingPoint(0.0)}, "temperature must be a number from 0.1 to 10, not 0.0"),
         (
             "classification",
@@ -46,7 +46,7 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
         (
             "classification",
             {"calling": OperatingPoint(1.0, {0: 0.5})},
-            "must have thresholds of.* the second of two classes",
+            "with thresholds of findings, or of the second of two classes",
         ),
         ("classification", {"bias": 0.5}, "must have a bias in a segmentation alone"),
     ],
