@@ -15,7 +15,7 @@ from silofl.base.errors import PinError
 from silofl.base.files import hold_lock, make_folder, write_json
 from silofl.base.schema import dump_record, read_file
 
-# Of a hash, in hexadecimal digits. A member of a set is a patient's hash and a case's.
+# A hash has so many hexadecimal digits. A member of a set is a patient's hash, and then a case's.
 DIGITS = 12
 NOBODY = "-" * DIGITS
 # The score of all cases of a set, whatever metric a study has.
@@ -84,20 +84,28 @@ class Answered:
         # Of few patients nothing is told anyway.
         if not has_enough(cases, least):
             return True
-        others = [cases ^ {*other} for other in self.sets.get(name, ())]
-        return all(has_enough(rest, least) for rest in others if rest)
+        for told in self.sets.get(name, ()):
+            # The same set again tells nothing new; one that differs by few tells their score.
+            rest = cases ^ {*told}
+            if rest and not has_enough(rest, least):
+                return False
+        return True
 
     def add(self, name: str, cases: Members, least: int) -> None:
         """Remember a set of cases of which a score is told."""
-        known, some = self.sets.setdefault(name, []), tuple(sorted(cases))
-        if has_enough(cases, least) and some not in known:
-            known.append(some)
+        told = self.sets.setdefault(name, [])
+        members = tuple(sorted(cases))
+        if has_enough(cases, least) and members not in told:
+            told.append(members)
 
 
 def hash_case(case: str, patient: str | None) -> str:
     """Return what stands for a case in a set: hashes of its patient and of its name."""
-    hashes = [hashlib.sha256(name.encode()).hexdigest()[:DIGITS] for name in (patient or "", case)]
-    return (NOBODY if patient is None else hashes[0]) + hashes[1]
+    return (NOBODY if patient is None else _hash(patient)) + _hash(case)
+
+
+def _hash(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:DIGITS]
 
 
 @contextmanager
