@@ -55,6 +55,15 @@ def test_a_file_that_nobody_can_read_is_broken(judged, write_exam):
     assert judged(write_exam("a"), lambda path, data: path.write_bytes(b"no DICOM")) == BROKEN
 
 
+def test_a_direction_that_is_none_is_broken_and_ends_no_program(judged, write_exam):
+    def bend(path, data):
+        if data.InstanceNumber == 2:
+            data.ImageOrientationPatient = [1, 0, 0, 0]
+            data.save_as(path)
+
+    assert judged(write_exam("a"), bend) == BROKEN
+
+
 def test_an_exam_of_two_patients_is_none(judged, write_exam):
     def exchange(path, data):
         data.PatientID = "p2" if data.InstanceNumber == 3 else " P1"
