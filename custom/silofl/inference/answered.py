@@ -77,11 +77,12 @@ class Answered:
                 f"the site's test patients must be those of an earlier evaluation, or differ from them by {least} or "
                 "more; add patients there, or use the earlier results"
             )
+        # Scores of that set were told already; the largest one says most.
         return max(earlier, key=len)
 
     def takes(self, name: str, cases: Members, least: int) -> bool:
         """Return whether no set of which a score was told differs from some cases by few patients."""
-        # Of few patients nothing is told anyway.
+        # A score of few patients is told in no case.
         if not has_enough(cases, least):
             return True
         for told in self.sets.get(name, ()):
@@ -115,6 +116,7 @@ def open_answered(path: Path | None) -> Iterator[Answered]:
         yield Answered()
         return
     make_folder(path.parent)
+    # Two evaluations at once would not see each other's sets.
     with hold_lock(path.with_suffix(".lock")):
         answered = read_file(Answered, path) or Answered()
         yield answered

@@ -142,6 +142,7 @@ def _list_unannotated_labels(study: Study, counts: Mapping[str, Any]) -> str:
         annotated = parts.get("labels_annotated")
         if annotated is None:
             return ""
+        # Labels are any text: unquoted one might be a link or a tag.
         names = [quote_markdown(name) for number, name in sorted(study.labels.items()) if number not in annotated]
         if names:
             texts.append(f"{site}: {', '.join(names)}")
@@ -179,6 +180,7 @@ def _results_tables(contents: Contents) -> dict[str, str]:
         labels = sort_labels(keys, names)
         rows = []
         for site, score in scores.items():
+            # A site may lack a label that others have: its cell says so.
             values = [score["value"], *map(read_label_scores(contents, score).get, labels)]
             numbers = [None if value is None else f"{value:.3f}" for value in values]
             rows.append((site, *numbers, *map(score.get, counts)))
@@ -189,6 +191,7 @@ def _results_tables(contents: Contents) -> dict[str, str]:
 
 def _doubt_sentence(contents: Contents) -> str:
     domain = contents.domain
+    # What nobody measured is not compared, and the card must not promise it.
     known = []
     if domain.axes:
         known.append(f"axes that run {' or '.join(domain.axes)}")

@@ -16,7 +16,7 @@ from silofl.core.lesions import measure_agreement
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, temper
 from silofl.core.roc import measure_auroc
 from silofl.inference.directory import read_versions
-from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases
+from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases, merge_scores
 from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores, list_compared_classes
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
@@ -37,7 +37,7 @@ def measure_evaluation(
     """
     study = model.contents.study
     unit_of = site.units.unit_of
-    score = Score.merged({case.case: case.score for case in cases})
+    score = merge_scores(cases)
     if study.task == "segmentation":
         measured = _measure_maps(site, cases, score, study)
     else:
@@ -90,9 +90,8 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
 
 def read_class_rows(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str]) -> "ClassRows":
     """Return the cases of a classification, at least one, as `predict` reads them."""
-    score = Score.merged({case.case: case.score for case in cases})
     # All cases of an evaluation are read alike, whichever model answers.
-    return ClassRows(score, unit_of, cases[0].calling)
+    return ClassRows(merge_scores(cases), unit_of, cases[0].calling)
 
 
 def _measure_classes(rows: "ClassRows", score: Score, unit_of: Mapping[str, str], study: Study) -> dict[str, Any]:
@@ -127,10 +126,15 @@ def measure_value(score: Score, unit_of: Mapping[str, str], also: Mapping[str, E
     if score.metric in also:
         return also[score.metric]
     if score.metric.startswith("dice"):
-        return Sample([unit_of[case] for case in score.by_case]).mean(np.array([*score.by_case.values()]))
+        return measure_mean(score.by_case, unit_of)
     # Without a value is for example the AUROC of cases of one class.
     value = value_or_none(score)
     return Estimate(value, None, 0 if value is None else score.num_cases)
+
+
+def measure_mean(values: Mapping[str, float], unit_of: Mapping[str, str]) -> Estimate:
+    """Return the mean over cases of a value in [0, 1], with its interval over units."""
+    return Sample([unit_of[case] for case in values]).mean(np.array([*values.values()]))
 
 
 def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate]:
@@ -155,7 +159,7 @@ def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate
 
     kinds = [label_of == label for label in np.unique(label_of)]
     measured = {
-        "accuracy": Sample([unit_of[case] for case in score.by_case]).mean(np.array([*score.by_case.values()])),
+        "accuracy": measure_mean(score.by_case, unit_of),
         "balanced_accuracy": Sample(units).estimate(mean_recall, *kinds),
     }
     for name in RANKED:
@@ -182,7 +186,7 @@ def measure_labels(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str], s
 def _score_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample) -> dict[str, Estimate]:
     # What a case lacks stays NaN, which no mean counts.
     dice, num_true, num_found, num_false, hd95, surface_dice = np.full((6, len(cases)), np.nan)
-    sizes = []
+    predicted_sizes, true_sizes = [], []
     for row, case in enumerate(cases):
         dice[row] = case.score.labels_by_case.get(key, {}).get(case.case, np.nan)
         measures = case.labels.get(key)
@@ -193,10 +197,12 @@ def _score_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample)
         num_false[row] = measures.lesions.num_false
         if measures.distances is not None:
             hd95[row], surface_dice[row] = measures.distances
+        # That nothing is predicted where nothing is says nothing about how well sizes agree.
         if measures.predicted or measures.true:
-            sizes.append((measures.predicted, measures.true))
+            predicted_sizes.append(measures.predicted)
+            true_sizes.append(measures.true)
     mean_dice = sample.mean(dice)
-    error = measure_agreement([predicted for predicted, _ in sizes], [true for _, true in sizes])
+    error = measure_agreement(predicted_sizes, true_sizes)
     size_error = MISSING
     if error is not None:
         limits = None if error.low is None or error.high is None else (error.low, error.high)
@@ -259,6 +265,7 @@ class ClassRows:
 
     def draw_rocs(self, study: Study) -> dict[str, tuple[list[float], list[float]]]:
         """Return the ROC curve of each class with both kinds of cases: shares called wrongly, and rightly."""
+        # It is imported here because it takes a second, which no segmentation needs.
         from sklearn.metrics import roc_curve
 
         curves = {}
@@ -306,7 +313,7 @@ class ClassRows:
         )
 
     def _find_area(self, metric: str, label: int, rows: Rows) -> float:
-        # Imported here because it takes a second, which no segmentation needs.
+        # These are imported here because it takes a second, which no segmentation needs.
         from sklearn.metrics import average_precision_score, roc_auc_score
 
         if not self._has_both_kinds(label, rows):

@@ -114,6 +114,7 @@ class Contents:
         """
         if self.rule == "selector":
             return dict(zip(self.outputs, (scores / scores.sum()).tolist(), strict=True))
+        # The global model is no hospital's: it takes no part in the mean of theirs.
         names = self.sites if self.rule == "mean" else tuple(self.models)
         return dict.fromkeys(names, 1 / len(names))
 
@@ -129,8 +130,9 @@ def pack_calling(contents: Contents) -> dict[str, Any]:
 
 def unpack_calling(plain: Mapping[str, Any], study: Study) -> OperatingPoint:
     """Return what `pack_calling` packed; of another kind, a key raises KeyError, TypeError or AttributeError."""
-    numbers = {name: number for number, name in study.labels.items()}
-    thresholds = {numbers[name]: threshold for name, threshold in plain.get("thresholds", {}).items()}
+    # By name in a file, as JSON has no numbers as keys; a name of no label is refused there.
+    names = dict(zip(study.labels.values(), study.labels, strict=True))
+    thresholds = {names[name]: threshold for name, threshold in plain.get("thresholds", {}).items()}
     return OperatingPoint(plain.get("temperature", 1.0), thresholds)
 
 
@@ -158,6 +160,7 @@ def _check_shape(contents: Contents) -> None:
 def _check_rule(contents: Contents) -> None:
     outputs = contents.outputs
     models = contents.models
+    # Each rule needs these, and the outputs of a selector are different models.
     is_whole = {
         "only": len(models) == 1,
         "mean": bool(contents.sites),

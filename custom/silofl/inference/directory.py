@@ -44,6 +44,7 @@ def write_model_folder(folder: Path, contents: Contents) -> None:
     """
     if not is_free(folder) and not (folder / HEAD).is_file():
         raise ConfigError(f"{folder.name} must be free or an older super model; it is something else: move it away")
+    # Beside the folder, as only within one file system a rename is at once.
     new = folder.with_name(f".{folder.name}.new")
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(new, ignore_errors=True)
@@ -141,6 +142,7 @@ def _write_files(folder: Path, contents: Contents) -> None:
         weights[name] = {"file": f"weights/{name}.pt", "sha256": _sha256(path.read_bytes())}
     try:
         facts = _collect_facts(contents, weights)
+        # NaN would be written, and is no JSON for other readers.
         json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
@@ -178,6 +180,7 @@ def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     deciding |= {key: facts[key] for key in ("bias", "calling") if facts.get(key) is not None}
+    # Which images are refused is a part of the answer; the facts of the run are none.
     deciding["domain"] = facts["domain"]
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {}

@@ -195,6 +195,11 @@ def sort_answers(cases: Iterable[EvaluatedCase | RefusedCase]) -> tuple[list[Eva
     return answered, refused
 
 
+def merge_scores(cases: Iterable[EvaluatedCase]) -> Score:
+    """Return the score of several cases together."""
+    return Score.merged({case.case: case.score for case in cases})
+
+
 def answer_case(model: SuperModel, case: Examples) -> CaseAnswer:
     """Return a model's answer to the examples of one case.
 
@@ -239,6 +244,7 @@ def _evaluate_case(
     if study.task != "segmentation":
         # One answer for a case, by the mean over its slices, as `predict` gives it.
         mean = answer.probabilities.mean(axis=0, keepdims=True)
+        # Each slice gets the answer of the case, as a score counts slices.
         said = calling.decide(mean, study.is_multilabel).repeat(len(case))
         return replace(evaluated, score=score_predictions(said, case, study, answer.probabilities))
     maps = lay()
@@ -246,6 +252,7 @@ def _evaluate_case(
     if said.shape[2:] == (1,):
         # A volume of one slice is measured as a slice: as a volume it would be all surface.
         said, truth = said[..., 0], truth[..., 0]
+    # Scores are of examples: the case becomes one of the file's size, whose prepared images nobody looks at any more.
     drawn = replace(case.select_rows([0]), targets=truth[None])
     said = leave_out_ignored(said[None], drawn.targets) if case.has_ignored else said[None]
     spacing = measure_spacing(maps.affine) if has_sizes else None

@@ -113,6 +113,7 @@ def list_scores(study: Study) -> list[tuple[str, str]]:
     scores = [(ALL, name) for name in of_all]
     for group in groups:
         scores += [(group, name) for name in of_groups]
+    # The order is that of the rows that travel: server and hospital derive it from the same study.
     of_subgroups = (study.metric, *name_labels(study).values())
     for division, wanted in study.subgroups.items():
         for group in list_groups(wanted):
@@ -169,6 +170,7 @@ def unpack_scores(
         value, low, high, cases = row
         estimate = MISSING
         is_possible = name in NO_SHARES or (min(row) >= 0 and max(value, low, high) <= 1 + ROUNDING)
+        # The one negative number of cases that means something; every other one is refused.
         if row == [0, 0, 0, NOT_SAID]:
             not_said[group] = (*not_said.get(group, ()), name)
         elif cases != int(cases) or cases < 0 or low > high or not is_possible:

@@ -89,5 +89,6 @@ def join_model(facts: Mapping[str, Any], arrays: Arrays, study: Study) -> Conten
 
 def _list_deciding(study: Study) -> dict[str, Any]:
     plain = plain_study(study)
-    plain["model"] = {key: value for key, value in plain["model"].items() if key not in FILE_KEYS}
+    for key in FILE_KEYS:
+        plain["model"].pop(key, None)
     return {key: plain.get(key) for key in DECIDING}

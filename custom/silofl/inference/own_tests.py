@@ -53,6 +53,7 @@ def _describe_guesses(contents: Contents) -> str:
             measured.append(measure_findings("", values, pairs))
         else:
             measured.append(measure_classes("", values, cases.values()))
+    # Of a few cases also a good model's answers may look like guesses.
     guess = describe_guess(measured, study.metric)
     return f"the model is not {guess}" if guess and count_measured(pool_measures(measured)) >= LEAST_UNITS else ""
 
@@ -98,6 +99,7 @@ def name_measure(study: Study) -> str:
 def _read_scores(contents: Contents) -> tuple[str, dict[str, list[float]]]:
     """Return ``test`` or ``validation``, and label or region -> its value at each site."""
     study = contents.study
+    # Validation chose the round, and flatters the model: it stands in only where nothing was tested.
     part = "test" if _list_tests(contents, "test") else "validation"
     tests = [read_label_scores(contents, test) for test in _list_tests(contents, part)]
     scores = {}

@@ -100,6 +100,7 @@ def call_case(probabilities: NDArray[np.floating], calling: OperatingPoint, stud
         "temperature": calling.temperature,
         "called_from": {study.labels[number]: threshold for number, threshold in thresholds.items()},
     }
+    # A set of findings is one number there, and their names here.
     if study.is_multilabel:
         return answer | {"findings": tuple(compress(names, unpack_findings([decided], len(names))[0]))}
     return answer | {"label": decided}

@@ -3,18 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from silofl.core.few import find_few
-from silofl.core.intervals import Estimate, Sample
+from silofl.core.intervals import Estimate
 from silofl.data.groups import Divided
 from silofl.inference.answered import ALL, Answered, Members, hash_case
-from silofl.inference.clinical import measure_also, measure_value, read_class_rows
-from silofl.inference.evaluated_cases import EvaluatedCase
+from silofl.inference.clinical import measure_also, measure_mean, measure_value, read_class_rows
+from silofl.inference.evaluated_cases import EvaluatedCase, merge_scores
 from silofl.inference.evaluation import Subgroup, name_labels
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
-from silofl.training.metrics import Score, group_positions
+from silofl.training.metrics import group_positions
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,7 @@ class People:
         sets = []
         for group in groups:
             sets += [(name, self.hash(cases)) for name, cases in group.items()]
+        # Asked of all before any is remembered: a refused score must leave no trace.
         if not all(self.answered.takes(name, cases, self.least) for name, cases in sets):
             return False
         for name, cases in sets:
@@ -85,6 +84,7 @@ def _measure_division(
     subgroups = {}
     for group, group_cases in members.items():
         withheld = [name for name in values[group] if group in hidden_by_score[name]]
+        # A group without the metric is too small: not even its number of cases is told.
         if study.metric in withheld:
             subgroups[group] = Subgroup(None, None, {}, tuple(values[group]))
             continue
@@ -119,6 +119,7 @@ def _find_hidden(
             told.append({score: having[group][score]})
     if people.may_tell({score: rest}, *told):
         return hidden
+    # With what an earlier answer told, one of these sets would give few patients' score: all groups are withheld.
     return {group for group, table in values.items() if table[name]}
 
 
@@ -130,7 +131,7 @@ def _sort_key(group: str) -> tuple[bool, float, str]:
 
 def _list_case_values(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, dict[str, float]]:
     """Return what each score is of: case -> its value, of each label, and of all cases by the study's metric."""
-    score = Score.merged({case.case: case.score for case in cases})
+    score = merge_scores(cases)
     # Of the metric only the cases count here, not their values.
     values = {study.metric: dict.fromkeys((case.case for case in cases), 0.0)}
     for key, name in name_labels(study).items():
@@ -166,14 +167,14 @@ def _find_few(
 def _measure_scores(
     cases: Sequence[EvaluatedCase], values: Mapping[str, Mapping[str, float]], unit_of: Mapping[str, str], study: Study
 ) -> dict[str, Estimate]:
-    score = Score.merged({case.case: case.score for case in cases})
+    score = merge_scores(cases)
     if study.task != "segmentation":
         score = replace(score, probabilities_by_case=read_class_rows(cases, unit_of).group_shown())
     also = measure_also(score, unit_of)
     scores = {study.metric: measure_value(score, unit_of, also)} | also
     for name, table in values.items():
         if name != study.metric and table:
-            scores[name] = Sample([unit_of[case] for case in table]).mean(np.array([*table.values()]))
+            scores[name] = measure_mean(table, unit_of)
     return scores
 
 

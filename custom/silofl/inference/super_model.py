@@ -120,6 +120,7 @@ class SuperModel:
         if self.selector is None:
             return np.zeros((len(images), 0))
         if self.contents.study.data.dimensions == 3:
+            # The selector is one of slices: of a volume it sees those in the middle.
             images = central_slices(images[0])
         scores = compute_softmax(self.selector, images, batch_size, self.device)
         check_probabilities(scores, SELECTOR)
@@ -196,11 +197,13 @@ class SuperModel:
         features: dict[str, NDArray] = {}
         for member, weight in weights.items():
             probabilities, of_member = self.measure_features(member, images, batch_size)
+            # In their place, as a volume's probabilities may be most of the memory.
             total = add_share(total, probabilities, weight)
             features |= of_member
         if bias := self._find_bias(site):
             total = shift_foreground(torch.from_numpy(total), bias).numpy()
         gamma = self.contents.threshold if threshold is None else threshold
+        # Only a choice falls back: a mean, or a model that was named, answers as it should.
         is_choice = site is None and self.contents.is_choice
         return CaseAnswer(
             model=name,
@@ -234,6 +237,7 @@ class SuperModel:
                 to their form; it is a single one, and the network's answer depends on others; or the answer is not
                 finite.
         """
+        # Before the images are prepared, which takes long.
         self.check_options(batch_size, threshold, site)
         if isinstance(case, Mapping):
             case = {name: Path(file) for name, file in case.items()}
@@ -347,6 +351,7 @@ class SuperModel:
 
     def _read_own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:
         """Whether answers have thresholds -> sentences on labels that were not learnt, and on low ones."""
+        # Where a site's model is named, its answers are read without thresholds, and its tests have to be, too.
         uncalled = replace(self.contents, calling=MOST_PROBABLE)
         try:
             return {

@@ -124,6 +124,7 @@ def bound_usual(usual: Mapping[str, Usual], min_sites: int) -> dict[str, Usual]:
 
 
 def _list_moments(usual: Usual) -> dict[tuple[str, str], Moments]:
+    # A spread is bounded like the features: by its mean and its variance.
     spreads = {("roots_ml", label): spread for label, spread in (usual.roots_ml or {}).items()}
     moments = {}
     for model, features in (usual.features or {}).items():
@@ -285,6 +286,7 @@ def _check_score(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
     if not spreads:
         return []
     remedy = "see that the image shows the same body part, taken the same way"
+    # Log-odds are nearer to a bell curve than probabilities, which pile up at 1.
     value = log_odds(max(answer.scores.values()))
     return [Check("the selector's score", value, pool_spreads(spreads), _show_probability, remedy, has_high=False)]
 
@@ -299,6 +301,7 @@ def _check_features(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Chec
     remedy = "see that the image shows the same body part, taken the same way, and look at the answer"
     checks = []
     for model, features in answer.features.items():
+        # Features of another length are those of another network.
         measured = [(stated.features or {}).get(model) for stated in usual.values()]
         spreads = [spread for spread in measured if spread and len(spread.mean) == len(features)]
         if spreads and len(spreads) == len(measured):
