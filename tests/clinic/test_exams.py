@@ -28,7 +28,7 @@ def test_a_whole_exam_is_whole(judged, write_exam):
     assert judged(write_exam("a")) == ""
 
 
-def test_a_missing_slice_is_seen_between_others_and_not_in_scattered_images(judged, write_exam):
+def test_a_missing_slice_is_seen_between_others(judged, write_exam):
     files = write_exam("a")
     assert judged(files[:2] + files[3:]) == CUT
 
@@ -55,7 +55,7 @@ def test_a_file_that_nobody_can_read_is_broken(judged, write_exam):
     assert judged(write_exam("a"), lambda path, data: path.write_bytes(b"no DICOM")) == BROKEN
 
 
-def test_a_direction_that_is_none_is_broken_and_ends_no_program(judged, write_exam):
+def test_an_exam_with_a_broken_direction_is_put_apart(judged, write_exam):
     def bend(path, data):
         if data.InstanceNumber == 2:
             data.ImageOrientationPatient = [1, 0, 0, 0]

@@ -80,7 +80,7 @@ def asked(configure, free_port):
     server.shutdown()
 
 
-def test_the_exams_of_a_list_come_and_those_that_are_not_whole_come_again(asked, write_exam, silofl, tmp_path):
+def test_exams_of_a_list_come_until_they_are_whole(asked, write_exam, silofl, tmp_path):
     config, exams, withheld = asked
     exams |= {name: write_exam(name, f"p{name}") for name in ("a", "b", "c")}
     # The last slice: nothing but the archive's own count tells that it is missing.
@@ -100,7 +100,7 @@ def test_the_exams_of_a_list_come_and_those_that_are_not_whole_come_again(asked,
 
 
 @pytest.mark.parametrize("uid", ["..", "../exams", ".", "1.2/..", "", "1" * 65])
-def test_an_archive_that_names_an_exam_by_a_path_is_refused(uid, make_clinic, monkeypatch):
+def test_an_exam_that_is_named_by_a_path_is_refused(uid, make_clinic, monkeypatch):
     status, found = pydicom.Dataset(), pydicom.Dataset()
     status.Status = 0xFF00
     with pydicom.config.disable_value_validation():

@@ -45,7 +45,7 @@ def test_a_year_without_a_change_raises_no_alarm(clinic, capsys):
     assert "no change since 2027-03" in capsys.readouterr().out
 
 
-def test_a_new_scanner_is_seen_in_its_first_month_and_its_cause_is_named(clinic, capsys):
+def test_a_new_scanner_is_seen_in_its_first_month(clinic, capsys):
     assert clinic(lambda month: {"look": 1.5 * (month >= 8)}, "--json") == ExitCode.INCOMPLETE
     printed = capsys.readouterr().out
     alarms = json.loads(printed[printed.index('{"months"') :])["alarms"]
@@ -62,7 +62,7 @@ def test_a_warning_that_was_rare_and_becomes_frequent_is_named(clinic, capsys, s
     assert f"2027-09: {sentence}: 100%, at first 0%" in capsys.readouterr().out
 
 
-def test_a_clinic_that_is_unlike_the_models_own_test_from_the_beginning_is_said_to(clinic, capsys):
+def test_a_clinic_unlike_the_models_own_test_is_told(clinic, capsys):
     assert clinic(lambda month: {"look": 2.6, "fallback": True}) == ExitCode.INCOMPLETE
     printed = " ".join(capsys.readouterr().out.split())
     assert f"from the beginning, {LOOK} lies +2." in printed
@@ -75,7 +75,7 @@ def test_too_few_months_say_nothing(clinic, capsys):
     assert "too early to say" in capsys.readouterr().out
 
 
-def test_who_had_answers_of_which_model_is_listed_of_all_models(clinic, tmp_path):
+def test_who_had_answers_of_which_model_is_listed(clinic, tmp_path):
     other = record(0, number=99, super_model="e" * 64, dicom={"study": "1.2.3", "patient": "p7"})
     write_json(tmp_path / "records" / "before" / "prediction.json", [other])
     clinic(lambda month: {}, "--answers", tmp_path / "answers.csv", months=4)
@@ -84,7 +84,7 @@ def test_who_had_answers_of_which_model_is_listed_of_all_models(clinic, tmp_path
     assert f"2027-01-03 00:00,scan0-99.nii.gz,1.2.3,p7,{'e' * 64},north" in lines
 
 
-def test_records_without_a_time_and_a_model_that_is_none_are_refused(clinic, tmp_path, capsys):
+def test_records_without_time_and_broken_models_are_refused(clinic, tmp_path, capsys):
     write_json(tmp_path / "records" / "old" / "prediction.json", [{"input": "a.png"}])
     assert clinic(months=4) == ExitCode.BAD_INPUT
     assert "old/prediction.json must hold answers with their time" in capsys.readouterr().err

@@ -62,7 +62,7 @@ def test_pseudonyms_are_the_hospitals_own_and_the_same_each_time(tmp_path):
     assert len(own.name_uid("1.2")) <= 64
 
 
-def test_an_exam_is_put_away_under_its_pseudonym_and_the_hospital_can_undo_it(make_clinic, write_exam):
+def test_an_exam_gets_a_pseudonym_that_the_hospital_can_undo(make_clinic, write_exam):
     clinic = make_clinic(has_pseudonyms=True)
     inbox = Inbox(clinic)
     for path in write_exam("a", "Jane-1"):
@@ -75,14 +75,14 @@ def test_an_exam_is_put_away_under_its_pseudonym_and_the_hospital_can_undo_it(ma
     assert all(pydicom.dcmread(path).StudyInstanceUID == path.parts[-3] != folder.name for path in files)
 
 
-def test_an_image_with_a_name_drawn_into_it_gets_no_pseudonym(make_clinic, write_exam):
+def test_an_image_with_a_drawn_name_gets_no_pseudonym(make_clinic, write_exam):
     inbox = Inbox(make_clinic(has_pseudonyms=True))
     for path in write_exam("a", BurnedInAnnotation="YES"):
         folder = inbox.add(path.read_bytes())
     assert inbox.put_away(folder) == DRAWN
 
 
-def test_an_exam_that_cannot_be_renamed_whole_is_broken_and_leaves_nothing(make_clinic, write_exam, monkeypatch):
+def test_an_exam_that_cannot_be_renamed_leaves_nothing(make_clinic, write_exam, monkeypatch):
     clinic = make_clinic(has_pseudonyms=True)
     inbox, right, seen = Inbox(clinic), Pseudonyms.deidentify, []
     for path in write_exam("a", "Jane-1"):
@@ -98,7 +98,7 @@ def test_an_exam_that_cannot_be_renamed_whole_is_broken_and_leaves_nothing(make_
     assert inbox.put_away(folder) == BROKEN and not [*(clinic.root / EXAMS).iterdir()]
 
 
-def test_a_patient_whom_a_file_does_not_name_gets_no_pseudonym_of_others(identified, tmp_path):
+def test_an_unnamed_patient_gets_no_pseudonym(identified, tmp_path):
     identified.PatientID, identified.IrradiationEventUID = "", None
     Pseudonyms(tmp_path / "own").deidentify(identified)
     assert identified.PatientID == identified.PatientName == ""

@@ -43,5 +43,5 @@ def test_each_exam_is_named_with_what_became_of_it(silofl, config, write_exam, m
         ({"archive": {"ae_title": "A", "address": "10.0.0.7", "port": 104000}}, "archive.port must be"),
     ],
 )
-def test_what_is_wrong_in_the_settings_is_said_in_one_sentence(refused, config, settings, sentence):
+def test_wrong_settings_are_said_in_one_sentence(refused, config, settings, sentence):
     assert sentence in refused("receive", "--config", config(**settings))

@@ -38,7 +38,7 @@ def find_groups(report):
     return tuple({one.tracking_identifier: one.get_measurements()[0].value for one in found} for found in groups)
 
 
-def test_a_label_is_measured_at_its_segment_and_one_without_a_voxel_at_none(report):
+def test_a_label_is_measured_at_its_segment_if_any(report):
     labels = np.zeros((32, 32, 6), np.uint8)
     labels[:4, :4, 1] = 1
     found, segments = report(labels)

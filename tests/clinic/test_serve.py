@@ -64,7 +64,7 @@ def records(root):
     return [record for (record,) in found]
 
 
-def test_an_answer_comes_back_as_segmentation_and_report_of_its_exam(serve, put, archive, write_exam, tmp_path):
+def test_an_answer_comes_back_as_segmentation_and_report(serve, put, archive, write_exam, tmp_path):
     files = write_exam("a", **ABDOMEN)
     put(files)
     (line,) = serve().answer_all()
@@ -93,7 +93,7 @@ def find_volumes(report):
     }
 
 
-def test_no_series_is_answered_twice_and_a_grown_one_is_answered_anew(serve, put, archive, write_exam):
+def test_only_a_grown_series_is_answered_anew(serve, put, archive, write_exam):
     files = write_exam("a", **ABDOMEN)
     put(files[:5])
     service = serve()
@@ -112,9 +112,7 @@ def test_an_answer_that_must_not_be_used_goes_nowhere(serve, put, archive, write
     assert "none of its files is written" in line and archive[1] == {} and service.counts() == {"do not use": 1}
 
 
-def test_what_the_archive_did_not_take_is_sent_when_it_is_there_again(
-    model, make_clinic, serve, put, archive, write_exam
-):
+def test_what_an_archive_did_not_take_is_sent_later(model, make_clinic, serve, put, archive, write_exam):
     put(write_exam("a", **ABDOMEN))
     away = Service(model, make_clinic(archive=archive[0] | {"port": 1}, device="cpu"))
     _, said = away.answer_all()
@@ -132,7 +130,7 @@ def test_answers_may_stay_here(model, make_clinic, put, write_exam):
     assert len([*service.answer_all()]) == 1 and service.counts() == {"kept here": 1}
 
 
-def test_other_modalities_segmentations_and_files_that_are_no_dicom_get_no_answer(serve, write_exam, tmp_path):
+def test_other_modalities_and_segmentations_get_no_answer(serve, write_exam, tmp_path):
     watched = tmp_path / "watched"
     for name, modality in (("a", "MR"), ("b", "SEG"), ("c", "CT")):
         write_exam(name, Modality=modality, **ABDOMEN)[0].parent.rename(watched.parent / f"series_{name}")
@@ -158,7 +156,7 @@ def test_a_deflated_file_stops_no_other_answer(serve, write_exam, tmp_path):
     assert service.counts() == {"sent": 1} and [*service.answer_all()] == []
 
 
-def test_a_series_that_the_model_refuses_is_accounted_for_with_the_reason(serve, put, archive, write_exam, tmp_path):
+def test_a_refused_series_is_recorded_with_the_reason(serve, put, archive, write_exam, tmp_path):
     put(write_exam("a", Modality="MR", **ABDOMEN), write_exam("b", **ABDOMEN))
     service = serve()
     assert len([*service.answer_all()]) == 2 and [*service.answer_all()] == []
@@ -178,9 +176,7 @@ def test_answers_do_not_go_back_under_pseudonyms(model, make_clinic):
         Service(model, make_clinic(has_pseudonyms=True))
 
 
-def test_a_withdrawn_model_answers_and_sends_nothing_more_until_the_list_is_corrected(
-    model, serve, put, make_clinic, archive, write_exam, withdraw
-):
+def test_a_withdrawn_model_answers_and_sends_nothing(model, serve, put, make_clinic, archive, write_exam, withdraw):
     put(write_exam("a", **ABDOMEN))
     # Its archive is away, so that an answer waits.
     service = Service(model, make_clinic(archive=archive[0] | {"port": 1}, device="cpu"))
@@ -199,7 +195,7 @@ def test_a_withdrawn_model_answers_and_sends_nothing_more_until_the_list_is_corr
     assert service.counts() == {"failed": 1, "sent": 2} and len(archive[1]) == 4
 
 
-def test_after_a_model_was_withdrawn_another_one_answers_what_failed_and_none_of_its_answers_is_sent(
+def test_another_model_answers_after_a_withdrawal(
     model, make_contents, make_clinic, put, archive, write_exam, withdraw
 ):
     put(write_exam("a", **ABDOMEN))
@@ -215,9 +211,7 @@ def test_after_a_model_was_withdrawn_another_one_answers_what_failed_and_none_of
 
 
 @pytest.mark.long
-def test_a_day_at_a_clinic_leaves_no_exam_without_an_account_though_the_service_is_killed(
-    model, archive, write_exam, tmp_path, free_port
-):
+def test_a_day_with_a_killed_service_loses_no_exam(model, archive, write_exam, tmp_path, free_port):
     number, cut, head, empty, broken = 8, 1, 3, 5, 6
     exams = [write_exam(f"exam{n:03}", f"p{n}", **(HEAD if n == head else ABDOMEN)) for n in range(number)]
     exams[cut].pop(3)

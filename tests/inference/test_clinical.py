@@ -39,7 +39,7 @@ def evaluate(study, truth, said, has_ignored=False):
     return [_evaluate_case(model, part, "test", (answer, ()), lambda: FileMaps(said, truth, None), has_sizes=False)]
 
 
-def test_what_nobody_annotated_is_no_false_lesion_and_without_a_size_of_voxels_sizes_are_in_voxels(
+def test_ignored_voxels_are_no_false_lesion_and_sizes_are_voxels(
     make_study,
 ):
     truth, answer = np.zeros((2, 6, 6, 4), np.uint8)
@@ -99,7 +99,7 @@ def test_the_studys_metric_has_an_interval_whichever_it_is():
         assert low < also[name].value < high
 
 
-def test_an_unknown_metric_has_its_value_and_no_interval_and_an_area_of_one_class_is_none_at_all():
+def test_unknown_metrics_have_no_interval_and_one_class_no_area():
     score = Score.of({"a": 0.25, "b": 0.75}, metric="other")
     assert measure_value(score, {"a": "a", "b": "b"}, {}) == Estimate(0.5, None, 2)
     score = Score({"a": 1.0}, metric="auroc", probabilities_by_case={0: {"a": (0.75, 0.25)}})

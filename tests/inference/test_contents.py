@@ -51,13 +51,13 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
         ("classification", {"bias": 0.5}, "must have a bias in a segmentation alone"),
     ],
 )
-def test_a_reading_that_the_task_or_no_validation_gives_is_refused(make_contents, make_study, task, changes, reason):
+def test_a_reading_that_the_task_does_not_have_is_refused(make_contents, make_study, task, changes, reason):
     contents = make_contents("only", study=make_study(task))
     with pytest.raises(ConfigError, match=reason):
         replace(contents, **changes)
 
 
-def test_a_selector_without_the_global_model_and_models_without_a_sites_name_are_refused(make_contents, make_study):
+def test_missing_global_models_and_names_of_no_site_are_refused(make_contents, make_study):
     contents = make_contents()
     with pytest.raises(ConfigError, match=NEEDS):
         replace(contents, models={name: contents.models[name] for name in contents.sites})

@@ -104,7 +104,7 @@ TILTED = np.array([[1, 0, 0], [0, np.cos(TILT), 0], [0, np.sin(TILT), 1]])
     ],
     ids=str,
 )
-def test_what_was_written_is_read_back_as_the_mask_of_its_series(series, segment, direction, slices):
+def test_what_was_written_is_read_back_as_a_mask(series, segment, direction, slices):
     labels = np.zeros((7, 6, 5), np.uint8)
     labels[..., slices] = random_labels()[..., slices]
     target, image = segment(series(direction), labels)
@@ -115,7 +115,7 @@ def test_what_was_written_is_read_back_as_the_mask_of_its_series(series, segment
 
 
 @pytest.mark.parametrize("slices", [[4, 3, 2, 1, 0], [0, 2, 4, 1, 3]])
-def test_a_segmentation_of_frames_in_whatever_order_lies_where_they_lie(write_frames, segment, slices):
+def test_a_segmentation_of_frames_in_any_order_lies_on_them(write_frames, segment, slices):
     labels = random_labels()
     # The image is its own label map, so that each voxel of both can be compared.
     folder = whole(write_frames(labels.astype(np.int16), slices))
@@ -190,9 +190,7 @@ def test_a_patients_odd_value_is_named_and_not_shown(series, segment):
     assert "1970-05-01" not in str(caught.value)
 
 
-def test_the_package_is_asked_for_before_any_work_and_a_segments_label_is_one_value_of_dicoms_length(
-    make_study, monkeypatch, segment, series
-):
+def test_the_package_and_the_labels_are_checked_before_any_work(make_study, monkeypatch, segment, series):
     names = {1: "a\\b", 2: "x" * 65}
     found = pydicom.dcmread(segment(series(), random_labels(), names)[0])
     assert [one.SegmentLabel for one in found.SegmentSequence] == ["a/b", "x" * 64]
@@ -205,7 +203,7 @@ def test_the_package_is_asked_for_before_any_work_and_a_segments_label_is_one_va
         check_can_write(make_study())
 
 
-def test_the_same_source_model_and_options_have_the_same_uids_and_others_have_others(series, make_study, tmp_path):
+def test_uids_follow_from_source_model_and_options(series, make_study, tmp_path):
     folder, labels, study = series(), random_labels(), make_study(labels=LABELS)
     affine = read_image(folder).affine
 
@@ -223,7 +221,7 @@ def test_the_same_source_model_and_options_have_the_same_uids_and_others_have_ot
     assert len({*every}) == len(every) == 10 and all(one.startswith("2.25.") and len(one) <= 64 for one in every)
 
 
-def test_a_segment_has_the_code_that_the_study_gives_its_label(series, segment, tmp_path, make_study):
+def test_a_segment_has_its_labels_code_of_the_study(series, segment, tmp_path, make_study):
     study, folder = make_study(labels=LABELS), series()
     codes = {"lesion": {"code": "52988006", "meaning": "Lesion", "is_abnormal": True}}
     study = study.model_validate(study.model_dump() | {"codes": codes})

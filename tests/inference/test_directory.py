@@ -43,7 +43,7 @@ def assert_refused(folder, sentence):
         read_model_folder(folder)
 
 
-def test_a_model_is_read_although_its_study_may_not_begin_any_more(tmp_path, make_contents):
+def test_a_model_is_read_whose_study_may_not_begin_now(tmp_path, make_contents):
     begun = plain_study(make_contents().study) | {"algorithm": {"name": "apfl"}}
     begun["training"] |= {"optimizer": "sgd", "momentum": 0.9}
     with pytest.raises(ConfigError, match=r"training.momentum must be 0 .* not 0.9"):
@@ -73,7 +73,7 @@ def test_a_model_of_a_version_before_0_4_is_refused(folder, changes):
         ),
     ],
 )
-def test_what_changes_every_answer_is_in_the_fingerprint_and_an_earlier_super_model_has_none(
+def test_what_changes_every_answer_is_in_the_fingerprint(
     tmp_path, make_contents, make_study, rule, task, key, value, without, changed
 ):
     contents = make_contents(rule, study=make_study(task))
@@ -100,7 +100,7 @@ def test_what_was_written_is_read_back(tmp_path, make_contents, rule):
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
-def test_an_older_super_model_is_replaced_and_nothing_else_is_left(folder, make_contents):
+def test_an_older_super_model_is_replaced_without_a_trace(folder, make_contents):
     before = read_fingerprint(folder)
     write_model_folder(folder, make_contents("only"))
     assert read_model_folder(folder).rule == "only" and read_fingerprint(folder) != before
@@ -120,9 +120,7 @@ def test_a_write_that_fails_leaves_the_older_one(folder, make_contents, monkeypa
     assert sorted(path.name for path in folder.parent.iterdir()) == ["supermodel"]
 
 
-def test_a_place_that_holds_something_else_is_refused_and_kept_and_so_are_facts_that_are_no_plain_values(
-    tmp_path, make_contents
-):
+def test_taken_folders_and_facts_that_are_not_plain_are_refused(tmp_path, make_contents):
     with pytest.raises(ConfigError, match="facts of a super model must be plain finite values"):
         write_model_folder(tmp_path / "supermodel", replace(make_contents(), facts={"dice": float("nan")}))
     assert list(tmp_path.iterdir()) == []
@@ -172,7 +170,7 @@ def test_a_change_is_refused(folder, changes):
     assert_refused(folder, "supermodel/model.json must be as it was written; it was changed")
 
 
-def test_a_page_that_is_gone_or_was_changed_is_refused_and_the_readme_of_version_0_4_is_no_harm(folder):
+def test_a_changed_card_is_refused_and_old_readmes_are_not(folder):
     name = "MODEL_CARD.md"
     pages = read_facts(folder)["pages"] | {"README.md": "0"}
     edit(folder, pages=pages)
@@ -183,7 +181,7 @@ def test_a_page_that_is_gone_or_was_changed_is_refused_and_the_readme_of_version
     assert_refused(folder, sentence)
 
 
-def test_a_broken_model_json_and_a_folder_that_is_no_super_model_are_refused(tmp_path, folder):
+def test_a_broken_or_missing_model_json_is_refused(tmp_path, folder):
     weights = read_facts(folder)["weights"]
     weights["north"]["file"] = "../../north.pt"
     edit(folder, weights=weights)
@@ -196,7 +194,7 @@ def test_a_broken_model_json_and_a_folder_that_is_no_super_model_are_refused(tmp
         assert_refused(place, "must be a super model with a model.json")
 
 
-def test_equal_contents_have_equal_fingerprints_and_training_facts_do_not_count(tmp_path, make_contents):
+def test_equal_contents_have_equal_fingerprints_whatever_their_facts(tmp_path, make_contents):
     contents = make_contents()
     write_model_folder(tmp_path / "a", contents)
     write_model_folder(tmp_path / "b", replace(contents, facts={"rounds": 9}))
@@ -206,7 +204,7 @@ def test_equal_contents_have_equal_fingerprints_and_training_facts_do_not_count(
 @pytest.mark.parametrize(
     "content", [{7: torch.zeros(1)}, {"w": torch.zeros(1).to_sparse()}, {"w": torch.empty(1, device="meta")}, [1]]
 )
-def test_a_folder_made_by_hand_with_weights_that_are_none_is_refused_in_one_sentence(folder, content):
+def test_signed_weights_that_are_none_are_refused(folder, content):
     torch.save(content, folder / "weights" / "north.pt")
     facts = read_facts(folder)
     facts["weights"]["north"]["sha256"] = hashlib.sha256((folder / "weights" / "north.pt").read_bytes()).hexdigest()

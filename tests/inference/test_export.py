@@ -72,9 +72,7 @@ OF_TENSORS = {"type": str, "format": str, "num_channels": int, "spatial_shape": 
         (None, f"0+{'f' * 12}", "not stated: ask the authors"),
     ],
 )
-def test_the_metadata_have_the_models_version_and_licence_and_what_monai_requires(
-    make_contents, make_study, card, version, licence
-):
+def test_the_metadata_have_version_licence_and_what_monai_requires(make_contents, make_study, card, version, licence):
     study = make_study().model_copy(update={"card": card})
     found = _metadata(replace(make_contents("only"), study=study), "f" * 64)
     assert (found["version"], found["license"], [*found["changelog"]]) == (version, licence, [version])
@@ -85,7 +83,7 @@ def test_the_metadata_have_the_models_version_and_licence_and_what_monai_require
 
 
 @pytest.mark.parametrize("neighbours", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_volumes_have_a_bundle_that_monai_runs_and_readme_code_that_needs_no_silofl(
+def test_monai_and_the_readmes_code_run_a_bundle_of_volumes(
     make_contents, make_study, write_volume, tmp_path, monkeypatch, capsys, neighbours
 ):
     import monai.bundle

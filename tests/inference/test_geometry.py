@@ -53,7 +53,7 @@ def returned(tmp_path, make_study):
     return run
 
 
-def test_without_transforms_and_at_the_right_spacing_a_label_map_comes_back_as_it_is(returned):
+def test_a_label_map_on_its_own_grid_comes_back_unchanged(returned):
     spacing = [{"Spacing": {"pixdim": [1, 1, 3]}}]
     for shape, affine, steps in (
         ((9, 14), None, []),
@@ -85,7 +85,7 @@ def test_turned_axes_come_back_as_they_were(returned, order, signs):
     ],
     ids=str,
 )
-def test_what_was_padded_or_enlarged_comes_back_as_it_was_whatever_the_images_interpolation(returned, step):
+def test_what_was_padded_or_enlarged_comes_back_unchanged(returned, step):
     truth = (blobs((9, 14)) > 0).astype(np.uint8)
     np.testing.assert_array_equal(returned(truth, transforms=[step]), truth)
 

@@ -74,7 +74,7 @@ def exported(tmp_path, make_contents):
 @pytest.mark.parametrize(
     ("job", "kind", "shape"), [("fedsm_phantoms", SLICED, (1, 96, 96)), ("fedsm_volumes", VOLUMES, (2, 32, 32, 16))]
 )
-def test_monai_alone_labels_each_voxel_of_ten_phantoms_as_predict_does(exported, tmp_path, job, kind, shape):
+def test_monai_alone_labels_ten_phantoms_as_predict_does(exported, tmp_path, job, kind, shape):
     values = yaml.safe_load((JOBS / job / "app" / "config" / "study.yaml").read_text())
     model, bundle = exported(parse(Study, values | {"model": SMALL_UNET}, "study.yaml"), shape)
     site = make_phantoms(tmp_path / "data", seed=7, patients={"north": 10}, kind=kind) / "north"
@@ -147,7 +147,7 @@ def test_what_monai_alone_cannot_prepare_is_known(make_contents, make_study, dat
     assert found is None if reason is None else reason in found
 
 
-def test_monai_alone_answers_no_classes_no_pictures_and_against_no_rule(make_contents, make_study):
+def test_monai_alone_answers_no_classes_pictures_or_forbidden_cases(make_contents, make_study):
     assert "is no label map" in find_obstacle(make_contents("only", study=make_study("classification")))
     forbidding = make_study().model_copy(update={"do_not_use": DoNotUseSettings(on_fallback=True)})
     assert "do_not_use" in find_obstacle(make_contents("only", study=forbidding))
@@ -156,7 +156,7 @@ def test_monai_alone_answers_no_classes_no_pictures_and_against_no_rule(make_con
 
 
 @pytest.mark.long
-def test_a_bundle_without_an_own_way_says_so_and_holds_none(exported, make_study):
+def test_a_bundle_without_its_own_way_says_so(exported, make_study):
     _, bundle = exported(make_study(data={"intensity": "dtype"}), (1, 32, 32))
     assert not (bundle / "configs" / "inference.json").exists()
     text = (bundle / "docs" / "README.md").read_text()

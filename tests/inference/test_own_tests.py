@@ -33,7 +33,7 @@ def test_a_model_with_a_threshold_is_judged_at_it(called):
     assert describe_quality(at_half) == "recall in test: normal 1.00, tumour 0.00"
 
 
-def test_recall_at_one_half_is_none_of_a_model_with_a_threshold(called):
+def test_recall_at_one_half_says_nothing_beside_a_threshold(called):
     validated = replace(called, facts={"validation": {"north": site_score({"0": 1.0, "1": 0.0})}})
     assert list_not_learnt(validated) == [] and describe_quality(validated) == ""
     assert list_low_labels(validated) == [
@@ -55,7 +55,7 @@ def test_each_finding_is_judged_at_its_own_threshold(make_contents, make_study):
     assert "decision threshold" in model_card(made, {}, "")
 
 
-def test_answers_that_may_be_guesses_are_called_so_where_enough_cases_were_tested(make_contents, make_study):
+def test_answers_that_may_be_guesses_are_called_so(make_contents, make_study):
     made = make_contents("only", study=make_study("classification"))
 
     def judge(accuracy, cases=10, **more):

@@ -40,7 +40,7 @@ def test_a_group_has_the_scores_of_its_cases():
     assert (one.num_cases, other.num_cases) == (12, 15)
 
 
-def test_a_group_of_few_patients_is_withheld_and_so_is_what_it_would_follow_from():
+def test_few_patients_and_what_they_follow_from_are_withheld():
     dice = draw(30, 0.8)
     group_of = {case: "O" if number < 2 else "FM"[number % 2] for number, case in enumerate(dice)}
     found = measure(dice, group_of, least=5)["sex"]
@@ -56,7 +56,7 @@ def test_where_patients_must_be_known_others_count_for_nothing():
     assert nobody.num_cases is None
 
 
-def test_a_mean_over_classes_is_withheld_where_one_of_them_is_of_too_few():
+def test_a_mean_over_classes_with_few_patients_is_withheld():
     settings = {"name": "x", "task": "classification", "labels": {0: "no", 1: "yes"}, "rounds": 1, "metric": "accuracy"}
     settings |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}, "algorithm": {"name": "fedavg"}}
     study, cases, group_of = parse(Study, settings, "study.yaml"), [], {}
@@ -75,7 +75,7 @@ def test_a_mean_over_classes_is_withheld_where_one_of_them_is_of_too_few():
 
 
 @pytest.mark.parametrize(("lacking", "is_withheld"), [(0, False), (1, True), (4, True), (5, False)])
-def test_no_value_of_the_few_without_a_label_follows_from_a_groups_other_scores(lacking, is_withheld):
+def test_no_value_of_few_follows_from_other_scores(lacking, is_withheld):
     study = parse(Study, STUDY.model_dump(exclude_defaults=True) | {"labels": {1: "organ", 2: "lesion"}}, "study.yaml")
     dice = draw(16, 0.8)
     tables = {

@@ -55,7 +55,7 @@ def assert_equal(super_model, cases, tolerance=1e-5):
     ],
     ids=str,
 )
-def test_the_script_says_what_the_super_model_says_of_cases_of_any_length(make_contents, make_study, options, settings):
+def test_the_script_answers_as_the_super_model(make_contents, make_study, options, settings):
     # More slices than the script takes at a time, other sizes of numbers, and a blank case.
     cases = [images(2), images(11, seed=1), 3 * images(2), np.zeros((3, *SHAPE), np.float32)]
     cases += [] if settings.get("model") == {"normalization": "batch_stateless"} else [images(1)]
@@ -98,7 +98,7 @@ def test_findings_have_their_script(make_contents, make_study):
     ],
     ids=str,
 )
-def test_volumes_of_any_size_have_a_script_that_looks_by_windows(make_contents, make_study, rule, settings):
+def test_volumes_of_any_size_are_seen_by_windows(make_contents, make_study, rule, settings):
     study = make_study(data={"dimensions": 3, "patches": {"size": [32, 32, 16]}}, **settings)
     contents = make_contents(rule, scores=None, threshold=0.1, study=study, shape=WINDOW, bias=0.7)
     assert_equal(SuperModel(contents, CPU), [images(1, shape) for shape in VOLUMES])
@@ -111,7 +111,7 @@ def test_images_of_another_shape_are_refused_by_the_script(make_contents):
             script(torch.zeros(shape))
 
 
-def test_a_network_whose_way_depends_on_its_images_is_refused_in_one_sentence(make_contents):
+def test_a_network_whose_way_depends_on_images_is_refused(make_contents):
     class Looks(torch.nn.Module):
         def forward(self, images):
             logits = torch.cat([images, 2 * images, 3 * images], dim=1)

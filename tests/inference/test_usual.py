@@ -66,12 +66,12 @@ def test_a_usual_answer_raises_no_doubt_and_everything_was_checked(compared):
         ({"codes": {"body part": "BRAIN"}}, "another body part than training's files: BRAIN, theirs ABDOMEN or LIVER"),
     ],
 )
-def test_each_check_has_one_plain_sentence_with_the_value_and_what_is_usual(compared, options, wanted):
+def test_each_check_says_the_value_and_what_is_usual(compared, options, wanted):
     (sentence,) = compared(**options).sentences
     assert wanted in sentence and ("see that" in sentence or "look at" in sentence)
 
 
-def test_how_far_a_number_lies_from_the_mean_is_counted_in_deviations(compared):
+def test_the_distance_to_the_mean_is_counted_in_deviations(compared):
     spread = pool_spreads([NORTH.roots_ml["organ"]])
     size = (spread.mean + 1.5 * spread.deviation) ** 3
     assert compared(sizes=SIZES | {"organ": size}).deviations["the size of organ"] == pytest.approx(1.5)
@@ -90,7 +90,7 @@ def test_what_no_hospital_has_measured_is_named_as_unchecked(compared):
     assert compared(usual={}, scores={}).unchecked[0] == "the look of the image to the network"
 
 
-def test_a_score_and_features_are_compared_with_one_hospitals_own_cases_alone(compared):
+def test_score_and_features_are_compared_with_measured_hospitals_only(compared):
     low = {"north": 0.6, "south": 0.4}
     assert compared(scores=low).sentences
     found = compared({"north": NORTH, "south": NORTH}, scores=low)
@@ -99,7 +99,7 @@ def test_a_score_and_features_are_compared_with_one_hospitals_own_cases_alone(co
     assert found.sentences == () and found.unchecked == ("the look of the image to the network",)
 
 
-def test_the_distance_is_that_of_mahalanobis_without_covariances_and_the_variance_that_of_a_sample():
+def test_the_distance_is_mahalanobis_without_covariances():
     # (4 / 2 + 1 / 1) / 2 with the floor of 0.05 * 1.5 on the variances
     wanted = math.log((4 / (2 + 0.075) + 1 / (1 + 0.075)) / 2)
     assert measure_distance(np.array([2.0, 1.0]), [0.0, 0.0], [2.0, 1.0]) == pytest.approx(wanted)
@@ -136,7 +136,7 @@ def known(make_contents, make_study):
 
 
 @pytest.mark.parametrize("beside", [1.0, 9.0])
-def test_predict_warns_of_an_unusual_look_and_the_answer_is_the_same(known, beside):
+def test_an_unusual_look_is_warned_of_and_changes_nothing(known, beside):
     contents, images = known(beside)
     found = SuperModel(contents, CPU).predict(images)
     unusual = [sentence for sentence in found.warnings if "the look of the image" in sentence]
@@ -151,7 +151,7 @@ def spread_by(**deviations):
     return {site: Usual(roots_ml={"organ": Spread(0.5, one, 9)}) for site, one in deviations.items()}
 
 
-def test_a_hospitals_deviations_count_up_to_three_times_the_others_median():
+def test_deviations_count_up_to_three_times_the_others_median():
     bounded = bound_usual(spread_by(east=0.1, north=0.1, west=1e6), 3)
     assert [one.roots_ml["organ"].deviation for one in bounded.values()] == [0.1, 0.1, pytest.approx(0.3)]
     honest = spread_by(east=0.1, north=0.2, west=0.3)
