@@ -54,8 +54,8 @@ def test_an_exam_that_may_still_grow_waits(receive, write_exam):
 
 @pytest.mark.parametrize("names", [{"ae_title": "STRANGER"}, {"called": "OTHER"}])
 def test_a_system_that_is_not_named_gets_no_connection(receive, names):
-    with receive()[0].listen() as port, calling(port, **names) as found:
-        assert found.is_rejected
+    with receive()[0].listen() as port, calling(port, **names) as association:
+        assert association.is_rejected
 
 
 def test_an_allowed_name_from_another_address_is_refused(receive, write_exam):
@@ -138,7 +138,7 @@ def test_silence_between_files_ends_an_exam_and_within_cuts_it(
                 # The head of a PDU whose rest does not come.
                 to.dul.socket.send(bytes.fromhex("040000001000"))
             until(lambda: not any(connection.is_alive() for connection in inbox.sending))
-        assert [one for _, one in inbox.settle()] == [cause]
+        assert [state for _, state in inbox.settle()] == [cause]
     assert len([*root.rglob("*.dcm")]) == 6
 
 
@@ -242,9 +242,9 @@ def test_a_deflated_file_is_not_taken(receive):
     # Who can send it otherwise does.
     entity.add_requested_context(CTImageStorage, [DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian])
     with receive()[0].listen() as port:
-        found = entity.associate("127.0.0.1", port, ae_title="SILOFL")
-        assert found.accepted_contexts[0].transfer_syntax == [ExplicitVRLittleEndian]
-        found.release()
+        association = entity.associate("127.0.0.1", port, ae_title="SILOFL")
+        assert association.accepted_contexts[0].transfer_syntax == [ExplicitVRLittleEndian]
+        association.release()
 
 
 @pytest.fixture(scope="module")
@@ -272,10 +272,10 @@ def test_with_tls_only_who_shows_a_known_certificate_may_send(receive, make_clin
     with receiver.listen() as port:
         foreign = make_tls(make_clinic(tls=certificates("foreign")), is_server=False)
         for options in ({}, {"tls_args": (foreign, "127.0.0.1")}):
-            with calling(port, **options) as found:
-                assert not found.is_established
-        known = make_tls(make_clinic(tls=certificates("own")), is_server=False)
-        assert send(port, write_exam("a"), tls_args=(known, "127.0.0.1")) == [SUCCESS] * 6
+            with calling(port, **options) as association:
+                assert not association.is_established
+        trusted = make_tls(make_clinic(tls=certificates("own")), is_server=False)
+        assert send(port, write_exam("a"), tls_args=(trusted, "127.0.0.1")) == [SUCCESS] * 6
 
 
 def test_certificates_that_do_not_belong_together_are_refused(receive, certificates):
@@ -290,9 +290,9 @@ def test_an_exam_put_away_while_files_come_loses_none(receive, write_exam, monke
 
     def add_while_it_is_put_away(self, content):
         folder = add(self, content)
-        other = threading.Thread(target=lambda: [*inbox.settle()])
-        other.start()
-        other.join(0.2)
+        meanwhile = threading.Thread(target=lambda: [*inbox.settle()])
+        meanwhile.start()
+        meanwhile.join(0.2)
         return folder
 
     monkeypatch.setattr(Inbox, "add", add_while_it_is_put_away)
@@ -317,11 +317,11 @@ def test_with_tls_a_silent_connection_keeps_nobody_waiting(receive, make_clinic,
     from silofl_clinic.receiver import make_tls
 
     receiver, _, _ = receive(tls=certificates("own"))
-    known = make_tls(make_clinic(tls=certificates("own")), is_server=False)
+    trusted = make_tls(make_clinic(tls=certificates("own")), is_server=False)
     with receiver.listen() as port, socket.create_connection(("127.0.0.1", port)):
         sent = []
         caller = threading.Thread(
-            target=lambda: sent.extend(send(port, write_exam("a")[:1], tls_args=(known, "127.0.0.1"))), daemon=True
+            target=lambda: sent.extend(send(port, write_exam("a")[:1], tls_args=(trusted, "127.0.0.1"))), daemon=True
         )
         caller.start()
         caller.join(30)

@@ -102,7 +102,7 @@ def test_dicom_without_the_size_of_its_voxels_gets_no_millilitres(make_ct, write
     folder = edited(write_dicom(tmp_path / "series", smooth_volume((32, 32, count))), **change)
     prediction = make_ct.predict(folder)
     assert prediction.volumes_ml is None and prediction.label_map.any()
-    assert any("no millilitres are given" in one for one in prediction.warnings)
+    assert any("no millilitres are given" in warning for warning in prediction.warnings)
 
 
 @pytest.mark.parametrize(("task", "end"), [("classification", ""), ("segmentation", "; no millilitres are given")])
@@ -117,7 +117,7 @@ def test_resampling_by_an_unstated_size_of_voxels_is_warned_of(
         f"uncertain numbers{end}"
     )
     assert sentence in model.predict(tmp_path / "bare.nii.gz").warnings
-    assert not any("resampled" in one for one in model.predict(write_volume()).warnings)
+    assert not any("resampled" in warning for warning in model.predict(write_volume()).warnings)
 
 
 # --- images of another kind

@@ -92,9 +92,9 @@ def test_a_card_says_which_answers_must_not_be_used(make_contents):
 )
 def test_the_card_says_which_labels_a_site_has_not_annotated(make_contents, make_study, annotated, sentence):
     data = dict(zip(("north", "south"), annotated, strict=True))
-    facts = FACTS | {"data": {site: FACTS["data"]["north"] | {"labels_annotated": one} for site, one in data.items()}}
+    counts = {site: FACTS["data"]["north"] | {"labels_annotated": numbers} for site, numbers in data.items()}
     study = make_study(labels={1: "organ", 2: "le|sion"})
-    assert sentence.replace("|", "/") in card_of(replace(make_contents(), study=study, facts=facts))
+    assert sentence.replace("|", "/") in card_of(replace(make_contents(), study=study, facts={"data": counts}))
 
 
 @pytest.mark.parametrize("rule", ["only", "mean", "selector"])

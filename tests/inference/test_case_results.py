@@ -89,8 +89,8 @@ def test_a_threshold_gives_every_case_its_model(make_model):
 def test_a_choice_is_scored_by_the_models_that_it_names():
     values = {"a": {"x": 1.0, "y": 0.0}, "b": {"x": 0.5, "y": 0.25}, "c": {"x": None, "y": None}}
     results = {case: measured(case, **by_name) for case, by_name in values.items()}
-    found = score_choice(results, {"a": "y", "b": "x", "c": "x"})
+    score = score_choice(results, {"a": "y", "b": "x", "c": "x"})
     # a by y is 0, b by x is 0.5, c does not count
-    assert (found.value, found.num_cases, found.num_excluded) == (0.25, 2, 1)
+    assert (score.value, score.num_cases, score.num_excluded) == (0.25, 2, 1)
     assert values_by_model(results) == {"x": 0.75, "y": 0.125}
     assert values_by_model({}) == {} and value_or_none(Score.of({})) is None

@@ -82,7 +82,8 @@ def change_contents(folder, **changes):
 
 def scores_by_label(labels):
     """Return facts with each site's scores by label."""
-    return {site: {"value": 0.5, "num_cases": 3, "num_excluded": 0, "labels": one} for site, one in labels.items()}
+    score = {"value": 0.5, "num_cases": 3, "num_excluded": 0}
+    return {site: score | {"labels": values} for site, values in labels.items()}
 
 
 def test_every_input_gets_a_label_map_record_and_line(predict, super_model, write_volume, picture, tmp_path):
@@ -244,12 +245,12 @@ def test_a_link_that_names_no_patient_stands_for_its_file(predict, write_volume,
 @pytest.fixture
 def titles(monkeypatch):
     """The lines over each picture that is drawn."""
-    found = []
+    drawn = []
     monkeypatch.setattr(
         "silofl_hospital.inference.picture.draw_overlay",
-        lambda *arguments: found.append(arguments[-2].splitlines()) or b"",
+        lambda *arguments: drawn.append(arguments[-2].splitlines()) or b"",
     )
-    return found
+    return drawn
 
 
 def test_warnings_stand_in_record_on_screen_and_over_the_picture(predict, picture, titles):
@@ -259,8 +260,8 @@ def test_warnings_stand_in_record_on_screen_and_over_the_picture(predict, pictur
     assert record["do_not_use"] is None
     fallback, unknown = record["warnings"]
     assert fallback.startswith("the selector fell back") and unknown.startswith("the super model does not say")
-    *said, unchecked, _ = text.splitlines()[1:-1]
-    assert said == [f"  warning: {fallback}", f"  warning: {unknown}"]
+    *printed, unchecked, _ = text.splitlines()[1:-1]
+    assert printed == [f"  warning: {fallback}", f"  warning: {unknown}"]
     assert unchecked.startswith("Not checked") and unchecked.endswith("the size of the answer")
     warnings = [f"warning: {fallback}", f"warning: {unknown}"]
     assert titles[0][1:] == ["for research, no medical device", *warnings]
@@ -310,10 +311,10 @@ def test_a_model_that_its_lead_withdraws_answers_no_further_case(super_model, pr
     _, (record,), text = predict(picture)
     assert "Nobody has checked whether the model was withdrawn: no withdrawn.json is beside it" in text
     assert datetime.fromisoformat(record["time"]).tzinfo is not None
-    found = iter([True])
+    checks = iter([True])
 
     def check(folder, fingerprint):
-        if next(found, False):
+        if next(checks, False):
             return True
         raise ConfigError("the super model must not be withdrawn")
 

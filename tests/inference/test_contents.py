@@ -18,7 +18,10 @@ NEEDS = "a super model must hold all that its rule needs"
         ({"image_shape": (1, 32)}, r"image_shape must be \(1, H, W\)"),
         ({"image_shape": (1, 200_000, 200_000)}, "of at most 268435456 pixels or voxels"),
         *(({"outputs": outputs}, NEEDS) for outputs in (("north", "west"), ("north", "north"), ())),
-        *(({"threshold": one}, f"threshold must be a number from 0 to 1, not {one}") for one in (1.5, float("nan"))),
+        *(
+            ({"threshold": threshold}, f"threshold must be a number from 0 to 1, not {threshold}")
+            for threshold in (1.5, float("nan"))
+        ),
         *((change, NEEDS) for change in ({"selector": None}, {"rule": "only"})),
         *(({"bias": bias}, f"bias must be a number from -10 to 10, not {bias!r}") for bias in (11, np.nan, "more")),
     ],

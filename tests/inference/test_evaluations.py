@@ -52,8 +52,8 @@ def test_a_share_may_not_lie_below_0(make_study):
     study = make_study().model_copy(update={"subgroups": {"age": (40.0, 65.0)}})
     places, rows = list_scores(study), np.zeros((len(list_scores(study)), 4))
     rows[places.index(("organ", "size_error"))] = (-0.1, -0.2, 0.0, 5)
-    found, _ = unpack_scores("east", rows, study)
-    assert found["organ"]["size_error"] == Estimate(-0.1, (-0.2, 0.0), 5)
+    scores, _ = unpack_scores("east", rows, study)
+    assert scores["organ"]["size_error"] == Estimate(-0.1, (-0.2, 0.0), 5)
     rows[places.index(("age: 40 to under 65", "Dice of organ"))] = (-0.1, -0.2, 0.0, 5)
     with pytest.raises(AggregationError, match="must send Dice of organ with a share"):
         unpack_scores("east", rows, study)

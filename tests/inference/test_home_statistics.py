@@ -47,7 +47,7 @@ def test_the_command_writes_a_model_with_the_images_statistics(model, pictures, 
     # One batch of all: the first layer's mean does not depend on how images are dealt to batches.
     fix_statistics(bare.network("global"), [images])
     name = next(name for name in bare.network("global").state_dict() if name.endswith("running_mean"))
-    states = [one.network("global").state_dict() for one in (bare, written)]
+    states = [model_.network("global").state_dict() for model_ in (bare, written)]
     torch.testing.assert_close(states[0][name], states[1][name])
     assert main(["predict", str(out), str(pictures[0]), "-o", str(tmp_path / "out")]) == 0
     assert "of the images of the hospital that uses it (16)" in " ".join(capsys.readouterr().out.split())

@@ -58,11 +58,11 @@ def test_a_label_map_lies_where_programs_see_its_nifti(tmp_path, codes, unit):
     nibabel.save(stored, tmp_path / "scan.nii")
     source = nibabel.load(tmp_path / "scan.nii")
     name = write_map(tmp_path, "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), source.affine)
-    found = nibabel.load(tmp_path / name)
-    np.testing.assert_array_equal(found.affine, source.affine)
+    written = nibabel.load(tmp_path / name)
+    np.testing.assert_array_equal(written.affine, source.affine)
     for key in ("qform_code", "sform_code", "pixdim", "srow_x", "quatern_d", "qoffset_x", "xyzt_units"):
-        np.testing.assert_array_equal(found.header[key], source.header[key])
-    assert b"Meier" not in found.to_bytes()
+        np.testing.assert_array_equal(written.header[key], source.header[key])
+    assert b"Meier" not in written.to_bytes()
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,16 @@ def test_a_record_and_a_sentence_say_what_was_found(make_study):
     picture = Prediction("global", {}, False, np.uint8([[1, 1], [0, 2]]))
     assert prediction_sentence(picture, maps, None) == "global model; organ 2 pixels, lesion 1 pixel"
     classes = make_study("classification")
-    found = Prediction("global", {}, False, label=1, class_scores={"normal": 0.1, "tumour": 0.9})
-    record = prediction_record(found, classes, None)
+    classified = Prediction("global", {}, False, label=1, class_scores={"normal": 0.1, "tumour": 0.9})
+    record = prediction_record(classified, classes, None)
     assert (record["label"], record["label_name"]) == (1, "tumour") and "volumes_ml" not in record
-    assert prediction_sentence(found, classes, None) == "global model; tumour (0.90)"
+    assert prediction_sentence(classified, classes, None) == "global model; tumour (0.90)"
 
 
 def test_each_finding_is_recorded_with_its_probability(make_study):
     study = make_study("multilabel", labels={0: "effusion", 1: "nodule"})
     scores = {"effusion": 0.81, "nodule": 0.125}
-    found = Prediction("global", {}, False, findings=("effusion",), class_scores=scores)
-    record = prediction_record(found, study, None)
+    prediction = Prediction("global", {}, False, findings=("effusion",), class_scores=scores)
+    record = prediction_record(prediction, study, None)
     assert (record["findings"], record["class_scores"]) == (["effusion"], scores) and "label" not in record
-    assert prediction_sentence(found, study, None) == "global model; effusion yes (0.81), nodule no (0.12)"
+    assert prediction_sentence(prediction, study, None) == "global model; effusion yes (0.81), nodule no (0.12)"

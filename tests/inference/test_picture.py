@@ -17,8 +17,8 @@ def test_an_overlay_is_a_png_that_shows_labels():
     assert Image.open(io.BytesIO(shown)).format == "PNG" and shown != empty
     for channels in (1, 3):
         picture = np.random.default_rng(0).integers(0, 255, (channels, 20, 30), dtype=np.uint8)
-        for one in (None, np.ones((20, 30), np.uint8)):
-            content = draw_overlay(picture, one, None, {1: "organ"}, "x", True)
+        for mask_of_picture in (None, np.ones((20, 30), np.uint8)):
+            content = draw_overlay(picture, mask_of_picture, None, {1: "organ"}, "x", True)
             assert Image.open(io.BytesIO(content)).width > 100
 
 

@@ -35,9 +35,9 @@ def test_scores_are_the_mean_over_slices_of_the_selectors_softmax(make):
         one_by_one = [
             model.selector(torch.from_numpy(case[i : i + 1])).double().softmax(1).numpy()[0] for i in range(5)
         ]
-    found = model.scores(case, 2)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, np.mean(one_by_one, axis=0), rtol=1e-5)
+    scores = model.scores(case, 2)
+    assert scores.dtype == np.float64
+    np.testing.assert_allclose(scores, np.mean(one_by_one, axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,18 @@ def test_without_a_threshold_the_best_output_answers(make, scores, wanted):
 def test_a_decision_bias_is_added_to_the_foregrounds_log_odds(make, make_study, labels):
     model, case = make("only", study=make_study(labels=labels), bias=0.7), images(3)
     plain = model.probabilities("global", case)
-    found = model.answer(case).probabilities
-    foreground, wanted = (1 - one[:, 0] if len(labels) > 1 else one[:, 0] for one in (plain, found))
+    shifted = model.answer(case).probabilities
+    foreground, wanted = (
+        1 - probabilities[:, 0] if len(labels) > 1 else probabilities[:, 0] for probabilities in (plain, shifted)
+    )
     np.testing.assert_allclose(np.log(wanted / (1 - wanted)), np.log(foreground / (1 - foreground)) + 0.7, atol=1e-4)
     if len(labels) > 1:
-        np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(shifted.sum(axis=1), 1, atol=1e-6)
         # Each label keeps its share of the foreground.
-        np.testing.assert_allclose(found[:, 1] / found[:, 2], plain[:, 1] / plain[:, 2], rtol=1e-4)
+        np.testing.assert_allclose(shifted[:, 1] / shifted[:, 2], plain[:, 1] / plain[:, 2], rtol=1e-4)
     prediction = model.predict(case)
     assert prediction.bias == 0.7
-    np.testing.assert_array_equal(prediction.label_map, decide_labels(found))
+    np.testing.assert_array_equal(prediction.label_map, decide_labels(shifted))
 
 
 def test_a_named_model_answers_without_the_bias_of_all(make):
@@ -129,9 +131,9 @@ def test_the_answer_does_not_depend_on_the_batch_size(make, make_study, normaliz
     model, case = make(scores=None, study=make_study(model={"normalization": normalization})), images(7)
     wanted = model.answer(case, 7)
     for size in (1, 3, 8):
-        found = model.answer(case, size)
-        assert found.model == wanted.model and found.scores == pytest.approx(wanted.scores)
-        np.testing.assert_allclose(found.probabilities, wanted.probabilities, atol=1e-5)
+        answer = model.answer(case, size)
+        assert answer.model == wanted.model and answer.scores == pytest.approx(wanted.scores)
+        np.testing.assert_allclose(answer.probabilities, wanted.probabilities, atol=1e-5)
 
 
 def test_a_network_that_looks_at_its_batch_refuses_one_image(make, make_study):
@@ -165,8 +167,8 @@ def test_only_counters_of_batches_may_be_missing(make_contents, make_study):
     state = {name: value for name, value in contents.models["global"].items() if "num_batches" not in name}
     assert len(state) < len(contents.models["global"])
     SuperModel(replace(contents, models={"global": state}), CPU)
-    other = make_study(model={"arguments": {"channels": [8, 4], "strides": [2]}})
-    models = {"global": build_model(other, (1, 32, 32), 0).state_dict()}
+    smaller = make_study(model={"arguments": {"channels": [8, 4], "strides": [2]}})
+    models = {"global": build_model(smaller, (1, 32, 32), 0).state_dict()}
     with pytest.raises(ConfigError, match="weights of 'global' must be those of the study's network; .*size mismatch"):
         SuperModel(replace(contents, models=models), CPU)
 
@@ -188,10 +190,10 @@ def test_a_volume_is_answered_slice_by_slice_between_its_neighbours(tmp_path, ma
     stacked = np.stack([np.stack([volume[..., z] for z in row]) for row in order])
     with torch.no_grad():
         wanted = model.network("global")(torch.from_numpy(stacked)).argmax(1).numpy()
-    found = model.predict(write_volume(array=volume)).label_map
-    np.testing.assert_array_equal(found, np.moveaxis(wanted, 0, -1))
+    label_map = model.predict(write_volume(array=volume)).label_map
+    np.testing.assert_array_equal(label_map, np.moveaxis(wanted, 0, -1))
     np.testing.assert_array_equal(model.predict(stacked).label_map, wanted)
-    assert len(np.unique(found)) > 1
+    assert len(np.unique(label_map)) > 1
 
 
 @pytest.mark.parametrize(
@@ -228,11 +230,13 @@ def class_model(make, make_study):
 def test_a_threshold_decides_the_second_of_two_classes(class_model):
     score = class_model.predict(images(3)).class_scores["tumour"]
     for threshold, label in ((score, 1), (np.nextafter(score, 1), 0)):
-        found = read(class_model, 1.0, {1: threshold}).predict(images(3))
-        assert (found.label, found.called_from) == (label, {"tumour": pytest.approx(threshold)})
+        prediction = read(class_model, 1.0, {1: threshold}).predict(images(3))
+        assert (prediction.label, prediction.called_from) == (label, {"tumour": pytest.approx(threshold)})
     # what is shown beside a temperature has been through it too
-    found = read(class_model, 3.0, {1: score}).predict(images(3))
-    assert found.label == 1 and found.called_from["tumour"] == pytest.approx(found.class_scores["tumour"])
+    prediction = read(class_model, 3.0, {1: score}).predict(images(3))
+    assert prediction.label == 1 and prediction.called_from["tumour"] == pytest.approx(
+        prediction.class_scores["tumour"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -66,27 +66,24 @@ def test_the_script_answers_as_the_super_model(make_contents, make_study, option
 def test_a_decision_bias_is_in_the_script_too(make_contents, make_study, rule, labels):
     super_model = SuperModel(make_contents(rule, study=make_study(labels=labels), bias=0.7), CPU)
     assert_equal(super_model, [images(3)])
-    found = saved_and_loaded(super_model)(torch.from_numpy(images(3))).numpy()
-    labels = decide_labels(found)
+    probabilities = saved_and_loaded(super_model)(torch.from_numpy(images(3))).numpy()
+    labels = decide_labels(probabilities)
     np.testing.assert_array_equal(labels, super_model.predict(images(3)).label_map)
     assert (labels != SuperModel(replace(super_model.contents, bias=0.0), CPU).predict(images(3)).label_map).any()
 
 
 @pytest.mark.parametrize(
-    ("network", "algorithm"),
-    [("densenet121", {}), ("lenet5", {"name": "moon", "preset": "paper"})],
-    ids=["fedsm", "projection_head"],
+    ("task", "rule", "network", "algorithm"),
+    [
+        ("classification", "only", "densenet121", {}),
+        ("classification", "only", "lenet5", {"name": "moon", "preset": "paper"}),
+        ("multilabel", "mean", "lenet5", {"name": "fedavg"}),
+    ],
+    ids=["fedsm", "projection_head", "findings"],
 )
-def test_classes_have_their_script(make_contents, make_study, network, algorithm):
-    study = make_study("classification", model={"name": network}, **algorithm)
-    assert_equal(SuperModel(make_contents("only", study=study), CPU), [images(2)])
-
-
-def test_findings_have_their_script(make_contents, make_study):
-    model = SuperModel(make_contents("mean", study=make_study("multilabel", name="fedavg")), CPU)
-    assert_equal(model, [images(2)])
-    # Each is there or not by itself: they do not add up to 1.
-    assert not np.allclose(model.answer(images(2)).probabilities.sum(axis=1), 1)
+def test_classes_and_findings_have_their_script(make_contents, make_study, task, rule, network, algorithm):
+    study = make_study(task, model={"name": network}, **algorithm)
+    assert_equal(SuperModel(make_contents(rule, study=study), CPU), [images(2)])
 
 
 @pytest.mark.parametrize(
