@@ -184,7 +184,8 @@ def _compare(reference: Sequence[Answer], answers: Sequence[Answer], month: str,
     changes = []
     for name in sorted(before.keys() & after.keys()):
         was, now = before[name], after[name]
-        mean_before, mean_after = float(np.mean(was)), float(np.mean(now))
+        mean_before = float(np.mean(was))
+        mean_after = float(np.mean(now))
         change = abs(mean_after - mean_before)
         p_value = 1.0
         if is_share(was) and change >= LEAST_SHARE:

@@ -98,9 +98,10 @@ class Service:
             name = str(headers[0].get("SeriesInstanceUID", folder.name))
             record, line = runner.predict(Input(folder, name, headers))
             if "dicom_seg" in record:
-                seg, study = runner.out / record["dicom_seg"], runner.model.contents.study
+                segmentation = runner.out / record["dicom_seg"]
+                study = runner.model.contents.study
                 try:
-                    write_report(runner.out / REPORT, headers, seg, record, study, runner.described)
+                    write_report(runner.out / REPORT, headers, segmentation, record, study, runner.described)
                 except (AttributeError, KeyError, ValueError, TypeError) as error:  # an odd element of the header
                     record["warnings"].append(f"no report: {one_line(error)}; its segmentation is whole")
             write_json(runner.out / RECORD, [record])
@@ -174,7 +175,8 @@ def list_series(folder: Path) -> Iterator[Path]:
 def run(options: argparse.Namespace) -> int:
     """Answer series until the program is ended, and count what became of them."""
     clinic = load_settings(Clinic, options.config)
-    service, inbox = Service(options.model, clinic), Inbox(clinic)
+    service = Service(options.model, clinic)
+    inbox = Inbox(clinic)
     if not service.runner.is_listed:
         print(UNCHECKED)
     # Without callers another program fills the watched folder.

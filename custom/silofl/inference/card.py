@@ -32,9 +32,10 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
             ``kept`` and ``stays_home``.
         versions: Library -> its version.
     """
-    study, facts = contents.study, contents.facts
+    study = contents.study
+    facts = contents.facts
     recipe = study.recipe
-    # Where no site sent BatchNorm it stayed there, whatever the study says.
+    # Where no site sent BatchNorm it stayed at home, whatever the study says.
     if facts.get("stays_home") == "batchnorm" and recipe.stays_home == "nothing":
         recipe = replace(recipe, stays_home="batchnorm")
     choices = []
@@ -72,6 +73,7 @@ def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]])
         lines.append([UNKNOWN if cell is None else str(cell) for cell in row])
     if len(lines) == 1:
         return ""
+    # The card is read as plain text too, where only equal widths make columns.
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     texts = []
@@ -89,6 +91,7 @@ def _paper_sentence(algorithm: str) -> str:
 
 def rule_sentence(contents: Contents) -> str:
     """Say which of a super model's models answers."""
+    # An ensemble has the rule of a selector, too: the study's recipe says which of both it is.
     chooses = "weighs all models" if contents.is_ensemble else "chooses one model for each case"
     rule = RULES.get(contents.rule, f"The selector {chooses}.")
     if contents.bias:
@@ -131,8 +134,7 @@ def _data_table(counts: Mapping[str, Any]) -> str:
                 f"{UNKNOWN if patients is None else patients} / {parts[part]['cases']} / {parts[part]['examples']}"
             )
         rows.append(row)
-    head = ("site", *(f"{part} patients / cases / images" for part in PARTS))
-    return format_markdown_table(head, rows)
+    return format_markdown_table(("site", *map("{} patients / cases / images".format, PARTS)), rows)
 
 
 def _list_unannotated_labels(study: Study, counts: Mapping[str, Any]) -> str:

@@ -60,19 +60,16 @@ def _predict_case(model: SuperModel, part: Examples, study: Study) -> CaseResult
     contents = model.contents
     size = study.training.batch_size
     scores = case_scores(model.slice_scores(images, size))
-    predictions: dict[str, NDArray] = {}
-    measured: dict[str, Score] = {}
+    # Filled beforehand, so that models keep their order whichever answers first.
+    names = (*contents.models, ENSEMBLE)
+    predictions: dict[str, NDArray] = dict.fromkeys(names)
+    measured: dict[str, Score] = dict.fromkeys(names)
     for name, values in _yield_probabilities(model, images, size, contents.shares(scores)):
         predictions[name] = decide_answers(values, study)
         measured[name] = score_predictions(predictions[name], part, study, values)
         # Else it would be held while the next ones are computed.
         del values
-    names = (*contents.models, ENSEMBLE)
-    return CaseResult(
-        scores,
-        {name: measured[name] for name in names},
-        {name: predictions[name] for name in names},
-    )
+    return CaseResult(scores, measured, predictions)
 
 
 def _yield_probabilities(

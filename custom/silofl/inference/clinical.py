@@ -74,9 +74,11 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
     has_sizes = site.has_sizes
     lesions = {}
     for key in list_drawn_labels(cases):
-        lesions[study.labels.get(key, key)] = sum(
-            case.labels[key].lesions.num_true for case in cases if key in case.labels
-        )
+        name = study.labels.get(key, key)
+        lesions[name] = 0
+        for case in cases:
+            if key in case.labels:
+                lesions[name] += case.labels[key].lesions.num_true
     measured = {
         "scores": {ALL: {study.metric: measure_value(score, unit_of, {})}} | measure_labels(cases, unit_of, study),
         "lesions": lesions,
@@ -151,7 +153,8 @@ def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate
             labels.append(label)
             units.append(unit_of[case])
             shares.append(share)
-    label_of, is_right = np.array(labels), np.array(shares)
+    label_of = np.array(labels)
+    is_right = np.array(shares)
 
     def mean_recall(rows: Rows) -> float:
         present = np.unique(label_of[rows])
@@ -184,7 +187,7 @@ def measure_labels(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str], s
 
 
 def _score_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample) -> dict[str, Estimate]:
-    # What a case lacks stays NaN, which no mean counts.
+    # A value that a case lacks stays NaN, which no mean counts.
     dice, num_true, num_found, num_false, hd95, surface_dice = np.full((6, len(cases)), np.nan)
     predicted_sizes, true_sizes = [], []
     for row, case in enumerate(cases):
@@ -241,7 +244,8 @@ class ClassRows:
                 truth.append(label)
                 self.cases.append(case)
                 rows.append(chances)
-        self.truth, self.probabilities = np.array(truth), np.array(rows)
+        self.truth = np.array(truth)
+        self.probabilities = np.array(rows)
         self.shown = temper(self.probabilities, calling.temperature, self.is_multilabel)
         self.is_true = self._unpack(self.truth)
         self.is_answered = self.decide(calling)
@@ -292,6 +296,7 @@ class ClassRows:
         if self.is_multilabel or label in self.calling.thresholds:
             scores["specificity"] = self.sample.mean(np.where(is_positive, np.nan, 1 - is_answered))
         area = measure_auroc(self.shown[:, label], is_positive, self.units)
+        # DeLong's interval needs no resampling; average precision has none of its own.
         scores["auroc"] = Estimate(area.value, area.interval, len(is_positive)) if area else MISSING
         scores["average_precision"] = self.sample.estimate(
             lambda rows: self._find_area("auprc", label, rows), is_positive, ~is_positive
@@ -323,6 +328,7 @@ class ClassRows:
 
     def count_answers(self, study: Study) -> dict[str, dict[str, int]]:
         """Return true class -> answered class -> cases, by their names."""
+        # Row i and column j count the cases of class i that are answered as class j.
         counts = self.is_true.T.astype(int) @ self.is_answered
         names = [name for _, name in sorted(study.labels.items())]
         return {name: dict(zip(names, row, strict=True)) for name, row in zip(names, counts.tolist(), strict=True)}

@@ -47,6 +47,7 @@ def write_model_folder(folder: Path, contents: Contents) -> None:
     # Beside the folder, as only within one file system a rename is at once.
     new = folder.with_name(f".{folder.name}.new")
     old = folder.with_name(f".{folder.name}.old")
+    # A write that was killed may have left one.
     shutil.rmtree(new, ignore_errors=True)
     try:
         _write_files(new, contents)
@@ -146,6 +147,7 @@ def _write_files(folder: Path, contents: Contents) -> None:
         json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
+    # After the fingerprint, which stands in the card.
     text = card.model_card(contents, facts["versions"], facts["fingerprint"])
     write_text(folder / card.FILE, text)
     facts["pages"] = {card.FILE: _sha256(text.encode())}

@@ -128,7 +128,9 @@ class SiteCases:
     def divide(self, divisions: Divisions) -> Divided:
         """Return the group of each case; as `silofl.data.groups.divide_records`."""
         manifest = self.data.manifest
-        records = [record for name in self.parts for record in manifest.parts[name]]
+        records = []
+        for name in self.parts:
+            records += manifest.parts[name]
         return divide_records(manifest, records, divisions)
 
     @property
@@ -171,6 +173,7 @@ def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase
                 doubts += model.compare_answer(answer, images, sizes, form.codes).sentences
                 lay = partial(lay_on_file, answer, record=record, manifest=manifest, image=image, steps=steps)
                 yield _evaluate_case(model, examples, part_name, (answer, doubts), lay, site.has_sizes)
+            # As `predict` would refuse it: it is counted, and the other cases go on.
             except DataError as error:
                 yield RefusedCase(case, part_name, str(error))
     # Label maps were read by the decoder's process, which would wait for more.

@@ -153,6 +153,7 @@ def list_compared_classes(study: Study) -> list[int]:
     """
     if study.task == "segmentation":
         return []
+    # Of two classes each one's scores follow from the other's.
     labels = sorted(study.labels)
     return labels[1:] if len(labels) == 2 and not study.is_multilabel else labels
 

@@ -32,6 +32,7 @@ def load_weights(network: HarmonizedModel, state: Mapping[str, Tensor], name: st
     Raises:
         ConfigError: The names, the shapes or the size of the numbers are not those of the network.
     """
+    # The counters of the new network fill in for those that a state lacks.
     counters = {key: value for key, value in network.state_dict().items() if key.endswith("num_batches_tracked")}
     try:
         network.load_state_dict(counters | dict(state))

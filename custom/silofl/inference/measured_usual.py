@@ -75,6 +75,7 @@ def _measure_features(
     model: SuperModel, images: NDArray, site: str, known: Mapping[str, NDArray[np.float64]] = MappingProxyType({})
 ) -> dict[str, NDArray[np.float64]]:
     """Return a case's features of the site's own and the common models; those that are known are not measured."""
+    # Another hospital's model is measured there: what is usual of it here says nothing.
     own = {GLOBAL, LOCAL, site} & model.contents.models.keys()
     features = {name: known[name] for name in known if name in own}
     for name in sorted(own - features.keys()):
@@ -84,6 +85,7 @@ def _measure_features(
 
 def _join(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the values of each name that all tables have."""
+    # A name that some case lacks, as a label whose size is not known, is left out for all.
     values = {}
     for name in tables[0]:
         if all(name in table for table in tables):

@@ -68,6 +68,7 @@ def join_model(facts: Mapping[str, Any], arrays: Arrays, study: Study) -> Conten
     for name in dict.fromkeys(map(read_role, arrays)):
         states[name] = {key: torch.from_numpy(np.array(value)) for key, value in select_role(name, arrays).items()}
     try:
+        # The same checks as of a folder: the file may come from anybody.
         check_facts(facts, HEAD)
         own = parse(Study, facts["study"], HEAD, STORED)
         contents = build_contents(facts, own, states)

@@ -63,6 +63,7 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
 def render_page(template: str, contents: Contents, **values: object) -> str:
     """Fill in a template of this room with a super model's contents and further values."""
     example = quote(",".join(f"{name}=FILE" for name in contents.study.data.channel_names))
+    # Pages read these names; what is missing is an error there, never an empty place.
     values |= {"contents": contents, "study": contents.study, "example": example}
     return open_template(template).render(values).rstrip() + "\n"
 

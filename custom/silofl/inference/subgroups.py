@@ -152,8 +152,10 @@ def _find_few(
         counts = {group: people.count(table[score]) for group, table in values.items() if table[score]}
         return find_few(counts, people.least, is_partition=True)
 
+    # A group that is too small for the metric is withheld whole: no label's score of it is looked at.
     hidden = find(metric)
     for groups in (*({group} for group in values.keys() - hidden), hidden):
+        # Those who lack the score: the metric is of everyone, and so tells theirs.
         everyone: set[str] = set()
         having: set[str] = set()
         for group in groups:

@@ -294,6 +294,7 @@ class SuperModel:
         usual = self.contents.usual
         is_asked = GLOBAL in self._models and GLOBAL not in answer.features
         if is_asked and any(stated.features for stated in usual.values()):
+            # Only the copy gets them: the answer itself stays what was asked for.
             answer = replace(answer, features=answer.features | self.measure_features(GLOBAL, images)[1])
         return compare_answer(usual, answer, sizes_ml, self.contents.study, codes)
 
@@ -315,6 +316,7 @@ class SuperModel:
         Raises:
             ConfigError: One is out of range, or does nothing with this super model.
         """
+        # Also where only one model is asked: which one answers is known too late.
         for name, network in self._models.items():
             if not has_statistics(network):
                 raise ConfigError(

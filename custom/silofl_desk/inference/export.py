@@ -56,6 +56,7 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
     Raises:
         ConfigError: The super model is incomplete, its network cannot be exported, or the place is taken.
     """
+    # Asked before the model is loaded, and again when the folder is filled.
     if not is_free(out):
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")

@@ -108,6 +108,7 @@ def build_weigher(contents: Contents, selector: nn.Module | None) -> nn.Module:
     order = member_names(contents)
     if selector is None:
         shares = contents.shares(np.zeros(0))
+        # The global model has no share in a mean of sites, and stays a member.
         return Fixed([shares.get(name, 0.0) for name in order])
     rows = [order.index(output) for output in contents.outputs]
     members = torch.eye(len(order), dtype=torch.float64)[rows]
