@@ -11,7 +11,7 @@ from typing import Any, cast
 from pynetdicom import evt
 from pynetdicom.transport import AssociationSocket, ThreadedAssociationServer
 
-# Bytes of a message before an association. A request for 128 kinds of images in four codings each has 18 KiB.
+# A message before an association may have so many bytes: a request for 128 kinds of images in four codings has 18 KiB.
 MOST_BYTES_BEFORE = 1 << 16
 
 
@@ -57,14 +57,17 @@ def _read(wire: AssociationSocket, end: float, count: int) -> bytearray:
     Raises:
         OSError: They are more than a message may have, or do not come in time.
     """
-    association, connection = wire.assoc, cast(socket.socket, wire.socket)
+    association = wire.assoc
+    connection = cast(socket.socket, wire.socket)
     most = MOST_BYTES_BEFORE
-    # These are set before the other side hears that there is an association.
+    # The contexts are set before the other side hears that there is an association.
     if association.accepted_contexts:
-        most, end = association.ae.maximum_pdu_size, time.monotonic() + association.network_timeout
+        most = association.ae.maximum_pdu_size
+        end = time.monotonic() + association.network_timeout
     if count > most:
         raise OSError("a message is too long")
     content = bytearray()
+    # The time that is left is set before each piece: a sender of one byte a minute would never run into a timeout.
     try:
         while len(content) < count:
             left = end - time.monotonic()

@@ -14,9 +14,9 @@ from silofl_clinic.receiver import make_entity, make_tls
 from silofl_clinic.settings import Clinic
 
 if TYPE_CHECKING:
-    from pydicom import Dataset
     from pynetdicom.association import Association
 
+# DICOM's answers that bring an exam; every other one ends the list.
 PENDING = (0xFF00, 0xFF01)
 KEYS = ("StudyInstanceUID", "PatientID", "NumberOfStudyRelatedInstances")
 
@@ -43,32 +43,35 @@ def connect(clinic: Clinic, contexts: Sequence[str]) -> Iterator[Association]:
     Raises:
         DataError: The archive does not answer, or refuses this system.
     """
-    archive, entity = clinic.archive, make_entity(clinic)
+    archive = clinic.archive
+    entity = make_entity(clinic)
     for context in contexts:
         entity.add_requested_context(context)
-    context = make_tls(clinic, is_server=False)
-    tls = context and (context, archive.address)
-    found = entity.associate(archive.address, archive.port, ae_title=archive.ae_title, tls_args=tls)
-    if not found.is_established:
-        said = "it refused this system" if found.is_rejected else "it did not answer"
+    tls = make_tls(clinic, is_server=False)
+    association = entity.associate(
+        archive.address, archive.port, ae_title=archive.ae_title, tls_args=tls and (tls, archive.address)
+    )
+    if not association.is_established:
+        said = "it refused this system" if association.is_rejected else "it did not answer"
         raise DataError(
             f"archive {archive.ae_title} must take a connection at {archive.address}:{archive.port}; {said}: have it "
             f"know the AE title {clinic.ae_title}, or correct clinic.yaml"
         )
     try:
-        yield found
+        yield association
     finally:
-        found.release()
+        association.release()
 
 
 def send_files(clinic: Clinic, files: Sequence[Path]) -> None:
     """Send files to the archive; the errors of `connect`, and DataError where it does not take one."""
     import pydicom
 
-    with connect(clinic, [pydicom.dcmread(path, specific_tags=["SOPClassUID"]).SOPClassUID for path in files]) as to:
+    kinds = [pydicom.dcmread(path, specific_tags=["SOPClassUID"]).SOPClassUID for path in files]
+    with connect(clinic, kinds) as association:
         for path in files:
-            status = to.send_c_store(path).get("Status")
-            # Warnings are of a file that is kept.
+            status = association.send_c_store(path).get("Status")
+            # 0xB000 to 0xBFFF are warnings about a file that the archive keeps.
             if status is None or (status and status >> 12 != 0xB):
                 said = "nothing" if status is None else f"0x{status:04X}"
                 raise DataError(f"the archive must take {path.name}; it said {said}: see its log, and start again")
@@ -79,16 +82,22 @@ def find_study(clinic: Clinic, accession: str) -> list[ArchivedExam]:
     from pydicom import Dataset
     from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelFind as Find
 
-    asked = Dataset()
-    asked.QueryRetrieveLevel, asked.AccessionNumber = "STUDY", accession
+    query = Dataset()
+    query.QueryRetrieveLevel = "STUDY"
+    query.AccessionNumber = accession
+    # An empty element asks for its value.
     for key in KEYS:
-        setattr(asked, key, None)
-    with connect(clinic, [Find]) as to:
-        found = [one for status, one in to.send_c_find(asked, Find) if _is_pending(status)]
-    rows = [[str(one.get(key) or "") for key in KEYS] for one in found]
-    for uid, *_ in rows:
-        check_uid(uid)
-    return [ArchivedExam(uid, patient, int(count or 0)) for uid, patient, count in rows]
+        setattr(query, key, None)
+    exams = []
+    with connect(clinic, [Find]) as association:
+        for status, study in association.send_c_find(query, Find):
+            if "Status" not in status:
+                raise DataError("the archive must answer which exams it has; the connection broke: start again")
+            if status.Status in PENDING:
+                uid, patient, count = [str(study.get(key) or "") for key in KEYS]
+                check_uid(uid)
+                exams.append(ArchivedExam(uid, patient, int(count or 0)))
+    return exams
 
 
 def retrieve_study(clinic: Clinic, study: ArchivedExam) -> bool:
@@ -100,14 +109,10 @@ def retrieve_study(clinic: Clinic, study: ArchivedExam) -> bool:
     from pydicom import Dataset
     from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelMove as Move
 
-    asked = Dataset()
-    asked.QueryRetrieveLevel, asked.StudyInstanceUID = "STUDY", study.uid
-    with connect(clinic, [Move]) as to:
-        *_, (last, _) = to.send_c_move(asked, clinic.ae_title, Move)
-    return last.get("Status") == 0
-
-
-def _is_pending(status: Dataset) -> bool:
-    if "Status" not in status:
-        raise DataError("the archive must answer which exams it has; the connection broke: start again")
-    return status.Status in PENDING
+    query = Dataset()
+    query.QueryRetrieveLevel = "STUDY"
+    query.StudyInstanceUID = study.uid
+    with connect(clinic, [Move]) as association:
+        # The answers before count the files that are still to come.
+        *_, (status, _) = association.send_c_move(query, clinic.ae_title, Move)
+    return status.get("Status") == 0

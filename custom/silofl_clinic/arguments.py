@@ -9,8 +9,9 @@ from silofl_hospital.arguments.clinic import SUPER_MODEL
 
 def add_receive(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl receive``."""
-    what, place = "the clinic's settings (default: clinic.yaml)", expect_path("a clinic.yaml")
-    parser.add_argument("--config", type=place, metavar="FILE", default=Path("clinic.yaml"), help=what)
+    purpose = "the clinic's settings (default: clinic.yaml)"
+    path = expect_path("a clinic.yaml")
+    parser.add_argument("--config", type=path, metavar="FILE", default=Path("clinic.yaml"), help=purpose)
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
@@ -22,16 +23,17 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 def add_fetch(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl fetch``."""
     add_receive(parser)
-    what = "CSV file with a column accession and, where known, a column patient, which is then compared"
-    parser.add_argument("--list", type=expect_path("a CSV file"), required=True, metavar="FILE", help=what)
+    purpose = "CSV file with a column accession and, where known, a column patient, which is then compared"
+    parser.add_argument("--list", type=expect_path("a CSV file"), required=True, metavar="FILE", help=purpose)
 
 
 def add_monitor(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl monitor``."""
     folder = expect_path("a folder with prediction.json, or with folders that hold one")
     parser.add_argument("records", type=folder, metavar="RECORDS", help="folder of predict's or serve's results")
-    what = "the model that answered"
-    parser.add_argument("--model", type=SUPER_MODEL, required=True, metavar="SUPERMODEL", help=what)
-    what = "also write which patient had an answer of which model (CSV)"
-    parser.add_argument("--answers", type=Path, metavar="FILE", help=what)
+    parser.add_argument(
+        "--model", type=SUPER_MODEL, required=True, metavar="SUPERMODEL", help="the model that answered"
+    )
+    purpose = "also write which patient had an answer of which model (CSV)"
+    parser.add_argument("--answers", type=Path, metavar="FILE", help=purpose)
     add_json(parser, "months and alarms")

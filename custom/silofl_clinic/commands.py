@@ -10,7 +10,7 @@ PURPOSES = {
     "serve": "answer each new exam with a trained model, and send answer and report to the archive",
     "monitor": "say whether a month's answers still look as in the model's own test",
 }
-# Whose commands -> name -> the command.
+# The help lists commands by who gives them.
 ROLES: Mapping[str, Mapping[str, Command]] = {
     "clinic, with its archive": {
         name: Command(f"silofl_clinic.{name}", purpose, f"silofl_clinic.arguments:add_{name}")

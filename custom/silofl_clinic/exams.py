@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 ARRIVING, EXAMS, INCOMPLETE = "arriving", "exams", "incomplete"
-# Exams that are being judged, and one whose pseudonyms are being written.
+# Exams that are being judged lie apart, where no file is added any more; so does one that gets its pseudonyms.
 JUDGED, RENAMED = ".judged", ".renamed"
-# Why an exam is put apart.
+# An exam is put apart for one of these causes.
 CUT, EMPTY, BROKEN, SEVERAL, OTHER, DRAWN = "cut", "empty", "broken", "several-patients", "other-patient", "drawn-names"
 UID = re.compile(r"[0-9.]{1,64}")
 UIDS = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
-# In the folder of an exam whose sender has not ended its connection yet, or ended it in the middle.
+# This file lies with an exam whose sender has not ended its connection yet, or ended it in the middle.
 UNFINISHED = ".unfinished"
-# A step between slices that is so many usual ones: one is missing, where all steps are nearly whole ones.
+# After a step of so many usual ones a slice is missing, where all steps are nearly whole multiples of the usual one.
 GAP, UNEVEN = 1.5, 0.1
-# More slices than one can judge by.
+# The usual step of fewer slices is not known.
 FEWEST_SLICES = 4
 
 
@@ -51,13 +51,14 @@ class Inbox:
     """
 
     def __init__(self, clinic: Clinic) -> None:
-        self._root, self._wait = clinic.root, clinic.wait_seconds
+        self._root = clinic.root
+        self._wait = clinic.wait_seconds
         self._pseudonyms = Pseudonyms(clinic.root) if clinic.has_pseudonyms else None
         self.lock = threading.RLock()
         self.sending: dict[threading.Thread, Path] = {}
         for name in (ARRIVING, EXAMS, INCOMPLETE):
             make_folder(self._root / name)
-        # What was judged when the program ended.
+        # What was being judged when the program ended is judged anew.
         for folder in self._root.glob(f"{JUDGED}/*"):
             _merge(folder, self._root / ARRIVING / folder.name)
 
@@ -71,7 +72,7 @@ class Inbox:
 
         try:
             header = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=UIDS)
-            study, series, instance = (str(header.get(key, "")) for key in UIDS)
+            study, series, instance = [str(header.get(key, "")) for key in UIDS]
         except Exception as error:  # pydicom raises whatever its parsers raise on broken bytes
             raise DataError(f"a file must be DICOM; it is not ({type(error).__name__}): send it again") from None
         for uid in (study, series, instance):
@@ -92,16 +93,21 @@ class Inbox:
 
     def put_away(self, folder: Path) -> str:
         """Move an exam to its place, and return why it is put apart; "" of a whole one."""
+        arrived = folder
+        folder = self._root / JUDGED / arrived.name
         with self.lock:
-            _merge(folder, folder := self._root / JUDGED / folder.name)
+            _merge(arrived, folder)
         # What was put apart before is a part of it, and newer files take the place of its own.
         for earlier in (self._root / INCOMPLETE).glob(f"*/{folder.name}"):
             (earlier / UNFINISHED).unlink(missing_ok=True)
             _merge(folder, earlier)
             earlier.rename(folder)
-        cause, uid, whole = judge_exam(folder, self._pseudonyms is not None), folder.name, folder
+        cause = judge_exam(folder, self._pseudonyms is not None)
+        uid = folder.name
+        whole = folder
         if not cause and self._pseudonyms:
-            uid, whole = self._pseudonyms.name_uid(uid), self._root / RENAMED
+            uid = self._pseudonyms.name_uid(uid)
+            whole = self._root / RENAMED
             shutil.rmtree(whole, ignore_errors=True)
             try:
                 self._pseudonyms.replace(folder, whole)
@@ -116,12 +122,15 @@ class Inbox:
 
     def has(self, uid: str) -> bool:
         """Return whether an exam lies whole in the folder."""
-        return (self._root / EXAMS / (self._pseudonyms.name_uid(uid) if self._pseudonyms else uid)).is_dir()
+        if self._pseudonyms:
+            uid = self._pseudonyms.name_uid(uid)
+        return (self._root / EXAMS / uid).is_dir()
 
     def counts(self) -> Counter[str]:
         """Return how many exams lie in the folder, by cause; ``whole`` of those that have none."""
-        apart = Counter(folder.parent.name for folder in (self._root / INCOMPLETE).glob("*/*"))
-        return Counter({"whole": sum(1 for _ in (self._root / EXAMS).iterdir())}) + apart
+        counts = Counter(folder.parent.name for folder in (self._root / INCOMPLETE).glob("*/*"))
+        counts["whole"] = len([*(self._root / EXAMS).iterdir()])
+        return +counts
 
 
 def check_uid(uid: str) -> None:
@@ -136,8 +145,9 @@ def check_uid(uid: str) -> None:
 
 def describe_counts(counts: Counter[str]) -> str:
     """Return a line that counts exams."""
-    apart = ", ".join(f"{count} {cause}" for cause, count in sorted(counts.items()) if cause != "whole")
-    return f"{counts['whole']} whole" + (f", apart: {apart}" if apart else "")
+    apart = [f"{count} {cause}" for cause, count in sorted(counts.items()) if cause != "whole"]
+    whole = f"{counts['whole']} whole"
+    return f"{whole}, apart: {', '.join(apart)}" if apart else whole
 
 
 def is_settled(folder: Path, wait: float) -> bool:
@@ -164,6 +174,7 @@ def judge_exam(folder: Path, has_pseudonyms: bool) -> str:
                 return CUT
         except Exception:  # pydicom raises whatever its parsers raise on broken bytes
             return BROKEN
+        # The pixels of hundreds of slices would fill the memory.
         del header[pydicom.tag.Tag("PixelData") :]
         headers.append(header)
     if not headers:
@@ -172,24 +183,30 @@ def judge_exam(folder: Path, has_pseudonyms: bool) -> str:
         return SEVERAL
     if has_pseudonyms and any(header.get("BurnedInAnnotation") == "YES" for header in headers):
         return DRAWN
-    series = {str(header.SeriesInstanceUID) for header in headers}
-    is_cut = any(_misses_slices([one for one in headers if one.SeriesInstanceUID == uid]) for uid in series)
-    return CUT if is_cut else ""
+    series: dict[str, list[Dataset]] = {}
+    for header in headers:
+        series.setdefault(str(header.SeriesInstanceUID), []).append(header)
+    try:
+        return CUT if any(map(_misses_slices, series.values())) else ""
+    except Exception:  # elements are parsed when they are asked for: here positions and directions
+        return BROKEN
 
 
 def _misses_slices(headers: Sequence[Dataset]) -> bool:
     """Return whether slices of one direction have a gap as wide as some of them."""
-    keys = ("ImageOrientationPatient", "ImagePositionPatient")
-    whole = [header for header in headers if all(header.get(key) for key in keys)]
-    placed = [[np.float64(header[key].value) for key in keys] for header in whole]
-    if len(placed) < FEWEST_SLICES or any(np.abs(direction - placed[0][0]).max() > 1e-3 for direction, _ in placed):
+    directions, positions = [], []
+    for header in headers:
+        if header.get("ImageOrientationPatient") and header.get("ImagePositionPatient"):
+            directions.append(np.float64(header.ImageOrientationPatient))
+            positions.append(np.float64(header.ImagePositionPatient))
+    if len(directions) < FEWEST_SLICES or np.abs(np.array(directions) - directions[0]).max() > 1e-3:
         return False
-    normal = np.cross(placed[0][0][:3], placed[0][0][3:])
-    steps = np.diff(np.unique(np.round([position @ normal for _, position in placed], 2)))
-    usual = np.median(steps) if len(steps) else 0
-    if not usual:
+    # Slices are ordered along the normal of their plane; several of one place, as of two echoes, count once.
+    normal = np.cross(directions[0][:3], directions[0][3:])
+    steps = np.diff(np.unique(np.round(np.array(positions) @ normal, 2)))
+    if len(steps) == 0:
         return False
-    ratios = steps / usual
+    ratios = steps / np.median(steps)
     return bool(ratios.max() > GAP and np.abs(ratios - ratios.round()).max() < UNEVEN)
 
 
@@ -201,7 +218,7 @@ def _merge(source: Path, target: Path) -> None:
         return
     for path in sorted(source.rglob("*")):
         if path.is_file():
-            place = target / path.relative_to(source)
-            make_folder(place.parent)
-            path.replace(place)
+            newer = target / path.relative_to(source)
+            make_folder(newer.parent)
+            path.replace(newer)
     shutil.rmtree(source)

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import shutil
+from collections import Counter
 from pathlib import Path
 
 from silofl.base.documents import read_document
@@ -22,19 +23,22 @@ NOT_FOUND = "not-found"
 
 def run(options: argparse.Namespace) -> int:
     """Fetch each exam of the list; print a line for each."""
-    clinic, wanted = load_settings(Clinic, options.config), read_exams(options.list)
+    clinic = load_settings(Clinic, options.config)
+    wanted = read_exams(options.list)
     if clinic.archive is None:
         raise ConfigError("clinic.yaml must name the archive, with ae_title, address and port; it does not: add it")
-    inbox, causes = Inbox(clinic), []
+    inbox = Inbox(clinic)
+    counts: Counter[str] = Counter()
     # By C-MOVE the archive calls back.
     with Receiver(clinic, inbox).listen():
         for accession, patient in wanted:
-            causes.append(fetch(clinic, inbox, accession, patient))
-            print(f"{accession}: {causes[-1] or 'whole'}", flush=True)
-    counts = {cause or "whole": causes.count(cause) for cause in causes}
-    print(f"{len(wanted)} asked for: {', '.join(f'{n} {cause}' for cause, n in sorted(counts.items()))}")
+            cause = fetch(clinic, inbox, accession, patient) or "whole"
+            counts[cause] += 1
+            print(f"{accession}: {cause}", flush=True)
+    texts = [f"{count} {cause}" for cause, count in sorted(counts.items())]
+    print(f"{len(wanted)} asked for: {', '.join(texts)}")
     print(f"in {clinic.root}: {describe_counts(inbox.counts())}")
-    return ExitCode.INCOMPLETE if any(causes) else ExitCode.COMPLETE
+    return ExitCode.COMPLETE if counts.keys() <= {"whole"} else ExitCode.INCOMPLETE
 
 
 def read_exams(path: Path) -> list[tuple[str, str]]:
@@ -43,38 +47,37 @@ def read_exams(path: Path) -> list[tuple[str, str]]:
     Raises:
         ConfigError: It cannot be read, has no column ``accession``, or a row without one.
     """
-    text = read_document(path, "CSV", LONGEST_LIST)
-    if text is None:
-        raise ConfigError(f"{path.name} must be a table with a column {ACCESSION}; it is not there: write it")
+    text = read_document(path, "CSV", LONGEST_LIST) or ""
     rows = list(csv.DictReader(text.splitlines()))
     if not rows or ACCESSION not in rows[0]:
         raise ConfigError(f"{path.name} must have a column {ACCESSION} and a row for each exam; it has not: add them")
-    pairs = [tuple((row.get(key) or "").strip() for key in (ACCESSION, PATIENT)) for row in rows]
-    for number, (accession, _) in enumerate(pairs, start=2):
-        # In a question to the archive they stand for any letters.
-        if not accession or any(sign in accession for sign in "*?\\"):
+    pairs = []
+    for number, row in enumerate(rows, start=2):
+        accession = (row[ACCESSION] or "").strip()
+        # In a question to the archive these signs stand for any letters.
+        if not accession or {*accession} & {*"*?\\"}:
             raise ConfigError(f"line {number} of {path.name} must name an accession, not {accession!r}; correct it")
+        pairs.append((accession, (row.get(PATIENT) or "").strip()))
     return pairs
 
 
 def fetch(clinic: Clinic, inbox: Inbox, accession: str, patient: str) -> str:
     """Fetch the exams of an accession number, and return why they are not whole; "" where they are."""
-    found = find_study(clinic, accession)
-    if not found:
-        return NOT_FOUND
-    causes = []
-    for study in found:
+    studies = find_study(clinic, accession)
+    cause = "" if studies else NOT_FOUND
+    for study in studies:
         if patient and study.patient and key_patient(study.patient) != key_patient(patient):
-            causes.append(OTHER)
+            cause = cause or OTHER
         # Those that an earlier try has fetched need not come again.
         elif not inbox.has(study.uid):
-            causes.append(_fetch_study(clinic, inbox, study))
-    return next(filter(None, causes), "")
+            fetched = _fetch_study(clinic, inbox, study)
+            cause = cause or fetched
+    return cause
 
 
 def _fetch_study(clinic: Clinic, inbox: Inbox, study: ArchivedExam) -> str:
     folder = clinic.root / ARRIVING / study.uid
-    # What an earlier try has left would be counted with it.
+    # What an earlier try has left would be counted with what comes now.
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
     is_whole = retrieve_study(clinic, study) and len([*folder.rglob("*.dcm")]) >= study.num_instances

@@ -10,7 +10,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,22 +25,22 @@ from silofl.inference import HEAD
 from silofl_hospital.inference.answers import FALLBACK, REFUSED, WARNED, Answer, group_months, read_answers
 from silofl_hospital.report.tables import TextTable, print_lines, print_table
 
-# Months of the reference, and how many answers they must hold.
+# The reference is so many months or more, until they hold so many answers.
 REFERENCE, LEAST_ANSWERS = 3, 30
-# Months that are also judged together, so that a slow change is seen.
+# So many months are also judged together, so that a slow change is seen.
 TOGETHER = 3
-# Of false alarms in a month of all comparisons; bench/monitor.py measures what it gives in a year.
+# All comparisons of a month together raise so few false alarms; bench/monitor.py measures what it gives in a year.
 LEVEL = 0.01
 # Smaller changes of a share, or of a mean in deviations, are none that anybody would act on.
 LEAST_SHARE, LEAST_SHIFT = 0.05, 0.25
-# Deviations from the model's own test, beyond which a hospital is unlike those that trained it.
+# So many deviations from the model's own test a hospital is unlike those that trained the model.
 UNLIKE = 2.0
 GLOBAL = "global"
 TOO_EARLY = f"too early to say: {REFERENCE} months with {LEAST_ANSWERS} answers are needed, and one more to compare"
 QUIET = "no change since {}; not seen is a fall of the Dice that changes neither images nor answers"
-# Counted in each answer, unlike a single warning, which is absent where it is not.
+# These are counted in each answer, unlike a single warning, which no answer states that lacks it.
 SHARES = (REFUSED, FALLBACK, WARNED)
-# Beginning of a measure's name -> what may have changed.
+# A measure whose name begins so has this cause: the names of labels and warnings follow.
 CAUSES = {
     FALLBACK: "images resemble no hospital's training images: scanner, protocol or patients",
     REFUSED: "see error in their records: another kind of image, broken files, or a withdrawn model",
@@ -81,24 +81,27 @@ def run(options: argparse.Namespace) -> int:
     facts = read_json_document(options.model / HEAD)
     if not isinstance(facts, dict) or "fingerprint" not in facts:
         raise ConfigError(f"--model must be a super model with a {HEAD}, not {options.model}; name its folder")
-    everything = sorted(read_answers(options.records), key=lambda one: one.time)
+    everything = sorted(read_answers(options.records), key=lambda answer: answer.time)
     if options.answers:
-        head = ("time", "input", "study", "patient", "super model", "answered by")
-        rows = [(f"{a.time:%F %R}", a.name, a.study, a.patient, a.super_model, a.answered_by) for a in everything]
-        write_text(options.answers, encode_csv([head, *rows]))
-    answers = [one for one in everything if one.super_model == facts["fingerprint"]]
+        rows = [("time", "input", "study", "patient", "super model", "answered by")]
+        for a in everything:
+            rows.append((f"{a.time:%F %R}", a.name, a.study, a.patient, a.super_model, a.answered_by))
+        write_text(options.answers, encode_csv(rows))
+    answers = [answer for answer in everything if answer.super_model == facts["fingerprint"]]
     if not answers:
         raise ConfigError(f"RECORDS must hold answers of {facts['fingerprint'][:16]}, not none; name its records")
     months = group_months(answers)
-    expected, alarms = read_own_test(facts), find_alarms(months)
-    unlike, console = compare_with_test(months, expected), make_console(options)
+    expected = read_own_test(facts)
+    alarms = find_alarms(months)
+    unlike = compare_with_test(months, expected)
+    console = make_console(options)
     print_table(make_month_table(months, expected), console)
     lines = [*unlike, *map(describe_alarm, alarms)]
     first = find_reference(months)
     quiet = TOO_EARLY if len(first) == len(months) else QUIET.format(first[-1])
     print_lines(lines or [quiet], console)
     if options.json:
-        print(json.dumps({"months": [*months], "unlike": unlike, "alarms": [asdict(one) for one in alarms]}))
+        print(json.dumps({"months": [*months], "unlike": unlike, "alarms": [asdict(alarm) for alarm in alarms]}))
     return ExitCode.INCOMPLETE if lines else ExitCode.COMPLETE
 
 
@@ -114,72 +117,103 @@ def find_reference(months: Mapping[str, Sequence[Answer]]) -> list[str]:
     """Return the first months, as many as hold enough answers; all where even these do not."""
     names = [*months]
     for count in range(REFERENCE, len(names)):
-        if sum(len(months[name]) for name in names[:count]) >= LEAST_ANSWERS:
+        if len(_join_months(months, names[:count])) >= LEAST_ANSWERS:
             return names[:count]
     return names
 
 
+def _join_months(months: Mapping[str, Sequence[Answer]], names: Sequence[str]) -> list[Answer]:
+    answers: list[Answer] = []
+    for name in names:
+        answers += months[name]
+    return answers
+
+
 def compare_with_test(months: Mapping[str, Sequence[Answer]], expected: Mapping[str, float]) -> list[str]:
     """Return in what the reference is unlike the model's own test, as sentences."""
+    # Imported here: it takes long, and a help need not wait for it.
     from scipy.stats import binomtest
 
-    found, values = [], collect([one for name in find_reference(months) for one in months[name]])
-    for name, some in values.items():
-        now, share = float(np.mean(some)), expected.get(name)
-        if not is_share(some) and abs(now) > UNLIKE:
-            found.append((name, f"lies {now:+.1f} deviations from the model's own test"))
+    sentences = []
+    for name, values in collect(_join_months(months, find_reference(months))).items():
+        now = float(np.mean(values))
+        share = expected.get(name)
+        unlike = ""
+        if not is_share(values) and abs(now) > UNLIKE:
+            unlike = f"lies {now:+.1f} deviations from the model's own test"
         elif share is not None and abs(now - share) > LEAST_SHARE:
-            if binomtest(int(sum(some)), len(some), share).pvalue < LEVEL:
-                found.append((name, f"are {now:.0%}, in the model's own test {share:.0%}"))
-    return [f"from the beginning, {name} {what}: {find_cause(name)}" for name, what in found]
+            if binomtest(int(sum(values)), len(values), share).pvalue < LEVEL:
+                unlike = f"are {now:.0%}, in the model's own test {share:.0%}"
+        if unlike:
+            sentences.append(f"from the beginning, {name} {unlike}: {find_cause(name)}")
+    return sentences
 
 
 def find_alarms(months: Mapping[str, Sequence[Answer]]) -> list[Alarm]:
     """Return what changed in each month after the reference, or in that and the months before together."""
     first = find_reference(months)
-    reference, later = [one for name in first for one in months[name]], [name for name in months if name not in first]
+    reference = _join_months(months, first)
+    later = [name for name in months if name not in first]
     alarms = []
-    for place, month in enumerate(later):
-        found = {}
-        for count in {1, min(TOGETHER, place + 1)}:
-            answers = [one for name in later[place + 1 - count : place + 1] for one in months[name]]
-            found |= {(name, count): test for name, test in _compare(reference, answers).items()}
-        corrected = holm({key: p_value for key, (*_, p_value) in found.items()})
+    for number, month in enumerate(later, start=1):
+        changes = {}
+        for count in sorted({1, min(TOGETHER, number)}):
+            answers = _join_months(months, later[number - count : number])
+            for change in _compare(reference, answers, month, count):
+                changes[change.measure, count] = change
+        corrected = holm({key: change.p_value for key, change in changes.items()})
+        # A measure that changed in the month and in all of them together is one alarm, the surer one.
         worst: dict[str, Alarm] = {}
-        for (name, count), (*what, _) in found.items():
-            one = Alarm(month, count, name, *what, corrected[name, count], find_cause(name))
-            if one.p_value < LEVEL and one.p_value < getattr(worst.get(name), "p_value", 1.0):
-                worst[name] = one
+        for key, change in changes.items():
+            limit = worst[change.measure].p_value if change.measure in worst else LEVEL
+            if corrected[key] < limit:
+                worst[change.measure] = replace(change, p_value=corrected[key])
         alarms += worst.values()
     return alarms
 
 
-def _compare(reference: Sequence[Answer], answers: Sequence[Answer]) -> dict[str, tuple[bool, float, float, float]]:
-    """Return measure -> whether it is a share, what it was, is, and the p-value of the change, 1 of a small one."""
+def _compare(reference: Sequence[Answer], answers: Sequence[Answer], month: str, count: int) -> list[Alarm]:
+    """Return each measure's change with its p-value before any correction, 1 of a small one."""
     # Imported here: it takes long, and a help need not wait for it.
     from scipy.stats import fisher_exact, ttest_ind
 
-    found: dict[str, tuple[bool, float, float, float]] = {}
-    warnings = {name for name, some in collect([*reference, *answers]).items() if is_share(some)} - {*SHARES}
-    before, after = collect(reference, warnings), collect(answers, warnings)
+    named = collect([*reference, *answers])
+    warnings = {name for name, values in named.items() if is_share(values)} - {*SHARES}
+    before = collect(reference, warnings)
+    after = collect(answers, warnings)
+    changes = []
     for name in sorted(before.keys() & after.keys()):
         was, now = before[name], after[name]
-        means, p_value = (float(np.mean(was)), float(np.mean(now))), 1.0
-        change = abs(means[1] - means[0])
+        mean_before = float(np.mean(was))
+        mean_after = float(np.mean(now))
+        change = abs(mean_after - mean_before)
+        p_value = 1.0
         if is_share(was) and change >= LEAST_SHARE:
-            p_value = fisher_exact([[sum(some), len(some) - sum(some)] for some in (was, now)]).pvalue
+            p_value = fisher_exact([[sum(values), len(values) - sum(values)] for values in (was, now)]).pvalue
         elif not is_share(was) and change >= LEAST_SHIFT and min(len(was), len(now)) > 1:
+            # Equal numbers have no variance, and no test: NaN.
             p_value = np.nan_to_num(ttest_ind(was, now, equal_var=False).pvalue, nan=1)
-        found[name] = (is_share(was), *means, float(p_value))
-    return found
+        changes.append(
+            Alarm(
+                month=month,
+                months=count,
+                measure=name,
+                is_share=is_share(was),
+                was=mean_before,
+                now=mean_after,
+                p_value=float(p_value),
+                cause=find_cause(name),
+            )
+        )
+    return changes
 
 
 def collect(answers: Sequence[Answer], warnings: Collection[str] = ()) -> dict[str, list[bool | float]]:
     """Return measure -> its values in the answers of which it can be said; of warnings in all but refused inputs."""
     values: dict[str, list[bool | float]] = {}
-    for one in answers:
-        absent = dict.fromkeys(warnings if one.answered_by else (), False)
-        for name, value in (absent | one.measures).items():
+    for answer in answers:
+        absent = dict.fromkeys(warnings, False) if answer.answered_by else {}
+        for name, value in (absent | answer.measures).items():
             values.setdefault(name, []).append(value)
     return values
 
@@ -191,26 +225,36 @@ def is_share(values: Sequence[bool | float]) -> bool:
 
 def find_cause(measure: str) -> str:
     """Return what may have changed."""
-    return next((cause for start, cause in CAUSES.items() if measure.startswith(start)), OTHER_CAUSE)
+    for start, cause in CAUSES.items():
+        if measure.startswith(start):
+            return cause
+    return OTHER_CAUSE
 
 
 def describe_alarm(alarm: Alarm) -> str:
     """Return an alarm as a sentence."""
-    form, unit = (".0%", "") if alarm.is_share else ("+.2f", " deviations")
     since = alarm.month if alarm.months == 1 else f"{alarm.months} months to {alarm.month}"
-    change = f"{alarm.now:{form}}{unit}, at first {alarm.was:{form}} (p {alarm.p_value:.1g})"
-    return f"{since}: {alarm.measure}: {change}: {alarm.cause}"
+    change = f"{alarm.now:+.2f} deviations, at first {alarm.was:+.2f}"
+    if alarm.is_share:
+        change = f"{alarm.now:.0%}, at first {alarm.was:.0%}"
+    return f"{since}: {alarm.measure}: {change} (p {alarm.p_value:.1g}): {alarm.cause}"
 
 
 def make_month_table(months: Mapping[str, Sequence[Answer]], expected: Mapping[str, float]) -> TextTable:
     """Return a row for each month, and first the model's own test."""
-    known = collect([one for answers in months.values() for one in answers])
-    shares = [name for name in SHARES if name in known]
-    numbers = sorted(name for name, values in known.items() if not is_share(values))
-    own = [f"{expected[name]:.0%}" if name in expected else "-" for name in shares] + ["+0.00" for _ in numbers]
-    rows = [("own test", "-", *own)]
+    measured = collect(_join_months(months, [*months]))
+    forms = {name: ".0%" for name in SHARES if name in measured}
+    for name in sorted(measured):
+        if not is_share(measured[name]):
+            forms[name] = "+.2f"
+    # Numbers are deviations from the mean of the model's own test: that one is 0.
+    of_test = {name: 0.0 for name in forms if name not in SHARES} | expected
+    rows = [("own test", "-", *_format_row(of_test, forms))]
     for month, answers in months.items():
-        values, forms = collect(answers), [*((name, ".0%") for name in shares), *((name, "+.2f") for name in numbers)]
-        cells = (format(np.mean(values[name]), form) if name in values else "-" for name, form in forms)
-        rows.append((month, str(len(answers)), *cells))
-    return TextTable(("month", "answers", *shares, *numbers), tuple(rows))
+        means = {name: float(np.mean(values)) for name, values in collect(answers).items()}
+        rows.append((month, str(len(answers)), *_format_row(means, forms)))
+    return TextTable(("month", "answers", *forms), tuple(rows))
+
+
+def _format_row(means: Mapping[str, float], forms: Mapping[str, str]) -> list[str]:
+    return [format(means[name], form) if name in means else "-" for name, form in forms.items()]

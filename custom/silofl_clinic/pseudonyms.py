@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KEY, TABLE, VERSION = "pseudonyms.key", "pseudonyms.json", "dicomfields_2026c"
 PROFILE = ("113100", "DCM", "Basic Application Confidentiality Profile")
-# Categories of the table -> what becomes of an element.
+# An element of a category of the table becomes this. Where the profile leaves a choice, a type's elements stay valid.
 REMOVE, BLANK, DUMMY, NEW_UID = "remove", "blank", "dummy", "uid"
 ACTIONS = {
     "X_TAGS": REMOVE,
@@ -39,7 +39,8 @@ class Pseudonyms:
         make_folder(root)
         if not (root / KEY).exists():
             write_atomically(root / KEY, lambda stream: stream.write(secrets.token_bytes(32)))
-        self._key, self._table = (root / KEY).read_bytes(), root / TABLE
+        self._key = (root / KEY).read_bytes()
+        self._table = root / TABLE
         self._patients = read_json(self._table, absent={})
 
     def replace(self, folder: Path, target: Path) -> None:
@@ -51,18 +52,23 @@ class Pseudonyms:
             if "Rows" not in data:
                 continue
             patient = str(data.get("PatientID", ""))
-            if (pseudonym := self.name_patient(patient)) not in self._patients:
+            pseudonym = self.name_patient(patient)
+            # Before the image: whose it is must be known once it lies there.
+            if pseudonym not in self._patients:
                 self._patients[pseudonym] = patient
                 write_json(self._table, self._patients)
             self.deidentify(data)
-            place = target / data.SeriesInstanceUID
-            make_folder(place)
-            name = place / f"{data.SOPInstanceUID}.dcm"
-            write_atomically(name, lambda stream, data=data: data.save_as(stream, enforce_file_format=True))
+            series = target / data.SeriesInstanceUID
+            make_folder(series)
+            write_atomically(
+                series / f"{data.SOPInstanceUID}.dcm",
+                lambda stream, data=data: data.save_as(stream, enforce_file_format=True),
+            )
 
     def name_patient(self, patient: str) -> str:
         """Return a patient's pseudonym: the same for each exam, and of no use without the key; "" of nobody known."""
-        return self._hash("patient", name).hex()[:16] if (name := key_patient(patient)) else ""
+        name = key_patient(patient)
+        return self._hash("patient", name).hex()[:16] if name else ""
 
     def name_uid(self, uid: str) -> str:
         """Return the UID that takes another's place, in every file alike."""
@@ -76,13 +82,17 @@ class Pseudonyms:
         data.remove_private_tags()
         self._clean(data)
         data.PatientID = data.PatientName = pseudonym
-        data.PatientIdentityRemoved, code = "YES", Dataset()
+        data.PatientIdentityRemoved = "YES"
+        code = Dataset()
         code.CodeValue, code.CodingSchemeDesignator, code.CodeMeaning = PROFILE
         data.DeidentificationMethodCodeSequence = [code]
-        meta, syntax = FileMetaDataset(), data.file_meta.TransferSyntaxUID
-        meta.TransferSyntaxUID, meta.MediaStorageSOPClassUID = syntax, data.SOPClassUID
+        # The old ones name who sent the file, and a preamble may hold anything.
+        meta = FileMetaDataset()
+        meta.TransferSyntaxUID = data.file_meta.TransferSyntaxUID
+        meta.MediaStorageSOPClassUID = data.SOPClassUID
         meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID
-        data.file_meta, data.preamble = meta, b"\0" * 128
+        data.file_meta = meta
+        data.preamble = b"\0" * 128
 
     def _clean(self, data: Dataset) -> None:
         for element in list(data):
@@ -97,8 +107,10 @@ class Pseudonyms:
                 element.value = None
             elif action == DUMMY:
                 _replace_by_dummy(element)
+            elif action == NEW_UID and element.VR == "UI" and element.VM > 1:
+                element.value = [*map(self.name_uid, element.value)]
             elif action == NEW_UID and element.VR == "UI" and element.value:
-                element.value = [*map(self.name_uid, element.value)] if element.VM > 1 else self.name_uid(element.value)
+                element.value = self.name_uid(element.value)
 
     def _hash(self, *parts: str) -> bytes:
         return hmac.new(self._key, "\0".join(parts).encode(), hashlib.sha256).digest()
@@ -119,11 +131,23 @@ def _read_table() -> tuple[Mapping[tuple[int, int], str], list[tuple[tuple[int, 
     from dicomanonymizer.dicomfields_selector import dicom_anonymization_database_selector
 
     tags = dicom_anonymization_database_selector(VERSION)
-    pairs = [(tag, action) for category, action in ACTIONS.items() for tag in tags[category]]
-    return dict(pair for pair in pairs if len(pair[0]) == 2), [pair for pair in pairs if len(pair[0]) > 2]
+    single, repeating = {}, []
+    for category, action in ACTIONS.items():
+        for tag in tags[category]:
+            if len(tag) == 2:
+                single[tag] = action
+            else:
+                repeating.append((tag, action))
+    return single, repeating
 
 
 def _find_action(group: int, element: int) -> str | None:
     single, repeating = _read_table()
-    masked = (action for (g, e, gs, es), action in repeating if group & gs == g & gs and element & es == e & es)
-    return single.get((group, element)) or next(masked, None)
+    if action := single.get((group, element)):
+        return action
+    # Of a repeating group only the bits of a mask count, as of overlays 6000 to 60FE.
+    for (masked_group, masked_element, group_mask, element_mask), action in repeating:
+        is_group = group & group_mask == masked_group & group_mask
+        if is_group and element & element_mask == masked_element & element_mask:
+            return action
+    return None

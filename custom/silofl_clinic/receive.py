@@ -22,8 +22,10 @@ def run(options: argparse.Namespace) -> int:
     with receiver.listen() as port:
         print(f"{clinic.ae_title} takes exams at {clinic.address}:{port} into {clinic.root}", flush=True)
         put_away_until_ended(inbox)
-    refused = "".join(f"; {count} of {who} refused: {why}" for (who, why), count in receiver.refusals.items())
-    print(f"{describe_counts(inbox.counts())}{refused}")
+    texts = [describe_counts(inbox.counts())]
+    for (caller, reason), count in receiver.refusals.items():
+        texts.append(f"{count} of {caller} refused: {reason}")
+    print("; ".join(texts))
     return ExitCode.COMPLETE
 
 
@@ -32,15 +34,17 @@ def put_away_until_ended(inbox: Inbox, answer: Callable[[], Iterable[str]] = lis
 
     What ends it is Ctrl-C, or the signal by which a system ends its services.
     """
-    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Services are ended by this signal, as programs in a terminal by Ctrl-C.
+    earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while True:
             for uid, cause in inbox.settle():
-                print(f"exam {uid}: {f'put apart: {cause}' if cause else 'whole'}", flush=True)
+                state = f"put apart: {cause}" if cause else "whole"
+                print(f"exam {uid}: {state}", flush=True)
             for line in answer():
                 print(line, flush=True)
             time.sleep(SECONDS_BETWEEN)
     except KeyboardInterrupt:
         return
     finally:
-        signal.signal(signal.SIGTERM, usual)
+        signal.signal(signal.SIGTERM, earlier)

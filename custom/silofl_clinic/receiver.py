@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 SUCCESS, NOT_ALLOWED, NO_ROOM, NOT_UNDERSTOOD = 0x0000, 0x0124, 0xA700, 0xC000
 MIB, GIB = 1 << 20, 1 << 30
 MOST_CALLERS_AT_ONCE = 10
-# Within which a connection must have an association, and after which a silent one is ended.
+# A connection must have an association within the first, and a silent one is ended after the second.
 ASSOCIATION_SECONDS, IDLE_SECONDS = 30, 60
-# Of addresses that are not allowed, each of which would take memory.
+# So many addresses that are not allowed are remembered: each takes memory.
 MOST_REFUSALS = 1000
 
 
@@ -37,9 +37,10 @@ class Receiver:
     """
 
     def __init__(self, clinic: Clinic, inbox: Inbox) -> None:
-        self._clinic, self._inbox = clinic, inbox
+        self._clinic = clinic
+        self._inbox = inbox
         self.refusals: dict[tuple[str, str], int] = defaultdict(int)
-        # Association -> bytes since its last file.
+        # By association these are the bytes since its last file.
         self._bytes: dict[object, int] = defaultdict(int)
 
     @contextmanager
@@ -56,11 +57,14 @@ class Receiver:
 
         from silofl_clinic.acceptor import Acceptor
 
-        clinic, entity = self._clinic, make_entity(self._clinic)
+        clinic = self._clinic
         if not clinic.allowed:
             raise ConfigError("callers of clinic.yaml must name who may send, as {CT1: 10.0.0.7}; it is empty: add one")
-        entity.require_called_aet, entity.require_calling_aet = True, [*clinic.allowed]
-        entity.maximum_associations, entity.acse_timeout = MOST_CALLERS_AT_ONCE, ASSOCIATION_SECONDS
+        entity = make_entity(clinic)
+        entity.require_called_aet = True
+        entity.require_calling_aet = [*clinic.allowed]
+        entity.maximum_associations = MOST_CALLERS_AT_ONCE
+        entity.acse_timeout = ASSOCIATION_SECONDS
         # A deflated file of some KiB may fill the memory once it is read; whoever has one can send it otherwise.
         syntaxes = [syntax for syntax in ALL_TRANSFER_SYNTAXES if syntax != DeflatedExplicitVRLittleEndian]
         for context in AllStoragePresentationContexts:
@@ -75,18 +79,20 @@ class Receiver:
             (evt.EVT_PDU_SENT, lambda event: self._end_silent(event) if isinstance(event.pdu, A_ABORT_RQ) else None),
             (evt.EVT_CONN_CLOSE, lambda event: self._bytes.pop(event.assoc, None)),
         ]
-        place = clinic.address, clinic.port
         try:
-            context = make_tls(clinic, is_server=True)
             server = entity.make_server(
-                place, ssl_context=context, evt_handlers=handlers, server_class=Acceptor, admit=self._admit
+                (clinic.address, clinic.port),
+                ssl_context=make_tls(clinic, is_server=True),
+                evt_handlers=handlers,
+                server_class=Acceptor,
+                admit=self._admit,
             )
         except OSError as error:
             raise ConfigError(
-                f"address and port of clinic.yaml must be free to listen at, not {place[0]}:{place[1]}; the system "
-                f"said {error.strerror!r}: end the other program, or choose another port"
+                f"address and port of clinic.yaml must be free to listen at, not {clinic.address}:{clinic.port}; the "
+                f"system said {error.strerror!r}: end the other program, or choose another port"
             ) from None
-        # Where `shutdown` looks for it.
+        # The entity's `shutdown` looks for its servers there.
         entity._servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
@@ -106,9 +112,10 @@ class Receiver:
 
     def _count_bytes(self, event: Event) -> None:
         """End the connection of a caller whose file grows beyond what a file may have."""
-        before, most = self._bytes[event.assoc], self._clinic.most_mib * MIB
+        most = self._clinic.most_mib * MIB
+        before = self._bytes[event.assoc]
         self._bytes[event.assoc] += len(event.data)
-        # Once: more may be on its way.
+        # Only where the limit is passed: more may be on its way, and one connection is counted once.
         if before <= most < self._bytes[event.assoc]:
             self.refusals[event.assoc.requestor.ae_title, "too large"] += 1
             event.assoc.abort()
@@ -123,6 +130,7 @@ class Receiver:
             self.refusals[caller, "disk full"] += 1
             return NO_ROOM
         try:
+            # Under the lock no exam is put away between the file and the note that it is unfinished.
             with self._inbox.lock:
                 folder = self._inbox.add(event.encoded_dataset())
                 self._finish(event)
@@ -167,16 +175,18 @@ def make_tls(clinic: Clinic, is_server: bool) -> ssl.SSLContext | None:
     """
     if clinic.tls is None:
         return None
-    tls, purpose = clinic.tls, ssl.Purpose.CLIENT_AUTH if is_server else ssl.Purpose.SERVER_AUTH
+    # A context is named for the other side.
+    purpose = ssl.Purpose.CLIENT_AUTH if is_server else ssl.Purpose.SERVER_AUTH
     try:
-        context = ssl.create_default_context(purpose, cafile=tls.authority)
-        context.load_cert_chain(tls.certificate, tls.key)
+        context = ssl.create_default_context(purpose, cafile=clinic.tls.authority)
+        context.load_cert_chain(clinic.tls.certificate, clinic.tls.key)
     except OSError as error:
         raise ConfigError(
             f"tls of clinic.yaml must name three PEM files that belong together; the system said "
             f"{error.strerror or str(error)!r}: correct it"
         ) from None
     # Archives are called by their addresses, which certificates seldom name; the authority is the hospital's own.
-    context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 MILLILITRE = ("mL", "UCUM", "milliliter")
-# What UIDs are derived for.
+# UIDs are derived for these.
 DEVICE, SERIES, INSTANCE, LABEL = "device", "report's series", "report", "label"
 
 
@@ -47,9 +47,11 @@ def write_report(
     import pydicom
     from highdicom.sr import Comprehensive3DSR
 
-    segments, fingerprint = pydicom.dcmread(segmentation), record["super_model"]
-    kinds = (SERIES, INSTANCE, *(f"{LABEL} {number}" for number in study.labels))
-    uid = {kind: derive_uid(kind, headers, fingerprint, options) for kind in kinds}
+    segments = pydicom.dcmread(segmentation)
+    fingerprint = record["super_model"]
+    # The same answer has the same UIDs, so that an archive that gets it twice has it once.
+    purposes = (SERIES, INSTANCE, *(f"{LABEL} {number}" for number in study.labels))
+    uid = {purpose: derive_uid(purpose, headers, fingerprint, options) for purpose in purposes}
     uid[DEVICE] = derive_uid(DEVICE, [], fingerprint, {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -80,21 +82,21 @@ def _describe_answer(
 
     groups = []
     for number, name in sorted(study.labels.items()):
-        category, kind = find_codes(study, number)
+        category, finding = find_codes(study, number)
         size = record["volumes_ml"][name]
         volume = sr.Measurement(codes.SCT.Volume, round(size, 3), Code(*MILLILITRE))
-        known = {
+        measured = {
             "tracking_identifier": sr.TrackingIdentifier(uid[f"{LABEL} {number}"], name[:MOST_LETTERS]),
             "finding_category": category,
-            "finding_type": kind,
+            "finding_type": finding,
             "measurements": [volume],
         }
         if size:
             part = sr.ReferencedSegment.from_segmentation(segments, number)
-            groups.append(sr.VolumetricROIMeasurementsAndQualitativeEvaluations(referenced_segment=part, **known))
+            groups.append(sr.VolumetricROIMeasurementsAndQualitativeEvaluations(referenced_segment=part, **measured))
         else:
             # No voxel has the label: there is nothing to refer to.
-            groups.append(sr.MeasurementsAndQualitativeEvaluations(**known))
+            groups.append(sr.MeasurementsAndQualitativeEvaluations(**measured))
     device = sr.DeviceObserverIdentifyingAttributes(uid[DEVICE], "SiloFL", model_name=study.name[:MOST_LETTERS])
     context = sr.ObservationContext(observer_device_context=sr.ObserverContext(codes.DCM.Device, device))
     # Without a library of the images: their headers say the same, and of 96 slices it takes longer than the answer.

@@ -32,7 +32,7 @@ from silofl_hospital.inference.dicom_seg import derive_uid
 from silofl_hospital.inference.withdrawn import UNCHECKED, check_not_withdrawn
 
 ANSWERS, SENT, REPORT = "answers", "sent.json", "report.dcm"
-# What becomes of a series.
+# A series ends in one of these states.
 FAILED, FORBIDDEN, WAITING, KEPT, DELIVERED = "failed", "do not use", "not sent yet", "kept here", "sent"
 
 
@@ -46,25 +46,28 @@ class Service:
     def __init__(self, model: Path, clinic: Clinic) -> None:
         if clinic.has_pseudonyms:
             raise ConfigError("has_pseudonyms of clinic.yaml must be false for serve, whose answers go back; remove it")
-        self._clinic, self._answers = clinic, clinic.root / ANSWERS
+        self._clinic = clinic
+        self._answers = clinic.root / ANSWERS
         self._watched = Path(clinic.watched).expanduser() if clinic.watched else clinic.root / EXAMS
         for folder in (self._answers, self._watched):
             make_folder(folder)
-        how = Options(has_dicom_seg=True, threshold=clinic.threshold, device=clinic.device)
-        self.runner = Runner(model, self._answers, how)
+        options = Options(has_dicom_seg=True, threshold=clinic.threshold, device=clinic.device)
+        self.runner = Runner(model, self._answers, options)
         # Exams of its own receiver are complete when they are put there.
         self._wait = 0 if clinic.callers and not clinic.watched else clinic.wait_seconds
-        # What was last said of an archive that is away, or of a model that is withdrawn.
+        # This was last said of an archive that is away, or of a model that is withdrawn.
         self._said = ""
-        # Folder of a series -> when it last changed, once it needs nothing more.
+        # Each folder of a series has the time of its last change, once it needs nothing more.
         self._done: dict[Path, int] = {}
-        # Folder of an answer that the archive has not taken -> its model.
-        waiting = [one for one in self._list_answers() if find_state(one) == WAITING]
-        self._waiting = {one: read_json(one / RECORD, list)[0]["super_model"] for one in waiting}
+        # Each folder of an answer that the archive has not taken has its model.
+        self._waiting: dict[Path, str] = {}
+        for target in self._list_answers():
+            if find_state(target) == WAITING:
+                self._waiting[target] = read_json(target / RECORD, list)[0]["super_model"]
 
     def answer_all(self) -> Iterator[str]:
         """Answer each series that is complete and was not, and send what was not sent; yields a line for each."""
-        is_there = yield from self._send_all()
+        has_archive = yield from self._send_all()
         for folder in list_series(self._watched):
             changed = folder.stat().st_mtime_ns
             if self._done.get(folder) != changed and is_settled(folder, self._wait):
@@ -74,8 +77,8 @@ class Service:
                     return
                 yield from self._answer(folder)
                 self._done[folder] = changed
-                # Each at once; but a whole list need not wait for an archive that is away.
-                is_there = is_there and (yield from self._send_all())
+                # Each is sent at once; but a whole list need not wait for an archive that is away.
+                has_archive = has_archive and (yield from self._send_all())
 
     def _answer(self, folder: Path) -> Iterator[str]:
         try:
@@ -84,7 +87,7 @@ class Service:
             yield f"{folder.name} must hold DICOM files alone; {one_line(error)}: take the others away"
             return
         # Answers, that the archive may send on, are images too.
-        wanted = self._clinic.modalities or {one.get("Modality") for one in headers} - {"SEG"}
+        wanted = self._clinic.modalities or {header.get("Modality") for header in headers} - {"SEG"}
         if not headers or headers[0].get("Modality") not in wanted:
             return
         runner = self.runner
@@ -95,9 +98,10 @@ class Service:
             name = str(headers[0].get("SeriesInstanceUID", folder.name))
             record, line = runner.predict(Input(folder, name, headers))
             if "dicom_seg" in record:
-                seg, study = runner.out / record["dicom_seg"], runner.model.contents.study
+                segmentation = runner.out / record["dicom_seg"]
+                study = runner.model.contents.study
                 try:
-                    write_report(runner.out / REPORT, headers, seg, record, study, runner.described)
+                    write_report(runner.out / REPORT, headers, segmentation, record, study, runner.described)
                 except (AttributeError, KeyError, ValueError, TypeError) as error:  # an odd element of the header
                     record["warnings"].append(f"no report: {one_line(error)}; its segmentation is whole")
             write_json(runner.out / RECORD, [record])
@@ -107,7 +111,9 @@ class Service:
 
     def _send_all(self) -> Generator[str, None, bool]:
         """Send what was not sent, and of no withdrawn model; returns whether the archive took it."""
-        for target, model in [*self._waiting.items()] if self._clinic.archive else ():
+        if not self._clinic.archive:
+            return True
+        for target, model in [*self._waiting.items()]:
             if self._find_withdrawal(model):
                 continue
             try:
@@ -141,8 +147,10 @@ class Service:
 
     def counts(self) -> Counter[str]:
         """Return how many answers there are, by what became of them."""
-        found = Counter(map(find_state, self._list_answers()))
-        return found if self._clinic.archive else found + Counter({KEPT: found.pop(WAITING, 0)})
+        counts = Counter(map(find_state, self._list_answers()))
+        if not self._clinic.archive:
+            counts[KEPT] = counts.pop(WAITING, 0)
+        return +counts
 
 
 def find_state(target: Path) -> str:
@@ -157,22 +165,24 @@ def find_state(target: Path) -> str:
 
 def list_series(folder: Path) -> Iterator[Path]:
     """Yield each folder within a folder that holds files itself; hidden ones are passed over."""
-    for place, names, files in os.walk(folder):
+    for path, names, files in os.walk(folder):
+        # Changed in its place, since `os.walk` goes on with what is left.
         names[:] = sorted(name for name in names if not name.startswith("."))
         if any(not name.startswith(".") for name in files):
-            yield Path(place)
+            yield Path(path)
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer series until the program is ended, and count what became of them."""
     clinic = load_settings(Clinic, options.config)
-    service, inbox = Service(options.model, clinic), Inbox(clinic)
+    service = Service(options.model, clinic)
+    inbox = Inbox(clinic)
     if not service.runner.is_listed:
         print(UNCHECKED)
     # Without callers another program fills the watched folder.
     with Receiver(clinic, inbox).listen() if clinic.callers else nullcontext():
         print(f"{clinic.ae_title} answers; records lie in {clinic.root / ANSWERS}", flush=True)
         put_away_until_ended(inbox, service.answer_all)
-    counts = sorted(service.counts().items())
-    print(f"answers: {', '.join(f'{count} {state}' for state, count in counts) or 'none'}")
+    counts = [f"{count} {state}" for state, count in sorted(service.counts().items())]
+    print(f"answers: {', '.join(counts) or 'none'}")
     return ExitCode.COMPLETE

@@ -66,12 +66,12 @@ def calling(port, ae_title="ARCHIVE", called="SILOFL", **options):
     entity.dimse_timeout = None
     for context in (CTImageStorage, Verification):
         entity.add_requested_context(context)
-    found = entity.associate("127.0.0.1", port, ae_title=called, **options)
+    association = entity.associate("127.0.0.1", port, ae_title=called, **options)
     try:
-        yield found
+        yield association
     finally:
-        if found.is_established:
-            found.release()
+        if association.is_established:
+            association.release()
 
 
 def send(port, files, **options):
@@ -127,6 +127,6 @@ def model(tmp_path, make_contents, make_study):  # noqa: F811
     study = make_study(data={"transforms": [{"Resize": {"spatial_size": [32, 32]}}]})
     study = parse(Study, study.model_dump(exclude_defaults=True) | rule, "study.yaml")
     usual = {name: Usual(codes={"body part": ("ABDOMEN",)}) for name in ("north", "south")}
-    known = Domain(kinds=("volumes",), colours=("grey",), modalities=("CT",), axes=("LPS",))
-    write_model_folder(tmp_path / "model", replace(make_contents(study=study), usual=usual, domain=known))
+    domain = Domain(kinds=("volumes",), colours=("grey",), modalities=("CT",), axes=("LPS",))
+    write_model_folder(tmp_path / "model", replace(make_contents(study=study), usual=usual, domain=domain))
     return tmp_path / "model"

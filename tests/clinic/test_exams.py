@@ -28,7 +28,7 @@ def test_a_whole_exam_is_whole(judged, write_exam):
     assert judged(write_exam("a")) == ""
 
 
-def test_a_missing_slice_is_seen_between_others_and_not_in_scattered_images(judged, write_exam):
+def test_a_missing_slice_is_seen_between_others(judged, write_exam):
     files = write_exam("a")
     assert judged(files[:2] + files[3:]) == CUT
 
@@ -53,6 +53,15 @@ def test_an_exam_without_an_image_is_empty(judged, write_exam):
 
 def test_a_file_that_nobody_can_read_is_broken(judged, write_exam):
     assert judged(write_exam("a"), lambda path, data: path.write_bytes(b"no DICOM")) == BROKEN
+
+
+def test_an_exam_with_a_broken_direction_is_put_apart(judged, write_exam):
+    def bend(path, data):
+        if data.InstanceNumber == 2:
+            data.ImageOrientationPatient = [1, 0, 0, 0]
+            data.save_as(path)
+
+    assert judged(write_exam("a"), bend) == BROKEN
 
 
 def test_an_exam_of_two_patients_is_none(judged, write_exam):

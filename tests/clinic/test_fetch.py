@@ -1,3 +1,4 @@
+import itertools
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -63,12 +64,15 @@ def asked(configure, free_port):
             yield 0xFF00, answer
 
     def move(event):
-        files = [path for found in exams.values() for path in found if path not in withheld]
-        data = [one for one in map(pydicom.dcmread, files) if one.StudyInstanceUID == event.identifier.StudyInstanceUID]
+        data = []
+        for path in itertools.chain(*exams.values()):
+            file = pydicom.dcmread(path)
+            if path not in withheld and file.StudyInstanceUID == event.identifier.StudyInstanceUID:
+                data.append(file)
         yield "127.0.0.1", back, {"contexts": [build_context(CTImageStorage)]}
         yield len(data)
-        for one in data:
-            yield 0xFF00, one
+        for file in data:
+            yield 0xFF00, file
 
     entity = AE(ae_title="ARCHIVE")
     for context in (StudyRootQueryRetrieveInformationModelFind, StudyRootQueryRetrieveInformationModelMove):
@@ -80,7 +84,7 @@ def asked(configure, free_port):
     server.shutdown()
 
 
-def test_the_exams_of_a_list_come_and_those_that_are_not_whole_come_again(asked, write_exam, silofl, tmp_path):
+def test_exams_of_a_list_come_until_they_are_whole(asked, write_exam, silofl, tmp_path):
     config, exams, withheld = asked
     exams |= {name: write_exam(name, f"p{name}") for name in ("a", "b", "c")}
     # The last slice: nothing but the archive's own count tells that it is missing.
@@ -100,12 +104,12 @@ def test_the_exams_of_a_list_come_and_those_that_are_not_whole_come_again(asked,
 
 
 @pytest.mark.parametrize("uid", ["..", "../exams", ".", "1.2/..", "", "1" * 65])
-def test_an_archive_that_names_an_exam_by_a_path_is_refused(uid, make_clinic, monkeypatch):
-    status, found = pydicom.Dataset(), pydicom.Dataset()
+def test_an_exam_that_is_named_by_a_path_is_refused(uid, make_clinic, monkeypatch):
+    status, answer = pydicom.Dataset(), pydicom.Dataset()
     status.Status = 0xFF00
     with pydicom.config.disable_value_validation():
-        found.StudyInstanceUID = uid
-    to = SimpleNamespace(send_c_find=lambda *_: [(status, found)])
+        answer.StudyInstanceUID = uid
+    to = SimpleNamespace(send_c_find=lambda *_: [(status, answer)])
     monkeypatch.setattr("silofl_clinic.archive.connect", lambda *_: nullcontext(to))
     with pytest.raises(DataError, match="must be named by a UID, not"):
         find_study(make_clinic(), "a")

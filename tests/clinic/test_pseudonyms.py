@@ -32,9 +32,9 @@ def identified(write_exam):
 def test_no_trace_of_a_patient_is_left_at_any_depth(identified, tmp_path):
     names = Pseudonyms(tmp_path / "own")
     names.deidentify(identified)
-    said = str(identified)
+    text = str(identified)
     for word in ("Jane", "Doe", "Elsewhere", "Who", "19700101", "20260102", OTHER, "ELSEWHERE"):
-        assert word not in said, word
+        assert word not in text, word
     assert identified.PatientID == identified.PatientName == names.name_patient("Jane-1")
     # What the profile leaves empty stays there, since files of this kind must have it.
     assert identified["StudyDate"].is_empty and identified["AccessionNumber"].is_empty
@@ -56,13 +56,13 @@ def test_what_a_reader_of_images_needs_stays(identified, tmp_path):
 
 
 def test_pseudonyms_are_the_hospitals_own_and_the_same_each_time(tmp_path):
-    own, again, other = (Pseudonyms(tmp_path / name) for name in ("own", "own", "other"))
-    assert own.name_patient("p1") == again.name_patient("P1 ") != own.name_patient("p2")
-    assert own.name_patient("p1") != other.name_patient("p1") and own.name_uid("1.2") != other.name_uid("1.2")
-    assert len(own.name_uid("1.2")) <= 64
+    ours, again, theirs = (Pseudonyms(tmp_path / name) for name in ("own", "own", "other"))
+    assert ours.name_patient("p1") == again.name_patient("P1 ") != ours.name_patient("p2")
+    assert ours.name_patient("p1") != theirs.name_patient("p1") and ours.name_uid("1.2") != theirs.name_uid("1.2")
+    assert len(ours.name_uid("1.2")) <= 64
 
 
-def test_an_exam_is_put_away_under_its_pseudonym_and_the_hospital_can_undo_it(make_clinic, write_exam):
+def test_an_exam_gets_a_pseudonym_that_the_hospital_can_undo(make_clinic, write_exam):
     clinic = make_clinic(has_pseudonyms=True)
     inbox = Inbox(clinic)
     for path in write_exam("a", "Jane-1"):
@@ -75,14 +75,14 @@ def test_an_exam_is_put_away_under_its_pseudonym_and_the_hospital_can_undo_it(ma
     assert all(pydicom.dcmread(path).StudyInstanceUID == path.parts[-3] != folder.name for path in files)
 
 
-def test_an_image_with_a_name_drawn_into_it_gets_no_pseudonym(make_clinic, write_exam):
+def test_an_image_with_a_drawn_name_gets_no_pseudonym(make_clinic, write_exam):
     inbox = Inbox(make_clinic(has_pseudonyms=True))
     for path in write_exam("a", BurnedInAnnotation="YES"):
         folder = inbox.add(path.read_bytes())
     assert inbox.put_away(folder) == DRAWN
 
 
-def test_an_exam_that_cannot_be_renamed_whole_is_broken_and_leaves_nothing(make_clinic, write_exam, monkeypatch):
+def test_an_exam_that_cannot_be_renamed_leaves_nothing(make_clinic, write_exam, monkeypatch):
     clinic = make_clinic(has_pseudonyms=True)
     inbox, right, seen = Inbox(clinic), Pseudonyms.deidentify, []
     for path in write_exam("a", "Jane-1"):
@@ -98,7 +98,7 @@ def test_an_exam_that_cannot_be_renamed_whole_is_broken_and_leaves_nothing(make_
     assert inbox.put_away(folder) == BROKEN and not [*(clinic.root / EXAMS).iterdir()]
 
 
-def test_a_patient_whom_a_file_does_not_name_gets_no_pseudonym_of_others(identified, tmp_path):
+def test_an_unnamed_patient_gets_no_pseudonym(identified, tmp_path):
     identified.PatientID, identified.IrradiationEventUID = "", None
     Pseudonyms(tmp_path / "own").deidentify(identified)
     assert identified.PatientID == identified.PatientName == ""

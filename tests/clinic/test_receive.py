@@ -17,8 +17,8 @@ def config(tmp_path):
 
 
 def test_each_exam_is_named_with_what_became_of_it(silofl, config, write_exam, monkeypatch):
-    place = config(wait_seconds=0)
-    inbox = Inbox(load_settings(Clinic, place))
+    settings = config(wait_seconds=0)
+    inbox = Inbox(load_settings(Clinic, settings))
     for path in (*write_exam("a"), *write_exam("b")[:2], *write_exam("c")[3:]):
         inbox.add(path.read_bytes())
 
@@ -26,12 +26,12 @@ def test_each_exam_is_named_with_what_became_of_it(silofl, config, write_exam, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr("silofl_clinic.receive.time.sleep", stop)
-    code, out, error = silofl("receive", "--config", place)
+    code, out, error = silofl("receive", "--config", settings)
     assert (code, error) == (0, "")
-    first, *lines, last = out.splitlines()
-    assert first.startswith("SILOFL takes exams at 127.0.0.1:") and first.endswith("/clinic")
+    head, *lines, end = out.splitlines()
+    assert head.startswith("SILOFL takes exams at 127.0.0.1:") and head.endswith("/clinic")
     assert len(lines) == 3 and all(line.startswith("exam 1.2.826") and line.endswith(": whole") for line in lines)
-    assert last == "3 whole"
+    assert end == "3 whole"
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_each_exam_is_named_with_what_became_of_it(silofl, config, write_exam, m
         ({"archive": {"ae_title": "A", "address": "10.0.0.7", "port": 104000}}, "archive.port must be"),
     ],
 )
-def test_what_is_wrong_in_the_settings_is_said_in_one_sentence(refused, config, settings, sentence):
+def test_wrong_settings_are_said_in_one_sentence(refused, config, settings, sentence):
     assert sentence in refused("receive", "--config", config(**settings))

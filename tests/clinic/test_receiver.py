@@ -54,8 +54,8 @@ def test_an_exam_that_may_still_grow_waits(receive, write_exam):
 
 @pytest.mark.parametrize("names", [{"ae_title": "STRANGER"}, {"called": "OTHER"}])
 def test_a_system_that_is_not_named_gets_no_connection(receive, names):
-    with receive()[0].listen() as port, calling(port, **names) as found:
-        assert found.is_rejected
+    with receive()[0].listen() as port, calling(port, **names) as association:
+        assert association.is_rejected
 
 
 def test_an_allowed_name_from_another_address_is_refused(receive, write_exam):
@@ -75,7 +75,7 @@ def test_who_may_send_must_be_named(receive):
         pass
 
 
-def test_a_file_beyond_the_bound_ends_the_connection_and_leaves_nothing(receive, write_exam):
+def test_a_file_beyond_the_bound_ends_the_connection(receive, write_exam):
     receiver, _, root = receive(most_mib=1)
     (large,) = write_exam("a")[:1]
     data = pydicom.dcmread(large)
@@ -106,7 +106,7 @@ def test_an_exam_must_be_named_by_uids(receive, write_exam, key, value):
     assert arrived(root) == [] and not [*root.parent.glob("*.dcm")]
 
 
-def test_an_exam_whose_sender_broke_off_lies_apart_until_it_comes_again(receive, write_exam):
+def test_a_broken_off_exam_lies_apart_until_it_comes_again(receive, write_exam):
     receiver, inbox, root = receive()
     files = write_exam("a")
     uid = pydicom.dcmread(files[0]).StudyInstanceUID
@@ -124,7 +124,7 @@ def test_an_exam_whose_sender_broke_off_lies_apart_until_it_comes_again(receive,
 
 
 @pytest.mark.parametrize(("is_within_a_file", "cause"), [(False, ""), (True, "cut")])
-def test_an_exam_is_whole_whose_sender_falls_silent_between_two_files_and_cut_within_one(
+def test_silence_between_files_ends_an_exam_and_within_cuts_it(
     receive, write_exam, monkeypatch, is_within_a_file, cause
 ):
     receiver, inbox, root = receive()
@@ -138,7 +138,7 @@ def test_an_exam_is_whole_whose_sender_falls_silent_between_two_files_and_cut_wi
                 # The head of a PDU whose rest does not come.
                 to.dul.socket.send(bytes.fromhex("040000001000"))
             until(lambda: not any(connection.is_alive() for connection in inbox.sending))
-        assert [one for _, one in inbox.settle()] == [cause]
+        assert [state for _, state in inbox.settle()] == [cause]
     assert len([*root.rglob("*.dcm")]) == 6
 
 
@@ -169,7 +169,7 @@ def send_bytes(connection, stop):
             return
 
 
-def test_a_connection_from_an_address_that_nobody_has_is_ended_before_it_says_a_word(receive):
+def test_a_connection_from_an_unknown_address_is_ended_at_once(receive):
     receiver, _, _ = receive(callers={"ARCHIVE": "10.0.0.7"})
     with receiver.listen() as port, socket.create_connection(("127.0.0.1", port)) as outsider:
         assert is_ended(outsider)
@@ -204,7 +204,7 @@ def test_connections_without_an_association_keep_no_place(receive, write_exam, r
     assert len(arrived(root)) == 1
 
 
-def test_a_message_that_comes_byte_by_byte_is_not_waited_for(receive, impatient):
+def test_a_message_byte_by_byte_is_not_waited_for(receive, impatient):
     stop = threading.Event()
     with receive()[0].listen() as port, calling(port) as to:
         connection = to.dul.socket.socket
@@ -220,7 +220,7 @@ def test_a_message_that_comes_byte_by_byte_is_not_waited_for(receive, impatient)
 
 
 @pytest.mark.parametrize("is_associated", [False, True])
-def test_a_message_that_states_more_than_it_may_hold_is_not_read(receive, is_associated):
+def test_a_message_that_states_too_many_bytes_is_not_read(receive, is_associated):
     with receive()[0].listen() as port, ExitStack() as stack:
         # 64 KiB and a byte as a request for an association, 1 MiB and a byte as data of one.
         if is_associated:
@@ -233,7 +233,7 @@ def test_a_message_that_states_more_than_it_may_hold_is_not_read(receive, is_ass
             assert is_ended(connection)
 
 
-def test_a_deflated_file_is_not_taken_since_a_small_one_may_fill_the_memory(receive):
+def test_a_deflated_file_is_not_taken(receive):
     from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian
     from pynetdicom import AE
     from pynetdicom.sop_class import CTImageStorage
@@ -242,9 +242,9 @@ def test_a_deflated_file_is_not_taken_since_a_small_one_may_fill_the_memory(rece
     # Who can send it otherwise does.
     entity.add_requested_context(CTImageStorage, [DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian])
     with receive()[0].listen() as port:
-        found = entity.associate("127.0.0.1", port, ae_title="SILOFL")
-        assert found.accepted_contexts[0].transfer_syntax == [ExplicitVRLittleEndian]
-        found.release()
+        association = entity.associate("127.0.0.1", port, ae_title="SILOFL")
+        assert association.accepted_contexts[0].transfer_syntax == [ExplicitVRLittleEndian]
+        association.release()
 
 
 @pytest.fixture(scope="module")
@@ -272,10 +272,10 @@ def test_with_tls_only_who_shows_a_known_certificate_may_send(receive, make_clin
     with receiver.listen() as port:
         foreign = make_tls(make_clinic(tls=certificates("foreign")), is_server=False)
         for options in ({}, {"tls_args": (foreign, "127.0.0.1")}):
-            with calling(port, **options) as found:
-                assert not found.is_established
-        known = make_tls(make_clinic(tls=certificates("own")), is_server=False)
-        assert send(port, write_exam("a"), tls_args=(known, "127.0.0.1")) == [SUCCESS] * 6
+            with calling(port, **options) as association:
+                assert not association.is_established
+        trusted = make_tls(make_clinic(tls=certificates("own")), is_server=False)
+        assert send(port, write_exam("a"), tls_args=(trusted, "127.0.0.1")) == [SUCCESS] * 6
 
 
 def test_certificates_that_do_not_belong_together_are_refused(receive, certificates):
@@ -284,17 +284,15 @@ def test_certificates_that_do_not_belong_together_are_refused(receive, certifica
         pass
 
 
-def test_an_exam_that_is_put_away_while_a_file_of_it_comes_loses_none_and_a_start_goes_on_with_it(
-    receive, write_exam, monkeypatch
-):
+def test_an_exam_put_away_while_files_come_loses_none(receive, write_exam, monkeypatch):
     receiver, inbox, root = receive()
     add = Inbox.add
 
     def add_while_it_is_put_away(self, content):
         folder = add(self, content)
-        other = threading.Thread(target=lambda: [*inbox.settle()])
-        other.start()
-        other.join(0.2)
+        meanwhile = threading.Thread(target=lambda: [*inbox.settle()])
+        meanwhile.start()
+        meanwhile.join(0.2)
         return folder
 
     monkeypatch.setattr(Inbox, "add", add_while_it_is_put_away)
@@ -319,11 +317,11 @@ def test_with_tls_a_silent_connection_keeps_nobody_waiting(receive, make_clinic,
     from silofl_clinic.receiver import make_tls
 
     receiver, _, _ = receive(tls=certificates("own"))
-    known = make_tls(make_clinic(tls=certificates("own")), is_server=False)
+    trusted = make_tls(make_clinic(tls=certificates("own")), is_server=False)
     with receiver.listen() as port, socket.create_connection(("127.0.0.1", port)):
         sent = []
         caller = threading.Thread(
-            target=lambda: sent.extend(send(port, write_exam("a")[:1], tls_args=(known, "127.0.0.1"))), daemon=True
+            target=lambda: sent.extend(send(port, write_exam("a")[:1], tls_args=(trusted, "127.0.0.1"))), daemon=True
         )
         caller.start()
         caller.join(30)

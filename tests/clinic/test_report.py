@@ -34,23 +34,26 @@ def find_groups(report):
     from highdicom.sr import Comprehensive3DSR
 
     content = Comprehensive3DSR.from_dataset(report).content
-    groups = content.get_volumetric_roi_measurement_groups(), content.get_image_measurement_groups()
-    return tuple({one.tracking_identifier: one.get_measurements()[0].value for one in found} for found in groups)
+
+    def read(groups):
+        return {group.tracking_identifier: group.get_measurements()[0].value for group in groups}
+
+    return read(content.get_volumetric_roi_measurement_groups()), read(content.get_image_measurement_groups())
 
 
-def test_a_label_is_measured_at_its_segment_and_one_without_a_voxel_at_none(report):
+def test_a_label_is_measured_at_its_segment_if_any(report):
     labels = np.zeros((32, 32, 6), np.uint8)
     labels[:4, :4, 1] = 1
-    found, segments = report(labels)
-    assert find_groups(found) == ({"organ": 16}, {"lesion": 0})
-    (other,) = {item.ReferencedSOPInstanceUID for item in find_items(found) if "ReferencedSegmentNumber" in item}
-    assert other == segments.SOPInstanceUID
+    document, segments = report(labels)
+    assert find_groups(document) == ({"organ": 16}, {"lesion": 0})
+    items = [item for item in find_items(document) if "ReferencedSegmentNumber" in item]
+    assert {item.ReferencedSOPInstanceUID for item in items} == {segments.SOPInstanceUID}
 
 
 def test_nothing_found_is_a_report_too(report):
-    found, _ = report(np.zeros((32, 32, 6), np.uint8), ["its voxels are unusual"])
-    assert find_groups(found) == ({}, {"organ": 0, "lesion": 0})
-    assert found.ContentSequence[-1].TextValue == "Research only, no medical device; its voxels are unusual"
+    document, _ = report(np.zeros((32, 32, 6), np.uint8), ["its voxels are unusual"])
+    assert find_groups(document) == ({}, {"organ": 0, "lesion": 0})
+    assert document.ContentSequence[-1].TextValue == "Research only, no medical device; its voxels are unusual"
 
 
 def find_items(data):

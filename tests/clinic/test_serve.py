@@ -60,21 +60,21 @@ def withdraw(model, network):  # noqa: F811
 
 
 def records(root):
-    found = (json.loads(path.read_text()) for path in sorted((root / ANSWERS).glob("*/prediction.json")))
-    return [record for (record,) in found]
+    contents = (json.loads(path.read_text()) for path in sorted((root / ANSWERS).glob("*/prediction.json")))
+    return [record for (record,) in contents]
 
 
-def test_an_answer_comes_back_as_segmentation_and_report_of_its_exam(serve, put, archive, write_exam, tmp_path):
+def test_an_answer_comes_back_as_segmentation_and_report(serve, put, archive, write_exam, tmp_path):
     files = write_exam("a", **ABDOMEN)
     put(files)
     (line,) = serve().answer_all()
     source, (record,) = pydicom.dcmread(files[0]), records(tmp_path / "clinic")
     assert line.startswith(f"{source.SeriesInstanceUID}: model of south (0.70); organ ") and not record["do_not_use"]
-    ((report,), (segments,)) = sorted(archive[1].values(), key=lambda found: found[0].Modality != "SR")
+    ((report,), (segments,)) = sorted(archive[1].values(), key=lambda document: document[0].Modality != "SR")
     assert (segments.Modality, report.Modality) == ("SEG", "SR")
-    for found in (segments, report):
-        assert (found.PatientID, found.StudyInstanceUID) == ("p1", source.StudyInstanceUID)
-    assert [one.SegmentLabel for one in segments.SegmentSequence] == ["organ", "lesion"]
+    for document in (segments, report):
+        assert (document.PatientID, document.StudyInstanceUID) == ("p1", source.StudyInstanceUID)
+    assert [item.SegmentLabel for item in segments.SegmentSequence] == ["organ", "lesion"]
     assert report.ContentTemplateSequence[0].TemplateIdentifier == "1500"
     assert find_volumes(report) == pytest.approx(record["volumes_ml"], abs=1e-3)
     assert report.ContentSequence[-1].TextValue == "Research only, no medical device" and "52988006" in str(report)
@@ -84,8 +84,8 @@ def find_volumes(report):
     """Return the millilitres of each label in a report, by its tracking identifier."""
     import highdicom
 
-    found = highdicom.sr.Comprehensive3DSR.from_dataset(report).content
-    groups = found.get_volumetric_roi_measurement_groups()
+    content = highdicom.sr.Comprehensive3DSR.from_dataset(report).content
+    groups = content.get_volumetric_roi_measurement_groups()
     return {
         group.tracking_identifier: group.get_measurements(name=codes.SCT.Volume)[0].value
         for group in groups
@@ -93,7 +93,7 @@ def find_volumes(report):
     }
 
 
-def test_no_series_is_answered_twice_and_a_grown_one_is_answered_anew(serve, put, archive, write_exam):
+def test_only_a_grown_series_is_answered_anew(serve, put, archive, write_exam):
     files = write_exam("a", **ABDOMEN)
     put(files[:5])
     service = serve()
@@ -102,7 +102,7 @@ def test_no_series_is_answered_twice_and_a_grown_one_is_answered_anew(serve, put
     assert [*service.answer_all()] == []
     put(files)
     assert len([*service.answer_all()]) == 1
-    assert len(archive[1]) == 4 and all(len(found) == 1 for found in archive[1].values())
+    assert len(archive[1]) == 4 and all(len(copies) == 1 for copies in archive[1].values())
 
 
 def test_an_answer_that_must_not_be_used_goes_nowhere(serve, put, archive, write_exam):
@@ -112,13 +112,11 @@ def test_an_answer_that_must_not_be_used_goes_nowhere(serve, put, archive, write
     assert "none of its files is written" in line and archive[1] == {} and service.counts() == {"do not use": 1}
 
 
-def test_what_the_archive_did_not_take_is_sent_when_it_is_there_again(
-    model, make_clinic, serve, put, archive, write_exam
-):
+def test_what_an_archive_did_not_take_is_sent_later(model, make_clinic, serve, put, archive, write_exam):
     put(write_exam("a", **ABDOMEN))
     away = Service(model, make_clinic(archive=archive[0] | {"port": 1}, device="cpu"))
-    _, said = away.answer_all()
-    assert said.startswith(
+    _, line = away.answer_all()
+    assert line.startswith(
         "1 answers are not sent yet: archive ARCHIVE must take a connection at 127.0.0.1:1; it did not"
     )
     assert [*away.answer_all()] == [] and away.counts() == {"not sent yet": 1}
@@ -132,7 +130,7 @@ def test_answers_may_stay_here(model, make_clinic, put, write_exam):
     assert len([*service.answer_all()]) == 1 and service.counts() == {"kept here": 1}
 
 
-def test_other_modalities_segmentations_and_files_that_are_no_dicom_get_no_answer(serve, write_exam, tmp_path):
+def test_other_modalities_and_segmentations_get_no_answer(serve, write_exam, tmp_path):
     watched = tmp_path / "watched"
     for name, modality in (("a", "MR"), ("b", "SEG"), ("c", "CT")):
         write_exam(name, Modality=modality, **ABDOMEN)[0].parent.rename(watched.parent / f"series_{name}")
@@ -158,7 +156,7 @@ def test_a_deflated_file_stops_no_other_answer(serve, write_exam, tmp_path):
     assert service.counts() == {"sent": 1} and [*service.answer_all()] == []
 
 
-def test_a_series_that_the_model_refuses_is_accounted_for_with_the_reason(serve, put, archive, write_exam, tmp_path):
+def test_a_refused_series_is_recorded_with_the_reason(serve, put, archive, write_exam, tmp_path):
     put(write_exam("a", Modality="MR", **ABDOMEN), write_exam("b", **ABDOMEN))
     service = serve()
     assert len([*service.answer_all()]) == 2 and [*service.answer_all()] == []
@@ -167,20 +165,15 @@ def test_a_series_that_the_model_refuses_is_accounted_for_with_the_reason(serve,
     assert "MR" in error
 
 
-def test_a_model_of_classes_is_refused(make_contents, make_study, make_clinic, tmp_path):
+def test_models_of_classes_and_pseudonyms_are_refused(model, make_contents, make_study, make_clinic, tmp_path):
     write_model_folder(tmp_path / "classes", make_contents(study=make_study("classification")))
     with pytest.raises(ConfigError, match="of a model that segments, not of a classification"):
         Service(tmp_path / "classes", make_clinic())
-
-
-def test_answers_do_not_go_back_under_pseudonyms(model, make_clinic):
     with pytest.raises(ConfigError, match="has_pseudonyms of clinic.yaml must be false for serve"):
         Service(model, make_clinic(has_pseudonyms=True))
 
 
-def test_a_withdrawn_model_answers_and_sends_nothing_more_until_the_list_is_corrected(
-    model, serve, put, make_clinic, archive, write_exam, withdraw
-):
+def test_a_withdrawn_model_answers_and_sends_nothing(model, serve, put, make_clinic, archive, write_exam, withdraw):
     put(write_exam("a", **ABDOMEN))
     # Its archive is away, so that an answer waits.
     service = Service(model, make_clinic(archive=archive[0] | {"port": 1}, device="cpu"))
@@ -199,7 +192,7 @@ def test_a_withdrawn_model_answers_and_sends_nothing_more_until_the_list_is_corr
     assert service.counts() == {"failed": 1, "sent": 2} and len(archive[1]) == 4
 
 
-def test_after_a_model_was_withdrawn_another_one_answers_what_failed_and_none_of_its_answers_is_sent(
+def test_another_model_answers_after_a_withdrawal(
     model, make_contents, make_clinic, put, archive, write_exam, withdraw
 ):
     put(write_exam("a", **ABDOMEN))
@@ -215,9 +208,7 @@ def test_after_a_model_was_withdrawn_another_one_answers_what_failed_and_none_of
 
 
 @pytest.mark.long
-def test_a_day_at_a_clinic_leaves_no_exam_without_an_account_though_the_service_is_killed(
-    model, archive, write_exam, tmp_path, free_port
-):
+def test_a_day_with_a_killed_service_loses_no_exam(model, archive, write_exam, tmp_path, free_port):
     number, cut, head, empty, broken = 8, 1, 3, 5, 6
     exams = [write_exam(f"exam{n:03}", f"p{n}", **(HEAD if n == head else ABDOMEN)) for n in range(number)]
     exams[cut].pop(3)
@@ -252,10 +243,10 @@ def test_a_day_at_a_clinic_leaves_no_exam_without_an_account_though_the_service_
         until(lambda: len([*answers.glob("*/sent.json")]) == len(due), 1200)
     assert said.read_text().splitlines()[-1] == f"answers: 1 do not use, {len(due)} sent"
     # An answer that the kill came over before it was noted has come twice, under the same UIDs.
-    assert sum(len(found) - 1 for found in kept.values()) <= 2
+    assert sum(len(copies) - 1 for copies in kept.values()) <= 2
     studies = [pydicom.dcmread(files[0]).StudyInstanceUID for files in exams]
     for modality in ("SEG", "SR"):
-        came = sorted(one.StudyInstanceUID for one, *_ in kept.values() if one.Modality == modality)
+        came = sorted(data.StudyInstanceUID for data, *_ in kept.values() if data.Modality == modality)
         assert came == sorted(studies[n] for n in due)
     answered = sorted(record["dicom"]["study"] for record in records(tmp_path / "clinic"))
     assert answered == sorted(studies[n] for n in due | {head})

@@ -54,10 +54,10 @@ def balanced(study, seed, shape=SHAPE):
         model.input_norm.fix(np.ones((*shape[:-1], shape[-1] // 2 + 1), np.float32))
     nn = torch.nn
     layers = nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d | nn.Linear
-    last = [module for module in model.modules() if isinstance(module, layers)][-1]
+    layer = [module for module in model.modules() if isinstance(module, layers)][-1]
     with torch.no_grad():
         logits = model(torch.from_numpy(noise(4, shape, seed=9)))
-        last.bias -= logits.mean(dim=[axis for axis in range(logits.ndim) if axis != 1])
+        layer.bias -= logits.mean(dim=[axis for axis in range(logits.ndim) if axis != 1])
     return model.state_dict()
 
 

@@ -9,7 +9,7 @@ PLAIN |= {"scores": {}, "is_fallback": False}
 
 
 def read(folder, *records, name="a"):
-    write_json(folder / name / "prediction.json", [PLAIN | one for one in records])
+    write_json(folder / name / "prediction.json", [PLAIN | record for record in records])
     return [*read_answers(folder)]
 
 

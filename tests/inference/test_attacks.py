@@ -62,7 +62,7 @@ def smooth_volume(shape=(32, 32, 6)):
     ("value", "key"),
     [(np.nan, "weight"), (np.inf, "weight"), (-1e7, "weight"), (np.nan, "running_var"), (1e30, "running_var")],
 )
-def test_weights_that_no_training_ends_with_are_refused_by_predict_and_by_export(tmp_path, make_contents, value, key):
+def test_weights_that_no_training_ends_with_are_refused(tmp_path, make_contents, value, key):
     write_model_folder(tmp_path / "supermodel", spoilt(make_contents("only"), value, key))
     with pytest.raises(ConfigError, match="the weights of 'global' must be finite numbers of at most 1e.(06|15)"):
         SuperModel.load(tmp_path / "supermodel", "cpu")
@@ -102,11 +102,11 @@ def test_dicom_without_the_size_of_its_voxels_gets_no_millilitres(make_ct, write
     folder = edited(write_dicom(tmp_path / "series", smooth_volume((32, 32, count))), **change)
     prediction = make_ct.predict(folder)
     assert prediction.volumes_ml is None and prediction.label_map.any()
-    assert any("no millilitres are given" in one for one in prediction.warnings)
+    assert any("no millilitres are given" in warning for warning in prediction.warnings)
 
 
 @pytest.mark.parametrize(("task", "end"), [("classification", ""), ("segmentation", "; no millilitres are given")])
-def test_a_volume_that_was_resampled_by_a_size_that_its_file_does_not_state_is_warned_of(
+def test_resampling_by_an_unstated_size_of_voxels_is_warned_of(
     make_contents, make_study, write_volume, tmp_path, task, end
 ):
     study = make_study(task, data=RESIZE | {"volume_transforms": [{"Spacing": {"pixdim": [2, 2, 2]}}]})
@@ -117,13 +117,13 @@ def test_a_volume_that_was_resampled_by_a_size_that_its_file_does_not_state_is_w
         f"uncertain numbers{end}"
     )
     assert sentence in model.predict(tmp_path / "bare.nii.gz").warnings
-    assert not any("resampled" in one for one in model.predict(write_volume()).warnings)
+    assert not any("resampled" in warning for warning in model.predict(write_volume()).warnings)
 
 
 # --- images of another kind
 
 
-def test_a_volume_is_refused_by_models_of_pictures_and_a_picture_by_models_of_volumes(make, write_volume, tmp_path):
+def test_volumes_and_pictures_are_refused_by_models_of_the_others(make, write_volume, tmp_path):
     Image.fromarray(np.uint8(smooth_volume()[..., 0] / 4)).save(tmp_path / "photo.png")
     with pytest.raises(DataError, match="scan.nii.gz must be like .* which are pictures, not volumes"):
         make(Domain(kinds=("pictures",))).predict(write_volume())
@@ -135,9 +135,7 @@ TWO = {"channels": 2, "channel_names": ["T1", "T2"]}
 
 
 @pytest.mark.parametrize("data", [{}, {"neighbours": 1}, {"intensity": "raw"}])
-def test_a_contrast_that_shows_nothing_is_refused_and_one_that_is_not_there_is_answered(
-    make_contents, make_study, write_volume, data
-):
+def test_a_blank_contrast_is_refused_and_a_missing_one_answered(make_contents, make_study, write_volume, data):
     study = make_study(data=RESIZE | TWO | data)
     model = SuperModel(make_contents("only", study=study, shape=(study.data.in_channels, 32, 32)), CPU)
     # 0.1 is interpolated to neighbours of 0.1.

@@ -27,7 +27,7 @@ def card_of(contents):
     return model_card(contents, {"silofl": "1.2"}, "f1")
 
 
-def test_a_card_has_the_values_of_each_finding_and_then_of_its_absence(make_contents, make_study):
+def test_a_card_has_the_values_of_findings_and_their_absences(make_contents, make_study):
     study = make_study("multilabel", labels={0: "effusion", 1: "nodule"})
     labels = {"0": 0.25, "no effusion": 0.75, "no nodule": 1.0}
     north = {"value": 0.5, "num_cases": 4, "num_excluded": 0, "labels": labels}
@@ -68,7 +68,7 @@ def test_a_card_says_what_the_run_recorded(make_contents):
     assert "What left the sites is not recorded" not in text
 
 
-def test_a_card_says_by_which_rule_an_answer_must_not_be_used(make_contents):
+def test_a_card_says_which_answers_must_not_be_used(make_contents):
     contents = make_contents()
     assert "- The study has no rule (`do_not_use`) that forbids answers." in card_of(contents)
     rule = DoNotUseSettings(on_fallback=True, label_below=0.7)
@@ -92,13 +92,13 @@ def test_a_card_says_by_which_rule_an_answer_must_not_be_used(make_contents):
 )
 def test_the_card_says_which_labels_a_site_has_not_annotated(make_contents, make_study, annotated, sentence):
     data = dict(zip(("north", "south"), annotated, strict=True))
-    facts = FACTS | {"data": {site: FACTS["data"]["north"] | {"labels_annotated": one} for site, one in data.items()}}
+    counts = {site: FACTS["data"]["north"] | {"labels_annotated": numbers} for site, numbers in data.items()}
     study = make_study(labels={1: "organ", 2: "le|sion"})
-    assert sentence.replace("|", "/") in card_of(replace(make_contents(), study=study, facts=facts))
+    assert sentence.replace("|", "/") in card_of(replace(make_contents(), study=study, facts={"data": counts}))
 
 
 @pytest.mark.parametrize("rule", ["only", "mean", "selector"])
-def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rule):
+def test_every_section_without_facts_says_that_nothing_is_known(make_contents, rule):
     text = card_of(replace(make_contents(rule), facts={}))
     assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [*SECTIONS, "Use", "Versions"]
     for part in (
@@ -116,7 +116,7 @@ def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rul
 CHOSEN = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
 
 
-def test_the_card_of_what_a_site_chose_says_what_answers_and_that_it_was_chosen(make_contents):
+def test_the_card_of_what_a_site_chose_says_so(make_contents):
     counts = {"patients": 4, "cases": 5, "examples": 50}
     data = {"north": dict.fromkeys(("training", "validation", "test"), counts)}
     facts = CHOSEN | {"candidate": "federated", "data": data}
@@ -128,7 +128,7 @@ def test_the_card_of_what_a_site_chose_says_what_answers_and_that_it_was_chosen(
     assert "| north | 4 / 5 / 50" in text and "About the other sites nothing is known here." in text
 
 
-def test_a_label_is_no_link_no_tag_and_no_cell_of_the_card(make_contents, make_study):
+def test_a_label_makes_no_link_tag_or_cell(make_contents, make_study):
     name = '<img src="https://example.org"> | [seen](https://example.org)'
     test = FACTS["test"]["north"] | {"labels": {"1": 0.5, "2": 0.25}}
     contents = replace(make_contents(), study=make_study(labels={1: name, 2: "organ"}), facts={"test": {"north": test}})
@@ -148,7 +148,7 @@ def test_a_card_says_how_a_classs_probabilities_are_read(make_contents, make_stu
     assert "temperature" not in card_of(replace(contents, calling=OperatingPoint()))
 
 
-def test_a_card_says_what_only_people_know_and_which_of_it_is_missing(make_contents, make_study):
+def test_a_card_says_what_people_stated_and_what_is_missing(make_contents, make_study):
     study = make_study().model_copy(
         update={"card": CardSettings(version="1.2.0", responsible="A. Doe, Coast Hospital")}
     )

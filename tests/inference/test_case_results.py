@@ -46,7 +46,7 @@ def measured(case, **values):
     return CaseResult(np.zeros(0), {name: Score.of({case: value}) for name, value in values.items()}, {})
 
 
-def test_a_models_value_over_the_cases_is_that_of_the_evaluation_in_training(make_model, part):
+def test_a_models_value_is_that_of_the_evaluation_in_training(make_model, part):
     model = make_model()
     study = model.contents.study
     results = predict_cases(model, part, study)
@@ -56,7 +56,7 @@ def test_a_models_value_over_the_cases_is_that_of_the_evaluation_in_training(mak
         assert values_by_model(results)[name] == pytest.approx(wanted.value)
 
 
-def test_the_selector_sees_each_slice_once_and_the_case_is_scored_by_that(make_model, part):
+def test_the_selector_sees_each_slice_once(make_model, part):
     model, seen = make_model(), []
     model.selector.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
     results = predict_cases(model, part, model.contents.study)
@@ -66,7 +66,7 @@ def test_the_selector_sees_each_slice_once_and_the_case_is_scored_by_that(make_m
 
 
 @pytest.mark.parametrize("rule", ["selector", "mean"])
-def test_the_ensemble_is_the_mean_of_the_models_by_the_scores_or_alike_without_a_selector(make_model, part, rule):
+def test_the_ensemble_is_the_models_mean_by_their_shares(make_model, part, rule):
     model = make_model(rule)
     result = predict_cases(model, part, model.contents.study)["a"]
     north, south = (model.probabilities(name, part.images[:3], 2) for name in SITES)
@@ -89,8 +89,8 @@ def test_a_threshold_gives_every_case_its_model(make_model):
 def test_a_choice_is_scored_by_the_models_that_it_names():
     values = {"a": {"x": 1.0, "y": 0.0}, "b": {"x": 0.5, "y": 0.25}, "c": {"x": None, "y": None}}
     results = {case: measured(case, **by_name) for case, by_name in values.items()}
-    found = score_choice(results, {"a": "y", "b": "x", "c": "x"})
+    score = score_choice(results, {"a": "y", "b": "x", "c": "x"})
     # a by y is 0, b by x is 0.5, c does not count
-    assert (found.value, found.num_cases, found.num_excluded) == (0.25, 2, 1)
+    assert (score.value, score.num_cases, score.num_excluded) == (0.25, 2, 1)
     assert values_by_model(results) == {"x": 0.75, "y": 0.125}
     assert values_by_model({}) == {} and value_or_none(Score.of({})) is None

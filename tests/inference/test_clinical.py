@@ -39,7 +39,7 @@ def evaluate(study, truth, said, has_ignored=False):
     return [_evaluate_case(model, part, "test", (answer, ()), lambda: FileMaps(said, truth, None), has_sizes=False)]
 
 
-def test_what_nobody_annotated_is_no_false_lesion_and_without_a_size_of_voxels_sizes_are_in_voxels(
+def test_ignored_voxels_are_no_false_lesion_and_sizes_are_voxels(
     make_study,
 ):
     truth, answer = np.zeros((2, 6, 6, 4), np.uint8)
@@ -71,14 +71,14 @@ def test_200_random_classifications_have_the_libraries_numbers(make_study, num_c
     labels = {number: f"class {number}" for number in range(num_classes)}
     study, (truth, chances, score, unit_of) = make_study("classification", labels), made_up(num_classes)
     rows = ClassRows(score, unit_of)
-    found = rows.measure_classes(study)
-    assert [*found] == [*labels.values()][1 if num_classes == 2 else 0 :]
-    for name, one in found.items():
+    scores = rows.measure_classes(study)
+    assert [*scores] == [*labels.values()][1 if num_classes == 2 else 0 :]
+    for name, estimates in scores.items():
         label = int(name[-1])
         pair = torch.tensor(chances[:, label]), torch.tensor(truth == label).int()
-        assert one["auroc"].value == pytest.approx(compute_roc_auc(*pair), abs=1e-6)
-        assert one["average_precision"].value == pytest.approx(compute_average_precision(*pair), abs=1e-6)
-        for estimate in (one["recall"], one["auroc"], one["average_precision"]):
+        assert estimates["auroc"].value == pytest.approx(compute_roc_auc(*pair), abs=1e-6)
+        assert estimates["average_precision"].value == pytest.approx(compute_average_precision(*pair), abs=1e-6)
+        for estimate in (estimates["recall"], estimates["auroc"], estimates["average_precision"]):
             low, high = estimate.interval
             assert 0 <= low < estimate.value < high <= 1
     counted = rows.count_answers(study)
@@ -99,7 +99,7 @@ def test_the_studys_metric_has_an_interval_whichever_it_is():
         assert low < also[name].value < high
 
 
-def test_an_unknown_metric_has_its_value_and_no_interval_and_an_area_of_one_class_is_none_at_all():
+def test_unknown_metrics_have_no_interval_and_one_class_no_area():
     score = Score.of({"a": 0.25, "b": 0.75}, metric="other")
     assert measure_value(score, {"a": "a", "b": "b"}, {}) == Estimate(0.5, None, 2)
     score = Score({"a": 1.0}, metric="auroc", probabilities_by_case={0: {"a": (0.75, 0.25)}})
@@ -110,15 +110,15 @@ def test_each_finding_is_measured_by_itself(make_study):
     random, names = np.random.default_rng(0), [f"c{i}" for i in range(NUM_CASES)]
     is_there = random.random((NUM_CASES, 2)) < (0.4, 0.2)
     chances = np.clip(0.2 * is_there + 0.8 * random.random(is_there.shape), 0, 1)
-    labels, said = {0: "effusion", 1: "nodule"}, decide_findings(chances)
-    score = findings_by_case(said, is_there @ [1, 2], names, labels, "auroc", chances)
+    labels = {0: "effusion", 1: "nodule"}
+    score = findings_by_case(decide_findings(chances), is_there @ [1, 2], names, labels, "auroc", chances)
     rows = ClassRows(score, {name: name for name in names})
-    found = rows.measure_classes(make_study("multilabel", labels))
+    scores = rows.measure_classes(make_study("multilabel", labels))
     for label, name in labels.items():
         truth, answers = is_there[:, label], chances[:, label] > 0.5
-        assert found[name]["recall"].value == pytest.approx(recall_score(truth, answers))
-        assert found[name]["auroc"].value == pytest.approx(roc_auc_score(truth, chances[:, label]))
-        assert found[name]["average_precision"].value == pytest.approx(
+        assert scores[name]["recall"].value == pytest.approx(recall_score(truth, answers))
+        assert scores[name]["auroc"].value == pytest.approx(roc_auc_score(truth, chances[:, label]))
+        assert scores[name]["average_precision"].value == pytest.approx(
             average_precision_score(truth, chances[:, label])
         )
     # The sure answers of all findings, yes or no, and how many of them are right.
@@ -140,8 +140,8 @@ def test_a_class_that_no_case_has_is_not_measured(make_study):
     chances = np.full((8, 3), 1 / 3)
     names = [f"c{i}" for i in range(8)]
     score = accuracy_by_case(np.zeros(8, int), np.arange(8) % 2, names, "accuracy", chances)
-    found = ClassRows(score, {name: name for name in names}).measure_classes(make_study("classification", labels))
-    one = found["malignant"]
-    assert {one["recall"], one["auroc"], one["average_precision"]} == {Estimate(None, None, 0)}
+    scores = ClassRows(score, {name: name for name in names}).measure_classes(make_study("classification", labels))
+    malignant = scores["malignant"]
+    assert {malignant["recall"], malignant["auroc"], malignant["average_precision"]} == {Estimate(None, None, 0)}
     # equal scores tell nothing
-    assert found["benign"]["auroc"].value == 0.5
+    assert scores["benign"]["auroc"].value == 0.5

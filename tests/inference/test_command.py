@@ -82,10 +82,11 @@ def change_contents(folder, **changes):
 
 def scores_by_label(labels):
     """Return facts with each site's scores by label."""
-    return {site: {"value": 0.5, "num_cases": 3, "num_excluded": 0, "labels": one} for site, one in labels.items()}
+    score = {"value": 0.5, "num_cases": 3, "num_excluded": 0}
+    return {site: score | {"labels": values} for site, values in labels.items()}
 
 
-def test_every_input_gets_its_label_map_its_record_and_its_line(predict, super_model, write_volume, picture, tmp_path):
+def test_every_input_gets_a_label_map_record_and_line(predict, super_model, write_volume, picture, tmp_path):
     code, (volume, plane), text = predict(write_volume(shape=(20, 24, 3)), picture)
     assert code == ExitCode.COMPLETE
     assert (volume["input"], volume["model"], volume["is_fallback"]) == ("scan.nii.gz", "south", False)
@@ -103,7 +104,7 @@ def test_every_input_gets_its_label_map_its_record_and_its_line(predict, super_m
     assert text.startswith("scan.nii.gz: model of south (0.70); organ ") and "\npic.png: model of south" in text
 
 
-def test_what_cannot_be_a_dicom_segmentation_is_a_warning_and_no_error(predict, write_dicom, picture, tmp_path):
+def test_what_cannot_be_a_dicom_segmentation_is_a_warning(predict, write_dicom, picture, tmp_path):
     pytest.importorskip("highdicom")
     series = write_dicom(tmp_path / "series", np.random.default_rng(0).integers(0, 900, (20, 24, 3), dtype=np.int16))
     code, (bare, plane), _ = predict(series, picture, has_dicom_seg=True)
@@ -113,9 +114,7 @@ def test_what_cannot_be_a_dicom_segmentation_is_a_warning_and_no_error(predict, 
     assert (tmp_path / "out" / bare["label_map"]).is_file()
 
 
-def test_the_record_says_when_and_of_a_series_by_which_names_an_archive_finds_it(
-    predict, write_dicom, picture, tmp_path
-):
+def test_the_record_has_time_and_names_of_a_series(predict, write_dicom, picture, tmp_path):
     series = write_dicom(tmp_path / "series", np.random.default_rng(0).integers(0, 900, (20, 24, 3), dtype=np.int16))
     (series / "note.txt").write_text("no DICOM")
     _, (volume, plane), _ = predict(series, picture)
@@ -130,7 +129,7 @@ def test_the_record_says_when_and_of_a_series_by_which_names_an_archive_finds_it
     assert timedelta(0) <= age < timedelta(minutes=10) and "dicom" not in plane
 
 
-def test_a_bad_input_and_a_surprise_do_not_stop_the_rest(predict, bad, picture, write_volume, fail_at_scan, tmp_path):
+def test_bad_inputs_and_surprises_do_not_stop_the_rest(predict, bad, picture, write_volume, fail_at_scan, tmp_path):
     fail_at_scan(RuntimeError("out of memory"))
     code, (first, second, third, fourth), text = predict(bad, tmp_path / "missing.png", write_volume(), picture)
     assert code == ExitCode.INCOMPLETE
@@ -144,7 +143,7 @@ def test_a_bad_input_and_a_surprise_do_not_stop_the_rest(predict, bad, picture, 
     assert str(tmp_path) not in "".join(lines[:-1]) + json.dumps([first, second])
 
 
-def test_a_full_disk_is_named_and_leaves_no_half_of_an_answer(predict, picture, tmp_path, monkeypatch):
+def test_a_full_disk_is_named_and_leaves_no_half_answer(predict, picture, tmp_path, monkeypatch):
     def full(path, write):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -177,9 +176,7 @@ def test_cases_in_folders_of_their_own_are_called_by_these(predict, tmp_path, pi
     assert (tmp_path / "out" / "first_picture.png").exists() and text.startswith("first: ")
 
 
-def test_two_inputs_of_one_name_and_one_that_leads_elsewhere_are_refused_before_any_work(
-    predict, tmp_path, picture, write_volume
-):
+def test_equal_names_and_names_that_lead_elsewhere_are_refused(predict, tmp_path, picture, write_volume):
     with pytest.raises(ConfigError, match="inputs must have different names, not pic.png and PIC.nii.gz"):
         predict(picture, tmp_path / "PIC.nii.gz")
     scan = write_volume().rename(tmp_path / "..nii.gz")
@@ -189,7 +186,7 @@ def test_two_inputs_of_one_name_and_one_that_leads_elsewhere_are_refused_before_
     assert (tmp_path / "out_labels.nii.gz").read_text() == "precious" and not (tmp_path / "out").exists()
 
 
-def test_an_earlier_prediction_keeps_its_answers_and_what_failed_is_predicted_again(
+def test_earlier_answers_stay_and_what_failed_is_predicted_again(
     super_model, predict, picture, bad, write_volume, tmp_path
 ):
     predict(picture, bad)
@@ -209,7 +206,7 @@ def test_an_earlier_prediction_keeps_its_answers_and_what_failed_is_predicted_ag
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
-def test_a_folder_that_holds_something_else_or_a_record_of_another_kind_is_refused(predict, picture, tmp_path):
+def test_a_folder_that_holds_something_else_is_refused(predict, picture, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="out must be a new folder or that of an earlier prediction"):
@@ -248,23 +245,23 @@ def test_a_link_that_names_no_patient_stands_for_its_file(predict, write_volume,
 @pytest.fixture
 def titles(monkeypatch):
     """The lines over each picture that is drawn."""
-    found = []
+    drawn = []
     monkeypatch.setattr(
         "silofl_hospital.inference.picture.draw_overlay",
-        lambda *arguments: found.append(arguments[-2].splitlines()) or b"",
+        lambda *arguments: drawn.append(arguments[-2].splitlines()) or b"",
     )
-    return found
+    return drawn
 
 
-def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict, picture, titles):
+def test_warnings_stand_in_record_on_screen_and_over_the_picture(predict, picture, titles):
     _, (record,), text = predict(picture, threshold=0.9, has_picture=True)
     assert (record["model"], record["is_fallback"], record["threshold"]) == ("global", True, 0.9)
     # Without a rule of the study nothing is forbidden.
     assert record["do_not_use"] is None
     fallback, unknown = record["warnings"]
     assert fallback.startswith("the selector fell back") and unknown.startswith("the super model does not say")
-    *said, unchecked, _ = text.splitlines()[1:-1]
-    assert said == [f"  warning: {fallback}", f"  warning: {unknown}"]
+    *printed, unchecked, _ = text.splitlines()[1:-1]
+    assert printed == [f"  warning: {fallback}", f"  warning: {unknown}"]
     assert unchecked.startswith("Not checked") and unchecked.endswith("the size of the answer")
     warnings = [f"warning: {fallback}", f"warning: {unknown}"]
     assert titles[0][1:] == ["for research, no medical device", *warnings]
@@ -276,9 +273,7 @@ def state_rule(folder, labels=None, **rule):
     change_contents(folder, study=study, facts={"test": scores_by_label(labels or {})})
 
 
-def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_has_no_files(
-    super_model, predict, picture, tmp_path
-):
+def test_a_forbidden_answer_is_recorded_and_has_no_files(super_model, predict, picture, tmp_path):
     labels = {"north": {"1": 0.9, "2": 0.5}, "south": {"1": 0.8, "2": 0.6}}
     state_rule(super_model, labels, on_fallback=True, on_unlike_image=True, label_below=0.7)
     code, (record,), text = predict(picture, threshold=0.9, has_picture=True)
@@ -316,10 +311,10 @@ def test_a_model_that_its_lead_withdraws_answers_no_further_case(super_model, pr
     _, (record,), text = predict(picture)
     assert "Nobody has checked whether the model was withdrawn: no withdrawn.json is beside it" in text
     assert datetime.fromisoformat(record["time"]).tzinfo is not None
-    found = iter([True])
+    checks = iter([True])
 
     def check(folder, fingerprint):
-        if next(found, False):
+        if next(checks, False):
             return True
         raise ConfigError("the super model must not be withdrawn")
 

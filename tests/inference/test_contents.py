@@ -18,7 +18,10 @@ NEEDS = "a super model must hold all that its rule needs"
         ({"image_shape": (1, 32)}, r"image_shape must be \(1, H, W\)"),
         ({"image_shape": (1, 200_000, 200_000)}, "of at most 268435456 pixels or voxels"),
         *(({"outputs": outputs}, NEEDS) for outputs in (("north", "west"), ("north", "north"), ())),
-        *(({"threshold": one}, f"threshold must be a number from 0 to 1, not {one}") for one in (1.5, float("nan"))),
+        *(
+            ({"threshold": threshold}, f"threshold must be a number from 0 to 1, not {threshold}")
+            for threshold in (1.5, float("nan"))
+        ),
         *((change, NEEDS) for change in ({"selector": None}, {"rule": "only"})),
         *(({"bias": bias}, f"bias must be a number from -10 to 10, not {bias!r}") for bias in (11, np.nan, "more")),
     ],
@@ -31,7 +34,7 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
 @pytest.mark.parametrize(
     ("task", "changes", "reason"),
     [
-        ("segmentation", {"calling": OperatingPoint(2.0)}, "a calling in a classification"),
+        ("segmentation", {"calling": OperatingPoint(2.0)}, "in a classification alone a calling"),
         ("classification", {"calling": OperatingPoint(0.0)}, "temperature must be a number from 0.1 to 10, not 0.0"),
         (
             "classification",
@@ -46,18 +49,18 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
         (
             "classification",
             {"calling": OperatingPoint(1.0, {0: 0.5})},
-            "must have thresholds of.* the second of two classes",
+            "with thresholds of findings, or of the second of two classes",
         ),
         ("classification", {"bias": 0.5}, "must have a bias in a segmentation alone"),
     ],
 )
-def test_a_reading_that_the_task_or_no_validation_gives_is_refused(make_contents, make_study, task, changes, reason):
+def test_a_reading_that_the_task_does_not_have_is_refused(make_contents, make_study, task, changes, reason):
     contents = make_contents("only", study=make_study(task))
     with pytest.raises(ConfigError, match=reason):
         replace(contents, **changes)
 
 
-def test_a_selector_without_the_global_model_and_models_without_a_sites_name_are_refused(make_contents, make_study):
+def test_missing_global_models_and_names_of_no_site_are_refused(make_contents, make_study):
     contents = make_contents()
     with pytest.raises(ConfigError, match=NEEDS):
         replace(contents, models={name: contents.models[name] for name in contents.sites})

@@ -81,9 +81,9 @@ def test_a_segmentation_lies_on_its_series_voxel_by_voxel(series, segment, direc
     places = np.argwhere(volume.array >= 0)
     in_patient = places @ volume.affine[:3, :3].T + volume.affine[:3, 3]
     back = np.linalg.inv(np.diag([-1, -1, 1, 1]) @ image.affine)
-    here = in_patient @ back[:3, :3].T + back[:3, 3]
-    np.testing.assert_allclose(here, here.round(), atol=1e-4)
-    np.testing.assert_array_equal(volume.array[tuple(places.T)], labels[tuple(here.round().astype(int).T)])
+    voxels = in_patient @ back[:3, :3].T + back[:3, 3]
+    np.testing.assert_allclose(voxels, voxels.round(), atol=1e-4)
+    np.testing.assert_array_equal(volume.array[tuple(places.T)], labels[tuple(voxels.round().astype(int).T)])
     assert volume.array.size == labels.size
 
 
@@ -104,7 +104,7 @@ TILTED = np.array([[1, 0, 0], [0, np.cos(TILT), 0], [0, np.sin(TILT), 1]])
     ],
     ids=str,
 )
-def test_what_was_written_is_read_back_as_the_mask_of_its_series(series, segment, direction, slices):
+def test_what_was_written_is_read_back_as_a_mask(series, segment, direction, slices):
     labels = np.zeros((7, 6, 5), np.uint8)
     labels[..., slices] = random_labels()[..., slices]
     target, image = segment(series(direction), labels)
@@ -115,7 +115,7 @@ def test_what_was_written_is_read_back_as_the_mask_of_its_series(series, segment
 
 
 @pytest.mark.parametrize("slices", [[4, 3, 2, 1, 0], [0, 2, 4, 1, 3]])
-def test_a_segmentation_of_frames_in_whatever_order_lies_where_they_lie(write_frames, segment, slices):
+def test_a_segmentation_of_frames_in_any_order_lies_on_them(write_frames, segment, slices):
     labels = random_labels()
     # The image is its own label map, so that each voxel of both can be compared.
     folder = whole(write_frames(labels.astype(np.int16), slices))
@@ -135,18 +135,18 @@ def test_a_segmentation_of_frames_in_whatever_order_lies_where_they_lie(write_fr
 def test_a_segmentation_names_patient_labels_and_program(series, segment):
     folder = series()
     target, _ = segment(folder, random_labels(), said="model of north (0.70); axes")
-    found, source = pydicom.dcmread(target), pydicom.dcmread(folder / "99.dcm")
+    written, source = pydicom.dcmread(target), pydicom.dcmread(folder / "99.dcm")
     for key in ("PatientName", "PatientID", "StudyInstanceUID", "FrameOfReferenceUID"):
-        assert getattr(found, key) == getattr(source, key)
-    assert found.SeriesInstanceUID != source.SeriesInstanceUID and found.Modality == "SEG"
-    assert [one.SegmentLabel for one in found.SegmentSequence] == ["organ", "lesion"]
-    assert (found.Manufacturer, found.SegmentSequence[0].SegmentAlgorithmType) == ("SiloFL", "AUTOMATIC")
-    assert found.SegmentSequence[0].SegmentationAlgorithmIdentificationSequence[0].AlgorithmVersion == "abc"
+        assert getattr(written, key) == getattr(source, key)
+    assert written.SeriesInstanceUID != source.SeriesInstanceUID and written.Modality == "SEG"
+    assert [segment_item.SegmentLabel for segment_item in written.SegmentSequence] == ["organ", "lesion"]
+    assert (written.Manufacturer, written.SegmentSequence[0].SegmentAlgorithmType) == ("SiloFL", "AUTOMATIC")
+    assert written.SegmentSequence[0].SegmentationAlgorithmIdentificationSequence[0].AlgorithmVersion == "abc"
     # A viewer shows the segments, not prediction.json.
-    assert found.ContentDescription == "Research only, no medical device"
-    assert found.SeriesDescription.startswith("Research only, SiloFL ")
-    for one in found.SegmentSequence:
-        assert one.SegmentDescription == "Research only: model of north (0.70); axes"
+    assert written.ContentDescription == "Research only, no medical device"
+    assert written.SeriesDescription.startswith("Research only, SiloFL ")
+    for segment_item in written.SegmentSequence:
+        assert segment_item.SegmentDescription == "Research only: model of north (0.70); axes"
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_labels_have_their_names_whatever_letters_the_series_can_hold(series, se
 
     change_headers(folder, rename)
     target, image = segment(folder, labels, names, said="model of Z\u00fcrich")
-    found = pydicom.dcmread(target)
-    assert [one.SegmentLabel for one in found.SegmentSequence] == list(names.values())
-    assert found.SegmentSequence[0].SegmentDescription == "Research only: model of Z\u00fcrich"
-    assert str(found.PatientName) == name
+    written = pydicom.dcmread(target)
+    assert [item.SegmentLabel for item in written.SegmentSequence] == list(names.values())
+    assert written.SegmentSequence[0].SegmentDescription == "Research only: model of Z\u00fcrich"
+    assert str(written.PatientName) == name
     np.testing.assert_array_equal(read_label(target, labels=names, image=image).array[0], labels)
 
 
@@ -190,12 +190,10 @@ def test_a_patients_odd_value_is_named_and_not_shown(series, segment):
     assert "1970-05-01" not in str(caught.value)
 
 
-def test_the_package_is_asked_for_before_any_work_and_a_segments_label_is_one_value_of_dicoms_length(
-    make_study, monkeypatch, segment, series
-):
+def test_the_package_and_the_labels_are_checked_before_any_work(make_study, monkeypatch, segment, series):
     names = {1: "a\\b", 2: "x" * 65}
-    found = pydicom.dcmread(segment(series(), random_labels(), names)[0])
-    assert [one.SegmentLabel for one in found.SegmentSequence] == ["a/b", "x" * 64]
+    written = pydicom.dcmread(segment(series(), random_labels(), names)[0])
+    assert [item.SegmentLabel for item in written.SegmentSequence] == ["a/b", "x" * 64]
     check_can_write(make_study(labels={1: "x" * 64}))
     for label in ("x" * 65, "left\\right", "lesion "):
         with pytest.raises(ConfigError, match="labels of at most 64 letters, without a backslash .* NIfTI label map"):
@@ -205,7 +203,7 @@ def test_the_package_is_asked_for_before_any_work_and_a_segments_label_is_one_va
         check_can_write(make_study())
 
 
-def test_the_same_source_model_and_options_have_the_same_uids_and_others_have_others(series, make_study, tmp_path):
+def test_uids_follow_from_source_model_and_options(series, make_study, tmp_path):
     folder, labels, study = series(), random_labels(), make_study(labels=LABELS)
     affine = read_image(folder).affine
 
@@ -215,23 +213,23 @@ def test_the_same_source_model_and_options_have_the_same_uids_and_others_have_ot
         written = pydicom.dcmread(tmp_path / "seg.dcm")
         return written.SeriesInstanceUID, written.SOPInstanceUID
 
-    first = uids(threshold=0.5)
-    assert uids(threshold=0.5) == first
-    others = [uids(), uids(threshold=0.6), uids("abd", threshold=0.5)]
+    same = uids(threshold=0.5)
+    assert uids(threshold=0.5) == same
+    different = [uids(), uids(threshold=0.6), uids("abd", threshold=0.5)]
     change_headers(folder, lambda header: setattr(header, "SOPInstanceUID", generate_uid()))
-    every = [one for pair in (first, *others, uids(threshold=0.5)) for one in pair]
-    assert len({*every}) == len(every) == 10 and all(one.startswith("2.25.") and len(one) <= 64 for one in every)
+    every = [uid for pair in (same, *different, uids(threshold=0.5)) for uid in pair]
+    assert len({*every}) == len(every) == 10 and all(uid.startswith("2.25.") and len(uid) <= 64 for uid in every)
 
 
-def test_a_segment_has_the_code_that_the_study_gives_its_label(series, segment, tmp_path, make_study):
+def test_a_segment_has_its_labels_code_of_the_study(series, segment, tmp_path, make_study):
     study, folder = make_study(labels=LABELS), series()
     codes = {"lesion": {"code": "52988006", "meaning": "Lesion", "is_abnormal": True}}
     study = study.model_validate(study.model_dump() | {"codes": codes})
     target = tmp_path / "coded.dcm"
     write_dicom_seg(target, [*dicom_headers(folder)], random_labels(), read_image(folder).affine, study, "abc", "")
     organ, lesion = pydicom.dcmread(target).SegmentSequence
-    kind = lesion.SegmentedPropertyTypeCodeSequence[0]
-    assert (kind.CodeValue, kind.CodingSchemeDesignator, kind.CodeMeaning) == ("52988006", "SCT", "Lesion")
+    code = lesion.SegmentedPropertyTypeCodeSequence[0]
+    assert (code.CodeValue, code.CodingSchemeDesignator, code.CodeMeaning) == ("52988006", "SCT", "Lesion")
     category = lesion.SegmentedPropertyCategoryCodeSequence[0].CodeMeaning
     assert category == "Morphologically Abnormal Structure"
     assert organ.SegmentedPropertyTypeCodeSequence[0].CodeMeaning == "Tissue"

@@ -27,7 +27,7 @@ def hospital(study, cases, area=0.8, accuracy=0.9):
     return HospitalEvaluation(num_cases=20, num_units=20, scores=scores, **sizes)
 
 
-def test_means_over_different_classes_are_not_pooled_and_single_classes_are(make_study):
+def test_means_over_different_classes_are_not_pooled(make_study):
     study = make_study("classification", LABELS)
     whole, less = {"normal": 10, "benign": 6, "malignant": 4}, {"normal": 10, "benign": 10}
     unlike = {"east": hospital(study, whole), "west": hospital(study, less)}
@@ -38,7 +38,7 @@ def test_means_over_different_classes_are_not_pooled_and_single_classes_are(make
     assert pool_hospitals(alike, study)[ALL]["auroc"].num_sites == 2 and not has_unlike_classes(alike, "auroc")
 
 
-def test_a_hospital_that_finds_all_or_none_counts_in_the_mean(make_study):
+def test_a_hospital_that_finds_all_counts_in_the_mean(make_study):
     study = make_study("classification", LABELS)
     recall = Sample(range(5)).mean(np.ones(5))
     east = hospital(study, dict.fromkeys(LABELS.values(), 5))
@@ -48,12 +48,12 @@ def test_a_hospital_that_finds_all_or_none_counts_in_the_mean(make_study):
     assert pooled.num_sites == 2 and 0.8 < pooled.value < 1
 
 
-def test_a_groups_share_may_not_lie_below_0_and_a_size_may(make_study):
+def test_a_share_may_not_lie_below_0(make_study):
     study = make_study().model_copy(update={"subgroups": {"age": (40.0, 65.0)}})
     places, rows = list_scores(study), np.zeros((len(list_scores(study)), 4))
     rows[places.index(("organ", "size_error"))] = (-0.1, -0.2, 0.0, 5)
-    found, _ = unpack_scores("east", rows, study)
-    assert found["organ"]["size_error"] == Estimate(-0.1, (-0.2, 0.0), 5)
+    scores, _ = unpack_scores("east", rows, study)
+    assert scores["organ"]["size_error"] == Estimate(-0.1, (-0.2, 0.0), 5)
     rows[places.index(("age: 40 to under 65", "Dice of organ"))] = (-0.1, -0.2, 0.0, 5)
     with pytest.raises(AggregationError, match="must send Dice of organ with a share"):
         unpack_scores("east", rows, study)

@@ -72,20 +72,18 @@ OF_TENSORS = {"type": str, "format": str, "num_channels": int, "spatial_shape": 
         (None, f"0+{'f' * 12}", "not stated: ask the authors"),
     ],
 )
-def test_the_metadata_have_the_models_version_and_licence_and_what_monai_requires(
-    make_contents, make_study, card, version, licence
-):
+def test_the_metadata_have_version_licence_and_what_monai_requires(make_contents, make_study, card, version, licence):
     study = make_study().model_copy(update={"card": card})
-    found = _metadata(replace(make_contents("only"), study=study), "f" * 64)
-    assert (found["version"], found["license"], [*found["changelog"]]) == (version, licence, [version])
-    assert {*REQUIRED} <= found.keys() and all(isinstance(found[key], str) for key in REQUIRED[:5])
-    formats = found["network_data_format"]
+    metadata = _metadata(replace(make_contents("only"), study=study), "f" * 64)
+    assert (metadata["version"], metadata["license"], [*metadata["changelog"]]) == (version, licence, [version])
+    assert {*REQUIRED} <= metadata.keys() and all(isinstance(metadata[key], str) for key in REQUIRED[:5])
+    formats = metadata["network_data_format"]
     for tensor in (formats["inputs"]["image"], formats["outputs"]["pred"]):
         assert all(isinstance(tensor[key], kind) for key, kind in OF_TENSORS.items())
 
 
 @pytest.mark.parametrize("neighbours", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_volumes_have_a_bundle_that_monai_runs_and_readme_code_that_needs_no_silofl(
+def test_monai_and_the_readmes_code_run_a_bundle_of_volumes(
     make_contents, make_study, write_volume, tmp_path, monkeypatch, capsys, neighbours
 ):
     import monai.bundle
@@ -124,9 +122,9 @@ def test_volumes_have_a_bundle_that_monai_runs_and_readme_code_that_needs_no_sil
     (tmp_path / "own.py").write_text(f"import sys\nsys.modules['silofl'] = None\n{code}\n{SAVE}")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     subprocess.run([sys.executable, str(tmp_path / "own.py"), str(tmp_path / "own.pt")], check=True, timeout=300)
-    found = torch.load(tmp_path / "own.pt")
-    wanted = super_model.answer(found["case"].numpy()).probabilities
-    np.testing.assert_allclose(found["probabilities"].detach().numpy(), wanted, atol=1e-5)
+    answered = torch.load(tmp_path / "own.pt")
+    wanted = super_model.answer(answered["case"].numpy()).probabilities
+    np.testing.assert_allclose(answered["probabilities"].detach().numpy(), wanted, atol=1e-5)
     # A bundle is not written over another.
     capsys.readouterr()
     assert main(["export", str(tmp_path / "model"), "-o", str(bundle)]) == 2

@@ -53,7 +53,7 @@ def returned(tmp_path, make_study):
     return run
 
 
-def test_without_transforms_and_at_the_right_spacing_a_label_map_comes_back_as_it_is(returned):
+def test_a_label_map_on_its_own_grid_comes_back_unchanged(returned):
     spacing = [{"Spacing": {"pixdim": [1, 1, 3]}}]
     for shape, affine, steps in (
         ((9, 14), None, []),
@@ -70,8 +70,8 @@ def test_turned_axes_come_back_as_they_were(returned, order, signs):
     truth = blobs((9, 14, 6))
     truth[1, 2, 1] = 2  # no symmetry
     affine = affine_of(order, signs, (0.5, 0.75, 3))
-    found = returned(truth, affine, volume_transforms=[{"Orientation": {"axcodes": "LPS"}}])
-    np.testing.assert_array_equal(found, truth)
+    label_map = returned(truth, affine, volume_transforms=[{"Orientation": {"axcodes": "LPS"}}])
+    np.testing.assert_array_equal(label_map, truth)
 
 
 @pytest.mark.parametrize(
@@ -85,20 +85,20 @@ def test_turned_axes_come_back_as_they_were(returned, order, signs):
     ],
     ids=str,
 )
-def test_what_was_padded_or_enlarged_comes_back_as_it_was_whatever_the_images_interpolation(returned, step):
+def test_what_was_padded_or_enlarged_comes_back_unchanged(returned, step):
     truth = (blobs((9, 14)) > 0).astype(np.uint8)
     np.testing.assert_array_equal(returned(truth, transforms=[step]), truth)
 
 
 def test_what_was_cropped_away_is_background_and_so_are_slices(returned):
     truth = np.full((12, 20), 2, np.uint8)
-    found = returned(truth, transforms=[{"CenterSpatialCrop": {"roi_size": [8, 10]}}])
+    label_map = returned(truth, transforms=[{"CenterSpatialCrop": {"roi_size": [8, 10]}}])
     wanted = np.zeros_like(truth)
     wanted[2:10, 5:15] = 2
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(label_map, wanted)
     step = {"CenterSpatialCrop": {"roi_size": [8, 9, 2]}}
-    found = returned(np.full((8, 9, 6), 1, np.uint8), affine_of(), volume_transforms=[step])
-    assert found[..., 2:4].all() and not found[..., :2].any() and not found[..., 4:].any()
+    label_map = returned(np.full((8, 9, 6), 1, np.uint8), affine_of(), volume_transforms=[step])
+    assert label_map[..., 2:4].all() and not label_map[..., :2].any() and not label_map[..., 4:].any()
 
 
 @pytest.mark.parametrize(

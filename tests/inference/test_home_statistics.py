@@ -30,14 +30,14 @@ def pictures(tmp_path):
     return paths
 
 
-def test_a_model_without_statistics_answers_nothing_and_says_what_to_do(model, pictures, tmp_path, capsys):
+def test_a_model_without_statistics_says_what_to_do(model, pictures, tmp_path, capsys):
     assert main(["predict", str(model), str(pictures[0]), "-o", str(tmp_path / "out")]) == 2
     assert "has no home statistics. Take them over at least 16 of your own images by silofl home-statistics" in (
         capsys.readouterr().err
     )
 
 
-def test_the_command_writes_a_model_with_the_statistics_of_the_given_images(model, pictures, tmp_path, capsys):
+def test_the_command_writes_a_model_with_the_images_statistics(model, pictures, tmp_path, capsys):
     out = tmp_path / "ours"
     assert main(["home-statistics", str(model), *map(str, pictures), "-o", str(out)]) == 0
     assert "CAUTION" not in capsys.readouterr().err
@@ -47,28 +47,26 @@ def test_the_command_writes_a_model_with_the_statistics_of_the_given_images(mode
     # One batch of all: the first layer's mean does not depend on how images are dealt to batches.
     fix_statistics(bare.network("global"), [images])
     name = next(name for name in bare.network("global").state_dict() if name.endswith("running_mean"))
-    states = [one.network("global").state_dict() for one in (bare, written)]
+    states = [model_.network("global").state_dict() for model_ in (bare, written)]
     torch.testing.assert_close(states[0][name], states[1][name])
     assert main(["predict", str(out), str(pictures[0]), "-o", str(tmp_path / "out")]) == 0
     assert "of the images of the hospital that uses it (16)" in " ".join(capsys.readouterr().out.split())
     assert read_model_folder(out).facts["home_statistics"] == {"images": 16, "of": read_fingerprint(model)}
 
 
-def test_few_images_are_warned_of_and_the_model_says_their_number(model, pictures, tmp_path, capsys):
+def test_few_images_are_warned_of_and_counted(model, pictures, tmp_path, capsys):
     assert main(["home-statistics", str(model), *map(str, pictures[:3]), "-o", str(tmp_path / "ours")]) == 0
     assert "CAUTION  The statistics are of few images (3). Give 16 or more" in capsys.readouterr().err
     assert "of the images of the hospital that uses it (3)" in (tmp_path / "ours" / "MODEL_CARD.md").read_text()
 
 
-def test_a_model_keeps_the_name_under_which_it_may_be_withdrawn(model, pictures, tmp_path):
+def test_a_model_keeps_the_fingerprint_for_its_withdrawal(model, pictures, tmp_path):
     take_home_statistics(model, pictures[:2], tmp_path / "first")
     take_home_statistics(tmp_path / "first", pictures[2:4], tmp_path / "second")
     assert read_model_folder(tmp_path / "second").facts["home_statistics"]["of"] == read_fingerprint(model)
 
 
-def test_a_model_of_another_normalisation_and_a_taken_folder_are_refused(
-    make_contents, make_study, pictures, tmp_path, model
-):
+def test_other_normalisations_and_a_taken_folder_are_refused(make_contents, make_study, pictures, tmp_path, model):
     write_model_folder(tmp_path / "plain", make_contents("only", study=make_study(name="fedavg")))
     with pytest.raises(ConfigError, match="takes no home statistics"):
         take_home_statistics(tmp_path / "plain", pictures, tmp_path / "out")

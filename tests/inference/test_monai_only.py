@@ -51,11 +51,11 @@ def assert_same_answers(model, bundle, cases, out):
     names = model.contents.study.data.channel_names
     for files in cases:
         wanted = model.predict(files[0] if len(files) == 1 else dict(zip(names, files, strict=True)))
-        found = nibabel.load(out / files[0].name.replace(".nii.gz", "_labels.nii.gz"))
-        assert found.get_data_dtype() == np.uint8
-        assert np.asanyarray(found.dataobj).shape == wanted.label_map.shape
-        assert (np.asanyarray(found.dataobj) != wanted.label_map).sum() <= MOST_ROUNDED
-        np.testing.assert_allclose(found.affine, wanted.affine, atol=1e-5)
+        answer = nibabel.load(out / files[0].name.replace(".nii.gz", "_labels.nii.gz"))
+        assert answer.get_data_dtype() == np.uint8
+        assert np.asanyarray(answer.dataobj).shape == wanted.label_map.shape
+        assert (np.asanyarray(answer.dataobj) != wanted.label_map).sum() <= MOST_ROUNDED
+        np.testing.assert_allclose(answer.affine, wanted.affine, atol=1e-5)
         assert len(np.unique(wanted.label_map)) > 1
 
 
@@ -74,13 +74,13 @@ def exported(tmp_path, make_contents):
 @pytest.mark.parametrize(
     ("job", "kind", "shape"), [("fedsm_phantoms", SLICED, (1, 96, 96)), ("fedsm_volumes", VOLUMES, (2, 32, 32, 16))]
 )
-def test_monai_alone_labels_each_voxel_of_ten_phantoms_as_predict_does(exported, tmp_path, job, kind, shape):
+def test_monai_alone_labels_ten_phantoms_as_predict_does(exported, tmp_path, job, kind, shape):
     values = yaml.safe_load((JOBS / job / "app" / "config" / "study.yaml").read_text())
     model, bundle = exported(parse(Study, values | {"model": SMALL_UNET}, "study.yaml"), shape)
     site = make_phantoms(tmp_path / "data", seed=7, patients={"north": 10}, kind=kind) / "north"
     content = json.loads((site / "dataset.json").read_text())
     records = list_records(content)
-    images = [[one] if isinstance(one := record["image"], str) else one for record in records]
+    images = [[image] if isinstance(image := record["image"], str) else image for record in records]
     cases = [[site / file for file in files] for files in images if len(files) == shape[0]]
     assert len(cases) == 10
     assert_same_answers(model, bundle, cases, tmp_path / "out")
@@ -143,11 +143,11 @@ def test_monai_alone_prepares_otherwise_and_oblique_scans_too(exported, make_stu
 )
 def test_what_monai_alone_cannot_prepare_is_known(make_contents, make_study, data, reason):
     shape = (make_study(data=data).data.in_channels, 32, 32)
-    found = find_obstacle(make_contents("only", study=make_study(data=data), shape=shape))
-    assert found is None if reason is None else reason in found
+    obstacle = find_obstacle(make_contents("only", study=make_study(data=data), shape=shape))
+    assert obstacle is None if reason is None else reason in obstacle
 
 
-def test_monai_alone_answers_no_classes_no_pictures_and_against_no_rule(make_contents, make_study):
+def test_monai_alone_answers_no_classes_pictures_or_forbidden_cases(make_contents, make_study):
     assert "is no label map" in find_obstacle(make_contents("only", study=make_study("classification")))
     forbidding = make_study().model_copy(update={"do_not_use": DoNotUseSettings(on_fallback=True)})
     assert "do_not_use" in find_obstacle(make_contents("only", study=forbidding))
@@ -156,7 +156,7 @@ def test_monai_alone_answers_no_classes_no_pictures_and_against_no_rule(make_con
 
 
 @pytest.mark.long
-def test_a_bundle_without_an_own_way_says_so_and_holds_none(exported, make_study):
+def test_a_bundle_without_its_own_way_says_so(exported, make_study):
     _, bundle = exported(make_study(data={"intensity": "dtype"}), (1, 32, 32))
     assert not (bundle / "configs" / "inference.json").exists()
     text = (bundle / "docs" / "README.md").read_text()

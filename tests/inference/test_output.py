@@ -31,7 +31,7 @@ def test_a_stem_is_the_name_without_the_formats_ending(name, stem):
 
 
 @pytest.mark.parametrize("name", ["..nii.gz", "...nii.gz", "..png", "/", "a\nb.png", "a\x1b[2J.nii", "a\x85.png"])
-def test_a_name_that_leads_elsewhere_or_commands_a_terminal_is_refused(name):
+def test_names_that_lead_elsewhere_or_command_terminals_are_refused(name):
     with pytest.raises(DataError, match="must be named by more than dots, and without line breaks") as error:
         input_stem(Path("folder", name))
     assert str(error.value).isprintable()
@@ -49,7 +49,7 @@ def test_a_volumes_label_map_is_a_nifti_on_its_affine(tmp_path):
 
 @pytest.mark.parametrize("codes", [(0, 0), (1, 0), (1, 2), (0, 2)])
 @pytest.mark.parametrize("unit", ["mm", "micron"])
-def test_a_nifti_files_label_map_lies_where_every_program_sees_the_file(tmp_path, codes, unit):
+def test_a_label_map_lies_where_programs_see_its_nifti(tmp_path, codes, unit):
     stored = nibabel.Nifti1Image(np.zeros((2, 3, 4), np.int16), None)
     stored.header["descrip"] = "Meier, born 1970"
     stored.set_qform(np.diag([-2.0, 2, 2, 1]), codes[0])
@@ -58,11 +58,11 @@ def test_a_nifti_files_label_map_lies_where_every_program_sees_the_file(tmp_path
     nibabel.save(stored, tmp_path / "scan.nii")
     source = nibabel.load(tmp_path / "scan.nii")
     name = write_map(tmp_path, "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), source.affine)
-    found = nibabel.load(tmp_path / name)
-    np.testing.assert_array_equal(found.affine, source.affine)
+    written = nibabel.load(tmp_path / name)
+    np.testing.assert_array_equal(written.affine, source.affine)
     for key in ("qform_code", "sform_code", "pixdim", "srow_x", "quatern_d", "qoffset_x", "xyzt_units"):
-        np.testing.assert_array_equal(found.header[key], source.header[key])
-    assert b"Meier" not in found.to_bytes()
+        np.testing.assert_array_equal(written.header[key], source.header[key])
+    assert b"Meier" not in written.to_bytes()
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,16 @@ def test_a_record_and_a_sentence_say_what_was_found(make_study):
     picture = Prediction("global", {}, False, np.uint8([[1, 1], [0, 2]]))
     assert prediction_sentence(picture, maps, None) == "global model; organ 2 pixels, lesion 1 pixel"
     classes = make_study("classification")
-    found = Prediction("global", {}, False, label=1, class_scores={"normal": 0.1, "tumour": 0.9})
-    record = prediction_record(found, classes, None)
+    classified = Prediction("global", {}, False, label=1, class_scores={"normal": 0.1, "tumour": 0.9})
+    record = prediction_record(classified, classes, None)
     assert (record["label"], record["label_name"]) == (1, "tumour") and "volumes_ml" not in record
-    assert prediction_sentence(found, classes, None) == "global model; tumour (0.90)"
+    assert prediction_sentence(classified, classes, None) == "global model; tumour (0.90)"
 
 
-def test_each_finding_is_recorded_with_its_probability_and_said_to_be_there_or_not(make_study):
+def test_each_finding_is_recorded_with_its_probability(make_study):
     study = make_study("multilabel", labels={0: "effusion", 1: "nodule"})
     scores = {"effusion": 0.81, "nodule": 0.125}
-    found = Prediction("global", {}, False, findings=("effusion",), class_scores=scores)
-    record = prediction_record(found, study, None)
+    prediction = Prediction("global", {}, False, findings=("effusion",), class_scores=scores)
+    record = prediction_record(prediction, study, None)
     assert (record["findings"], record["class_scores"]) == (["effusion"], scores) and "label" not in record
-    assert prediction_sentence(found, study, None) == "global model; effusion yes (0.81), nodule no (0.12)"
+    assert prediction_sentence(prediction, study, None) == "global model; effusion yes (0.81), nodule no (0.12)"

@@ -33,7 +33,7 @@ def test_a_model_with_a_threshold_is_judged_at_it(called):
     assert describe_quality(at_half) == "recall in test: normal 1.00, tumour 0.00"
 
 
-def test_recall_at_one_half_is_none_of_a_model_with_a_threshold(called):
+def test_recall_at_one_half_says_nothing_beside_a_threshold(called):
     validated = replace(called, facts={"validation": {"north": site_score({"0": 1.0, "1": 0.0})}})
     assert list_not_learnt(validated) == [] and describe_quality(validated) == ""
     assert list_low_labels(validated) == [
@@ -49,13 +49,13 @@ def test_each_finding_is_judged_at_its_own_threshold(make_contents, make_study):
     facts = {"test": {"north": site_score(labels, **read)}}
     made = replace(make_contents("only", study=study), facts=facts, calling=OperatingPoint(1.0, {0: 0.2}))
     assert describe_quality(made) == "recall in test: effusion 0.80, nodule 0.00"
-    assert [one.partition(" (")[0] for one in list_not_learnt(made)] == ["the model cannot recognise nodule"]
+    assert [sentence.partition(" (")[0] for sentence in list_not_learnt(made)] == ["the model cannot recognise nodule"]
     row = next(line for line in model_card(made, {}, "").splitlines() if line.startswith("| north"))
     assert [cell.strip() for cell in row.split("|")][3:7] == ["0.800", "0.600", "0.000", "0.900"]
     assert "decision threshold" in model_card(made, {}, "")
 
 
-def test_answers_that_may_be_guesses_are_called_so_where_enough_cases_were_tested(make_contents, make_study):
+def test_answers_that_may_be_guesses_are_called_so(make_contents, make_study):
     made = make_contents("only", study=make_study("classification"))
 
     def judge(accuracy, cases=10, **more):
@@ -63,11 +63,11 @@ def test_answers_that_may_be_guesses_are_called_so_where_enough_cases_were_teste
         test = site_score({"0": accuracy, "1": accuracy}) | values
         return list_not_learnt(replace(made, facts={"test": {"north": test, "south": test}} | more))
 
-    said = "the model is not shown to be better than guessing: accuracy 0.550 in 40 test cases, 0.500 by always"
+    sentence = "the model is not shown to be better than guessing: accuracy 0.550 in 40 test cases, 0.500 by always"
     (text,) = judge(0.55)
-    assert text.startswith(said)
+    assert text.startswith(sentence)
     assert judge(0.9) == [] and judge(0.5, cases=1) == [] and judge(0.5)[0].startswith("the model is not better than")
-    one = replace(
+    of_one_site = replace(
         made, facts=site_score({"0": 0.5, "1": 0.5}) | {"also": {"accuracy": 0.5}, "label_cases": {"0": 20, "1": 20}}
     )
-    assert list_not_learnt(one)[0].startswith("the model is not better than guessing")
+    assert list_not_learnt(of_one_site)[0].startswith("the model is not better than guessing")

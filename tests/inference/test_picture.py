@@ -8,7 +8,7 @@ from silofl_hospital.inference.picture import _choose_slices, _turn_upright, dra
 LABELS = {1: "organ", 2: "$lesion$"}
 
 
-def test_an_overlay_is_a_png_and_shows_the_labels_if_any():
+def test_an_overlay_is_a_png_that_shows_labels():
     image = np.random.default_rng(0).random((1, 20, 30, 4))
     mask = np.zeros((20, 30, 4), np.uint8)
     empty = draw_overlay(image, mask, np.diag([1, 1, 3, 1.0]), LABELS, "scan: $x$", True)
@@ -17,12 +17,12 @@ def test_an_overlay_is_a_png_and_shows_the_labels_if_any():
     assert Image.open(io.BytesIO(shown)).format == "PNG" and shown != empty
     for channels in (1, 3):
         picture = np.random.default_rng(0).integers(0, 255, (channels, 20, 30), dtype=np.uint8)
-        for one in (None, np.ones((20, 30), np.uint8)):
-            content = draw_overlay(picture, one, None, {1: "organ"}, "x", True)
+        for mask_of_picture in (None, np.ones((20, 30), np.uint8)):
+            content = draw_overlay(picture, mask_of_picture, None, {1: "organ"}, "x", True)
             assert Image.open(io.BytesIO(content)).width > 100
 
 
-def test_a_volume_is_seen_with_front_or_head_at_the_top_and_the_patients_left_on_the_right():
+def test_a_volume_is_shown_as_radiologists_look_at_it():
     # RAS voxels: the corner at left, back, foot holds 1.
     volume = np.zeros((3, 4, 2), np.uint8)
     volume[0, 0, 0] = 1
@@ -37,7 +37,7 @@ def test_a_volume_is_seen_with_front_or_head_at_the_top_and_the_patients_left_on
     assert mask.shape == (3, 4, 2) and mask[0, -1].any() and sides == "APHF"
 
 
-def test_the_slices_with_most_of_each_label_are_shown_or_the_middle_one():
+def test_the_slices_with_most_of_each_label_are_shown():
     mask = np.zeros((4, 4, 9), np.uint8)
     assert _choose_slices(mask) == [4]
     mask[:3, :3, 2], mask[0, 0, 7] = 1, 2

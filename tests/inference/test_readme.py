@@ -36,7 +36,7 @@ def test_a_bundles_readme_says_how_a_classs_probabilities_are_read(make_study):
         ({"channels": 2, "channel_names": ["T1", "T2 FLAIR"]}, (2, 32, 32), "`'T1=FILE,T2 FLAIR=FILE'`"),
     ],
 )
-def test_what_an_image_holds_is_said_where_it_is_more_than_one_slice_or_contrast(make_study, data, shape, words):
+def test_several_slices_or_contrasts_of_an_image_are_said(make_study, data, shape, words):
     assert words in bundled(make_study(data=data), shape=shape) and words not in bundled(make_study())
 
 

@@ -17,11 +17,11 @@ STUDY = parse(
 def measure(dice, group_of, least=2, patient_of=None):
     """Measure groups of cases by their Dice, each case of a patient."""
     cases = [
-        EvaluatedCase(case, "test", "global", (), Score({case: one}, labels_by_case={1: {case: one}}), {})
-        for case, one in dice.items()
+        EvaluatedCase(case, "test", "global", (), Score({case: value}, labels_by_case={1: {case: value}}), {})
+        for case, value in dice.items()
     ]
-    own = {case: case for case in dice}
-    people = People(own, own if patient_of is None else patient_of, least)
+    units = {case: case for case in dice}
+    people = People(units, units if patient_of is None else patient_of, least)
     people.may_tell(list_having(cases, STUDY))
     return measure_subgroups(cases, {"sex": group_of}, people, STUDY)
 
@@ -33,21 +33,23 @@ def draw(count, mean, start=0):
 
 def test_a_group_has_the_scores_of_its_cases():
     women, men = draw(12, 0.7), draw(15, 0.8, 1)
-    found = measure(women | men, dict.fromkeys(women, "F") | dict.fromkeys(men, "M"))
-    one, other = found["sex"]["F"], found["sex"]["M"]
+    subgroups = measure(women | men, dict.fromkeys(women, "F") | dict.fromkeys(men, "M"))
+    of_women, of_men = subgroups["sex"]["F"], subgroups["sex"]["M"]
     mean = pytest.approx(np.mean([*women.values()]))
-    assert one.scores["dice"].value == one.scores["Dice of organ"].value == mean
-    assert (one.num_cases, other.num_cases) == (12, 15)
+    assert of_women.scores["dice"].value == of_women.scores["Dice of organ"].value == mean
+    assert (of_women.num_cases, of_men.num_cases) == (12, 15)
 
 
-def test_a_group_of_few_patients_is_withheld_and_so_is_what_it_would_follow_from():
+def test_few_patients_and_what_they_follow_from_are_withheld():
     dice = draw(30, 0.8)
     group_of = {case: "O" if number < 2 else "FM"[number % 2] for number, case in enumerate(dice)}
-    found = measure(dice, group_of, least=5)["sex"]
-    withheld = {group for group, one in found.items() if one.num_cases is None}
+    subgroups = measure(dice, group_of, least=5)["sex"]
+    withheld = {group for group, subgroup in subgroups.items() if subgroup.num_cases is None}
     # the two, and the smaller of the others, as both with all cases give the two
-    assert withheld == {"O", "F"} and found["O"].scores == {} and found["O"].withheld == ("dice", "Dice of organ")
-    assert found["M"].num_cases == 14
+    assert (
+        withheld == {"O", "F"} and subgroups["O"].scores == {} and subgroups["O"].withheld == ("dice", "Dice of organ")
+    )
+    assert subgroups["M"].num_cases == 14
 
 
 def test_where_patients_must_be_known_others_count_for_nothing():
@@ -56,7 +58,7 @@ def test_where_patients_must_be_known_others_count_for_nothing():
     assert nobody.num_cases is None
 
 
-def test_a_mean_over_classes_is_withheld_where_one_of_them_is_of_too_few():
+def test_a_mean_over_classes_with_few_patients_is_withheld():
     settings = {"name": "x", "task": "classification", "labels": {0: "no", 1: "yes"}, "rounds": 1, "metric": "accuracy"}
     settings |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}, "algorithm": {"name": "fedavg"}}
     study, cases, group_of = parse(Study, settings, "study.yaml"), [], {}
@@ -67,26 +69,28 @@ def test_a_mean_over_classes_is_withheld_where_one_of_them_is_of_too_few():
         chances = {truth: {case: (0.7, 0.3)}}
         score = Score({case: float(not truth)}, 0, {truth: {case: float(not truth)}}, "accuracy", chances)
         cases.append(EvaluatedCase(case, "test", "global", (), score, {}))
-    known = {case: case for case in group_of}
-    women = measure_subgroups(cases, {"sex": group_of}, People(known, known, 5), study)["sex"]["F"]
+    patients = {case: case for case in group_of}
+    women = measure_subgroups(cases, {"sex": group_of}, People(patients, patients, 5), study)["sex"]["F"]
     # The recall of two would follow from the accuracy of all and the recall of the others.
     assert women.scores.keys() == {"accuracy"}
     assert {"recall of no", "recall of yes", "balanced_accuracy", "auroc"} <= {*women.withheld}
 
 
 @pytest.mark.parametrize(("lacking", "is_withheld"), [(0, False), (1, True), (4, True), (5, False)])
-def test_no_value_of_the_few_without_a_label_follows_from_a_groups_other_scores(lacking, is_withheld):
+def test_no_value_of_few_follows_from_other_scores(lacking, is_withheld):
     study = parse(Study, STUDY.model_dump(exclude_defaults=True) | {"labels": {1: "organ", 2: "lesion"}}, "study.yaml")
     dice = draw(16, 0.8)
     tables = {
-        case: {1: {case: one}} | ({2: {case: one / 2}} if i >= lacking else {})
-        for i, (case, one) in enumerate(dice.items())
+        case: {1: {case: value}} | ({2: {case: value / 2}} if i >= lacking else {})
+        for i, (case, value) in enumerate(dice.items())
     }
     cases = [
-        EvaluatedCase(case, "test", "global", (), Score({case: one}, labels_by_case=tables[case]), {})
-        for case, one in dice.items()
+        EvaluatedCase(case, "test", "global", (), Score({case: value}, labels_by_case=tables[case]), {})
+        for case, value in dice.items()
     ]
-    known = {case: case for case in dice}
-    found = measure_subgroups(cases, {"sex": dict.fromkeys(dice, "F")}, People(known, known, 5), study)["sex"]["F"]
-    assert ("Dice of lesion" in found.withheld) is is_withheld
-    assert found.scores.keys() == {"dice", "Dice of organ", "Dice of lesion"} - {*found.withheld}
+    patients = {case: case for case in dice}
+    women = measure_subgroups(cases, {"sex": dict.fromkeys(dice, "F")}, People(patients, patients, 5), study)["sex"][
+        "F"
+    ]
+    assert ("Dice of lesion" in women.withheld) is is_withheld
+    assert women.scores.keys() == {"dice", "Dice of organ", "Dice of lesion"} - {*women.withheld}

@@ -35,16 +35,16 @@ def test_scores_are_the_mean_over_slices_of_the_selectors_softmax(make):
         one_by_one = [
             model.selector(torch.from_numpy(case[i : i + 1])).double().softmax(1).numpy()[0] for i in range(5)
         ]
-    found = model.scores(case, 2)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, np.mean(one_by_one, axis=0), rtol=1e-5)
+    scores = model.scores(case, 2)
+    assert scores.dtype == np.float64
+    np.testing.assert_allclose(scores, np.mean(one_by_one, axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("scores", "threshold", "wanted"),
     [((0.3, 0.7), 0.6, "south"), ((0.9, 0.1), 0.6, "north"), ((0.45, 0.55), 0.6, "global"), ((0.5, 0.5), 0.0, "north")],
 )
-def test_a_site_above_the_threshold_answers_and_else_the_global_model(make, scores, threshold, wanted):
+def test_a_site_answers_above_the_threshold(make, scores, threshold, wanted):
     model = make(scores=scores, threshold=threshold)
     prediction = model.predict(images(2))
     assert prediction.model == wanted == choose_answer(model.contents, model.scores(images(2), 8))
@@ -58,7 +58,7 @@ def test_a_site_above_the_threshold_answers_and_else_the_global_model(make, scor
 
 
 @pytest.mark.parametrize(("scores", "wanted"), [((0.5, 0.2, 0.3), "global"), ((0.2, 0.35, 0.45), "south")])
-def test_without_a_threshold_the_best_output_answers_be_it_the_global_model(make, scores, wanted):
+def test_without_a_threshold_the_best_output_answers(make, scores, wanted):
     prediction = make(scores=scores, threshold=None, outputs=("global", "north", "south")).predict(images(1))
     assert prediction.model == wanted and not prediction.is_fallback
 
@@ -67,19 +67,21 @@ def test_without_a_threshold_the_best_output_answers_be_it_the_global_model(make
 def test_a_decision_bias_is_added_to_the_foregrounds_log_odds(make, make_study, labels):
     model, case = make("only", study=make_study(labels=labels), bias=0.7), images(3)
     plain = model.probabilities("global", case)
-    found = model.answer(case).probabilities
-    foreground, wanted = (1 - one[:, 0] if len(labels) > 1 else one[:, 0] for one in (plain, found))
+    shifted = model.answer(case).probabilities
+    foreground, wanted = (
+        1 - probabilities[:, 0] if len(labels) > 1 else probabilities[:, 0] for probabilities in (plain, shifted)
+    )
     np.testing.assert_allclose(np.log(wanted / (1 - wanted)), np.log(foreground / (1 - foreground)) + 0.7, atol=1e-4)
     if len(labels) > 1:
-        np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(shifted.sum(axis=1), 1, atol=1e-6)
         # Each label keeps its share of the foreground.
-        np.testing.assert_allclose(found[:, 1] / found[:, 2], plain[:, 1] / plain[:, 2], rtol=1e-4)
+        np.testing.assert_allclose(shifted[:, 1] / shifted[:, 2], plain[:, 1] / plain[:, 2], rtol=1e-4)
     prediction = model.predict(case)
     assert prediction.bias == 0.7
-    np.testing.assert_array_equal(prediction.label_map, decide_labels(found))
+    np.testing.assert_array_equal(prediction.label_map, decide_labels(shifted))
 
 
-def test_a_model_that_is_named_among_several_answers_without_the_bias_of_all(make):
+def test_a_named_model_answers_without_the_bias_of_all(make):
     model, case = make("mean", bias=0.7), images(3)
     np.testing.assert_array_equal(model.answer(case, site="south").probabilities, model.probabilities("south", case))
     assert model.predict(case, site="south").bias == 0 and model.predict(case).bias == 0.7
@@ -129,12 +131,12 @@ def test_the_answer_does_not_depend_on_the_batch_size(make, make_study, normaliz
     model, case = make(scores=None, study=make_study(model={"normalization": normalization})), images(7)
     wanted = model.answer(case, 7)
     for size in (1, 3, 8):
-        found = model.answer(case, size)
-        assert found.model == wanted.model and found.scores == pytest.approx(wanted.scores)
-        np.testing.assert_allclose(found.probabilities, wanted.probabilities, atol=1e-5)
+        answer = model.answer(case, size)
+        assert answer.model == wanted.model and answer.scores == pytest.approx(wanted.scores)
+        np.testing.assert_allclose(answer.probabilities, wanted.probabilities, atol=1e-5)
 
 
-def test_a_single_image_is_refused_by_a_network_whose_answer_depends_on_others(make, make_study):
+def test_a_network_that_looks_at_its_batch_refuses_one_image(make, make_study):
     model = make(scores=None, study=make_study(model={"normalization": "batch_stateless"}))
     assert model.predict(images(2)).label_map.shape[0] == 2
     with pytest.raises(DataError, match="must not be predicted alone .* batch_stateless"):
@@ -149,7 +151,7 @@ def test_a_class_is_the_mean_over_the_cases_slices(make, make_study):
     assert prediction.class_scores == pytest.approx({"normal": mean[0], "tumour": mean[1]}, rel=1e-5)
 
 
-def test_findings_are_those_above_one_half_in_the_mean_over_the_cases_slices(make, make_study):
+def test_findings_lie_above_one_half_in_the_slices_mean(make, make_study):
     model = make("only", study=make_study("multilabel", labels={number: f"f{number}" for number in range(6)}))
     prediction = model.predict(images(3))
     with torch.inference_mode():
@@ -160,15 +162,13 @@ def test_findings_are_those_above_one_half_in_the_mean_over_the_cases_slices(mak
     assert [*prediction.class_scores.values()] == pytest.approx(mean, rel=1e-5)
 
 
-def test_counters_of_batches_may_be_missing_and_nothing_else_and_weights_of_another_network_are_refused(
-    make_contents, make_study
-):
+def test_only_counters_of_batches_may_be_missing(make_contents, make_study):
     contents = make_contents("only")
     state = {name: value for name, value in contents.models["global"].items() if "num_batches" not in name}
     assert len(state) < len(contents.models["global"])
     SuperModel(replace(contents, models={"global": state}), CPU)
-    other = make_study(model={"arguments": {"channels": [8, 4], "strides": [2]}})
-    models = {"global": build_model(other, (1, 32, 32), 0).state_dict()}
+    smaller = make_study(model={"arguments": {"channels": [8, 4], "strides": [2]}})
+    models = {"global": build_model(smaller, (1, 32, 32), 0).state_dict()}
     with pytest.raises(ConfigError, match="weights of 'global' must be those of the study's network; .*size mismatch"):
         SuperModel(replace(contents, models=models), CPU)
 
@@ -190,10 +190,10 @@ def test_a_volume_is_answered_slice_by_slice_between_its_neighbours(tmp_path, ma
     stacked = np.stack([np.stack([volume[..., z] for z in row]) for row in order])
     with torch.no_grad():
         wanted = model.network("global")(torch.from_numpy(stacked)).argmax(1).numpy()
-    found = model.predict(write_volume(array=volume)).label_map
-    np.testing.assert_array_equal(found, np.moveaxis(wanted, 0, -1))
+    label_map = model.predict(write_volume(array=volume)).label_map
+    np.testing.assert_array_equal(label_map, np.moveaxis(wanted, 0, -1))
     np.testing.assert_array_equal(model.predict(stacked).label_map, wanted)
-    assert len(np.unique(found)) > 1
+    assert len(np.unique(label_map)) > 1
 
 
 @pytest.mark.parametrize(
@@ -203,15 +203,13 @@ def test_a_volume_is_answered_slice_by_slice_between_its_neighbours(tmp_path, ma
         ({"volume_transforms": [{"Orientation": {"axcodes": "RAS"}}]}, 1, "^a.png must be a volume,.* not a picture"),
     ],
 )
-def test_a_picture_is_refused_where_training_saw_neighbours_or_turned_volumes(
-    make, make_study, picture, data, channels, reason
-):
+def test_pictures_are_refused_where_training_saw_volumes(make, make_study, picture, data, channels, reason):
     model = make("only", study=make_study(data=data), shape=(channels, 32, 32))
     with pytest.raises(DataError, match=reason):
         model.predict(picture)
 
 
-def test_an_image_that_comes_out_in_another_size_and_a_blank_one_are_refused(make, write_volume):
+def test_images_of_another_size_and_blank_ones_are_refused(make, write_volume):
     with pytest.raises(DataError, match=r"must have shape \(n, 1, 32, 32\) as in training, not \(3, 1, 30, 32\)"):
         make().predict(write_volume(shape=(30, 32, 3)))
     path = write_volume("blank.nii.gz", array=np.zeros((32, 32, 3), np.float32))
@@ -232,16 +230,18 @@ def class_model(make, make_study):
 def test_a_threshold_decides_the_second_of_two_classes(class_model):
     score = class_model.predict(images(3)).class_scores["tumour"]
     for threshold, label in ((score, 1), (np.nextafter(score, 1), 0)):
-        found = read(class_model, 1.0, {1: threshold}).predict(images(3))
-        assert (found.label, found.called_from) == (label, {"tumour": pytest.approx(threshold)})
+        prediction = read(class_model, 1.0, {1: threshold}).predict(images(3))
+        assert (prediction.label, prediction.called_from) == (label, {"tumour": pytest.approx(threshold)})
     # what is shown beside a temperature has been through it too
-    found = read(class_model, 3.0, {1: score}).predict(images(3))
-    assert found.label == 1 and found.called_from["tumour"] == pytest.approx(found.class_scores["tumour"])
+    prediction = read(class_model, 3.0, {1: score}).predict(images(3))
+    assert prediction.label == 1 and prediction.called_from["tumour"] == pytest.approx(
+        prediction.class_scores["tumour"]
+    )
 
 
 @pytest.mark.parametrize(
     "test", [3, {"north": [0.5]}, {"north": {"labels": [0.5]}}, {"north": {"labels": {"1": "low"}}}], ids=str
 )
-def test_tests_of_another_kind_are_refused_where_a_model_is_loaded(make_contents, test):
+def test_tests_of_another_kind_are_refused_at_loading(make_contents, test):
     with pytest.raises(ConfigError, match="facts of a super model must hold its tests as they were written"):
         SuperModel(replace(make_contents("only"), facts={"test": test}), CPU)

@@ -55,7 +55,7 @@ def assert_equal(super_model, cases, tolerance=1e-5):
     ],
     ids=str,
 )
-def test_the_script_says_what_the_super_model_says_of_cases_of_any_length(make_contents, make_study, options, settings):
+def test_the_script_answers_as_the_super_model(make_contents, make_study, options, settings):
     # More slices than the script takes at a time, other sizes of numbers, and a blank case.
     cases = [images(2), images(11, seed=1), 3 * images(2), np.zeros((3, *SHAPE), np.float32)]
     cases += [] if settings.get("model") == {"normalization": "batch_stateless"} else [images(1)]
@@ -66,27 +66,24 @@ def test_the_script_says_what_the_super_model_says_of_cases_of_any_length(make_c
 def test_a_decision_bias_is_in_the_script_too(make_contents, make_study, rule, labels):
     super_model = SuperModel(make_contents(rule, study=make_study(labels=labels), bias=0.7), CPU)
     assert_equal(super_model, [images(3)])
-    found = saved_and_loaded(super_model)(torch.from_numpy(images(3))).numpy()
-    labels = decide_labels(found)
+    probabilities = saved_and_loaded(super_model)(torch.from_numpy(images(3))).numpy()
+    labels = decide_labels(probabilities)
     np.testing.assert_array_equal(labels, super_model.predict(images(3)).label_map)
     assert (labels != SuperModel(replace(super_model.contents, bias=0.0), CPU).predict(images(3)).label_map).any()
 
 
 @pytest.mark.parametrize(
-    ("network", "algorithm"),
-    [("densenet121", {}), ("lenet5", {"name": "moon", "preset": "paper"})],
-    ids=["fedsm", "projection_head"],
+    ("task", "rule", "network", "algorithm"),
+    [
+        ("classification", "only", "densenet121", {}),
+        ("classification", "only", "lenet5", {"name": "moon", "preset": "paper"}),
+        ("multilabel", "mean", "lenet5", {"name": "fedavg"}),
+    ],
+    ids=["fedsm", "projection_head", "findings"],
 )
-def test_classes_have_their_script(make_contents, make_study, network, algorithm):
-    study = make_study("classification", model={"name": network}, **algorithm)
-    assert_equal(SuperModel(make_contents("only", study=study), CPU), [images(2)])
-
-
-def test_findings_have_their_script(make_contents, make_study):
-    model = SuperModel(make_contents("mean", study=make_study("multilabel", name="fedavg")), CPU)
-    assert_equal(model, [images(2)])
-    # Each is there or not by itself: they do not add up to 1.
-    assert not np.allclose(model.answer(images(2)).probabilities.sum(axis=1), 1)
+def test_classes_and_findings_have_their_script(make_contents, make_study, task, rule, network, algorithm):
+    study = make_study(task, model={"name": network}, **algorithm)
+    assert_equal(SuperModel(make_contents(rule, study=study), CPU), [images(2)])
 
 
 @pytest.mark.parametrize(
@@ -98,7 +95,7 @@ def test_findings_have_their_script(make_contents, make_study):
     ],
     ids=str,
 )
-def test_volumes_of_any_size_have_a_script_that_looks_by_windows(make_contents, make_study, rule, settings):
+def test_volumes_of_any_size_are_seen_by_windows(make_contents, make_study, rule, settings):
     study = make_study(data={"dimensions": 3, "patches": {"size": [32, 32, 16]}}, **settings)
     contents = make_contents(rule, scores=None, threshold=0.1, study=study, shape=WINDOW, bias=0.7)
     assert_equal(SuperModel(contents, CPU), [images(1, shape) for shape in VOLUMES])
@@ -111,7 +108,7 @@ def test_images_of_another_shape_are_refused_by_the_script(make_contents):
             script(torch.zeros(shape))
 
 
-def test_a_network_whose_way_depends_on_its_images_is_refused_in_one_sentence(make_contents):
+def test_a_network_whose_way_depends_on_images_is_refused(make_contents):
     class Looks(torch.nn.Module):
         def forward(self, images):
             logits = torch.cat([images, 2 * images, 3 * images], dim=1)

@@ -52,8 +52,8 @@ def compared(make_study):
 
 
 def test_a_usual_answer_raises_no_doubt_and_everything_was_checked(compared):
-    found = compared(codes={"body part": "LIVER"})
-    assert found.sentences == () and found.unchecked == ()
+    comparison = compared(codes={"body part": "LIVER"})
+    assert comparison.sentences == () and comparison.unchecked == ()
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_a_usual_answer_raises_no_doubt_and_everything_was_checked(compared):
         ({"codes": {"body part": "BRAIN"}}, "another body part than training's files: BRAIN, theirs ABDOMEN or LIVER"),
     ],
 )
-def test_each_check_has_one_plain_sentence_with_the_value_and_what_is_usual(compared, options, wanted):
+def test_each_check_says_the_value_and_what_is_usual(compared, options, wanted):
     (sentence,) = compared(**options).sentences
     assert wanted in sentence and ("see that" in sentence or "look at" in sentence)
 
 
-def test_how_far_a_number_lies_from_the_mean_is_counted_in_deviations(compared):
+def test_the_distance_to_the_mean_is_counted_in_deviations(compared):
     spread = pool_spreads([NORTH.roots_ml["organ"]])
     size = (spread.mean + 1.5 * spread.deviation) ** 3
     assert compared(sizes=SIZES | {"organ": size}).deviations["the size of organ"] == pytest.approx(1.5)
@@ -90,28 +90,28 @@ def test_what_no_hospital_has_measured_is_named_as_unchecked(compared):
     assert compared(usual={}, scores={}).unchecked[0] == "the look of the image to the network"
 
 
-def test_a_score_and_features_are_compared_with_one_hospitals_own_cases_alone(compared):
+def test_score_and_features_are_compared_with_measured_hospitals_only(compared):
     low = {"north": 0.6, "south": 0.4}
     assert compared(scores=low).sentences
-    found = compared({"north": NORTH, "south": NORTH}, scores=low)
-    assert found.sentences == () and found.unchecked == ()
-    found = compared({"north": NORTH, "south": replace(NORTH, features=None)}, features=(4.0, 4.0))
-    assert found.sentences == () and found.unchecked == ("the look of the image to the network",)
+    comparison = compared({"north": NORTH, "south": NORTH}, scores=low)
+    assert comparison.sentences == () and comparison.unchecked == ()
+    comparison = compared({"north": NORTH, "south": replace(NORTH, features=None)}, features=(4.0, 4.0))
+    assert comparison.sentences == () and comparison.unchecked == ("the look of the image to the network",)
 
 
-def test_the_distance_is_that_of_mahalanobis_without_covariances_and_the_variance_that_of_a_sample():
+def test_the_distance_is_mahalanobis_without_covariances():
     # (4 / 2 + 1 / 1) / 2 with the floor of 0.05 * 1.5 on the variances
     wanted = math.log((4 / (2 + 0.075) + 1 / (1 + 0.075)) / 2)
     assert measure_distance(np.array([2.0, 1.0]), [0.0, 0.0], [2.0, 1.0]) == pytest.approx(wanted)
     assert math.isfinite(measure_distance(np.zeros(2), np.zeros(2), np.zeros(2)))
-    found = FeatureSpread.of(np.array([[0.0], [1.0], [5.0]]))
+    spread = FeatureSpread.of(np.array([[0.0], [1.0], [5.0]]))
     # 4, 1 and 9 from the mean, squared, by 7 with its floor
-    assert found == FeatureSpread((2.0,), (7.0,), Spread.of([math.log(square / 7.35) for square in (4, 1, 9)]))
+    assert spread == FeatureSpread((2.0,), (7.0,), Spread.of([math.log(square / 7.35) for square in (4, 1, 9)]))
 
 
 def test_what_is_usual_comes_back_from_plain_values():
-    found = unpack_usual(pack_usual({"north": NORTH, "south": Usual()}))
-    assert found["north"] == NORTH and found["south"] == Usual(features={})
+    usual = unpack_usual(pack_usual({"north": NORTH, "south": Usual()}))
+    assert usual["north"] == NORTH and usual["south"] == Usual(features={})
     with pytest.raises(ConfigError, match="features must be numbers"):
         packed = pack_usual({"north": NORTH})
         packed["north"]["features"]["global"]["mean"] = "a b"
@@ -128,32 +128,32 @@ def known(make_contents, make_study):
         # Of the smallest network nobody has said where its features are.
         contents = make_contents("only", study=make_study(model={"name": "unet", "features": [4] * 6}))
         images = np.random.default_rng(0).random((3, 1, 32, 32), dtype=np.float32)
-        found = SuperModel(contents, CPU).answer(images).features["global"]
-        spread = FeatureSpread(tuple((found + beside).tolist()), (1.0,) * len(found), Spread(0.0, 0.3))
+        features = SuperModel(contents, CPU).answer(images).features["global"]
+        spread = FeatureSpread(tuple((features + beside).tolist()), (1.0,) * len(features), Spread(0.0, 0.3))
         return replace(contents, usual={"north": Usual(features={"global": spread})}), images
 
     return make
 
 
 @pytest.mark.parametrize("beside", [1.0, 9.0])
-def test_predict_warns_of_an_unusual_look_and_the_answer_is_the_same(known, beside):
+def test_an_unusual_look_is_warned_of_and_changes_nothing(known, beside):
     contents, images = known(beside)
-    found = SuperModel(contents, CPU).predict(images)
-    unusual = [sentence for sentence in found.warnings if "the look of the image" in sentence]
-    assert len(unusual) == (beside == 9) and found.unchecked == ("the size of the answer",)
+    prediction = SuperModel(contents, CPU).predict(images)
+    unusual = [sentence for sentence in prediction.warnings if "the look of the image" in sentence]
+    assert len(unusual) == (beside == 9) and prediction.unchecked == ("the size of the answer",)
     plain = SuperModel(replace(contents, usual={}), CPU).predict(images)
-    np.testing.assert_array_equal(found.label_map, plain.label_map)
-    assert {*found.warnings} - {*unusual} == {*plain.warnings}
+    np.testing.assert_array_equal(prediction.label_map, plain.label_map)
+    assert {*prediction.warnings} - {*unusual} == {*plain.warnings}
 
 
 def spread_by(**deviations):
     """Return hospitals with livers of 400 ml, whose cube roots spread by so much."""
-    return {site: Usual(roots_ml={"organ": Spread(0.5, one, 9)}) for site, one in deviations.items()}
+    return {site: Usual(roots_ml={"organ": Spread(0.5, deviation, 9)}) for site, deviation in deviations.items()}
 
 
-def test_a_hospitals_deviations_count_up_to_three_times_the_others_median():
+def test_deviations_count_up_to_three_times_the_others_median():
     bounded = bound_usual(spread_by(east=0.1, north=0.1, west=1e6), 3)
-    assert [one.roots_ml["organ"].deviation for one in bounded.values()] == [0.1, 0.1, pytest.approx(0.3)]
+    assert [usual.roots_ml["organ"].deviation for usual in bounded.values()] == [0.1, 0.1, pytest.approx(0.3)]
     honest = spread_by(east=0.1, north=0.2, west=0.3)
     assert bound_usual(honest, 3) == honest
     # Of two nobody knows which is odd.
@@ -167,6 +167,6 @@ def test_one_hospitals_reference_values_do_not_switch_the_warnings_off(compared)
     usual = {"east": NORTH, "north": NORTH, "west": liar}
     huge = {"sizes": {"organ": 5000.0, "lesion": 8.0}, "scores": {}, "features": (50.0, -50.0)}
     assert compared(usual, **huge).sentences == ()
-    found = compared(bound_usual(usual, 3), **huge).sentences
-    look, size = (one.split(" is unusual")[0] for one in found)
+    sentences = compared(bound_usual(usual, 3), **huge).sentences
+    look, size = (sentence.split(" is unusual")[0] for sentence in sentences)
     assert (look, size) == ("the look of the image to the network", "the size of organ")

@@ -15,7 +15,7 @@ from silofl.base.errors import PinError
 from silofl.base.files import hold_lock, make_folder, write_json
 from silofl.base.schema import dump_record, read_file
 
-# Of a hash, in hexadecimal digits. A member of a set is a patient's hash and a case's.
+# A hash has so many hexadecimal digits. A member of a set is a patient's hash, and then a case's.
 DIGITS = 12
 NOBODY = "-" * DIGITS
 # The score of all cases of a set, whatever metric a study has.
@@ -77,27 +77,36 @@ class Answered:
                 f"the site's test patients must be those of an earlier evaluation, or differ from them by {least} or "
                 "more; add patients there, or use the earlier results"
             )
+        # Scores of that set were told already; the largest one says most.
         return max(earlier, key=len)
 
     def takes(self, name: str, cases: Members, least: int) -> bool:
         """Return whether no set of which a score was told differs from some cases by few patients."""
-        # Of few patients nothing is told anyway.
+        # A score of few patients is told in no case.
         if not has_enough(cases, least):
             return True
-        others = [cases ^ {*other} for other in self.sets.get(name, ())]
-        return all(has_enough(rest, least) for rest in others if rest)
+        for told in self.sets.get(name, ()):
+            # The same set again tells nothing new; one that differs by few tells their score.
+            rest = cases ^ {*told}
+            if rest and not has_enough(rest, least):
+                return False
+        return True
 
     def add(self, name: str, cases: Members, least: int) -> None:
         """Remember a set of cases of which a score is told."""
-        known, some = self.sets.setdefault(name, []), tuple(sorted(cases))
-        if has_enough(cases, least) and some not in known:
-            known.append(some)
+        told = self.sets.setdefault(name, [])
+        members = tuple(sorted(cases))
+        if has_enough(cases, least) and members not in told:
+            told.append(members)
 
 
 def hash_case(case: str, patient: str | None) -> str:
     """Return what stands for a case in a set: hashes of its patient and of its name."""
-    hashes = [hashlib.sha256(name.encode()).hexdigest()[:DIGITS] for name in (patient or "", case)]
-    return (NOBODY if patient is None else hashes[0]) + hashes[1]
+    return (NOBODY if patient is None else _hash(patient)) + _hash(case)
+
+
+def _hash(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:DIGITS]
 
 
 @contextmanager
@@ -107,6 +116,7 @@ def open_answered(path: Path | None) -> Iterator[Answered]:
         yield Answered()
         return
     make_folder(path.parent)
+    # Two evaluations at once would not see each other's sets.
     with hold_lock(path.with_suffix(".lock")):
         answered = read_file(Answered, path) or Answered()
         yield answered

@@ -12,7 +12,7 @@ from silofl.base.errors import quote_markdown
 from silofl.core.findings import sort_labels
 from silofl.data.manifest import PARTS
 from silofl.inference.contents import Contents
-from silofl.inference.own_tests import read_label_scores
+from silofl.inference.own_tests import name_measure, read_label_scores
 from silofl.inference.readme import describe_images, describe_labels, list_calling, list_inputs, render_page
 from silofl.study import Study
 from silofl.study.sections import CardSettings
@@ -32,16 +32,20 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
             ``kept`` and ``stays_home``.
         versions: Library -> its version.
     """
-    study, facts = contents.study, contents.facts
-    known = dict.fromkeys(("rounds", "reported_round", "run")) | facts
-    # Where no site sent BatchNorm, whatever the study says.
-    is_home = facts.get("stays_home") == "batchnorm" and study.recipe.stays_home == "nothing"
-    recipe = replace(study.recipe, stays_home="batchnorm") if is_home else study.recipe
+    study = contents.study
+    facts = contents.facts
+    recipe = study.recipe
+    # Where no site sent BatchNorm it stayed at home, whatever the study says.
+    if facts.get("stays_home") == "batchnorm" and recipe.stays_home == "nothing":
+        recipe = replace(recipe, stays_home="batchnorm")
+    choices = []
+    for site, choice in (facts.get("joining") or {}).items():
+        choices.append((site, WORDS[choice["chosen"]], choice["verdict"]))
     return render_page(
         TEMPLATE,
         contents,
         domain=contents.domain,
-        facts=known,
+        facts=dict.fromkeys(("rounds", "reported_round", "run")) | facts,
         labels=describe_labels(study),
         said={key: getattr(study.card, key, None) for key in CardSettings.model_fields},
         paper=_paper_sentence(study.algorithm.name),
@@ -49,13 +53,10 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         rule=rule_sentence(contents),
         form=describe_images(study, contents.image_shape),
         data=_data_table(facts.get("data", {})),
-        not_annotated=_list_unannotated_labels(study, facts),
+        not_annotated=_list_unannotated_labels(study, facts.get("data", {})),
         measured=_describe_values(contents),
         results=_results_tables(contents),
-        chosen=format_markdown_table(
-            ("site", "keeps", "against its own model, on test data"),
-            [(site, WORDS[one["chosen"]], one["verdict"]) for site, one in (facts.get("joining") or {}).items()],
-        ),
+        chosen=format_markdown_table(("site", "keeps", "against its own model, on test data"), choices),
         kept=WORDS.get(facts.get("candidate", "")),
         doubted=_doubt_sentence(contents),
         forbidden=_use_sentence(study),
@@ -67,21 +68,30 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
 
 def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table of Markdown, its columns aligned in the text too, None as ``not known``; empty without rows."""
-    lines = [[*head], *([UNKNOWN if cell is None else str(cell) for cell in row] for row in rows)]
+    lines = [[*head]]
+    for row in rows:
+        lines.append([UNKNOWN if cell is None else str(cell) for cell in row])
     if len(lines) == 1:
         return ""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    texts = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]
-    return "\n".join([texts[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *texts[1:]])
+    # The card is read as plain text too, where only equal widths make columns.
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    texts = []
+    for line in lines:
+        cells = " | ".join(map(str.ljust, line, widths))
+        texts.append(f"| {cells} |")
+    return "\n".join(texts)
 
 
 def _paper_sentence(algorithm: str) -> str:
+    # The first two paragraphs of an algorithm's file say what it does, and name the paper.
     paragraphs = (import_module(f"silofl.algorithms.{algorithm}").__doc__ or "").strip().split("\n\n")
     return " ".join(" ".join(paragraphs[:2]).split()) or UNKNOWN
 
 
 def rule_sentence(contents: Contents) -> str:
     """Say which of a super model's models answers."""
+    # An ensemble has the rule of a selector, too: the study's recipe says which of both it is.
     chooses = "weighs all models" if contents.is_ensemble else "chooses one model for each case"
     rule = RULES.get(contents.rule, f"The selector {chooses}.")
     if contents.bias:
@@ -90,17 +100,17 @@ def rule_sentence(contents: Contents) -> str:
 
 
 def _use_sentence(study: Study) -> str:
-    """Say which answers the study's rule forbids to use."""
     rule = study.do_not_use
     if rule is None:
         return "The study has no rule (`do_not_use`) that forbids answers."
-    measure = "Dice" if study.task == "segmentation" else "recall"
-    cases = {
-        "where the selector falls back to the global model": rule.on_fallback,
-        "where the image is unlike the training images": rule.on_unlike_image,
-        f"where the {measure} of a label is below {rule.label_below or 0:.2f} or not known": rule.label_below,
-    }
-    return f"By the study's rule an answer must not be used {', or '.join(case for case, one in cases.items() if one)}."
+    cases = []
+    if rule.on_fallback:
+        cases.append("where the selector falls back to the global model")
+    if rule.on_unlike_image:
+        cases.append("where the image is unlike the training images")
+    if rule.label_below:
+        cases.append(f"where the {name_measure(study)} of a label is below {rule.label_below:.2f} or not known")
+    return f"By the study's rule an answer must not be used {', or '.join(cases)}."
 
 
 def _versions_table(contents: Contents, versions: Mapping[str, str], fingerprint: str) -> str:
@@ -115,71 +125,88 @@ def _versions_table(contents: Contents, versions: Mapping[str, str], fingerprint
 
 
 def _data_table(counts: Mapping[str, Any]) -> str:
-    rows = [[site] for site in counts]
-    for row, one in zip(rows, counts.values(), strict=True):
+    rows = []
+    for site, parts in counts.items():
+        row = [site]
         for part in PARTS:
-            patients, cases, examples = (one[part][key] for key in ("patients", "cases", "examples"))
-            row.append(f"{UNKNOWN if patients is None else patients} / {cases} / {examples}")
-    head = ("site", *(f"{part} patients / cases / images" for part in PARTS))
-    return format_markdown_table(head, rows)
+            patients = parts[part]["patients"]
+            row.append(
+                f"{UNKNOWN if patients is None else patients} / {parts[part]['cases']} / {parts[part]['examples']}"
+            )
+        rows.append(row)
+    return format_markdown_table(("site", *map("{} patients / cases / images".format, PARTS)), rows)
 
 
-def _list_unannotated_labels(study: Study, facts: Mapping[str, Any]) -> str:
+def _list_unannotated_labels(study: Study, counts: Mapping[str, Any]) -> str:
     """Return the labels that each site's label maps do not show, by site; empty where nothing is known of it."""
-    shown = {site: one.get("labels_annotated") for site, one in facts.get("data", {}).items()}
-    if not shown or None in shown.values():
-        return ""
-    lacking = {
-        site: ", ".join(quote_markdown(name) for number, name in sorted(study.labels.items()) if number not in numbers)
-        for site, numbers in shown.items()
-    }
-    return "; ".join(f"{site}: {names}" for site, names in lacking.items() if names) or "none at any site"
+    texts = []
+    for site, parts in counts.items():
+        annotated = parts.get("labels_annotated")
+        if annotated is None:
+            return ""
+        # Labels are any text: unquoted one might be a link or a tag.
+        names = [quote_markdown(name) for number, name in sorted(study.labels.items()) if number not in annotated]
+        if names:
+            texts.append(f"{site}: {', '.join(names)}")
+    return "; ".join(texts) or ("none at any site" if counts else "")
 
 
 def _describe_values(contents: Contents) -> str:
     """Say what the columns of values are."""
-    study, metric = contents.study, contents.study.metric.replace("_", " ")
+    study = contents.study
+    value = f"{study.metric.replace('_', ' ')} of each site, between 0 and 1 (best)"
     if study.task == "segmentation":
-        return f"{metric}, mean over each site's cases, between 0 and 1 (best)"
-    absence = ", the value of its absence the specificity" if study.is_multilabel else ""
-    kind, share = ("finding", "sensitivity") if study.is_multilabel else ("class", "recall")
-    called = "; both at the site's decision threshold" if contents.calling.thresholds else ""
-    called = called if study.is_multilabel else called.replace("both", "it is")
-    return f"{metric} of each site, between 0 and 1 (best); the value of a {kind} is its {share}{absence}{called}"
+        return f"{study.metric.replace('_', ' ')}, mean over each site's cases, between 0 and 1 (best)"
+    at_threshold = " at the site's decision threshold" if contents.calling.thresholds else ""
+    if not study.is_multilabel:
+        return f"{value}; the value of a class is its recall{at_threshold and '; it is' + at_threshold}"
+    both = "; the value of a finding is its sensitivity, the value of its absence the specificity"
+    return f"{value}{both}{at_threshold and '; both' + at_threshold}"
 
 
 def _results_tables(contents: Contents) -> dict[str, str]:
-    study, facts = contents.study, contents.facts
-    found = {"Test data": facts.get("test"), VALIDATION: facts.get("validation")}
-    names = {str(number): name for number, name in sorted(study.labels.items())}
-    # The model of a single site holds its own test, without a name of a site.
-    found |= {"Test data of the site": {"this site": facts}} if "value" in facts else {}
+    facts = contents.facts
+    names = {str(number): name for number, name in sorted(contents.study.labels.items())}
+    scores_by_title = {"Test data": facts.get("test"), VALIDATION: facts.get("validation")}
+    if "value" in facts:
+        # The model of a single site holds its own test, without a name of a site.
+        scores_by_title["Test data of the site"] = {"this site": facts}
+    counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
     tables = {}
-    for title, scores in ((title, scores) for title, scores in found.items() if scores):
-        labels = sort_labels((key for score in scores.values() for key in score.get("labels") or ()), names)
-        counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
-        head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *counts.values())
+    for title, scores in scores_by_title.items():
+        if not scores:
+            continue
+        keys: list[str] = []
+        for score in scores.values():
+            keys += score.get("labels") or ()
+        labels = sort_labels(keys, names)
         rows = []
         for site, score in scores.items():
+            # A site may lack a label that others have: its cell says so.
             values = [score["value"], *map(read_label_scores(contents, score).get, labels)]
-            numbers = (None if value is None else f"{value:.3f}" for value in values)
+            numbers = [None if value is None else f"{value:.3f}" for value in values]
             rows.append((site, *numbers, *map(score.get, counts)))
-        tables[title] = format_markdown_table(head, rows)
+        columns = [quote_markdown(names.get(key, key)) for key in labels]
+        tables[title] = format_markdown_table(("site", "value", *columns, *counts.values()), rows)
     return tables
 
 
 def _doubt_sentence(contents: Contents) -> str:
-    ranges = [f"{one.measure} {one.low:g} to {one.high:g}" for one in contents.domain.intensities]
-    known = [f"axes that run {' or '.join(contents.domain.axes)}"] if contents.domain.axes else []
-    voxels = contents.domain.voxels
-    known += [f"voxels of half to twice {voxels}"] if voxels else []
-    known += [f"after the preparation {', '.join(ranges)}"] if ranges else []
-    sentence = f"Answered with a warning if outside of: {'; '.join(known)}."
-    none = "There is no warning of unusual axes, voxels and intensities: nothing is known to compare them with."
-    usual = (
-        "Also warned of: an answer that is unusual, as by its size, compared with the cases of "
-        f"{', '.join(contents.usual)}."
-        if contents.usual
-        else "No numbers say which answers are usual: there is no warning of an organ of an impossible size."
-    )
-    return f"{sentence if known else none} {usual}"
+    domain = contents.domain
+    # What nobody measured is not compared, and the card must not promise it.
+    known = []
+    if domain.axes:
+        known.append(f"axes that run {' or '.join(domain.axes)}")
+    if domain.voxels:
+        known.append(f"voxels of half to twice {domain.voxels}")
+    if domain.intensities:
+        ranges = [f"{intensity.measure} {intensity.low:g} to {intensity.high:g}" for intensity in domain.intensities]
+        known.append(f"after the preparation {', '.join(ranges)}")
+    unlike = "There is no warning of unusual axes, voxels and intensities: nothing is known to compare them with."
+    if known:
+        unlike = f"Answered with a warning if outside of: {'; '.join(known)}."
+    unusual = "No numbers say which answers are usual: there is no warning of an organ of an impossible size."
+    if contents.usual:
+        sites = ", ".join(contents.usual)
+        unusual = f"Also warned of: an answer that is unusual, as by its size, compared with the cases of {sites}."
+    return f"{unlike} {unusual}"

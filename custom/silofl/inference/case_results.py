@@ -33,11 +33,10 @@ class CaseResult:
 
 def predict_cases(model: SuperModel, part: Examples, study: Study) -> dict[str, CaseResult]:
     """Predict each case of a part with every model and with the ensemble, and score the answers."""
-    size = study.training.batch_size
-    return {
-        case: _predict_case(model, part.select_rows(rows), study, size)
-        for case, rows in group_positions(part.cases).items()
-    }
+    results = {}
+    for case, rows in group_positions(part.cases).items():
+        results[case] = _predict_case(model, part.select_rows(rows), study)
+    return results
 
 
 def choose_models(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, str]:
@@ -56,22 +55,21 @@ def values_by_model(results: Mapping[str, CaseResult]) -> dict[str, float | None
     return {name: value_or_none(score_choice(results, dict.fromkeys(results, name))) for name in names}
 
 
-def _predict_case(model: SuperModel, part: Examples, study: Study, size: int) -> CaseResult:
-    images, contents = np.asarray(part.images), model.contents
+def _predict_case(model: SuperModel, part: Examples, study: Study) -> CaseResult:
+    images = np.asarray(part.images)
+    contents = model.contents
+    size = study.training.batch_size
     scores = case_scores(model.slice_scores(images, size))
-    predictions: dict[str, NDArray] = {}
-    measured: dict[str, Score] = {}
+    # Filled beforehand, so that models keep their order whichever answers first.
+    names = (*contents.models, ENSEMBLE)
+    predictions: dict[str, NDArray] = dict.fromkeys(names)
+    measured: dict[str, Score] = dict.fromkeys(names)
     for name, values in _yield_probabilities(model, images, size, contents.shares(scores)):
         predictions[name] = decide_answers(values, study)
         measured[name] = score_predictions(predictions[name], part, study, values)
-        # Or it would be held while the next ones are computed.
+        # Else it would be held while the next ones are computed.
         del values
-    names = (*contents.models, ENSEMBLE)
-    return CaseResult(
-        scores,
-        {name: measured[name] for name in names},
-        {name: predictions[name] for name in names},
-    )
+    return CaseResult(scores, measured, predictions)
 
 
 def _yield_probabilities(
@@ -79,10 +77,12 @@ def _yield_probabilities(
 ) -> Iterator[tuple[str, NDArray]]:
     """Yield each model's probabilities, one after the other since a volume's are large, and the ensemble's at last."""
     ensemble = None
-    for name in [*shares, *(name for name in model.contents.models if name not in shares)]:
+    # Those with a share come first, in the order in which their sum is rounded.
+    for name in dict.fromkeys((*shares, *model.contents.models)):
         values = model.probabilities(name, images, size)
         yield name, values
         if name in shares:
+            # It multiplies the values in their place: the caller has used them by now.
             ensemble = add_share(ensemble, values, shares[name])
         del values
     yield ENSEMBLE, ensemble

@@ -21,25 +21,29 @@ def write_cases(
     path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, contents: Contents
 ) -> None:
     """Write one row a case: its value, what is measured of each label or class, warnings, and why it was refused."""
-    rows = [_list_case_facts(one, record, contents.study) for one in cases]
-    rows += [{"case": one.case, "part": one.part, "refused": one.reason} for one in refused]
-    columns = [
-        name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("warnings", "refused")
-    ]
-    columns += ["warnings", "refused"]
-    write_text(path, encode_csv([columns, *([row.get(name) for name in columns] for row in rows)]))
+    rows = [_list_case_facts(case, record, contents.study) for case in cases]
+    rows += [{"case": case.case, "part": case.part, "refused": case.reason} for case in refused]
+    # A dictionary, so that columns keep the order in which cases bring them.
+    columns: dict[str, None] = {}
+    for row in rows:
+        columns |= dict.fromkeys(row)
+    # Sentences come last: they are long.
+    for name in ("warnings", "refused"):
+        columns.pop(name, None)
+        columns[name] = None
+    write_text(path, encode_csv([[*columns], *([row.get(name) for name in columns] for row in rows)]))
 
 
-def _list_case_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> dict[str, object]:
-    value = one.score.by_case.get(one.case)
+def _list_case_facts(case: EvaluatedCase, record: Evaluation, study: Study) -> dict[str, object]:
+    value = case.score.by_case.get(case.case)
     # A single case has no area under a curve.
     metric = record.metric if study.task == "segmentation" else "accuracy"
-    row: dict[str, object] = {"case": one.case, "part": one.part, "answered by": one.model, metric: value}
-    for key, measured in one.labels.items():
+    row: dict[str, object] = {"case": case.case, "part": case.part, "answered by": case.model, metric: value}
+    for key, measured in case.labels.items():
         name = study.labels.get(key, key)
         hd95, surface_dice = measured.distances or (None, None)
         row |= {
-            f"{name} Dice": one.score.labels_by_case.get(key, {}).get(one.case),
+            f"{name} Dice": case.score.labels_by_case.get(key, {}).get(case.case),
             f"{name} predicted {record.size_unit}": measured.predicted,
             f"{name} true {record.size_unit}": measured.true,
             f"{name} lesions": measured.lesions.num_true,
@@ -48,12 +52,12 @@ def _list_case_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> di
             f"{name} HD95 {record.distance_unit}": hd95,
             f"{name} surface Dice": surface_dice,
         }
-    for label, rows in one.score.probabilities_by_case.items():
-        read = call_case(np.array([rows[one.case]]), one.calling, study)
+    for label, rows in case.score.probabilities_by_case.items():
+        read = call_case(np.array([rows[case.case]]), case.calling, study)
         if study.is_multilabel:
             answer = join_findings(read["findings"])
             row |= {"true findings": name_findings(label, study.labels), "answer": answer}
         else:
             row |= {"true class": study.labels[label], "answer": study.labels[read["label"]]}
         row |= {f"probability of {name}": chance for name, chance in read["class_scores"].items()}
-    return row | {"warnings": "; ".join(one.warnings)}
+    return row | {"warnings": "; ".join(case.warnings)}

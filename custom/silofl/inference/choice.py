@@ -37,9 +37,11 @@ def choose_answer(contents: Contents, scores: NDArray, threshold: float | None =
         return next(iter(contents.models))
     if contents.rule == "mean":
         return MEAN
-    threshold = contents.threshold if threshold is None else threshold
+    if threshold is None:
+        threshold = contents.threshold
     if threshold is None:
         return contents.outputs[int(np.argmax(scores))]
+    # The global model comes first: `choose_model` counts the outputs from 1.
     return (GLOBAL, *contents.outputs)[int(choose_model(scores[None], threshold)[0])]
 
 
@@ -53,5 +55,10 @@ def weigh_models(
     """
     if site is not None:
         return site, {site: 1.0}
-    name = ENSEMBLE if contents.is_ensemble else choose_answer(contents, scores, threshold)
-    return name, {name: 1.0} if contents.is_choice else contents.shares(scores)
+    if contents.is_ensemble:
+        return ENSEMBLE, contents.shares(scores)
+    name = choose_answer(contents, scores, threshold)
+    if contents.is_choice:
+        return name, {name: 1.0}
+    # Of one model, or of the mean of all sites', the shares say which.
+    return name, contents.shares(scores)

@@ -23,11 +23,9 @@ from silofl.study import Study
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Of log-odds; far above what a site chooses.
+# A bias of log-odds that a site chooses is far below this.
 MOST_BIAS = 10
 RULES = ("only", "selector", "mean")
-# Of the facts, by site: what warnings come from.
-SCORES = ("test", "validation")
 # Names of models become names of files: no separator, no leading dot.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -87,10 +85,12 @@ class Contents:
             return ""
         if taken := self.facts.get(HOME_STATISTICS):
             return f"Its BatchNorm statistics are of the images of the hospital that uses it ({taken['images']})."
-        states = self.models.values()
-        counts = [int(state[name]) for state in states for name in state if name.endswith("num_batches_tracked")]
-        if not all(counts):
-            return "It has no BatchNorm statistics and answers nothing before silofl home-statistics has taken them."
+        for state in self.models.values():
+            # A layer that has counted no batch still has the statistics that it was made with.
+            if not all(int(state[name]) for name in state if name.endswith("num_batches_tracked")):
+                return (
+                    "It has no BatchNorm statistics and answers nothing before silofl home-statistics has taken them."
+                )
         return (
             "Its BatchNorm statistics are of the training images of the hospital that kept it. Another hospital takes "
             "its own by silofl home-statistics."
@@ -114,23 +114,25 @@ class Contents:
         """
         if self.rule == "selector":
             return dict(zip(self.outputs, (scores / scores.sum()).tolist(), strict=True))
+        # The global model is no hospital's: it takes no part in the mean of theirs.
         names = self.sites if self.rule == "mean" else tuple(self.models)
         return dict.fromkeys(names, 1 / len(names))
 
 
 def pack_calling(contents: Contents) -> dict[str, Any]:
     """Return how probabilities are read as plain values; nothing where they are as the networks give them."""
-    calling, labels = contents.calling, contents.study.labels
+    calling = contents.calling
     if calling == MOST_PROBABLE:
         return {}
-    thresholds = {labels[number]: one for number, one in calling.thresholds.items()}
+    thresholds = {contents.study.labels[number]: threshold for number, threshold in calling.thresholds.items()}
     return {"temperature": calling.temperature, "thresholds": thresholds}
 
 
 def unpack_calling(plain: Mapping[str, Any], study: Study) -> OperatingPoint:
     """Return what `pack_calling` packed; of another kind, a key raises KeyError, TypeError or AttributeError."""
-    numbers = {name: number for number, name in study.labels.items()}
-    thresholds = {numbers[name]: one for name, one in plain.get("thresholds", {}).items()}
+    # By name in a file, as JSON has no numbers as keys; a name of no label is refused there.
+    names = dict(zip(study.labels.values(), study.labels, strict=True))
+    thresholds = {names[name]: threshold for name, threshold in plain.get("thresholds", {}).items()}
     return OperatingPoint(plain.get("temperature", 1.0), thresholds)
 
 
@@ -144,7 +146,8 @@ def _check_model_names(contents: Contents) -> None:
 
 
 def _check_shape(contents: Contents) -> None:
-    shape, data = contents.image_shape, contents.study.data
+    shape = contents.image_shape
+    data = contents.study.data
     is_shape = len(shape) == 1 + data.dimensions and all(type(size) is int and size > 0 for size in shape)
     if not is_shape or shape[0] != data.in_channels or math.prod(shape) > MOST_VOXELS:
         axes = "H, W" if data.dimensions == 2 else "X, Y, Z"
@@ -155,7 +158,9 @@ def _check_shape(contents: Contents) -> None:
 
 
 def _check_rule(contents: Contents) -> None:
-    outputs, models = contents.outputs, contents.models
+    outputs = contents.outputs
+    models = contents.models
+    # Each rule needs these, and the outputs of a selector are different models.
     is_whole = {
         "only": len(models) == 1,
         "mean": bool(contents.sites),
@@ -170,13 +175,17 @@ def _check_rule(contents: Contents) -> None:
 
 
 def _check_numbers(contents: Contents) -> None:
-    """Refuse numbers out of their range, and those of another task."""
-    calling, study = contents.calling, contents.study
-    is_map = study.task == "segmentation"
-    if (is_map and calling != MOST_PROBABLE) or (contents.bias and not is_map):
-        raise ConfigError("a super model must have a bias in a segmentation alone, and a calling in a classification")
-    if not calling.thresholds.keys() <= {*study.called}:
-        raise ConfigError("calling must have thresholds of findings, or of the second of two classes, and of no others")
+    calling = contents.calling
+    study = contents.study
+    if study.task == "segmentation":
+        is_of_task = calling == MOST_PROBABLE
+    else:
+        is_of_task = not contents.bias and calling.thresholds.keys() <= {*study.called}
+    if not is_of_task:
+        raise ConfigError(
+            "a super model must have a bias in a segmentation alone, and in a classification alone a calling, with "
+            "thresholds of findings, or of the second of two classes"
+        )
     _check_number("bias", contents.bias, -MOST_BIAS, MOST_BIAS)
     _check_number("temperature", calling.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)
     for number, threshold in calling.thresholds.items():

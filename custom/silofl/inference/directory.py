@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FOLDER", "Contents", "plain_study", "read_fingerprint", "read_model_folder", "write_model_folder"]
 
-# The name of the folder in a run's folder, at the server and at each site.
+# The folder has this name in a run's folder, at the server and at each site.
 FOLDER = "supermodel"
-# In a site's folder of a run: the model that it trained alone.
+# Inside a site's folder of a run this one holds the model that the site trained alone.
 OWN = "own"
 FORMAT = 3
 
@@ -44,7 +44,10 @@ def write_model_folder(folder: Path, contents: Contents) -> None:
     """
     if not is_free(folder) and not (folder / HEAD).is_file():
         raise ConfigError(f"{folder.name} must be free or an older super model; it is something else: move it away")
-    new, old = (folder.with_name(f".{folder.name}.{part}") for part in ("new", "old"))
+    # Beside the folder, as only within one file system a rename is at once.
+    new = folder.with_name(f".{folder.name}.new")
+    old = folder.with_name(f".{folder.name}.old")
+    # A write that was killed may have left one.
     shutil.rmtree(new, ignore_errors=True)
     try:
         _write_files(new, contents)
@@ -68,12 +71,11 @@ def read_model_folder(folder: Path) -> Contents:
     facts = _read_facts(folder)
     try:
         study = parse(Study, facts["study"], f"{folder.name}/model.json", STORED)
-        if facts["fingerprint"] != _compute_fingerprint(facts, study):
-            raise ConfigError(
-                f"{folder.name}/{HEAD} must have the fingerprint of what it says; it was changed: copy the folder again"
-            )
+        if facts["fingerprint"] != _compute_fingerprint(facts, study) or facts["content"] != _hash_facts(facts):
+            raise ConfigError(f"{folder.name}/{HEAD} must be as it was written; it was changed: copy the folder again")
         states = {name: _read_weights(folder, name, entry) for name, entry in facts["weights"].items()}
-        _check_content(folder, facts)
+        # A folder of version 0.4 has a README.md too, which this one does not read.
+        _read_checked(folder, card.FILE, facts["pages"][card.FILE])
         return build_contents(facts, study, states)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -131,7 +133,9 @@ def read_fingerprint(folder: Path) -> str:
 
 
 def _write_files(folder: Path, contents: Contents) -> None:
-    states = dict(contents.models) | ({SELECTOR: contents.selector} if contents.selector is not None else {})
+    states = dict(contents.models)
+    if contents.selector is not None:
+        states[SELECTOR] = contents.selector
     weights = {}
     for name, state in states.items():
         path = folder / "weights" / f"{name}.pt"
@@ -139,9 +143,11 @@ def _write_files(folder: Path, contents: Contents) -> None:
         weights[name] = {"file": f"weights/{name}.pt", "sha256": _sha256(path.read_bytes())}
     try:
         facts = _collect_facts(contents, weights)
+        # NaN would be written, and is no JSON for other readers.
         json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
+    # After the fingerprint, which stands in the card.
     text = card.model_card(contents, facts["versions"], facts["fingerprint"])
     write_text(folder / card.FILE, text)
     facts["pages"] = {card.FILE: _sha256(text.encode())}
@@ -161,27 +167,28 @@ def _collect_facts(contents: Contents, weights: dict[str, dict[str, str]]) -> di
         "threshold": contents.threshold,
         "outputs": list(contents.outputs),
         "image_shape": list(contents.image_shape),
-        **({"bias": contents.bias} if contents.bias else {}),
-        **({"calling": calling} if (calling := pack_calling(contents)) else {}),
-        **({"usual": pack_usual(contents.usual)} if contents.usual else {}),
         "domain": schema.dump_record(contents.domain),
         "facts": contents.facts,
         "versions": read_versions(),
         "weights": weights,
     }
+    # Only what there is, so that the fingerprints of older super models stay.
+    optional = {"bias": contents.bias, "calling": pack_calling(contents), "usual": pack_usual(contents.usual)}
+    facts |= {key: value for key, value in optional.items() if value}
     return facts | {"fingerprint": _compute_fingerprint(facts, study)}
 
 
 def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
-    # Only where there is one, so that older super models keep theirs.
     deciding |= {key: facts[key] for key in ("bias", "calling") if facts.get(key) is not None}
+    # Which images are refused is a part of the answer; the facts of the run are none.
     deciding["domain"] = facts["domain"]
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
-    deciding["recipe"] = {
-        f"{one.section}.{name}": getattr(one, name) for one in study.recipe.options for name in one.traits.deciding
-    }
+    deciding["recipe"] = {}
+    for option in study.recipe.options:
+        for name in option.traits.deciding:
+            deciding["recipe"][f"{option.section}.{name}"] = getattr(option, name)
     deciding["weights"] = {name: entry["sha256"] for name, entry in facts["weights"].items()}
     # JSON makes text of a label's number: the same text before writing and after reading.
     return _sha256(json.dumps(deciding, sort_keys=True).encode())
@@ -189,8 +196,9 @@ def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
 
 def _hash_facts(facts: dict[str, Any]) -> str:
     """Return the SHA-256 of all that model.json says, also of what decides no prediction."""
-    said = json.loads(json.dumps({key: value for key, value in facts.items() if key != "content"}))
-    return _sha256(json.dumps(said, sort_keys=True).encode())
+    said = {key: value for key, value in facts.items() if key != "content"}
+    # Written and read once, so that the numbers of labels are texts here too, before they are sorted.
+    return _sha256(json.dumps(json.loads(json.dumps(said)), sort_keys=True).encode())
 
 
 def _sha256(content: bytes) -> str:
@@ -199,18 +207,16 @@ def _sha256(content: bytes) -> str:
 
 def read_versions() -> dict[str, str]:
     """Return the versions of what computes a model's answers here."""
-    # Asked of the installation: importing MONAI takes seconds and memory that most sites can spare.
-    # But torch alone knows for which CUDA it was built.
+    # Importing MONAI would take seconds and memory. Of torch only the import says for which CUDA it was built.
     import torch
 
-    return {"silofl": __version__, "torch": str(torch.__version__)} | {n: version(n) for n in ("monai", "numpy")}
+    versions = {"silofl": __version__, "torch": str(torch.__version__)}
+    return versions | {"monai": version("monai"), "numpy": version("numpy")}
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     facts = read_json_document(folder / HEAD)
     if facts is ABSENT:
-        if folder.is_file():
-            raise ConfigError(f"{folder} must be the folder of a super model, not a file in it; name {folder.parent}")
         raise ConfigError(
             f"{folder} must be a super model with a model.json; there is none: name a folder {FOLDER} or chosen that a "
             "run has written"
@@ -218,31 +224,11 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     return check_facts(facts, f"{folder.name}/{HEAD}")
 
 
-def _check_content(folder: Path, facts: dict[str, Any]) -> None:
-    if facts["content"] != _hash_facts(facts):
-        raise ConfigError(f"{folder.name}/model.json must be as it was written; it was changed: copy the folder again")
-    # A folder of version 0.4 has a README.md too, which this one does not read.
-    path = folder / card.FILE
-    if not path.is_file() or _sha256(path.read_bytes()) != facts["pages"][card.FILE]:
-        raise ConfigError(
-            f"{folder.name}/{card.FILE} must be the file that was written; it is missing or was changed: copy the "
-            "folder again"
-        )
-
-
 def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, Tensor]:
     file = f"weights/{name}.pt"
     if not PLAIN_NAME.fullmatch(name) or entry["file"] != file:
-        raise ConfigError(f"{folder.name}/model.json must name weights by their models, not {name!r}; copy it again")
-    try:
-        check_kind(folder / file)
-        content = (folder / file).read_bytes()
-    except OSError:
-        raise ConfigError(
-            f"{folder.name} must hold {file}; it is missing or unreadable: copy the folder again"
-        ) from None
-    if _sha256(content) != entry["sha256"]:
-        raise ConfigError(f"{folder.name}/{file} must be the file that was written; it was changed: copy it again")
+        raise ConfigError(f"{folder.name}/{HEAD} must name weights by their models, not {name!r}; copy it again")
+    content = _read_checked(folder, file, entry["sha256"])
     try:
         state = load_tensors(content)
     except Exception:  # torch raises many kinds on bytes that are no weights
@@ -250,3 +236,18 @@ def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, T
     if not is_state(state):
         raise ConfigError(f"{folder.name}/{file} must hold weights; it does not: copy the folder again")
     return state
+
+
+def _read_checked(folder: Path, file: str, sha256: str) -> bytes:
+    try:
+        # A pipe or a device would be read without end.
+        check_kind(folder / file)
+        content = (folder / file).read_bytes()
+    except OSError:
+        content = None
+    if content is None or _sha256(content) != sha256:
+        raise ConfigError(
+            f"{folder.name}/{file} must be the file that was written; it is missing or was changed: copy the folder "
+            "again"
+        )
+    return content

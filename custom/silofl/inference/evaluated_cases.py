@@ -116,19 +116,26 @@ class SiteCases:
     @classmethod
     def of(cls, data: SiteData, names: Sequence[str]) -> Self:
         """Take the parts of some names that hold a case."""
-        parts = {name: part for name in names if len(part := getattr(data, name))}
-        patients = {case: patient for part in parts.values() for case, patient in part.patient_of.items()}
-        records = [record for name in parts for record in data.manifest.parts[name]]
+        parts, patients, records = {}, {}, []
+        for name in names:
+            part = getattr(data, name)
+            if len(part):
+                parts[name] = part
+                patients |= part.patient_of
+                records += data.manifest.parts[name]
         return cls(data, parts, find_units(patients, find_recordings(records)))
 
     def divide(self, divisions: Divisions) -> Divided:
         """Return the group of each case; as `silofl.data.groups.divide_records`."""
         manifest = self.data.manifest
-        return divide_records(manifest, [one for name in self.parts for one in manifest.parts[name]], divisions)
+        records = []
+        for name in self.parts:
+            records += manifest.parts[name]
+        return divide_records(manifest, records, divisions)
 
     @property
     def num_cases(self) -> int:
-        """How many they are."""
+        """Number of cases, whether or not the model answers them."""
         return len(self.units.unit_of)
 
     @property
@@ -139,21 +146,24 @@ class SiteCases:
     def select(self, name: str, case: str) -> Examples:
         """Return the examples of one case of a part."""
         part = self.parts[name]
-        return part.select_rows([row for row, one in enumerate(part.cases) if one == case])
+        return part.select_rows(group_positions(part.cases)[case])
 
 
 def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase | RefusedCase]:
     """Answer each case as `SuperModel.predict` does, and score it; label maps on the grid of the image's file."""
-    study, manifest = model.contents.study, site.data.manifest
+    study = model.contents.study
+    manifest = site.data.manifest
     steps = build_preparation(study, has_label_map=False)
     for part_name, part in site.parts.items():
         records = {record.case: record for record in manifest.parts[part_name]}
         for case, rows in group_positions(part.cases).items():
             try:
-                record, examples = records[case], part.select_rows(rows)
+                record = records[case]
+                examples = part.select_rows(rows)
                 form, image = site.data.read_first(record)
                 model.contents.domain.check(form, f"case {case!r}")
                 missing = site.data.list_missing(record, study)
+                # Where one file holds all contrasts, none of them is judged by itself.
                 names = study.data.channel_names if manifest.source(record).has_own_files else ()
                 images = np.asarray(examples.images)
                 check_is_not_blank(images, f"case {case!r}", names, missing)
@@ -161,14 +171,16 @@ def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase
                 sizes = measure_case_ml(decide_answers(answer.probabilities, study), examples, study)
                 doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form)]
                 doubts += model.compare_answer(answer, images, sizes, form.codes).sentences
-                place = partial(lay_on_file, answer, record=record, manifest=manifest, image=image, steps=steps)
-                yield _evaluate_case(model, examples, part_name, (answer, doubts), place, site.has_sizes)
+                lay = partial(lay_on_file, answer, record=record, manifest=manifest, image=image, steps=steps)
+                yield _evaluate_case(model, examples, part_name, (answer, doubts), lay, site.has_sizes)
+            # As `predict` would refuse it: it is counted, and the other cases go on.
             except DataError as error:
                 yield RefusedCase(case, part_name, str(error))
+    # Label maps were read by the decoder's process, which would wait for more.
     end_decoder()
 
 
-def sort_answers(found: Iterable[EvaluatedCase | RefusedCase]) -> tuple[list[EvaluatedCase], list[RefusedCase]]:
+def sort_answers(cases: Iterable[EvaluatedCase | RefusedCase]) -> tuple[list[EvaluatedCase], list[RefusedCase]]:
     """Return the cases that were answered, and those that were refused.
 
     Raises:
@@ -176,11 +188,19 @@ def sort_answers(found: Iterable[EvaluatedCase | RefusedCase]) -> tuple[list[Eva
     """
     answered: list[EvaluatedCase] = []
     refused: list[RefusedCase] = []
-    for one in found:
-        (answered if isinstance(one, EvaluatedCase) else refused).append(one)
+    for case in cases:
+        if isinstance(case, EvaluatedCase):
+            answered.append(case)
+        else:
+            refused.append(case)
     if not answered:
         raise DataError(refused[0].reason)
     return answered, refused
+
+
+def merge_scores(cases: Iterable[EvaluatedCase]) -> Score:
+    """Return the score of several cases together."""
+    return Score.merged({case.case: case.score for case in cases})
 
 
 def answer_case(model: SuperModel, case: Examples) -> CaseAnswer:
@@ -205,9 +225,10 @@ def lay_on_file(answer: CaseAnswer, record: Record, manifest: Manifest, image: I
     """
     prepared = prepare_with_way_back(manifest.source(record), steps, numbers=record.numbers)
     truth = read_label_map(record, manifest, image, steps.study)[0]
-    said = decide_on_input(answer.probabilities, prepared, steps)
-    truth = truth if record.numbers is None else truth[..., record.numbers]
-    return FileMaps(said, truth, prepared.affine)
+    if record.numbers is not None:
+        # The case is some slices of the file.
+        truth = truth[..., record.numbers]
+    return FileMaps(decide_on_input(answer.probabilities, prepared, steps), truth, prepared.affine)
 
 
 def _evaluate_case(
@@ -215,40 +236,48 @@ def _evaluate_case(
     case: Examples,
     part: str,
     answered: tuple[CaseAnswer, Sequence[str]],
-    place: Callable[[], FileMaps],
+    lay: Callable[[], FileMaps],
     has_sizes: bool,
 ) -> EvaluatedCase:
-    study, (answer, doubts) = model.contents.study, answered
+    study = model.contents.study
+    answer, doubts = answered
     calling = model.find_calling()
     warnings = model.list_warnings(answer, doubts)
-    found = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, calling)
+    evaluated = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, calling)
     if study.task != "segmentation":
         # One answer for a case, by the mean over its slices, as `predict` gives it.
         mean = answer.probabilities.mean(axis=0, keepdims=True)
+        # Each slice gets the answer of the case, as a score counts slices.
         said = calling.decide(mean, study.is_multilabel).repeat(len(case))
-        return replace(found, score=score_predictions(said, case, study, answer.probabilities))
-    maps = place()
-    # As one slice, or as one volume; a volume of one slice would be all surface.
-    said, truth = (one if one.shape[2:] != (1,) else one[..., 0] for one in (maps.said, maps.truth))
+        return replace(evaluated, score=score_predictions(said, case, study, answer.probabilities))
+    maps = lay()
+    said, truth = maps.said, maps.truth
+    if said.shape[2:] == (1,):
+        # A volume of one slice is measured as a slice: as a volume it would be all surface.
+        said, truth = said[..., 0], truth[..., 0]
+    # Scores are of examples: the case becomes one of the file's size, whose prepared images nobody looks at any more.
     drawn = replace(case.select_rows([0]), targets=truth[None])
     said = leave_out_ignored(said[None], drawn.targets) if case.has_ignored else said[None]
     spacing = measure_spacing(maps.affine) if has_sizes else None
-    measured = {
-        name: _measure_label(said, drawn, labels, maps, spacing) for name, labels in select_regions(case, study).items()
-    }
-    score = score_predictions(said, drawn, study)
-    return replace(found, score=score, labels=measured)
+    labels = {}
+    for name, numbers in select_regions(case, study).items():
+        labels[name] = _measure_label(said, drawn, numbers, maps, spacing)
+    return replace(evaluated, score=score_predictions(said, drawn, study), labels=labels)
 
 
 def _measure_label(
     said: NDArray, drawn: Examples, labels: tuple[int, ...], maps: FileMaps, spacing: Spacing | None
 ) -> LabelMeasures:
-    name, truth = drawn.cases[0], drawn.targets
-    masks = mask_labels(said, labels), mask_labels(truth, labels)
-    spacings = {} if spacing is None else {name: spacing}
-    size = 1.0 if spacing is None else abs(float(np.linalg.det(maps.affine[:3, :3]))) / MM3_IN_ML
+    name = drawn.cases[0]
+    predicted = mask_labels(said, labels)
+    true = mask_labels(drawn.targets, labels)
+    spacings, voxel_size = {}, 1.0
+    if spacing is not None:
+        spacings[name] = spacing
+        voxel_size = abs(float(np.linalg.det(maps.affine[:3, :3]))) / MM3_IN_ML
     return LabelMeasures(
-        count_lesions(*masks),
-        *(size * int(mask.sum()) for mask in masks),
-        surface_by_case(said, truth, drawn.cases, [labels], spacings)[name],
+        lesions=count_lesions(predicted, true),
+        predicted=voxel_size * int(predicted.sum()),
+        true=voxel_size * int(true.sum()),
+        distances=surface_by_case(said, drawn.targets, drawn.cases, [labels], spacings)[name],
     )

@@ -12,7 +12,7 @@ from silofl.training.metrics import Label
 from silofl.training.site_score import Counts, only_known_keys
 
 FILE = "evaluation.json"
-# The group of the scores of all cases; no label has an empty name.
+# This group has the scores of all cases; no label has an empty name.
 ALL = ""
 MISSING = Estimate(None, None, 0)
 # Group, the name of a label or class, or empty -> score -> estimate.
@@ -140,8 +140,10 @@ class Evaluation(TestedCases):
     @property
     def divided(self) -> list[tuple[str, str, Subgroup]]:
         """What cases are divided by, group, and its scores, of all groups."""
-        groups = (self.subgroups or {}).items()
-        return [(by, group, one) for by, known in groups for group, one in known.items()]
+        divided = []
+        for division, groups in (self.subgroups or {}).items():
+            divided += [(division, group, subgroup) for group, subgroup in groups.items()]
+        return divided
 
 
 def list_compared_classes(study: Study) -> list[int]:
@@ -149,14 +151,25 @@ def list_compared_classes(study: Study) -> list[int]:
 
     Of two classes that is the second alone.
     """
-    labels = sorted(study.labels) if study.task != "segmentation" else []
-    return labels[len(labels) == 2 and not study.is_multilabel :]
+    if study.task == "segmentation":
+        return []
+    # Of two classes each one's scores follow from the other's.
+    labels = sorted(study.labels)
+    return labels[1:] if len(labels) == 2 and not study.is_multilabel else labels
 
 
 def name_labels(study: Study) -> dict[Label, str]:
     """Return label, class or finding -> what the mean over its cases is called; absences of findings too."""
-    names = {key: study.labels.get(key, str(key)) if isinstance(key, int) else key for key in study.scored}
+    measure = "sensitivity" if study.is_multilabel else "recall"
     if study.task == "segmentation":
-        return {key: f"Dice of {name}" for key, name in names.items()}
-    word = "sensitivity" if study.is_multilabel else "recall"
-    return {key: f"{word} of {name}" if isinstance(key, int) else f"specificity: {name}" for key, name in names.items()}
+        measure = "Dice"
+    names = {}
+    for key in study.scored:
+        if isinstance(key, int):
+            names[key] = f"{measure} of {study.labels.get(key, str(key))}"
+        elif study.task == "segmentation":
+            # A region is named in the study, not numbered.
+            names[key] = f"{measure} of {key}"
+        else:
+            names[key] = f"specificity: {key}"
+    return names

@@ -4,7 +4,7 @@ A hospital sends one array of float64, a row for each score that the study names
 interval, and the number of cases that count. Nothing else fits into it: no text, no case, no further number.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -35,14 +35,15 @@ SPECIFICITY = "specificity"
 OF_LABELS = ("dice", "lesion_sensitivity", "false_lesions", SIZE_ERROR, HD95, "surface_dice")
 OF_CLASSES = ("recall", "auroc", "average_precision")
 OF_ALL = ("accuracy", "balanced_accuracy", "auroc", ECE, CALIBRATED)
-# No group of cases has these.
+# A group of cases has none of these scores, which are of one label.
 OF_ONE_LABEL = {"recall", *OF_LABELS[1:]}
 NO_SHARES = ("false_lesions", SIZE_ERROR, HD95)
 UNIT_OF = {SIZE_ERROR: "size_unit", HD95: "distance_unit"}
-# The interval of a size error is of single cases. A calibration error depends on the number of cases.
+# The interval of a size error is of single cases, and a calibration error depends on the number of cases: no mean over
+# hospitals says anything.
 NOT_POOLED = (SIZE_ERROR, ECE, CALIBRATED)
 COLUMNS = 4
-# In place of a number of cases: the hospital does not say the score, which would be of too few patients.
+# It stands in place of a number of cases: the hospital does not say the score, which would be of too few patients.
 NOT_SAID = -1
 
 
@@ -92,27 +93,32 @@ class Evaluations:
     @property
     def divided(self) -> tuple[str, ...]:
         """The groups of cases that have scores."""
-        return tuple(group for group, one in self.pooled.items() if group != ALL and not one.keys() & OF_ONE_LABEL)
+        return tuple(
+            group for group, scores in self.pooled.items() if group != ALL and not scores.keys() & OF_ONE_LABEL
+        )
 
 
 def list_scores(study: Study) -> list[tuple[str, str]]:
     """Return group and name of each score that a hospital sends in a study, in the order of the rows."""
     if study.task == "segmentation":
         groups = [study.labels.get(key, key) if isinstance(key, int) else key for key in study.scored]
-        own, scores = [study.metric], OF_LABELS
+        of_all: Sequence[str] = (study.metric,)
+        of_groups: Sequence[str] = OF_LABELS
     else:
         groups = [study.labels[label] for label in list_compared_classes(study)]
-        is_called = study.is_multilabel or study.operating_point is not None
-        own = [*dict.fromkeys((study.metric, *OF_ALL))]
-        scores = (OF_CLASSES[0], SPECIFICITY, *OF_CLASSES[1:]) if is_called else OF_CLASSES
-    divided = [f"{by}: {group}" for by, wanted in study.subgroups.items() for group in list_groups(wanted)]
-    measured = [*name_labels(study).values()]
-    of_groups = (study.metric, *measured)
-    return [
-        *((ALL, name) for name in own),
-        *((group, name) for group in groups for name in scores),
-        *((group, name) for group in divided for name in of_groups),
-    ]
+        of_all = [*dict.fromkeys((study.metric, *OF_ALL))]
+        of_groups = OF_CLASSES
+        if study.is_multilabel or study.operating_point is not None:
+            of_groups = (OF_CLASSES[0], SPECIFICITY, *OF_CLASSES[1:])
+    scores = [(ALL, name) for name in of_all]
+    for group in groups:
+        scores += [(group, name) for name in of_groups]
+    # The order is that of the rows that travel: server and hospital derive it from the same study.
+    of_subgroups = (study.metric, *name_labels(study).values())
+    for division, wanted in study.subgroups.items():
+        for group in list_groups(wanted):
+            scores += [(f"{division}: {group}", name) for name in of_subgroups]
+    return scores
 
 
 def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), least: int = 0) -> NDArray[np.float64]:
@@ -122,22 +128,28 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
         few: Names of the labels or classes that too few patients have.
         least: Patients that each score must be of.
     """
-    found, rows = _collect_scores(record), []
-    # Of groups of cases those that are of too few patients.
-    withheld = {(f"{by}: {group}", name) for by, group, one in record.divided for name in one.withheld}
+    scores: dict[str, Mapping[str, Estimate]] = dict(record.scores)
+    withheld = set()
+    for division, group, subgroup in record.divided:
+        key = f"{division}: {group}"
+        scores[key] = subgroup.scores
+        withheld |= {(key, name) for name in subgroup.withheld}
+    rows = []
     for group, name in list_scores(study):
-        one = found.get(group, {}).get(name, MISSING)
+        estimate = scores.get(group, {}).get(name, MISSING)
         # Means over the classes have those of few in them.
-        is_few = group in few or (group == ALL and few and name in CLASS_MEANS)
-        is_said = one.value is None or not (is_few or 0 < one.num_cases < least)
-        is_said = is_said and (group, name) not in withheld
-        row = (0.0,) * (COLUMNS - 1) + (0.0 if is_said else float(NOT_SAID),)
-        if is_said and one.value is not None:
-            # No interval is as wide as nothing.
-            numbers = (one.value, *(one.interval or (one.value, one.value)))
+        is_few = group in few or bool(group == ALL and few and name in CLASS_MEANS)
+        is_withheld = estimate.value is not None and (is_few or 0 < estimate.num_cases < least)
+        if is_withheld or (group, name) in withheld:
+            rows.append((0.0, 0.0, 0.0, float(NOT_SAID)))
+        elif estimate.value is None:
+            rows.append((0.0,) * COLUMNS)
+        else:
+            # Without an interval both ends are the value: no interval is as narrow.
+            numbers = (estimate.value, *(estimate.interval or (estimate.value, estimate.value)))
+            # A size has no digits that are too many whatever its unit is: the first ones count.
             rounded = [round_significant(n) if name == SIZE_ERROR else round(n, DECIMALS) for n in numbers]
-            row = (*rounded, one.num_cases)
-        rows.append(row)
+            rows.append((*rounded, estimate.num_cases))
     return np.array(rows, np.float64)
 
 
@@ -152,24 +164,26 @@ def unpack_scores(
     Raises:
         AggregationError: A number of cases is none, an interval is turned round, or a share is not one.
     """
-    found: dict[str, dict[str, Estimate]] = {}
+    scores: dict[str, dict[str, Estimate]] = {}
     not_said: dict[str, tuple[str, ...]] = {}
     for (group, name), row in zip(list_scores(study), rows.tolist(), strict=True):
         value, low, high, cases = row
-        is_possible = not _is_share(name) or (min(row) >= 0 and max(value, low, high) <= 1 + ROUNDING)
+        estimate = MISSING
+        is_possible = name in NO_SHARES or (min(row) >= 0 and max(value, low, high) <= 1 + ROUNDING)
+        # The one negative number of cases that means something; every other one is refused.
         if row == [0, 0, 0, NOT_SAID]:
-            found.setdefault(group, {})[name] = MISSING
             not_said[group] = (*not_said.get(group, ()), name)
-            continue
-        if cases != int(cases) or cases < 0 or low > high or not is_possible:
+        elif cases != int(cases) or cases < 0 or low > high or not is_possible:
             raise AggregationError(
                 f"site {site!r} must send {name} with a share, or a size, the ends of its interval and a number of "
                 f"cases, not {row}"
             )
-        # Narrower than numbers of so many digits tell, it is none; a hospital's score would count alone by it.
-        interval = (low, high) if high - low > ROUNDING else None
-        found.setdefault(group, {})[name] = Estimate(value, interval, int(cases)) if cases else MISSING
-    return found, not_said
+        elif cases:
+            # Narrower than numbers of so many digits tell, it is none; a hospital's score would count alone by it.
+            interval = (low, high) if high - low > ROUNDING else None
+            estimate = Estimate(value, interval, int(cases))
+        scores.setdefault(group, {})[name] = estimate
+    return scores, not_said
 
 
 def pool_hospitals(
@@ -178,31 +192,31 @@ def pool_hospitals(
     """Return each score over all hospitals; None of one that has no mean, or is of other units or classes at some."""
     pooled: dict[str, dict[str, PooledEstimate | None]] = {}
     for group, name in list_scores(study):
-        units = {getattr(one, UNIT_OF[name]) for one in sites.values()} if name in UNIT_OF else ()
-        has_mean = name not in NOT_POOLED and len(units) < 2 and not (group == ALL and has_unlike_classes(sites, name))
-        found = pool_estimates({site: one.scores[group][name] for site, one in sites.items()}) if has_mean else None
-        if found is not None and _is_share(name):
-            found = replace(found, interval=(max(found.interval[0], 0.0), min(found.interval[1], 1.0)))
-        pooled.setdefault(group, {})[name] = found
+        mean = None
+        if _has_mean(sites, group, name):
+            mean = pool_estimates({site: record.scores[group][name] for site, record in sites.items()})
+        if mean is not None and name not in NO_SHARES:
+            # The interval of the mean is that of a bell curve, which knows no ends of a share.
+            low, high = mean.interval
+            mean = replace(mean, interval=(max(low, 0.0), min(high, 1.0)))
+        pooled.setdefault(group, {})[name] = mean
     return pooled
+
+
+def _has_mean(sites: Mapping[str, HospitalEvaluation], group: str, name: str) -> bool:
+    if name in UNIT_OF and len({getattr(record, UNIT_OF[name]) for record in sites.values()}) > 1:
+        return False
+    return name not in NOT_POOLED and not (group == ALL and has_unlike_classes(sites, name))
 
 
 def has_unlike_classes(sites: Mapping[str, HospitalEvaluation], name: str) -> bool:
     """Return whether a score of all cases is a mean over classes, of which hospitals that have it have other ones."""
     if name not in CLASS_MEANS:
         return False
-    tested = [one.scores for one in sites.values() if one.scores[ALL][name].value is not None]
-    groups = [[one for one in scores.values() if "recall" in one] for scores in tested]
-    # Without an area there are no other cases, or none of the class.
-    return len({tuple((one["recall"].value, one["auroc"].value).count(None) for one in g) for g in groups}) > 1
-
-
-def _is_share(name: str) -> bool:
-    return name not in NO_SHARES
-
-
-def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:
-    found = {group: dict(scores) for group, scores in record.scores.items()}
-    for by, group, one in record.divided:
-        found[f"{by}: {group}"] = dict(one.scores)
-    return found
+    patterns = set()
+    for record in sites.values():
+        if record.scores[ALL][name].value is not None:
+            # Without an area there are no other cases, or none of the class.
+            classes = [scores for scores in record.scores.values() if "recall" in scores]
+            patterns.add(tuple((c["recall"].value is None) + (c["auroc"].value is None) for c in classes))
+    return len(patterns) > 1

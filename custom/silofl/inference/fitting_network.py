@@ -11,14 +11,15 @@ from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
 from silofl.study import Study
 
-# Far above what training ends with. Statistics are larger: an amplitude adds up all pixels of an image.
+# These are far above what training ends with. Statistics are larger: an amplitude adds up all pixels of an image.
 MAX_PARAMETER, MAX_STATISTIC = 1e6, 1e15
 
 
 def build_fitting_network(study: Study, shape: tuple[int, ...], state: Mapping[str, Tensor]) -> HarmonizedModel:
     """Build the network of a state; a model that a site trained alone has no input normalisation."""
-    is_plain = not any(name.startswith(INPUT_NORM) for name in state)
-    return build_plain_model(study, study.seed) if is_plain else build_model(study, shape, study.seed)
+    if any(name.startswith(INPUT_NORM) for name in state):
+        return build_model(study, shape, study.seed)
+    return build_plain_model(study, study.seed)
 
 
 def load_weights(network: HarmonizedModel, state: Mapping[str, Tensor], name: str) -> HarmonizedModel:
@@ -31,6 +32,7 @@ def load_weights(network: HarmonizedModel, state: Mapping[str, Tensor], name: st
     Raises:
         ConfigError: The names, the shapes or the size of the numbers are not those of the network.
     """
+    # The counters of the new network fill in for those that a state lacks.
     counters = {key: value for key, value in network.state_dict().items() if key.endswith("num_batches_tracked")}
     try:
         network.load_state_dict(counters | dict(state))
@@ -48,7 +50,7 @@ def _check_magnitudes(network: nn.Module, name: str) -> None:
     parameters = dict(network.named_parameters())
     for key, value in network.state_dict().items():
         most = MAX_PARAMETER if key in parameters else MAX_STATISTIC
-        # Of NaN every comparison is false.
+        # Every comparison with NaN is false: it is refused too.
         if value.is_floating_point() and not bool((value.abs() <= most).all()):
             raise ConfigError(
                 f"the weights of {name!r} must be finite numbers of at most {most:g} in size; {key} has others: train "

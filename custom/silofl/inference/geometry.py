@@ -20,7 +20,7 @@ from silofl.study import Study
 if TYPE_CHECKING:
     from monai.transforms import Compose
 
-# Of one value that a transform has interpolated.
+# A single value that a transform has interpolated differs by less than this from pixel to pixel.
 ROUNDING = 1e-6
 # What MONAI calls linear interpolation, by the name of the transform whose inverse interpolates.
 LINEAR = {"Resize": {2: "bilinear", 3: "trilinear"}}
@@ -64,11 +64,11 @@ def check_is_not_blank(images: NDArray, name: str, names: Sequence[str], missing
     Raises:
         DataError: They, or one of the other contrasts, are of one intensity.
     """
-    for place, contrast in enumerate(names or ("",)):
-        shown = images[:, place :: len(names) or 1]
+    for number, contrast in enumerate(names or ("",)):
+        shown = images[:, number :: len(names) or 1]
         if contrast not in missing and np.isclose(shown.min(), shown.max(), rtol=ROUNDING, atol=0):
-            where, remedy = (f" in {contrast}", ", or leave that contrast out") if contrast else ("", "")
-            raise DataError(f"{name} must show something, not one intensity alone{where}; export it again{remedy}")
+            blank = f" in {contrast}; export it again, or leave that contrast out" if contrast else "; export it again"
+            raise DataError(f"{name} must show something, not one intensity alone{blank}")
 
 
 def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
@@ -186,7 +186,8 @@ def _make_linear(operation: dict[str, Any], num_axes: int) -> dict[str, Any]:
 
 def _check_input_shape(values: NDArray, shape: tuple[int, ...]) -> NDArray:
     """Return a picture's one plane, or a volume, after checking that it has the input's size."""
-    values = values[..., 0] if len(shape) == 2 else values
+    if len(shape) == 2:
+        values = values[..., 0]
     if values.shape != shape:
         raise DataError(f"the answer must come back in the image's size {shape}, not {values.shape}; report this study")
     return values

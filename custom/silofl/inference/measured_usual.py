@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +13,7 @@ from silofl.core.spread import Spread
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData, sample_evenly
 from silofl.inference.geometry import decide_labels
-from silofl.inference.prediction import measure_case_ml
+from silofl.inference.prediction import CaseAnswer, measure_case_ml
 from silofl.inference.super_model import SuperModel
 from silofl.inference.usual import FeatureSpread, Usual, log_odds, root_sizes
 from silofl.models.roles import GLOBAL
@@ -22,19 +21,10 @@ from silofl.reading.dicom_codes import group_codes, read_codes
 from silofl.training.joined import LOCAL
 from silofl.training.metrics import group_positions
 
-# Of fewer patients, means and deviations would tell single ones' numbers.
+# Means and deviations of fewer patients would tell single ones' numbers.
 LEAST_PATIENTS = 3
-# Cases of a part that are answered, evenly spread, and files whose codes are read.
+# Answering takes time: so many cases of a part are answered, evenly spread, and so many files' codes are read.
 MOST_CASES, MOST_FILES = 64, 1024
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A case's numbers: of labels' sizes the cube roots, of the selector's score the log-odds."""
-
-    roots_ml: Mapping[str, float] | None
-    odds: float | None
-    features: Mapping[str, NDArray[np.float64]]
 
 
 def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: int) -> Usual | None:
@@ -49,16 +39,21 @@ def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: in
     least = max(min_patients, LEAST_PATIENTS)
     if len({*data.validation.patients} - {None}) < least:
         return None
-    unseen = [_measure_case(model, case, site) for case in _sample_cases(data.validation)]
-    learnt = [_measure_features(model, np.asarray(case.images), site) for case in _sample_cases(data.training)]
-    # A case without a size in millilitres has none in any.
-    sizes = _join([case.roots_ml or {} for case in unseen])
-    odds = [case.odds for case in unseen if case.odds is not None]
-    features = _join([*learnt, *(case.features for case in unseen)])
+    roots_ml, odds, features = [], [], []
+    for case in _sample_cases(data.training):
+        features.append(_measure_features(model, np.asarray(case.images), site))
+    # Sizes and scores are those of unseen cases: models are surer of cases that they learnt.
+    for case in _sample_cases(data.validation):
+        images = np.asarray(case.images)
+        answer = model.answer(images, model.contents.study.training.batch_size)
+        features.append(_measure_features(model, images, site, answer.features))
+        roots_ml.append(_measure_roots(model, case, answer))
+        if site in answer.scores:
+            odds.append(log_odds(answer.scores[site]))
     return Usual(
-        roots_ml={label: Spread.of(values) for label, values in sizes.items()} or None,
+        roots_ml={label: Spread.of(values) for label, values in _join(roots_ml).items()} or None,
         score=Spread.of(odds) if odds else None,
-        features={name: FeatureSpread.of(np.stack(rows)) for name, rows in features.items()} or None,
+        features={name: FeatureSpread.of(np.stack(rows)) for name, rows in _join(features).items()} or None,
         codes=_read_codes(data, least) or None,
     )
 
@@ -68,23 +63,21 @@ def _sample_cases(part: Examples) -> list[Examples]:
     return [part.select_rows(rows[number]) for number in sample_evenly(len(rows), MOST_CASES)]
 
 
-def _measure_case(model: SuperModel, case: Examples, site: str) -> _Case:
-    study, images = model.contents.study, np.asarray(case.images)
-    answer = model.answer(images, study.training.batch_size)
-    features = _measure_features(model, images, site, answer.features)
-    is_map = study.task == "segmentation"
-    label_map = decide_labels(answer.probabilities) if is_map else np.empty(0)
-    sizes = measure_case_ml(label_map, case, study)
-    odds = log_odds(answer.scores[site]) if site in answer.scores else None
-    return _Case(sizes and root_sizes(sizes), odds, features)
+def _measure_roots(model: SuperModel, case: Examples, answer: CaseAnswer) -> dict[str, float]:
+    """Return the cube root of each label's millilitres; empty where the voxels' size is not known, and of a class."""
+    study = model.contents.study
+    if study.task != "segmentation":
+        return {}
+    return root_sizes(measure_case_ml(decide_labels(answer.probabilities), case, study) or {})
 
 
 def _measure_features(
     model: SuperModel, images: NDArray, site: str, known: Mapping[str, NDArray[np.float64]] = MappingProxyType({})
 ) -> dict[str, NDArray[np.float64]]:
     """Return a case's features of the site's own and the common models; those that are known are not measured."""
+    # Another hospital's model is measured there: what is usual of it here says nothing.
     own = {GLOBAL, LOCAL, site} & model.contents.models.keys()
-    features = {name: one for name, one in known.items() if name in own}
+    features = {name: known[name] for name in known if name in own}
     for name in sorted(own - features.keys()):
         features |= model.measure_features(name, images, model.contents.study.training.batch_size)[1]
     return features
@@ -92,11 +85,20 @@ def _measure_features(
 
 def _join(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the values of each name that all tables have."""
-    return {name: [table[name] for table in tables] for name in tables[0] if all(name in table for table in tables)}
+    # A name that some case lacks, as a label whose size is not known, is left out for all.
+    values = {}
+    for name in tables[0]:
+        if all(name in table for table in tables):
+            values[name] = [table[name] for table in tables]
+    return values
 
 
 def _read_codes(data: SiteData, least: int) -> dict[str, tuple[str, ...]]:
-    records = [] if data.manifest is None else [*data.manifest.training, *data.manifest.validation]
-    chosen = [records[number] for number in sample_evenly(len(records), MOST_FILES)]
-    stated = ((one.patient, read_codes(data.manifest.source(one).first[0])) for one in chosen)
+    if data.manifest is None:
+        return {}
+    records = [*data.manifest.training, *data.manifest.validation]
+    stated = []
+    for number in sample_evenly(len(records), MOST_FILES):
+        file = data.manifest.source(records[number]).first[0]
+        stated.append((records[number].patient, read_codes(file)))
     return group_codes(stated, least)

@@ -18,7 +18,7 @@ from silofl.inference.directory import build_contents, check_facts, plain_study,
 from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.study import STORED, Study
 
-# What decides an answer, its score, or which scores are sent. Where the file lies is none of it.
+# These keys decide an answer, its score, or which scores are sent. Where the file lies decides nothing.
 DECIDING = ("task", "labels", "regions", "metric", "data", "model", "algorithm", "operating_point", "do_not_use")
 FILE_KEYS = ("pretrained", "pretrained_sha256", "weights", "weights_sha256")
 
@@ -26,11 +26,15 @@ FILE_KEYS = ("pretrained", "pretrained_sha256", "weights", "weights_sha256")
 def pack_model(folder: Path) -> dict[str, Tensor]:
     """Return a super model's folder as tensors for one file, `HEAD` as its bytes; the errors of `read_model_folder`."""
     contents = read_model_folder(folder)
-    selector = {} if contents.selector is None else {SELECTOR: contents.selector}
+    states = dict(contents.models)
+    if contents.selector is not None:
+        states[SELECTOR] = contents.selector
     head = np.frombuffer((folder / HEAD).read_bytes(), np.uint8)
-    return {HEAD: torch.from_numpy(head.copy())} | {
-        f"{name}/{key}": value for name, state in (contents.models | selector).items() for key, value in state.items()
-    }
+    # A copy, as torch does not take bytes that nobody may write.
+    tensors = {HEAD: torch.from_numpy(head.copy())}
+    for name, state in states.items():
+        tensors |= {f"{name}/{key}": value for key, value in state.items()}
+    return tensors
 
 
 def split_model(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Arrays]:
@@ -60,11 +64,11 @@ def join_model(facts: Mapping[str, Any], arrays: Arrays, study: Study) -> Conten
     Raises:
         ConfigError: They do not fit together, or to the study.
     """
-    states = {
-        name: {key: torch.from_numpy(np.array(value)) for key, value in select_role(name, arrays).items()}
-        for name in dict.fromkeys(map(read_role, arrays))
-    }
+    states = {}
+    for name in dict.fromkeys(map(read_role, arrays)):
+        states[name] = {key: torch.from_numpy(np.array(value)) for key, value in select_role(name, arrays).items()}
     try:
+        # The same checks as of a folder: the file may come from anybody.
         check_facts(facts, HEAD)
         own = parse(Study, facts["study"], HEAD, STORED)
         contents = build_contents(facts, own, states)
@@ -73,17 +77,19 @@ def join_model(facts: Mapping[str, Any], arrays: Arrays, study: Study) -> Conten
             f"model.pretrained must hold a whole {HEAD}; {error} is missing or of another kind: have silofl "
             "evaluation-job write the job anew"
         ) from None
-    theirs, ours = _deciding(own), _deciding(study)
-    other = next((key for key in DECIDING if theirs[key] != ours[key]), None)
-    if other:
-        raise ConfigError(
-            f"{other} of study.yaml must be as in the study {own.name!r} of the model that is tested, not otherwise; "
-            "have silofl evaluation-job write the job anew"
-        )
+    theirs = _list_deciding(own)
+    ours = _list_deciding(study)
+    for key in DECIDING:
+        if theirs[key] != ours[key]:
+            raise ConfigError(
+                f"{key} of study.yaml must be as in the study {own.name!r} of the model that is tested, not otherwise; "
+                "have silofl evaluation-job write the job anew"
+            )
     return contents
 
 
-def _deciding(study: Study) -> dict[str, Any]:
+def _list_deciding(study: Study) -> dict[str, Any]:
     plain = plain_study(study)
-    plain["model"] = {key: value for key, value in plain["model"].items() if key not in FILE_KEYS}
+    for key in FILE_KEYS:
+        plain["model"].pop(key, None)
     return {key: plain.get(key) for key in DECIDING}

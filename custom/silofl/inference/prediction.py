@@ -89,17 +89,21 @@ def call_case(probabilities: NDArray[np.floating], calling: OperatingPoint, stud
         calling: How they are read.
         study: Names the classes, or findings.
     """
+    # Slices are averaged before the case is called: it has one answer.
     mean = probabilities.astype(np.float64).mean(axis=0, keepdims=True)
-    names, is_multilabel = [name for _, name in sorted(study.labels.items())], study.is_multilabel
-    (decided,) = calling.decide(mean, is_multilabel).tolist()
-    shown = temper(mean, calling.temperature, is_multilabel)[0]
-    return {
-        "label": None if is_multilabel else decided,
-        "findings": tuple(compress(names, unpack_findings([decided], len(names))[0])) if is_multilabel else None,
+    names = [name for _, name in sorted(study.labels.items())]
+    (decided,) = calling.decide(mean, study.is_multilabel).tolist()
+    shown = temper(mean, calling.temperature, study.is_multilabel)[0]
+    thresholds = calling.shown_thresholds(study.is_multilabel)
+    answer = {
         "class_scores": dict(zip(names, shown.tolist(), strict=True)),
         "temperature": calling.temperature,
-        "called_from": {study.labels[k]: one for k, one in calling.shown_thresholds(is_multilabel).items()},
+        "called_from": {study.labels[number]: threshold for number, threshold in thresholds.items()},
     }
+    # A set of findings is one number there, and their names here.
+    if study.is_multilabel:
+        return answer | {"findings": tuple(compress(names, unpack_findings([decided], len(names))[0]))}
+    return answer | {"label": decided}
 
 
 def measure_volumes_ml(
@@ -114,11 +118,17 @@ def measure_volumes_ml(
     """
     if affine is None:
         return None
+    # A grid may be turned or sheared: the determinant is the voxel's volume all the same.
     voxel_ml = abs(float(np.linalg.det(affine[:3, :3]))) / MM3_IN_ML
-    return {name: int(np.count_nonzero(label_map == number)) * voxel_ml for number, name in sorted(labels.items())}
+    volumes = {}
+    for number, name in sorted(labels.items()):
+        volumes[name] = int(np.count_nonzero(label_map == number)) * voxel_ml
+    return volumes
 
 
 def measure_case_ml(label_map: NDArray, case: Examples, study: Study) -> dict[str, float] | None:
     """Return each label's millilitres in the answer to a prepared case; None where its voxels' size is not known."""
-    spacing = case.spacings.get(case.cases[0]) if study.task == "segmentation" else None
-    return measure_volumes_ml(label_map, None if spacing is None else np.diag([*spacing, 1.0]), study.labels)
+    spacing = case.spacings.get(case.cases[0])
+    if spacing is None or study.task != "segmentation":
+        return None
+    return measure_volumes_ml(label_map, np.diag([*spacing, 1.0]), study.labels)

@@ -37,7 +37,15 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
         members: The models that its program holds, in their order.
         obstacle: Why MONAI alone cannot answer as `silofl predict` does; None where it can.
     """
-    study, image_shape, scale = contents.study, contents.image_shape, f"{contents.calling.temperature:.6g}"
+    study = contents.study
+    image_shape = contents.image_shape
+    shape = f"n, {', '.join(map(str, image_shape))}"
+    if study.data.patches:
+        # Windows are of the shape of training: the volume itself may have any size.
+        shape = f"1, {image_shape[0]}, X, Y, Z"
+    scale = f"{contents.calling.temperature:.6g}"
+    # The temperature divides logits, which are probabilities' log-odds or, but for a constant, their logarithms.
+    read = f"(p.logit() / {scale}).sigmoid()" if study.is_multilabel else f"(p.log() / {scale}).softmax(dim=1)"
     names = study.data.channel_names
     return render_page(
         "bundle_readme.md.j2",
@@ -45,9 +53,9 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
         members=members,
         obstacle=obstacle,
         torch=version("torch").split("+")[0],
-        shape=f"1, {image_shape[0]}, X, Y, Z" if study.data.patches else f"n, {', '.join(map(str, image_shape))}",
+        shape=shape,
         calling=list_calling(contents),
-        read=f"(p.logit() / {scale}).sigmoid()" if study.is_multilabel else f"(p.log() / {scale}).softmax(dim=1)",
+        read=read,
         files=f'"{[f"{name}.nii.gz" for name in names]}"' if names else "scan.nii.gz",
     )
 
@@ -55,6 +63,7 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
 def render_page(template: str, contents: Contents, **values: object) -> str:
     """Fill in a template of this room with a super model's contents and further values."""
     example = quote(",".join(f"{name}=FILE" for name in contents.study.data.channel_names))
+    # Pages read these names; what is missing is an error there, never an empty place.
     values |= {"contents": contents, "study": contents.study, "example": example}
     return open_template(template).render(values).rstrip() + "\n"
 
@@ -79,9 +88,11 @@ logits = model(torch.rand(1, *{shape}))
 
 def list_calling(contents: Contents) -> list[str]:
     """Say how a classification's probabilities are read; nothing where they are as the networks give them."""
-    calling, study = contents.calling, contents.study
-    sentences = [f"Its probabilities go through a temperature of {calling.temperature:.2f}."]
-    sentences = sentences if calling.temperature != 1 else []
+    calling = contents.calling
+    study = contents.study
+    sentences = []
+    if calling.temperature != 1:
+        sentences.append(f"Its probabilities go through a temperature of {calling.temperature:.2f}.")
     wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
     for number, threshold in calling.shown_thresholds(study.is_multilabel).items():
         label = quote_markdown(study.labels[number])

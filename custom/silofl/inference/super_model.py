@@ -64,14 +64,15 @@ class SuperModel:
     def __init__(
         self, contents: Contents, device: torch.device, studies: Mapping[str, Study] = MappingProxyType({})
     ) -> None:
-        self.contents, self.device = contents, device
-        study, shape = contents.study, contents.image_shape
+        self.contents = contents
+        self.device = device
+        study = contents.study
         # Local models may have another normalisation than the study's.
         self._studies = {name: studies.get(name, study) for name in contents.models}
-        self._models = {
-            name: load_weights(build_fitting_network(self._studies[name], shape, state), state, name).to(device).eval()
-            for name, state in contents.models.items()
-        }
+        self._models = {}
+        for name, state in contents.models.items():
+            network = build_fitting_network(self._studies[name], contents.image_shape, state)
+            self._models[name] = load_weights(network, state, name).to(device).eval()
         self._own_tests = self._read_own_tests()
         self.selector: HarmonizedModel | None = None
         if contents.rule == "selector":
@@ -119,6 +120,7 @@ class SuperModel:
         if self.selector is None:
             return np.zeros((len(images), 0))
         if self.contents.study.data.dimensions == 3:
+            # The selector is one of slices: of a volume it sees those in the middle.
             images = central_slices(images[0])
         scores = compute_softmax(self.selector, images, batch_size, self.device)
         check_probabilities(scores, SELECTOR)
@@ -152,14 +154,17 @@ class SuperModel:
             ConfigError: There is no model of this name.
             DataError: A probability is not finite.
         """
-        is_stateless = self.contents.study.model.normalization == "batch_stateless"
-        network, size = self.network(name), len(images) if is_stateless else batch_size
-        if self.contents.study.task != "segmentation":
-            found = compute_class_probabilities(network, images, size, self.device, self.contents.study)
+        study = self.contents.study
+        network = self.network(name)
+        if study.model.normalization == "batch_stateless":
+            # Its statistics are those of the batch: another size would be another answer.
+            batch_size = len(images)
+        if study.task == "segmentation":
+            outputs = compute_outputs(lambda batch: to_probabilities(network(batch)), images, batch_size, self.device)
         else:
-            found = compute_outputs(lambda batch: to_probabilities(network(batch)), images, size, self.device)
-        check_probabilities(found, name)
-        return found
+            outputs = compute_class_probabilities(network, images, batch_size, self.device, study)
+        check_probabilities(outputs, name)
+        return outputs
 
     def measure_features(
         self, name: str, images: NDArray, batch_size: int = BATCH_SIZE
@@ -191,15 +196,23 @@ class SuperModel:
         total: NDArray | None = None
         features: dict[str, NDArray] = {}
         for member, weight in weights.items():
-            probabilities, found = self.measure_features(member, images, batch_size)
-            total, features = add_share(total, probabilities, weight), features | found
+            probabilities, of_member = self.measure_features(member, images, batch_size)
+            # In their place, as a volume's probabilities may be most of the memory.
+            total = add_share(total, probabilities, weight)
+            features |= of_member
         if bias := self._find_bias(site):
             total = shift_foreground(torch.from_numpy(total), bias).numpy()
         gamma = self.contents.threshold if threshold is None else threshold
+        # Only a choice falls back: a mean, or a model that was named, answers as it should.
         is_choice = site is None and self.contents.is_choice
-        is_fallback = is_choice and gamma is not None and float(scores.max()) <= gamma
-        named = {output: float(score) for output, score in zip(self.contents.outputs, scores, strict=True)}
-        return CaseAnswer(name, weights, named, is_fallback, total, features)
+        return CaseAnswer(
+            model=name,
+            weights=weights,
+            scores=dict(zip(self.contents.outputs, scores.tolist(), strict=True)),
+            is_fallback=is_choice and gamma is not None and float(scores.max()) <= gamma,
+            probabilities=total,
+            features=features,
+        )
 
     def predict(
         self,
@@ -224,6 +237,7 @@ class SuperModel:
                 to their form; it is a single one, and the network's answer depends on others; or the answer is not
                 finite.
         """
+        # Before the images are prepared, which takes long.
         self.check_options(batch_size, threshold, site)
         if isinstance(case, Mapping):
             case = {name: Path(file) for name, file in case.items()}
@@ -233,18 +247,26 @@ class SuperModel:
         images = case if prepared is None else prepared.images
         self.check_is_not_alone(images)
         answer = self.answer(images, batch_size, threshold, site)
-        is_map = self.contents.study.task == "segmentation"
-        found = self._predict_label_map(answer, prepared) if is_map else self._predict_class(answer, prepared, site)
-        domain = self.contents.domain
-        doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
-        codes = {} if prepared is None else prepared.form.codes
-        compared = self.compare_answer(answer, images, found.volumes_ml, codes)
+        if self.contents.study.task == "segmentation":
+            prediction = self._predict_label_map(answer, prepared)
+        else:
+            prediction = self._predict_class(answer, prepared, site)
+        if prepared is None:
+            doubts = self.contents.domain.doubts(images, None, False)
+            codes = {}
+        else:
+            doubts = prepared.doubts(self.contents.domain, self._steps)
+            codes = prepared.form.codes
+        compared = self.compare_answer(answer, images, prediction.volumes_ml, codes)
         doubts += compared.sentences
-        warnings = self.list_warnings(answer, doubts, threshold, site)
-        do_not_use = self.list_reasons_against_use(answer, doubts, threshold, site)
-        known = {"warnings": warnings, "do_not_use": do_not_use, "unchecked": compared.unchecked}
-        known |= {"deviations": compared.deviations}
-        return replace(found, bias=self._find_bias(site), **known)
+        return replace(
+            prediction,
+            bias=self._find_bias(site),
+            warnings=self.list_warnings(answer, doubts, threshold, site),
+            do_not_use=self.list_reasons_against_use(answer, doubts, threshold, site),
+            unchecked=compared.unchecked,
+            deviations=compared.deviations,
+        )
 
     def check_is_not_alone(self, images: NDArray) -> None:
         """Refuse a case of one image where the network's answer depends on the other images of its batch.
@@ -270,7 +292,9 @@ class SuperModel:
         All hospitals know the global model's features, which are therefore measured whoever answered.
         """
         usual = self.contents.usual
-        if GLOBAL in self._models and GLOBAL not in answer.features and any(one.features for one in usual.values()):
+        is_asked = GLOBAL in self._models and GLOBAL not in answer.features
+        if is_asked and any(stated.features for stated in usual.values()):
+            # Only the copy gets them: the answer itself stays what was asked for.
             answer = replace(answer, features=answer.features | self.measure_features(GLOBAL, images)[1])
         return compare_answer(usual, answer, sizes_ml, self.contents.study, codes)
 
@@ -292,6 +316,7 @@ class SuperModel:
         Raises:
             ConfigError: One is out of range, or does nothing with this super model.
         """
+        # Also where only one model is asked: which one answers is known too late.
         for name, network in self._models.items():
             if not has_statistics(network):
                 raise ConfigError(
@@ -328,9 +353,13 @@ class SuperModel:
 
     def _read_own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:
         """Whether answers have thresholds -> sentences on labels that were not learnt, and on low ones."""
-        read = {True: self.contents, False: replace(self.contents, calling=MOST_PROBABLE)}
+        # Where a site's model is named, its answers are read without thresholds, and its tests have to be, too.
+        uncalled = replace(self.contents, calling=MOST_PROBABLE)
         try:
-            return {is_called: (list_not_learnt(one), list_low_labels(one)) for is_called, one in read.items()}
+            return {
+                True: (list_not_learnt(self.contents), list_low_labels(self.contents)),
+                False: (list_not_learnt(uncalled), list_low_labels(uncalled)),
+            }
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(
                 f"the facts of a super model must hold its tests as they were written; {error}: copy the folder again"
@@ -348,9 +377,10 @@ class SuperModel:
         rule = self.contents.study.do_not_use
         if rule is None:
             return None
-        fallback = self._list_fallback(answer, threshold) if rule.on_fallback else []
-        low = self._own_tests[self._answers_as_chosen(site)][1]
-        return (*fallback, *(doubts if rule.on_unlike_image else ()), *low)
+        reasons = self._list_fallback(answer, threshold) if rule.on_fallback else []
+        if rule.on_unlike_image:
+            reasons += doubts
+        return (*reasons, *self._own_tests[self._answers_as_chosen(site)][1])
 
     @cached_property
     def _steps(self) -> Preparation:
@@ -373,19 +403,18 @@ class SuperModel:
         return site is None or self.contents.rule == "only"
 
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
-        calling = self.find_calling(site)
+        read = call_case(answer.probabilities, self.find_calling(site), self.contents.study)
         affine = None if prepared is None else prepared.affine
-        read = call_case(answer.probabilities, calling, self.contents.study)
         return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)
 
     def _predict_label_map(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:
         """Draw the labels on the input's grid; on that of the images where they came prepared."""
+        prediction = Prediction(answer.model, answer.scores, answer.is_fallback)
         if prepared is None:
-            label_map, affine = decide_labels(answer.probabilities), None
-        else:
-            label_map, affine = decide_on_input(answer.probabilities, prepared, self._steps), prepared.affine
-        is_measured = prepared is not None and prepared.form.header.has_spacing
-        volumes = measure_volumes_ml(label_map, affine if is_measured else None, self.contents.study.labels)
-        return Prediction(
-            answer.model, answer.scores, answer.is_fallback, label_map=label_map, volumes_ml=volumes, affine=affine
-        )
+            return replace(prediction, label_map=decide_labels(answer.probabilities))
+        label_map = decide_on_input(answer.probabilities, prepared, self._steps)
+        volumes = None
+        # An affine that the file does not state is made up: millilitres would be too.
+        if prepared.form.header.has_spacing:
+            volumes = measure_volumes_ml(label_map, prepared.affine, self.contents.study.labels)
+        return replace(prediction, label_map=label_map, volumes_ml=volumes, affine=prepared.affine)

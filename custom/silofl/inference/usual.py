@@ -9,7 +9,7 @@ in them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -22,12 +22,12 @@ from silofl.core.spread import Moments, Spread, bound_moments, count_digits_apar
 from silofl.inference.prediction import CaseAnswer
 from silofl.study import Study
 
-# Of right cases, all checks together, if their numbers followed bell curves. Real ones have more far from the mean: of
-# simulated ones at most 5 % are called unusual.
+# This share of right cases would be called unusual if their numbers followed bell curves, all checks together. Real
+# numbers have more far from the mean: of simulated cases at most 5 % are called unusual.
 FALSE_ALARMS = 0.01
-# Of a probability, so that its log-odds are finite.
+# The log-odds of a probability of 0 or 1 would be infinite.
 LEAST_PROBABILITY = 1e-6
-# Share of a feature's mean variance that every feature has at least: some are always 0.
+# Some features are always 0: each counts with at least this share of the mean variance, as nothing divides by 0.
 LEAST_VARIANCE = 0.05
 FEATURES = ("mean", "variance")
 
@@ -57,8 +57,9 @@ class FeatureSpread:
     @classmethod
     def of(cls, features: NDArray[np.float64]) -> FeatureSpread:
         """Measure it of the features of at least two cases, (cases, features)."""
-        mean, variance = features.mean(axis=0), features.var(axis=0, ddof=1)
-        distances = [measure_distance(one, mean, variance) for one in features]
+        mean = features.mean(axis=0)
+        variance = features.var(axis=0, ddof=1)
+        distances = [measure_distance(case, mean, variance) for case in features]
         return cls(tuple(mean.tolist()), tuple(variance.tolist()), Spread.of(distances))
 
 
@@ -107,38 +108,48 @@ def bound_usual(usual: Mapping[str, Usual], min_sites: int) -> dict[str, Usual]:
     Returns:
         Hospital -> what counts of it.
     """
-    listed = {site: _list_moments(one) for site, one in usual.items()}
-    changed = set()
-    for place in dict.fromkeys(place for moments in listed.values() for place in moments):
-        known = {site: moments[place] for site, moments in listed.items() if place in moments}
-        if len(known) >= min_sites:
-            for site, bounded in bound_moments(known).items():
-                listed[site][place] = bounded
-                changed.add(site)
-    return {site: _put_moments(one, listed[site]) if site in changed else one for site, one in usual.items()}
+    moments_by_site = {site: _list_moments(stated) for site, stated in usual.items()}
+    moments_by_number: dict[tuple[str, str], dict[str, Moments]] = {}
+    for site, site_moments in moments_by_site.items():
+        for number, moments in site_moments.items():
+            moments_by_number.setdefault(number, {})[site] = moments
+    bounded = dict(usual)
+    for number, stated in moments_by_number.items():
+        # Of two hospitals nobody knows which one is odd.
+        changed = bound_moments(stated) if len(stated) >= min_sites else {}
+        for site, moments in changed.items():
+            moments_by_site[site][number] = moments
+            bounded[site] = _put_moments(usual[site], moments_by_site[site])
+    return bounded
 
 
 def _list_moments(usual: Usual) -> dict[tuple[str, str], Moments]:
-    spreads = {("roots_ml", label): one for label, one in (usual.roots_ml or {}).items()}
-    spreads |= {("distance", model): one.distance for model, one in (usual.features or {}).items()}
-    moments = {place: (np.array([one.mean]), np.array([one.deviation**2])) for place, one in spreads.items()}
-    return moments | {
-        ("features", model): (np.array(one.mean), np.array(one.variance))
-        for model, one in (usual.features or {}).items()
-    }
+    # A spread is bounded like the features: by its mean and its variance.
+    spreads = {("roots_ml", label): spread for label, spread in (usual.roots_ml or {}).items()}
+    moments = {}
+    for model, features in (usual.features or {}).items():
+        spreads["distance", model] = features.distance
+        moments["features", model] = (np.array(features.mean), np.array(features.variance))
+    for number, spread in spreads.items():
+        moments[number] = (np.array([spread.mean]), np.array([spread.deviation**2]))
+    return moments
 
 
 def _put_moments(usual: Usual, moments: Mapping[tuple[str, str], Moments]) -> Usual:
-    def put(spread: Spread, what: str, name: str) -> Spread:
-        means, variances = moments[what, name]
-        return replace(spread, mean=float(means[0]), deviation=math.sqrt(variances[0]))
-
-    roots_ml = {label: put(one, "roots_ml", label) for label, one in (usual.roots_ml or {}).items()}
+    roots_ml = {}
+    for label, spread in (usual.roots_ml or {}).items():
+        roots_ml[label] = _put_spread(spread, moments["roots_ml", label])
     features = {}
-    for model, one in (usual.features or {}).items():
-        mean, variance = (tuple(values.tolist()) for values in moments["features", model])
-        features[model] = FeatureSpread(mean, variance, put(one.distance, "distance", model))
+    for model, measured in (usual.features or {}).items():
+        mean, variance = moments["features", model]
+        distance = _put_spread(measured.distance, moments["distance", model])
+        features[model] = FeatureSpread(tuple(mean.tolist()), tuple(variance.tolist()), distance)
     return replace(usual, roots_ml=roots_ml or None, features=features or None)
+
+
+def _put_spread(spread: Spread, moments: Moments) -> Spread:
+    means, variances = moments
+    return replace(spread, mean=float(means[0]), deviation=math.sqrt(variances[0]))
 
 
 def measure_distance(features: NDArray, mean: ArrayLike, variance: ArrayLike) -> float:
@@ -184,21 +195,30 @@ class Check:
     has_low: bool = True
     has_high: bool = True
 
+    @property
+    def deviations(self) -> float:
+        """How many deviations the number lies above the mean; without a deviation, how far."""
+        return (self.value - self.spread.mean) / (self.spread.deviation or 1)
+
     def describe(self, false_alarms: float) -> str | None:
         """Return a sentence where the number is too far from the mean; else None.
 
         Args:
             false_alarms: Share of usual numbers, as of a bell curve, that may be called unusual.
         """
-        sides = self.has_low + self.has_high
-        low, high = self.spread.range(false_alarms / sides)
-        if not (self.has_low and self.value < low) and not (self.has_high and self.value > high):
+        low, high = self.spread.range(false_alarms / (self.has_low + self.has_high))
+        is_low = self.has_low and self.value < low
+        if not is_low and not (self.has_high and self.value > high):
             return None
-        edge = low if self.has_low and self.value < low else high
-        more = count_digits_apart(self.value, edge, 0, self.show)
-        value, mean, low_end, high_end = (self.show(one, more) for one in (self.value, self.spread.mean, low, high))
-        ends = {(True, True): f"{low_end} to {high_end}", (True, False): f"{low_end} or more"}
-        usual = ends.get((self.has_low, self.has_high), f"up to {high_end}")
+        # With too few digits a number just beyond the edge would read as the edge itself.
+        more = count_digits_apart(self.value, low if is_low else high, 0, self.show)
+        usual = f"{self.show(low, more)} to {self.show(high, more)}"
+        if not self.has_high:
+            usual = f"{self.show(low, more)} or more"
+        elif not self.has_low:
+            usual = f"up to {self.show(high, more)}"
+        value = self.show(self.value, more)
+        mean = self.show(self.spread.mean, more)
         return f"{self.what} is unusual: {value} where {usual} is usual (mean {mean}); {self.remedy}"
 
 
@@ -216,48 +236,59 @@ def compare_answer(
         sizes_ml: Label -> its size in millilitres; None where voxels' sizes are not known.
         codes: What the file states, by `silofl.reading.dicom_codes.read_codes`.
     """
-    checks = {
-        "the selector's score": _check_score(usual, answer),
-        "the look of the image to the network": _check_features(usual, answer),
-    }
+    checks = {}
+    # A hospital that took no part has no class: nobody knows how its cases score, only that it is less.
+    if answer.scores and len(usual) <= 1:
+        checks["the selector's score"] = _check_score(usual, answer)
+    checks["the look of the image to the network"] = _check_features(usual, answer)
     if study.task == "segmentation":
         checks["the size of the answer"] = _check_sizes(usual, sizes_ml)
-    # A hospital that took no part has no class: nobody knows how its cases score, only that it is less.
-    if not answer.scores or len(usual) > 1:
-        del checks["the selector's score"]
-    # Each gets the same share of the false alarms.
+    # Each check gets the same share of the false alarms.
     share = FALSE_ALARMS / max(1, sum(map(len, checks.values())))
-    found = [sentence for some in checks.values() for one in some if (sentence := one.describe(share))]
-    unchecked = [what for what, some in checks.items() if not some]
-    known = {what for one in usual.values() for what in one.codes or ()}
-    unchecked += [f"the stated {what}" for what in codes if what not in known]
-    deviations = {
-        one.what: (one.value - one.spread.mean) / one.spread.deviation
-        for some in checks.values()
-        for one in some
-        if one.spread.deviation
-    }
-    return Comparison((*found, *_compare_codes(usual, codes)), tuple(unchecked), deviations)
+    sentences = []
+    unchecked = []
+    deviations = {}
+    for name, made in checks.items():
+        if not made:
+            unchecked.append(name)
+        for check in made:
+            if sentence := check.describe(share):
+                sentences.append(sentence)
+            if check.spread.deviation:
+                deviations[check.what] = check.deviations
+    for name, code in codes.items():
+        theirs: set[str] = set()
+        for stated in usual.values():
+            theirs.update((stated.codes or {}).get(name, ()))
+        if not theirs:
+            unchecked.append(f"the stated {name}")
+        elif code not in theirs:
+            sentences.append(
+                f"the file states another {name} than training's files: {code}, theirs {' or '.join(sorted(theirs))}; "
+                "see that it is the image that the models are for"
+            )
+    return Comparison(tuple(sentences), tuple(unchecked), deviations)
 
 
 def _check_sizes(usual: Mapping[str, Usual], sizes_ml: Mapping[str, float] | None) -> list[Check]:
     remedy = "look at the answer, at what the image shows, and at the size of its voxels"
-    tables = [one.roots_ml or {} for one in usual.values()]
-    found = []
+    checks = []
     for label, value in root_sizes(sizes_ml or {}).items():
-        if known := [table[label] for table in tables if label in table]:
-            found.append(Check(f"the size of {label}", value, pool_spreads(known), _show_size, remedy))
-    return found
+        spreads = [stated.roots_ml[label] for stated in usual.values() if label in (stated.roots_ml or ())]
+        if spreads:
+            checks.append(Check(f"the size of {label}", value, pool_spreads(spreads), _show_size, remedy))
+    return checks
 
 
 def _check_score(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
     """Compare the highest score with those of the only hospital's own cases."""
-    known = [one.score for one in usual.values() if one.score]
-    if not known or not answer.scores:
+    spreads = [stated.score for stated in usual.values() if stated.score]
+    if not spreads:
         return []
     remedy = "see that the image shows the same body part, taken the same way"
+    # Log-odds are nearer to a bell curve than probabilities, which pile up at 1.
     value = log_odds(max(answer.scores.values()))
-    return [Check("the selector's score", value, pool_spreads(known), _show_probability, remedy, has_high=False)]
+    return [Check("the selector's score", value, pool_spreads(spreads), _show_probability, remedy, has_high=False)]
 
 
 def _check_features(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
@@ -266,37 +297,23 @@ def _check_features(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Chec
     Of several hospitals a model's features count that all of them have measured: one hospital's do not say how much
     another one's images differ.
     """
+    what = "the look of the image to the network"
     remedy = "see that the image shows the same body part, taken the same way, and look at the answer"
-    found = []
+    checks = []
     for model, features in answer.features.items():
-        named = {site: one.features[model] for site, one in usual.items() if model in (one.features or ())}
-        known = [one for one in named.values() if len(one.mean) == len(features)]
-        if known and len(known) == len(usual):
-            value, spread = _pool_distance(features, known)
-            found.append(
-                Check("the look of the image to the network", value, spread, _show_distance, remedy, has_low=False)
-            )
-    return sorted(found, key=lambda one: (one.value - one.spread.mean) / (one.spread.deviation or 1))[:1]
-
-
-def _pool_distance(features: NDArray, known: Sequence[FeatureSpread]) -> tuple[float, Spread]:
-    """Return an image's distance to the features of all hospitals, and the spread to be expected of it."""
-    means, variances = (np.array([getattr(one, key) for one in known]) for key in ("mean", "variance"))
-    between = means.var(axis=0, ddof=1) * (1 + 1 / len(known)) if len(known) > 1 else 0.0
-    distance = measure_distance(features, means.mean(axis=0), variances.mean(axis=0) + between)
-    return distance, pool_spreads([one.distance for one in known])
-
-
-def _compare_codes(usual: Mapping[str, Usual], codes: Mapping[str, str]) -> list[str]:
-    found = []
-    for what, code in codes.items():
-        known = sorted({one for table in usual.values() for one in (table.codes or {}).get(what, ())})
-        if known and code not in known:
-            found.append(
-                f"the file states another {what} than training's files: {code}, theirs {' or '.join(known)}; see that "
-                "it is the image that the models are for"
-            )
-    return found
+        # Features of another length are those of another network.
+        measured = [(stated.features or {}).get(model) for stated in usual.values()]
+        spreads = [spread for spread in measured if spread and len(spread.mean) == len(features)]
+        if spreads and len(spreads) == len(measured):
+            means = np.array([spread.mean for spread in spreads])
+            variance = np.array([spread.variance for spread in spreads]).mean(axis=0)
+            if len(spreads) > 1:
+                # The mean over K hospitals is itself uncertain: W + (1 + 1 / K) B, as in `pool_spreads`.
+                variance += means.var(axis=0, ddof=1) * (1 + 1 / len(spreads))
+            value = measure_distance(features, means.mean(axis=0), variance)
+            spread = pool_spreads([spread.distance for spread in spreads])
+            checks.append(Check(what, value, spread, _show_distance, remedy, has_low=False))
+    return sorted(checks, key=lambda check: check.deviations)[:1]
 
 
 def _show_size(root: float, more: int) -> str:
@@ -313,11 +330,13 @@ def _show_distance(value: float, more: int) -> str:
 
 
 def pack_usual(usual: Mapping[str, Usual]) -> dict[str, Any]:
-    """Return what is usual as plain values; a network's features as one text each, which are hundreds."""
+    """Return what is usual as plain values."""
     packed: dict[str, Any] = dump_record(usual)
-    for one in packed.values():
-        for features in one.get("features", {}).values():
-            features |= {key: " ".join(f"{number:.5g}" for number in features[key]) for key in FEATURES}
+    for stated in packed.values():
+        for features in stated.get("features", {}).values():
+            # Features are hundreds of numbers: as one text they take one line of model.json, not one each.
+            for key in FEATURES:
+                features[key] = " ".join(f"{number:.5g}" for number in features[key])
     return packed
 
 
@@ -327,12 +346,13 @@ def unpack_usual(packed: Mapping[str, Any]) -> dict[str, Usual]:
     Raises:
         ConfigError: A value is none that is usual.
     """
-    found = {}
-    for site, one in packed.items():
-        texts = one.get("features", {})
-        features = {name: kept | {key: _read_numbers(kept[key]) for key in FEATURES} for name, kept in texts.items()}
-        found[site] = read_record(Usual, {**one, "features": features}, f"usual.{site}")
-    return found
+    usual = {}
+    for site, stated in packed.items():
+        features = {}
+        for model, texts in stated.get("features", {}).items():
+            features[model] = texts | {key: _read_numbers(texts[key]) for key in FEATURES}
+        usual[site] = read_record(Usual, {**stated, "features": features}, f"usual.{site}")
+    return usual
 
 
 def _read_numbers(text: str) -> list[float]:

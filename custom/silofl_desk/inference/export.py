@@ -56,6 +56,7 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
     Raises:
         ConfigError: The super model is incomplete, its network cannot be exported, or the place is taken.
     """
+    # Asked before the model is loaded, and again when the folder is filled.
     if not is_free(out):
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")
@@ -67,10 +68,9 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
 def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> None:
     contents = super_model.contents
     metadata = _metadata(contents, fingerprint)
-    # First: it takes no time, and the trace takes some.
-    _refuse_commands(metadata)
     data = contents.study.data
-    _refuse_commands([one.options for one in (*data.volume_transforms, *data.transforms)])
+    # Names are judged first, as that takes no time, and the trace takes some.
+    _refuse_commands([metadata, *(transform.options for transform in (*data.volume_transforms, *data.transforms))])
     obstacle = monai_only.find_obstacle(contents)
     torchscript.save_torchscript(torchscript.to_torchscript(super_model), folder / "models" / "model.ts")
     write_json(folder / "configs" / "metadata.json", metadata)
@@ -96,7 +96,7 @@ def _refuse_commands(value: object) -> None:
 
 def _refuse_command(text: str) -> None:
     is_command = text.startswith((EXPR_KEY, ID_REF_KEY, MACRO_KEY)) or text in ConfigComponent.non_arg_keys
-    # References to neighbours count wherever they stand.
+    # MONAI follows references to neighbours wherever they stand in a text.
     if is_command or ConfigParser.relative_id_prefix.search(ReferenceResolver.normalize_id(text)):
         raise ConfigError(
             f"a bundle must hold no name that MONAI takes for a command, not {quote_value(text)}; predict with the "
@@ -105,7 +105,8 @@ def _refuse_command(text: str) -> None:
 
 
 def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
-    study, said = contents.study, contents.study.card or CardSettings()
+    study = contents.study
+    said = study.card or CardSettings()
     # Without a version of its lead a model has none but what decides its answers.
     version = said.version or f"0+{fingerprint[:12]}"
     return {
@@ -160,10 +161,12 @@ def _input_format(contents: Contents) -> dict[str, Any]:
 def _output_format(contents: Contents) -> dict[str, Any]:
     study = contents.study
     is_map = study.task == "segmentation"
-    labels = {str(number): name for number, name in sorted(study.labels.items())}
-    channels = {"0": "background", **labels} if is_map else labels
+    channels = {str(number): name for number, name in sorted(study.labels.items())}
     if is_map and study.out_channels == 1:
+        # The background is what the only label leaves of 1.
         channels = {"0": study.labels[1]}
+    elif is_map:
+        channels = {"0": "background", **channels}
     return {
         "type": "probabilities",
         "format": study.task,

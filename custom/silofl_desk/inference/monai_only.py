@@ -11,7 +11,7 @@ from silofl.inference.contents import Contents
 from silofl.setup.extensions import is_extension
 from silofl.study.data_settings import DataSettings, Transform
 
-# It changes each pixel by its own value alone; the others look at all pixels of a slice.
+# This transform changes each pixel by its own value alone; the others look at all pixels of a slice.
 PIXELWISE = "ScaleIntensityRange"
 # MONAI's ScaleIntensityRangePercentiles has percentiles in float32, by which images differ in the last digits. Where
 # nearly all pixels are background the few others still count.
@@ -24,7 +24,7 @@ IMPORTS = (
     "$from monai.transforms import ScaleIntensityRange",
     "$from monai.transforms.utils import convert_applied_interp_mode",
 )
-# Back through the preparation, linearly, whatever the image was interpolated by.
+# Probabilities go back through the preparation linearly, whatever the image was interpolated by.
 RESTORED = (
     "$@preparation.inverse(MetaTensor(@foreground, meta=@prepared.meta, "
     "applied_operations=convert_applied_interp_mode(@prepared.applied_operations, 'bilinear')))"
@@ -46,10 +46,14 @@ DECISION = [
 
 def find_obstacle(contents: Contents) -> str | None:
     """Return why MONAI alone cannot answer as `silofl predict` does, as a clause; None where it can."""
-    study, settings = contents.study, contents.study.data
-    transforms = (*settings.volume_transforms, *settings.transforms)
-    looks_at_slices = {one.name for one in settings.transforms} & (INTENSITY - {PIXELWISE})
-    options = {name for one in transforms for name in one.options}
+    study = contents.study
+    settings = study.data
+    # MONAI's steps see a volume's slices as channels, all at once.
+    looks_at_slices = {transform.name for transform in settings.transforms} & (INTENSITY - {PIXELWISE})
+    names, options = set(), set()
+    for transform in (*settings.volume_transforms, *settings.transforms):
+        names.add(transform.name)
+        options |= transform.options.keys()
     obstacles = {
         "the answer is no label map": study.task != "segmentation",
         "the study has a rule do_not_use": study.do_not_use is not None,
@@ -58,11 +62,14 @@ def find_obstacle(contents: Contents) -> str | None:
         "NaN becomes a value": settings.background.nan is not None,
         "contrasts are resampled": settings.resample,
         "several channels have no names": settings.channels > 1 and not settings.channel_names,
-        "a transform is a package's": any(is_extension(one.name) for one in transforms),
+        "a transform is a package's": any(map(is_extension, names)),
         "a transform has align_corners": "align_corners" in options,
         "slices are scaled one by one": settings.dimensions == 2 and bool(looks_at_slices),
     }
-    return next((reason for reason, is_there in obstacles.items() if is_there), None)
+    for reason, is_present in obstacles.items():
+        if is_present:
+            return reason
+    return None
 
 
 def build_inference(contents: Contents, common: dict[str, Any]) -> dict[str, Any]:
@@ -72,13 +79,11 @@ def build_inference(contents: Contents, common: dict[str, Any]) -> dict[str, Any
         common: Where the bundle, the image and the answer lie, the device, and the network.
     """
     settings = contents.study.data
-    preparation = [
-        {"_target_": "LoadImage", "reader": "NibabelReader", "ensure_channel_first": True},
-        *_scale(settings),
-        *map(_to_step, settings.volume_transforms),
-        *([_cut(len(contents.study.labels))] if settings.dimensions == 2 else []),
-        *map(_to_step, settings.transforms),
-    ]
+    preparation = [{"_target_": "LoadImage", "reader": "NibabelReader", "ensure_channel_first": True}]
+    preparation += [*_scale(settings), *map(_to_step, settings.volume_transforms)]
+    if settings.dimensions == 2:
+        preparation.append(_cut(len(contents.study.labels)))
+    preparation += map(_to_step, settings.transforms)
     labels = "" if contents.study.out_channels == 1 else "[:, 1:]"
     return common | {
         "imports": [*IMPORTS],
@@ -96,13 +101,17 @@ def build_inference(contents: Contents, common: dict[str, Any]) -> dict[str, Any
 
 
 def _to_step(transform: Transform) -> dict[str, Any]:
-    labels = {"labels": RAS_LABELS} if transform.name == "Orientation" else {}
-    return {"_target_": transform.name, **transform.options, **labels}
+    step = {"_target_": transform.name, **transform.options}
+    if transform.name == "Orientation":
+        # MONAI's default is about to change its meaning: it is always stated.
+        step["labels"] = RAS_LABELS
+    return step
 
 
 def _scale(settings: DataSettings) -> list[dict[str, Any]]:
     """Return the steps of a case's intensities, each contrast on its own scale."""
-    least, steps = settings.background.below, []
+    least = settings.background.below
+    steps = []
     if least is not None:
         steps.append({"_target_": "ThresholdIntensity", "threshold": least, "above": True, "cval": least})
     if settings.intensity == "zscore":
@@ -128,7 +137,8 @@ def _take_images(settings: DataSettings) -> dict[str, str]:
     """Return the network's images, as expressions; beyond the ends of a volume the nearest slice is repeated."""
     if settings.dimensions == 3:
         return {"images": "$@prepared.as_tensor()[None]"}
-    slices, count = f"$@prepared.as_tensor().unflatten(0, (-1, {settings.channels}))", settings.neighbours
+    slices = f"$@prepared.as_tensor().unflatten(0, (-1, {settings.channels}))"
+    count = settings.neighbours
     if count == 0:
         return {"images": slices}
     rows = "(torch.arange(len(@slices)) + offset).clip(0, len(@slices) - 1)"

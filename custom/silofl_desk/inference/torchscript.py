@@ -26,7 +26,7 @@ from silofl.study.data_settings import PatchSettings
 from silofl_desk.inference.weigher import OfVolume, build_weigher, member_names
 
 WHOLE_CASE = 0
-# Images of a trial, other than those of the example, and the largest difference of a probability: bfloat16 rounds.
+# A trial is of so many images, other than the example's, and probabilities may differ by so much: bfloat16 rounds.
 TRIAL, TOLERANCE = 3, 1e-2
 DEPRECATED = r"`torch\.jit\.\w+` is deprecated"
 # The trace keeps only the branches that its example takes, and says so at each.
@@ -43,7 +43,9 @@ class ByWindows(nn.Module):
 
     def __init__(self, network: nn.Module, patches: PatchSettings) -> None:
         super().__init__()
-        self.network, self.size, self.at_once = network, list(patches.size), WINDOWS_AT_ONCE
+        self.network = network
+        self.size = list(patches.size)
+        self.at_once = WINDOWS_AT_ONCE
         self.steps = [max(int(side * (1 - patches.overlap)), 1) for side in patches.size]
         self.register_buffer("importance", compute_importance_map(patches.size, mode="gaussian", sigma_scale=0.125))
 
@@ -57,36 +59,39 @@ class ByWindows(nn.Module):
         pads = [0, 0, 0, 0, 0, 0]
         for axis in range(3):
             # torch begins with the last axis.
-            pads[4 - 2 * axis], pads[5 - 2 * axis] = before[axis], lacking[axis] - before[axis]
+            pads[4 - 2 * axis] = before[axis]
+            pads[5 - 2 * axis] = lacking[axis] - before[axis]
         volume = F.pad(volume, pads)
-        places: list[list[int]] = []
+        corners: list[list[int]] = []
         for x in self.starts(0, volume.size(2)):
             for y in self.starts(1, volume.size(3)):
                 for z in self.starts(2, volume.size(4)):
-                    places.append([x, y, z])  # noqa: PERF401 (TorchScript has no such comprehension)
-        total, count = torch.zeros(0, device=volume.device), torch.zeros_like(volume[:1, :1])
-        for first in range(0, len(places), self.at_once):
-            some = places[first : first + self.at_once]
-            found = self.network(torch.cat([self.look(volume, place) for place in some])) * self.importance
+                    corners.append([x, y, z])  # noqa: PERF401 (TorchScript has no such comprehension)
+        # How many channels the network answers is known after the first windows only.
+        total = torch.zeros(0, device=volume.device)
+        weight = torch.zeros_like(volume[:1, :1])
+        for start in range(0, len(corners), self.at_once):
+            batch = corners[start : start + self.at_once]
+            logits = self.network(torch.cat([self.look(volume, corner) for corner in batch])) * self.importance
             if total.numel() == 0:
-                total = torch.zeros_like(volume[:, :1]).repeat(1, found.size(1), 1, 1, 1)
-            for number, place in enumerate(some):
-                self.look(total, place).add_(found[number : number + 1])
-                self.look(count, place).add_(self.importance)
-        total = total / count
+                total = torch.zeros_like(volume[:, :1]).repeat(1, logits.size(1), 1, 1, 1)
+            for number, corner in enumerate(batch):
+                self.look(total, corner).add_(logits[number : number + 1])
+                self.look(weight, corner).add_(self.importance)
+        total = total / weight
         for axis in range(3):
             total = total.narrow(axis + 2, before[axis], sizes[axis])
         return total
 
     def starts(self, axis: int, length: int) -> list[int]:
         """Return where windows begin along an axis; the last one ends with the volume."""
-        last = length - self.size[axis]
-        return [min(start, last) for start in range(0, last + self.steps[axis], self.steps[axis])]
+        end = length - self.size[axis]
+        return [min(start, end) for start in range(0, end + self.steps[axis], self.steps[axis])]
 
-    def look(self, volume: Tensor, place: list[int]) -> Tensor:
-        """Return the window of a volume (1, C, X, Y, Z) that begins at a place, without a copy."""
+    def look(self, volume: Tensor, corner: list[int]) -> Tensor:
+        """Return the window of a volume (1, C, X, Y, Z) that begins at a corner, without a copy."""
         for axis in range(3):
-            volume = volume.narrow(axis + 2, place[axis], self.size[axis])
+            volume = volume.narrow(axis + 2, corner[axis], self.size[axis])
         return volume
 
 
@@ -95,7 +100,8 @@ class ScriptAnswers(nn.Module):
 
     def __init__(self, network: nn.Module, is_multilabel: bool = False) -> None:
         super().__init__()
-        self.network, self.is_multilabel = network, is_multilabel
+        self.network = network
+        self.is_multilabel = is_multilabel
 
     def forward(self, images: Tensor) -> Tensor:
         """Return probabilities of images (B, C, *spatial)."""
@@ -112,7 +118,8 @@ class InBatches(nn.Module):
 
     def __init__(self, network: nn.Module, batch_size: int) -> None:
         super().__init__()
-        self.network, self.batch_size = network, batch_size
+        self.network = network
+        self.batch_size = batch_size
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the network's output for images (n, C, *spatial)."""
@@ -145,20 +152,25 @@ class Script(nn.Module):
         bias: float,
     ) -> None:
         super().__init__()
-        self.image_shape, self.has_windows, self.bias = list(image_shape), has_windows, float(bias)
-        self.weigher, self.members = weigher, nn.ModuleList(members)
+        self.image_shape = list(image_shape)
+        self.has_windows = has_windows
+        self.bias = float(bias)
+        self.weigher = weigher
+        self.members = nn.ModuleList(members)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return probabilities (n, out_channels, H, W) or (n, classes) of one case's images (n, C, *spatial)."""
-        found = list(images.shape[1:])
-        if self.has_windows and len(found) == len(self.image_shape):
-            found = found[:1] + self.image_shape[1:]
-        if found != self.image_shape:
+        shape = list(images.shape[1:])
+        # By windows a volume may have any size, but not any channels.
+        if self.has_windows and len(shape) == len(self.image_shape):
+            shape = shape[:1] + self.image_shape[1:]
+        if shape != self.image_shape:
             raise ValueError(f"images must have shape (n, C, ...) as in training, {self.image_shape}, resize them")
         weights = self.weigher(images)
         total = torch.zeros(0, device=images.device)
         for number, member in enumerate(self.members):
             weight = float(weights[number])
+            # A member without a weight is not asked: with a choice that is all but one.
             if weight > 0:
                 share = weight * member(images)
                 total = share if total.numel() == 0 else total + share
@@ -173,14 +185,16 @@ class Script(nn.Module):
 def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
     """Return a super model as TorchScript, on the device it is on; the members have the order of their names."""
     contents = super_model.contents
-    is_volume, patches = contents.study.data.dimensions == 3, contents.study.data.patches
+    is_volume = contents.study.data.dimensions == 3
+    has_windows = bool(contents.study.data.patches)
     example = torch.zeros((1 if is_volume else 2, *contents.image_shape), device=super_model.device)
     with silence_known_warnings():
         members = [_to_member(super_model.network(name), contents.study, example) for name in member_names(contents)]
         selector = super_model.selector
         if selector is not None:
-            selector = InBatches(_trace_network(OfVolume(selector) if is_volume else selector, example), BATCH_SIZE)
-        script = Script(build_weigher(contents, selector), members, contents.image_shape, bool(patches), contents.bias)
+            traced = _trace_network(OfVolume(selector) if is_volume else selector, example)
+            selector = InBatches(traced, BATCH_SIZE)
+        script = Script(build_weigher(contents, selector), members, contents.image_shape, has_windows, contents.bias)
         scripted = torch.jit.script(script.to(super_model.device).eval())
         _check_equal(scripted, super_model, 1 if is_volume else TRIAL)
         return scripted
@@ -202,13 +216,14 @@ def _check_equal(script: torch.jit.ScriptModule, super_model: SuperModel, count:
         ConfigError: The script says something else of random images than the super model.
     """
     contents = super_model.contents
-    *axes, last = contents.image_shape
-    # Two windows behind one another, where there are windows.
-    last += last // 2 if contents.study.data.patches else 0
-    images = np.random.default_rng(0).random((count, *axes, last), dtype=np.float32)
+    *axes, length = contents.image_shape
+    if contents.study.data.patches:
+        # Two windows lie behind one another then.
+        length += length // 2
+    images = np.random.default_rng(0).random((count, *axes, length), dtype=np.float32)
     with torch.no_grad():
-        found = script(torch.from_numpy(images).to(super_model.device)).cpu().numpy()
-    if not np.allclose(found, super_model.answer(images).probabilities, atol=TOLERANCE):
+        probabilities = script(torch.from_numpy(images).to(super_model.device)).cpu().numpy()
+    if not np.allclose(probabilities, super_model.answer(images).probabilities, atol=TOLERANCE):
         network = contents.study.model.network or contents.study.model.name
         raise ConfigError(
             f"{network} must be a network that TorchScript can trace; its way depends on the images: predict with the "

@@ -13,7 +13,7 @@ from silofl.data.volumes import resize_central_slices
 from silofl.inference.contents import Contents
 from silofl.models.roles import GLOBAL
 
-# Below every score: the most probable output always answers.
+# This lies below every score: the most probable output always answers.
 NO_THRESHOLD = -1.0
 
 
@@ -61,7 +61,8 @@ class ChoiceRule(nn.Module):
 
     def __init__(self, selector: nn.Module, members: Tensor, threshold: float, fallback: int) -> None:
         super().__init__()
-        self.selector, self.threshold = selector, threshold
+        self.selector = selector
+        self.threshold = threshold
         self.register_buffer("members", members)
         # A clone: files hold whole tensors, and no rows of others.
         self.register_buffer("fallback", torch.eye(members.shape[1], dtype=torch.float64)[fallback].clone())
@@ -107,8 +108,10 @@ def build_weigher(contents: Contents, selector: nn.Module | None) -> nn.Module:
     order = member_names(contents)
     if selector is None:
         shares = contents.shares(np.zeros(0))
+        # The global model has no share in a mean of sites, and stays a member.
         return Fixed([shares.get(name, 0.0) for name in order])
-    members = torch.eye(len(order), dtype=torch.float64)[[order.index(output) for output in contents.outputs]]
+    rows = [order.index(output) for output in contents.outputs]
+    members = torch.eye(len(order), dtype=torch.float64)[rows]
     if contents.is_ensemble:
         return EnsembleRule(selector, members)
     threshold = NO_THRESHOLD if contents.threshold is None else float(contents.threshold)
