@@ -76,7 +76,7 @@ def test_an_answer_is_borrowed_by_its_algorithms_name():
         ("harmofl", "paper", {"amplitde": {}}, "did you mean 'amplitude'"),
         ("harmofl", "paper", {"amplitude": {"bnd": 0}}, "algorithm.amplitude.bnd .*did you mean 'band'"),
         ("harmofl", "paper", {"step": "fedprx"}, "did you mean 'fedprox'"),
-        ("harmofl", "paper", {"step": "fedavg"}, "must name an algorithm with a step of its own"),
+        ("harmofl", "paper", {"step": "fedavg"}, "must be plain or the name of an algorithm .*, not 'fedavg'$"),
         ("harmofl", "paper", {"parts": "fedsm"}, "must be a list"),
         ("harmofl", "paper", {"amplitude": 3}, "must hold constants, band, momentum, amplitude_factor, not 3"),
         ("harmofl", "paper", {"perturbation": {"alpha": 0}}, "algorithm.perturbation.alpha must be greater than 0"),

@@ -41,8 +41,6 @@ def test_a_number_beyond_an_edge_has_the_digits_that_show_it(value, edge, digits
 
 
 def test_a_deviation_or_a_number_of_cases_is_not_below_0():
-    for wrong in (-0.1, float("nan")):
-        with pytest.raises(ConfigError, match="a deviation must be 0 or more, not"):
-            Spread(0.0, wrong)
-    with pytest.raises(ConfigError, match="a number of cases must be 0 or more, not -1"):
-        Spread(0.0, 1.0, -1)
+    for deviation, num_cases in ((-0.1, 0), (float("nan"), 0), (1.0, -1)):
+        with pytest.raises(ConfigError, match="must be 0 or more, not"):
+            Spread(0.0, deviation, num_cases)
