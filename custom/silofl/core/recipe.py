@@ -162,7 +162,7 @@ class Recipe:
     @property
     def at_home(self) -> tuple[str, ...]:
         """What stays at home, in words; nothing where the whole of every model travels."""
-        words = []
+        words: list[str] = []
         if self.stays_home != "nothing":
             words.append(self.stays_home)
         if self.keeps_personal:

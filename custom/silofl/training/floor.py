@@ -116,7 +116,7 @@ def _find_small(score: Score, patient_of: Patients, least: int, study: Study) ->
     if score.is_multilabel:
         # A finding's cases follow from all cases and those of its absence, and the other way round.
         for number, name in study.labels.items():
-            pair = {number, name_absence(name)}
+            pair: set[Label] = {number, name_absence(name)}
             if few & pair:
                 few |= pair
         return few

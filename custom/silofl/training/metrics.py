@@ -127,9 +127,9 @@ class Score:
     def of(
         cls,
         by_case: Mapping[str, float | None],
-        labels_by_case: ByLabel[float] | None = None,
+        labels_by_case: dict[Label, dict[str, float]] | None = None,
         metric: str = "dice",
-        probabilities_by_case: ByLabel[Probabilities] | None = None,
+        probabilities_by_case: dict[Label, dict[str, Probabilities]] | None = None,
         empty: Mapping[str, bool] | None = None,
         is_multilabel: bool = False,
     ) -> Score:
@@ -138,9 +138,9 @@ class Score:
         return cls(
             by_case=counted,
             num_excluded=len(by_case) - len(counted),
-            labels_by_case=dict(labels_by_case or {}),
+            labels_by_case=labels_by_case or {},
             metric=metric,
-            probabilities_by_case=dict(probabilities_by_case or {}),
+            probabilities_by_case=probabilities_by_case or {},
             empty=dict(empty or {}),
             is_multilabel=is_multilabel,
         )
@@ -387,7 +387,7 @@ def average_by_unit(
             and a unit without any other is NaN.
         unit_of: Case -> its unit.
     """
-    by_unit: dict[str, list[float | NDArray[np.float64]]] = {}
+    by_unit: dict[str, list[Any]] = {}
     for case, unit in unit_of.items():
         of_unit = by_unit.setdefault(unit, [])
         value = values.get(case)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
@@ -273,12 +273,16 @@ def measure_rise(new: Sequence[SiteScore], old: Sequence[SiteScore]) -> float:
         new: Scores with a value, at least one.
         old: Of the same sites, in the same order.
     """
-    if have_same_classes([*new, *old]):
-        return median(after.value - before.value for after, before in zip(new, old, strict=True))
+    is_plain = have_same_classes([*new, *old])
+
+    def list_values(score: SiteScore) -> Mapping[str, Any]:
+        # Where classes do not differ, the value itself is the only class.
+        return {"": score.value} if is_plain else score.by_class or {}
+
     changes: dict[str, list[float]] = {}
     for after, before in zip(new, old, strict=True):
-        values_before = before.by_class or {}
-        for label, value in (after.by_class or {}).items():
+        values_before = list_values(before)
+        for label, value in list_values(after).items():
             if label in values_before:
                 changes.setdefault(label, []).append(value - values_before[label])
     rises = [median(of_class) for of_class in changes.values()]
