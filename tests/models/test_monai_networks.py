@@ -80,8 +80,8 @@ def test_a_network_takes_the_studys_normalisation(name, normalization, kind):
     ("name", "arguments", "sentence"),
     [
         ("SegResNet", {"init_filter": 8}, "for SegResNet, not 'init_filter'.* mean 'init_filters'"),
-        ("SegResNet", {"in_channels": 8}, "model.arguments must leave out 'in_channels', which other keys decide"),
-        ("EfficientNetBN", {"model_name": "efficientnet-b0", "pretrained": True}, "must leave out 'pretrained'"),
+        ("SegResNet", {"in_channels": 8}, "model.arguments must be among .* for SegResNet, not 'in_channels'"),
+        ("EfficientNetBN", {"model_name": "efficientnet-b0", "pretrained": True}, "must be among .*, not 'pretrained'"),
         ("ResNet", {**SMALL["ResNet"], "kwargs": {}}, "not 'kwargs'"),
         ("UNet", {"channels": [8]}, "model.arguments must be such that UNet can be built; it says: "),
         ("UNet", {}, "model.arguments must be such that UNet can be built; it says: .*channels"),

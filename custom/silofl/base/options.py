@@ -51,15 +51,13 @@ KIT = expect_path("the folder of a startup kit")
 
 def parse_count(text: str) -> int:
     """Read a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {quote_value(text)}")
-    return int(text)
+    return parse_natural(text, least=1)
 
 
-def parse_natural(text: str) -> int:
-    """Read a whole number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {quote_value(text)}")
+def parse_natural(text: str, least: int = 0) -> int:
+    """Read a whole number of at least 0, or of at least another number."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, not {quote_value(text)}")
     return int(text)
 
 

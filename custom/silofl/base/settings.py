@@ -196,11 +196,13 @@ def read_value(text: str) -> object:
         raise
     # PyYAML lets the errors of int, float and chr pass.
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:
-        if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-            raise ConfigError(f"it must be YAML; {one_line(error)}: correct it") from None
-        # Without the lines of the text, which PyYAML repeats.
-        where = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
-        raise ConfigError(f"{where}: it must be YAML; {one_line(error.problem)}: correct it") from None
+        where = ""
+        problem: object = error
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            # Without the lines of the text, which PyYAML repeats.
+            where = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: "
+            problem = error.problem
+        raise ConfigError(f"{where}it must be YAML; {one_line(problem)}: correct it") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -230,9 +232,8 @@ def describe_validation_error(error: ValidationError, section: type[Section]) ->
         return str(cause)
     key = _error_key(fault)
     name = one_line(key)
-    if fault["type"] == "unexpected_keyword_argument":
-        return f"{name} must be a known key; it is not"
-    if fault["type"] == "extra_forbidden":
+    # The same fault has another name in a dataclass than in a section.
+    if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{name} must be a known key; it is not{_nearest_key(key, section)}"
     if fault["type"] == "invalid_key":
         return f"{name} must be a key in letters; it is not: correct it"

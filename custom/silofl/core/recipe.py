@@ -160,16 +160,6 @@ class Recipe:
         return self.pairs_models and (self.keeps_personal or self.takes_own_steps)
 
     @property
-    def at_home(self) -> tuple[str, ...]:
-        """What stays at home, in words; nothing where the whole of every model travels."""
-        words: list[str] = []
-        if self.stays_home != "nothing":
-            words.append(self.stays_home)
-        if self.keeps_personal:
-            words.append("the personal model")
-        return tuple(words)
-
-    @property
     def needs_pretrained(self) -> bool:
         """Whether a pretrained model must be given."""
         return self.start_from_pretrained or any("pretrained" in traits.needs for traits in self.traits)

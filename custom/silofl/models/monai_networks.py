@@ -87,8 +87,7 @@ def _check_arguments(network_class: type[nn.Module], arguments: Mapping[str, Any
     names = inspect.signature(network_class.__init__).parameters
     free = [name for name in names if name not in (*decided, *NEVER)]
     for name in arguments:
-        if name in decided:
-            raise ConfigError(f"model.arguments must leave out {name!r}, which other keys decide; remove it")
+        # Neither unknown arguments nor those that other keys of the study decide.
         if name not in free:
             raise ConfigError(
                 f"model.arguments must be among {', '.join(free)} for {network_class.__name__}, not {name!r}"

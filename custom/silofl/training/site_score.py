@@ -121,11 +121,6 @@ class CallingScore:
     calibrated: Value | None = declare_optional()
     calibrated_after: Value | None = declare_optional()
 
-    @property
-    def helps(self) -> bool:
-        """Whether the temperature brings the probabilities nearer to the shares of right answers."""
-        return self.error_after < self.error
-
 
 @only_known_keys
 @dataclass(frozen=True)
