@@ -57,6 +57,7 @@ def write_pictures(
     if not ordered:
         return
     cases = [ordered[0], ordered[len(ordered) // 2], ordered[-1], _typical_case(part, by_case)]
+    # The last case is chosen by the data alone, whatever this model's value of it.
     is_ranked = np.array([True, True, True, False])
     panes = [_draw_panes(model, part, predictions, find_largest_slice(part, case), shown) for case in cases]
     pictures = {name: _stack_padded([pane[name] for pane in panes]) for name in panes[0]}

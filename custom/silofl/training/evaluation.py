@@ -128,6 +128,7 @@ def compute_class_probabilities(
     if not study.is_multilabel:
         return compute_softmax(network, images, batch_size, device)
     network.eval()
+    # In float64, for the reason that `compute_softmax` gives.
     return compute_outputs(lambda batch: network(batch).double().sigmoid(), images, batch_size, device)
 
 

@@ -45,6 +45,7 @@ def score_classes(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) 
         probabilities: The model's, (n, classes).
         truth: Classes (n,).
     """
+    # A mean of probabilities may be rounded to a hair above 1.
     return np.atleast_1d(probabilities[np.arange(len(truth)), truth].mean().clip(0, 1))
 
 

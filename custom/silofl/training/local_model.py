@@ -169,6 +169,7 @@ class LocalModel:
 
     def adopt(self, number: int, model: nn.Module, optimizer: dict[str, Any]) -> None:
         """Take what a round has made of a model that learns as this one does, unless it has learnt in it already."""
+        # A round that a resumed run repeats must not count twice.
         if not self.has_learnt(number):
             rounds = self.kept.get("rounds", 0) + 1
             self.kept |= {"rounds": rounds, "last": number, "state": copy_state(model), "optimizer": optimizer}
@@ -208,6 +209,7 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
         if option.traits.projection_head:
             deciding[option.section] = option.model_dump(exclude_defaults=True)
     entry = fingerprint_preparation(describe_source(data.manifest), study)
+    # Another version of torch, or another device, adds up to other bits.
     text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)
     return cache / entry / f"local-{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
 

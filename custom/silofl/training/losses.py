@@ -170,6 +170,7 @@ def _marginalise(loss: Loss, annotated: Sequence[int]) -> Loss:
     def merged(logits: Tensor, targets: Tensor) -> Tensor:
         merged_channels = [channel for channel in range(logits.shape[1]) if channel not in annotated]
         background = logits[:, merged_channels].logsumexp(dim=1, keepdim=True)
+        # The annotated labels are numbered anew from 1, because the merged background is channel 0.
         numbers = torch.zeros(logits.shape[1], dtype=targets.dtype, device=targets.device)
         numbers[list(annotated)] = torch.arange(1, len(annotated) + 1, dtype=targets.dtype, device=targets.device)
         return loss(torch.cat([background, logits[:, list(annotated)]], dim=1), numbers[targets])

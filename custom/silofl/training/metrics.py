@@ -401,6 +401,7 @@ def average_by_unit(
 
 
 def _dice(prediction: NDArray, target: NDArray) -> float | None:
+    # Python's integers do not overflow, whatever type NumPy sums in.
     size = int(prediction.sum()) + int(target.sum())
     return 2 * int((prediction & target).sum()) / size if size else None
 

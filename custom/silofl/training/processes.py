@@ -180,6 +180,7 @@ class _Worker:
 
     def close(self) -> None:
         self._connection.close()
+        # It has nothing to write, and may be in the middle of a long computation.
         self._process.kill()
         self._process.join()
 
