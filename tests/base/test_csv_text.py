@@ -27,7 +27,7 @@ PLAIN = (
 
 
 @pytest.mark.parametrize(("text", "shown"), [*((one, f"'{one}") for one in FORMULAS), *((one, one) for one in PLAIN)])
-def test_a_text_that_is_a_formula_has_an_apostrophe_and_every_text_is_read_as_it_was(text, shown):
+def test_a_formula_has_an_apostrophe_and_is_read_back(text, shown):
     written = encode_csv([("case", "value"), (text, -0.5)])
     # What a spreadsheet sees
     assert list(csv.reader(io.StringIO(written, newline="")))[1] == [shown, "-0.5"]
@@ -38,6 +38,6 @@ def test_numbers_stay_numbers_and_what_is_missing_is_empty():
     assert encode_csv([(-1, -0.25, None, True)]) == "-1,-0.25,,True\n"
 
 
-def test_a_text_that_would_end_its_cell_in_another_country_is_quoted():
+def test_a_text_with_another_countrys_separator_is_quoted():
     # A spreadsheet there parts columns by semicolons, and would take what follows for a formula.
     assert encode_csv([("a;=1", "b\t=1")]) == '"a;=1","b\t=1"\n'

@@ -4,7 +4,7 @@ from silofl.base.errors import quote_markdown, suggest_nearest
 
 
 @pytest.mark.parametrize("name", ["organ", "left ventricle", "disc_cup", "T1/T2", "Größe", "R+", "non-tumour"])
-def test_a_name_of_words_is_shown_in_markdown_as_it_is(name):
+def test_a_name_of_words_is_plain_in_markdown(name):
     assert quote_markdown(name) == name
 
 
@@ -19,7 +19,7 @@ def test_a_name_of_words_is_shown_in_markdown_as_it_is(name):
         ("a\n\n# b", "`a  # b`"),
     ],
 )
-def test_a_name_with_signs_of_markdown_is_code_on_one_line(name, shown):
+def test_a_name_with_signs_of_markdown_is_code(name, shown):
     assert quote_markdown(name) == shown
 
 

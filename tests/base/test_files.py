@@ -25,7 +25,7 @@ from silofl.base.files import (
 )
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     path = tmp_path / "state.json"
     write_json(path, {"round": 1})
 
@@ -40,7 +40,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_folder_takes_its_place_once_all_in_it_is_written_for_its_owner_alone(tmp_path, is_there):
+def test_a_folder_takes_its_place_once_all_is_written(tmp_path, is_there):
     target = tmp_path / "target"
     if is_there:
         target.mkdir()
@@ -57,14 +57,14 @@ def test_a_folder_takes_its_place_once_all_in_it_is_written_for_its_owner_alone(
     assert [*tmp_path.iterdir()] == [target]
 
 
-def test_a_folder_that_cannot_be_filled_leaves_nothing_and_says_its_name(tmp_path):
+def test_a_folder_that_cannot_be_filled_leaves_nothing(tmp_path):
     with pytest.raises(OSError, match="full") as failed, fill_folder(tmp_path / "target") as folder:
         (folder / "a").touch()
         raise OSError(errno.ENOSPC, "full")
     assert failed.value.filename == str(tmp_path / "target") and not [*tmp_path.iterdir()]
 
 
-def test_what_a_killed_process_left_of_a_folder_goes_with_the_next_one_and_what_is_in_use_stays(tmp_path):
+def test_leftovers_of_killed_processes_go_and_folders_in_use_stay(tmp_path):
     left = tmp_path / f".other.abc{UNFINISHED}"
     left.mkdir()
     (left / "model").touch()
@@ -85,8 +85,9 @@ def test_a_disk_without_locks_is_not_a_folder_in_use(tmp_path, monkeypatch):
             pass
 
 
-def test_a_folder_is_free_while_it_is_empty_or_not_there(tmp_path):
-    folder, file = tmp_path / "new", tmp_path / "new" / "a"
+def test_a_folder_is_free_while_empty_or_absent(tmp_path):
+    folder = tmp_path / "new"
+    file = tmp_path / "new" / "a"
     assert is_free(folder)
     folder.mkdir()
     assert is_free(folder)
@@ -139,8 +140,9 @@ def test_an_interruption_while_tensors_are_written_stays_one(tmp_path, piece):
 
 
 @pytest.mark.parametrize("save", [save_tensors, lambda path, value: save_state(path, 1, {}, value)])
-def test_a_full_disk_is_an_error_of_the_system_and_leaves_the_old_file(tmp_path, monkeypatch, save):
-    path, value = tmp_path / "state.pt", {"weight": torch.ones(100_000)}
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, save):
+    path = tmp_path / "state.pt"
+    value = {"weight": torch.ones(100_000)}
     save(path, value)
     before = path.read_bytes()
     monkeypatch.setattr("silofl.base.files.open_own", SmallDisk)
@@ -162,7 +164,7 @@ def test_a_full_disk_ends_no_process_that_writes_a_network(tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
-def test_a_pipe_in_the_place_of_a_state_is_refused_and_not_waited_for(tmp_path):
+def test_a_pipe_in_a_states_place_is_refused(tmp_path):
     os.mkfifo(tmp_path / "checkpoint.pt")
     with pytest.raises(DamagedError, match="checkpoint.pt must be readable; the system said 'a pipe'"):
         load_state(tmp_path / "checkpoint.pt", 1, {})

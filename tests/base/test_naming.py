@@ -34,7 +34,7 @@ BREAKS = re.compile("[\n\r\t;]")
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_name_of_real_data_is_kept_as_it_is_in_a_study_and_in_its_file(name):
+def test_a_name_of_real_data_is_kept_as_it_is(name):
     assert check_name(f" {name} ", "a label", DataError) == name
     values = SEGMENTATION | {"labels": {1: name, 2: "other"}}
     assert parse(Study, values, "study.yaml").labels[1] == name
@@ -43,7 +43,7 @@ def test_a_name_of_real_data_is_kept_as_it_is_in_a_study_and_in_its_file(name):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_that_programs_take_for_a_command_is_in_no_study(name):
+def test_a_name_that_programs_take_for_a_command_is_refused(name):
     for labels, regions in (({1: name}, None), ({1: "a"}, {name: [1]})):
         values = SEGMENTATION | {"labels": labels} | ({"regions": regions} if regions else {})
         with pytest.raises(ConfigError, match="the name of a (label|region) must .*; rename it"):
@@ -87,7 +87,7 @@ def write_classes(source, name):
 
 @pytest.mark.parametrize("write", [write_nnunet, write_classes])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_an_import_refuses_such_a_name_in_one_sentence_and_writes_nothing(tmp_path, write, name):
+def test_an_import_refuses_such_a_name_and_writes_nothing(tmp_path, write, name):
     if write is write_classes and (BREAKS.search(name) or name == "+1"):
         pytest.skip("no cell of the table can hold it, or it is a number")
     layout, options = write(tmp_path / "source", name)
@@ -101,7 +101,7 @@ def test_an_import_refuses_such_a_name_in_one_sentence_and_writes_nothing(tmp_pa
 
 
 @pytest.mark.parametrize("patient", ["-12", "+3", "=1+1", "@home", "$x", "1e3", "yes", "Ödem"])
-def test_patients_and_cases_stay_at_home_and_may_begin_with_any_sign(tmp_path, patient):
+def test_patients_and_cases_may_begin_with_any_sign(tmp_path, patient):
     rows = [f"{n}.png;{('a', 'b')[n % 2]};{patient if n < 2 else n}" for n in range(8)]
     test_table.write_site(tmp_path / "source" / "north", rows, COLUMNS)
     import_layout("table", tmp_path / "source", tmp_path / "target")
@@ -118,7 +118,7 @@ def test_an_import_refuses_a_patient_whose_name_commands_a_terminal(tmp_path, pa
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("key", ["labels", "regions", "channel_names"])
-def test_a_new_study_refuses_such_a_name_of_a_dataset_json(tmp_path, name, key):
+def test_a_new_study_refuses_such_a_name(tmp_path, name, key):
     content = {"task": "segmentation", "labels": {"1": "a"}, "training": [{"image": "a.png", "label": "b.png"}]}
     content |= {"labels": {"labels": {"1": name}}, "regions": {"regions": {name: [1]}}}.get(key, {key: [name]})
     (tmp_path / "dataset.json").write_text(json.dumps(content))

@@ -62,7 +62,7 @@ def test_what_was_read_is_written_as_it_was():
     assert json.loads(json.dumps(dump_record(thing))) == MORE
 
 
-def test_a_key_that_may_be_absent_is_absent_where_it_says_nothing():
+def test_an_optional_key_is_absent_where_it_says_nothing():
     thing = read_record(Thing, VALUES, "t.json")
     assert (thing.place, thing.remark) == (None, None) and dump_record(thing) == VALUES
 
@@ -84,12 +84,12 @@ def test_a_key_that_may_be_absent_is_absent_where_it_says_nothing():
         ([], r"t.json: the content must be keys and values, not \[\]"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_key_the_nearest_one_and_the_file(values, sentence):
+def test_what_does_not_fit_is_refused_with_key_and_file(values, sentence):
     with pytest.raises(ConfigError, match=sentence):
         read_record(Thing, values, "t.json")
 
 
-def test_each_record_has_a_list_of_its_keys_with_types_and_meanings():
+def test_each_record_has_a_list_of_its_keys():
     lines = format_key_lists(Thing).splitlines()
     assert lines[0] == "- `name` (text): Its name."
     told = "In kilograms, and told in two lines because a long sentence has no room in one."

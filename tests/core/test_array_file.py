@@ -34,13 +34,13 @@ def write_in_pieces(array, length=16):
 
 
 @pytest.mark.parametrize("keep", [keep_in_files, lambda folder: nullcontext()], ids=["files", "memory"])
-def test_arrays_come_back_as_they_were_in_one_or_in_pieces(tmp_path, keep):
+def test_arrays_come_back_whole_or_in_pieces(tmp_path, keep):
     with keep(tmp_path):
         check_same(store(ARRAYS))
         check_same(write_in_pieces(ARRAYS["matrix"]), {"whole": ARRAYS["matrix"], "after": ARRAYS["matrix"]})
 
 
-def test_what_is_in_a_file_is_not_written_again_and_no_file_has_a_name(tmp_path):
+def test_what_is_in_a_file_is_not_written_again(tmp_path):
     # What other tests have left open.
     gc.collect()
     opened = len(os.listdir("/proc/self/fd"))
@@ -55,8 +55,9 @@ def test_what_is_in_a_file_is_not_written_again_and_no_file_has_a_name(tmp_path)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])
-def test_an_array_that_the_disk_does_not_take_stays_in_memory(tmp_path, monkeypatch, caplog, taken):
-    append, calls = ArrayFile._append, []
+def test_an_array_that_the_disk_refuses_stays_in_memory(tmp_path, monkeypatch, caplog, taken):
+    append = ArrayFile._append
+    calls = []
 
     def refuse(self, file, array):
         calls.append(array)
@@ -71,7 +72,7 @@ def test_an_array_that_the_disk_does_not_take_stays_in_memory(tmp_path, monkeypa
     assert "stays in memory" in caplog.text and "No space left on device" in caplog.text
 
 
-def test_what_is_changed_of_an_array_in_a_file_is_changed_in_no_other(tmp_path):
+def test_a_change_of_an_array_changes_no_other(tmp_path):
     with keep_in_files(tmp_path):
         found = store(ARRAYS)
         found["matrix"] += 1

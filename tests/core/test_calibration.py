@@ -7,7 +7,8 @@ from silofl.core.calibration import calibrated_error, expected_calibration_error
 
 
 def test_the_error_is_the_mean_distance_of_confidence_and_accuracy():
-    confidences, is_right = np.array([0.55, 0.53, 0.95, 0.95]), np.array([True, False, True, True])
+    confidences = np.array([0.55, 0.53, 0.95, 0.95])
+    is_right = np.array([True, False, True, True])
     # confidence 0.54 and 1 of 2 right; 0.95 and 2 of 2 right
     assert expected_calibration_error(confidences, is_right) == pytest.approx(0.5 * 0.04 + 0.5 * 0.05)
 
@@ -16,18 +17,18 @@ def test_who_is_always_sure_and_right_makes_no_error():
     assert expected_calibration_error(np.ones(3), np.ones(3, bool)) == 0
 
 
-def test_a_perfectly_calibrated_model_shows_an_error_that_falls_with_its_cases():
+def test_a_calibrated_models_error_falls_with_its_cases():
     random = np.random.default_rng(1)
-    found = [calibrated_error(random.uniform(0.5, 1, count)) for count in (20, 80, 2000)]
+    result = [calibrated_error(random.uniform(0.5, 1, count)) for count in (20, 80, 2000)]
     # of 20 cases in 5 bins each bin's mean deviates by about sqrt(0.75 * 0.25 / 4), of which 0.8 is the mean distance
-    assert found[0].value == pytest.approx(0.8 * np.sqrt(0.75 * 0.25 / 4), rel=0.15)
-    assert found[0].value > 1.7 * found[1].value > 4 * found[2].value
-    assert all(one.interval[0] < one.value < one.interval[1] for one in found)
+    assert result[0].value == pytest.approx(0.8 * np.sqrt(0.75 * 0.25 / 4), rel=0.15)
+    assert result[0].value > 1.7 * result[1].value > 4 * result[2].value
+    assert all(one.interval[0] < one.value < one.interval[1] for one in result)
     # who is sure is right
     assert calibrated_error(np.ones(7)).value == 0
 
 
-def test_a_single_case_of_a_calibrated_model_errs_by_what_it_is_not_sure_of():
+def test_a_single_cases_error_is_its_uncertainty():
     # right with 0.9, then 0.1 away; else 0.9 away
     assert calibrated_error(np.array([0.9])).value == pytest.approx(0.9 * 0.1 + 0.1 * 0.9, abs=0.03)
 
@@ -37,6 +38,6 @@ def test_the_error_of_200_random_cases_is_torchmetrics(num_classes):
     random = np.random.default_rng(num_classes)
     chances = random.dirichlet(np.ones(num_classes), 200)
     truth = random.integers(num_classes, size=200)
-    found = expected_calibration_error(chances.max(axis=1), chances.argmax(axis=1) == truth)
+    result = expected_calibration_error(chances.max(axis=1), chances.argmax(axis=1) == truth)
     wanted = multiclass_calibration_error(torch.tensor(chances), torch.tensor(truth), num_classes, n_bins=10, norm="l1")
-    assert found == pytest.approx(float(wanted), abs=1e-6)
+    assert result == pytest.approx(float(wanted), abs=1e-6)

@@ -17,10 +17,10 @@ from silofl.core.few import find_few
         ({"a": 2}, "a"),
     ],
 )
-def test_a_small_group_is_withheld_with_those_that_it_would_follow_from(counts, few):
+def test_a_small_group_is_withheld_with_those_that_tell_it(counts, few):
     assert find_few(counts, 5, is_partition=True) == {*few}
 
 
-def test_groups_that_overlap_are_withheld_one_by_one_and_without_a_floor_none_is():
+def test_overlapping_groups_are_withheld_one_by_one():
     assert find_few({"a": 9, "b": 2, "c": 7}, 5, is_partition=False) == {"b"}
     assert find_few({"a": 9, "b": 0}, 0, is_partition=True) == set()

@@ -3,12 +3,12 @@ import numpy as np
 from silofl.core.findings import decide_findings, list_findings, pack_findings, unpack_findings
 
 
-def test_a_set_of_findings_is_the_sum_of_its_powers_of_two_up_to_the_62nd():
+def test_a_set_of_findings_sums_powers_of_two():
     # 2^0 + 2^3
     assert (pack_findings([0, 3]), pack_findings([])) == (9, 0)
     assert (list_findings(9), list_findings(0)) == ([0, 3], [])
-    found = unpack_findings(np.array([pack_findings(numbers) for numbers in ([], [1], [0, 61])]), 62)
-    assert [np.flatnonzero(row).tolist() for row in found] == [[], [1], [0, 61]]
+    result = unpack_findings(np.array([pack_findings(numbers) for numbers in ([], [1], [0, 61])]), 62)
+    assert [np.flatnonzero(row).tolist() for row in result] == [[], [1], [0, 61]]
 
 
 def test_the_answer_is_the_set_of_findings_above_one_half():

@@ -35,17 +35,18 @@ def pair(lead, n=40, seed=0):
 
 @pytest.mark.parametrize(("lead", "verdict"), [(0.1, BETTER), (0.0, "no clear difference"), (-0.1, WORSE)])
 def test_the_verdict_is_where_the_interval_lies_and_repeats(lead, verdict):
-    found = measure_gain(*pair(lead))
-    assert (found.verdict, found.num_test_units) == (verdict, 40)
-    assert found.difference == pytest.approx(lead, abs=1e-12) and found.low < found.difference < found.high
-    assert found == measure_gain(*pair(lead))
+    result = measure_gain(*pair(lead))
+    assert (result.verdict, result.num_test_units) == (verdict, 40)
+    assert result.difference == pytest.approx(lead, abs=1e-12) and result.low < result.difference < result.high
+    assert result == measure_gain(*pair(lead))
 
 
 @pytest.mark.parametrize("n", [20, 33])
-def test_the_interval_holds_the_differences_that_the_test_does_not_refuse(n):
+def test_the_interval_holds_the_differences_that_are_not_refused(n):
     differences = np.random.default_rng(n).normal(0.03, 0.1, n)
-    found, step = measure_gain(np.zeros(n), differences), 1e-6
-    for end, refused in ((found.low, -step), (found.high, step)):
+    result = measure_gain(np.zeros(n), differences)
+    step = 1e-6
+    for end, refused in ((result.low, -step), (result.high, step)):
         at_end, beyond = (measure_gain(np.full(n, end + move), differences).verdict for move in (0.0, refused))
         assert at_end not in (BETTER, WORSE) and beyond in (BETTER, WORSE)
 
@@ -53,7 +54,7 @@ def test_the_interval_holds_the_differences_that_the_test_does_not_refuse(n):
 @pytest.mark.parametrize("n", [13, 30])
 def test_the_p_value_is_that_of_scipys_permutation_test(n):
     local, chosen = pair(-0.01, n)
-    found = stats.permutation_test(
+    result = stats.permutation_test(
         (local, chosen),
         lambda ours, theirs, axis: (ours - theirs).mean(axis=axis),
         permutation_type="samples",
@@ -65,7 +66,7 @@ def test_the_p_value_is_that_of_scipys_permutation_test(n):
     # Of more than 13 units both draw at random: deviation sqrt(0.25 / 9999) = 0.005 at most, of each
     means = average_subsets(chosen - local)
     p_value = (1 + (means >= 0).sum()) / (1 + len(means))
-    assert p_value == pytest.approx(found.pvalue, abs=1e-9 if n <= 13 else 4 * 0.007)
+    assert p_value == pytest.approx(result.pvalue, abs=1e-9 if n <= 13 else 4 * 0.007)
 
 
 def test_the_p_value_is_the_larger_one_of_both_tests():
@@ -81,27 +82,27 @@ def test_without_skewness_the_second_test_is_students():
     differences = np.array([-0.3, -0.1, 0.1, 0.3] * 6) + 0.1
     low, high, p_below = measure_skewed(differences)
     # Hall's deviation divides by n, Student's by n - 1: 24 units make that 2 %.
-    found = stats.ttest_1samp(differences, 0, alternative="less")
-    assert p_below == pytest.approx(found.pvalue, abs=0.005)
+    result = stats.ttest_1samp(differences, 0, alternative="less")
+    assert p_below == pytest.approx(result.pvalue, abs=0.005)
     half = stats.t.ppf(0.975, 23) * differences.std() / 24**0.5
     assert (low, high) == pytest.approx((0.1 - half, 0.1 + half), abs=1e-6)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.01])
-def test_the_ends_of_the_second_tests_interval_are_where_it_refuses(shift):
+def test_the_second_tests_interval_ends_where_it_refuses(shift):
     differences = np.random.default_rng(2).exponential(0.1, 25) + shift
     low, high, _ = measure_skewed(differences)
     assert measure_skewed(differences - high)[2] == pytest.approx(0.025)
     assert measure_skewed(differences - low)[2] == pytest.approx(0.975)
 
 
-def test_the_interval_of_few_units_ends_at_the_largest_differences_that_scores_can_have():
-    found = measure_gain(np.array([1.0, 0, 0, 0, 0, 0]), np.array([0.0, 1, 1, 1, 1, 1]))
-    assert -1 <= found.low < found.high <= 1
+def test_the_interval_of_few_units_stays_within_possible_differences():
+    result = measure_gain(np.array([1.0, 0, 0, 0, 0, 0]), np.array([0.0, 1, 1, 1, 1, 1]))
+    assert -1 <= result.low < result.high <= 1
 
 
 @pytest.mark.parametrize("n", [6, 10, 20, 29, 40])
-def test_a_model_that_fails_on_one_patient_in_ten_is_seldom_said_to_be_better(n):
+def test_a_model_that_fails_on_few_is_seldom_called_better(n):
     rng = np.random.default_rng(n)
     verdicts = []
     for _ in range(200):
@@ -114,23 +115,25 @@ def test_a_model_that_fails_on_one_patient_in_ten_is_seldom_said_to_be_better(n)
 
 @pytest.mark.parametrize("difference", [0.0, 1.0])
 def test_equal_differences_have_an_interval_without_width(difference):
-    found = measure_gain(np.zeros(30), np.full(30, difference))
-    assert (found.low, found.high, found.p_below) == (difference, difference, 1)
-    assert found.verdict == (BETTER if difference else "no clear difference")
+    result = measure_gain(np.zeros(30), np.full(30, difference))
+    assert (result.low, result.high, result.p_below) == (difference, difference, 1)
+    assert result.verdict == (BETTER if difference else "no clear difference")
 
 
 @pytest.mark.parametrize("n", [0, 5, 6, LEAST_UNITS - 1])
 def test_few_units_that_agree_get_no_verdict(n):
     for local, chosen, difference in ((0, 1, 1.0), (1, 0, -1.0)):
-        found = measure_gain(np.full(n, local), np.full(n, chosen))
+        result = measure_gain(np.full(n, local), np.full(n, chosen))
         # Of 5 units 1 of 2 ** 5 exchanges is as extreme, 3.1 %: there is no interval.
         ends = (difference, difference) if n > 5 else (None, None)
-        assert found == Gain("too few to say", *((difference, 0.0) if n else (None, None)), *ends, n)
+        assert result == Gain("too few to say", *((difference, 0.0) if n else (None, None)), *ends, n)
 
 
 def test_as_many_that_agree_get_a_verdict_and_an_interval():
-    low, high = np.linspace(0.1, 0.2, LEAST_UNITS), np.linspace(0.3, 0.6, LEAST_UNITS)
-    lost, won = measure_gain(high, low), measure_gain(low, high)
+    low = np.linspace(0.1, 0.2, LEAST_UNITS)
+    high = np.linspace(0.3, 0.6, LEAST_UNITS)
+    lost = measure_gain(high, low)
+    won = measure_gain(low, high)
     assert (lost.verdict, won.verdict) == (WORSE, BETTER)
     assert lost.difference == -won.difference < 0
     assert (lost.low, lost.high) == pytest.approx((-won.high, -won.low)) and 0 < won.low < won.difference < won.high
@@ -157,34 +160,33 @@ def test_units_without_both_scores_do_not_count():
         (False, False, "not trained to the end"),
     ],
 )
-def test_without_a_federated_model_that_is_kept_and_both_trained_to_the_end_there_is_a_difference_alone(
-    keeps_own, are_finished, verdict
-):
+def test_an_unfinished_or_own_model_has_only_a_difference(keeps_own, are_finished, verdict):
     local, federated = pair(0.1, 8)
-    found, compared = measure_joining(local, local, federated, keeps_own, are_finished), measure_gain(local, federated)
-    assert found == replace(compared, verdict=verdict)
-    assert found.standard_error == pytest.approx(stats.sem(federated - local))
+    result = measure_joining(local, local, federated, keeps_own, are_finished)
+    compared = measure_gain(local, federated)
+    assert result == replace(compared, verdict=verdict)
+    assert result.standard_error == pytest.approx(stats.sem(federated - local))
 
 
-def test_the_federated_model_is_better_only_if_it_also_is_beside_the_own_model_without_a_bias():
-    own = np.linspace(0.4, 0.6, 30)
+def test_better_holds_only_if_also_better_than_without_a_bias():
+    local_scores = np.linspace(0.4, 0.6, 30)
     # The bias harms the own model on these units: without it, it is as good as what is kept.
-    assert measure_joining(own, own, own + 0.1).verdict == BETTER
-    gain = measure_joining(own, own + 0.1, own + 0.1)
+    assert measure_joining(local_scores, local_scores, local_scores + 0.1).verdict == BETTER
+    gain = measure_joining(local_scores, local_scores + 0.1, local_scores + 0.1)
     assert gain.verdict == "no clear difference" and gain.difference == pytest.approx(0.1)
     # Nor is it worse where it is below that.
-    assert measure_joining(own, own + 0.2, own + 0.1).verdict == "no clear difference"
-    few = measure_joining(own[:8], own[:8] + 0.1, own[:8] + 0.1)
+    assert measure_joining(local_scores, local_scores + 0.2, local_scores + 0.1).verdict == "no clear difference"
+    few = measure_joining(local_scores[:8], local_scores[:8] + 0.1, local_scores[:8] + 0.1)
     assert few.verdict == "too few to say"
-    assert measure_joining(own, own + 0.1, own - 0.1).verdict == WORSE
+    assert measure_joining(local_scores, local_scores + 0.1, local_scores - 0.1).verdict == WORSE
 
 
-def test_over_starts_the_interval_is_that_of_t_over_units_and_starts():
-    found = measure_starts({"a": [Effect(0.04, 0.01, 20), Effect(0.02, 0.01, 20)], "b": [Effect(0.5, 0.1, 20)]})
+def test_over_starts_the_interval_is_students():
+    result = measure_starts({"a": [Effect(0.04, 0.01, 20), Effect(0.02, 0.01, 20)], "b": [Effect(0.5, 0.1, 20)]})
     # Units 0.01^2, starts 0.0002 / 2: 0.0002 in all, of 0.0002^2 / (0.0001^2 / 19 + 0.0001^2 / 1) = 3.8 freedom.
     half = stats.t.ppf(0.975, 3.8) * 0.0002**0.5
     p_value = 2 * stats.t.sf(0.03 / 0.0002**0.5, 3.8)
-    assert found == {"a": pytest.approx((0.03, 0.03 - half, 0.03 + half, p_value))}
+    assert result == {"a": pytest.approx((0.03, 0.03 - half, 0.03 + half, p_value))}
     # A site whose two starts are alike has the mean deviation of both sites, with both sites' freedom.
     both = measure_starts({"a": [Effect(0.04, 0.01, 20), Effect(0.02, 0.01, 20)], "b": [Effect(0.03, 0.01, 20)] * 2})
     freedom = 0.00015**2 / (0.0001**2 / 19 + 0.00005**2 / 2)
@@ -196,18 +198,21 @@ def test_over_starts_the_interval_is_that_of_t_over_units_and_starts():
     assert both["a"][:3] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
 
 
-def test_the_mean_over_hospitals_has_the_units_and_starts_of_all():
+def test_the_mean_over_hospitals_has_all_units_and_starts():
     starts = {"a": [Effect(m, 0.01, 20) for m in (0.04, 0.02)], "b": [Effect(m, 0.02, 30) for m in (0.05, 0.03)]}
     # Means 0.045 and 0.025. Units and each site's own luck: (0.0001 + 0.0004 + 2 * 0.0002) / 4; starts 0.0002 / 2.
-    within, between = 0.0009 / 4, 0.0001
+    within = 0.0009 / 4
+    between = 0.0001
     half = stats.t.ppf(0.975, (within + between) ** 2 / (within**2 / 49 + between**2)) * (within + between) ** 0.5
     assert measure_mean_of_starts(starts)[:3] == pytest.approx((0.035, 0.035 - half, 0.035 + half))
     assert measure_mean_of_starts({"a": starts["a"][:1]}) is None
 
 
-def test_a_site_gains_over_starts_only_after_holm_over_all_sites():
+def test_a_site_gains_over_starts_only_after_holm():
     # 0.02 * 2 is at most 0.05; 0.02 * 3 is not. What loses is no gain, however sure.
-    sure, loss, vain = MeanEffect(0.1, 0.01, 0.2, 0.02), MeanEffect(-0.1, -0.2, -0.01, 0.001), MeanEffect(0, -1, 1, 0.9)
+    sure = MeanEffect(0.1, 0.01, 0.2, 0.02)
+    loss = MeanEffect(-0.1, -0.2, -0.01, 0.001)
+    vain = MeanEffect(0, -1, 1, 0.9)
     assert find_gains({"a": sure, "b": vain}) == ["a"]
     assert find_gains({"a": sure, "b": vain, "c": vain}) == []
     assert find_gains({"a": sure, "b": loss}) == ["a"]
@@ -217,8 +222,10 @@ def test_units_and_starts_that_are_all_alike_are_no_gain():
     assert find_gains(measure_starts({"a": [Effect(1.0, 0.0, 2)] * 2})) == []
 
 
-def test_of_eight_hospitals_that_gain_nothing_one_is_named_in_at_most_five_comparisons_of_a_hundred():
-    rng, named, before = np.random.default_rng(0), 0, 0
+def test_among_eight_hospitals_without_gain_one_is_seldom_named():
+    rng = np.random.default_rng(0)
+    named = 0
+    before = 0
     for _ in range(400):
         sites = {}
         for site in range(8):
@@ -232,18 +239,18 @@ def test_of_eight_hospitals_that_gain_nothing_one_is_named_in_at_most_five_compa
     assert named / 400 <= 0.05 < 0.1 < before / 400
 
 
-def test_the_networks_answer_weighs_sites_alike_and_has_the_errors_of_all():
-    found = average_sites([Effect(0.10, 0.03, 10), Effect(0.02, 0.04, 5)])
+def test_the_networks_answer_weighs_sites_alike():
+    result = average_sites([Effect(0.10, 0.03, 10), Effect(0.02, 0.04, 5)])
     # Mean (0.10 + 0.02) / 2. Squared errors 0.0009 and 0.0016: error sqrt(0.0025) / 2 = 0.025. Freedom
     # 0.0025^2 / (0.0009^2 / 9 + 0.0016^2 / 4) = 6.25e-6 / (9e-8 + 6.4e-7) = 625 / 73.
     half = stats.t.ppf(0.975, 625 / 73) * 0.025
-    assert found == pytest.approx((0.06, 0.06 - half, 0.06 + half, 2 * stats.t.sf(2.4, 625 / 73)))
+    assert result == pytest.approx((0.06, 0.06 - half, 0.06 + half, 2 * stats.t.sf(2.4, 625 / 73)))
     # Equal errors and units of two sites: the freedom of both, 2 * 9.
     equal = average_sites([Effect(0.1, 0.03, 10)] * 2)
     assert equal.high - 0.1 == pytest.approx(stats.t.ppf(0.975, 18) * 0.03 / 2**0.5)
 
 
-def test_one_site_gives_no_answer_of_a_network_and_units_that_are_all_alike_no_clear_one():
+def test_one_site_or_equal_units_give_no_clear_answer():
     assert average_sites([]) is None and average_sites([Effect(0.1, 0.03, 10)]) is None
     # 1e-17 is the rounding of a standard deviation of equal numbers.
     assert average_sites([Effect(0.5, 1e-17, 2)] * 3) == (0.5, 0.5, 0.5, 1.0)
@@ -262,7 +269,7 @@ def test_one_site_gives_no_answer_of_a_network_and_units_that_are_all_alike_no_c
         ((-0.10, -0.06), "-0.080 (-0.151 to -0.009) in this start of the training: a clear loss"),
     ],
 )
-def test_the_networks_sentence_says_mean_interval_and_whether_it_is_clear(differences, answer):
+def test_the_networks_sentence_says_mean_interval_and_clearness(differences, answer):
     joining = {site: joined(difference=difference) for site, difference in zip("ab", differences, strict=True)}
     begin = "Over all 2 hospitals (50 test patients) the mean difference, federated minus local, is"
     assert network_sentence(joining) == f"{begin} {answer}."
@@ -286,7 +293,7 @@ def test_the_networks_sentence_names_whom_it_leaves_out():
         ({}, {}),
     ],
 )
-def test_holm_multiplies_the_smallest_most_never_falls_and_stays_a_probability(p_values, corrected):
+def test_holm_never_falls_and_stays_a_probability(p_values, corrected):
     assert holm(p_values) == pytest.approx(corrected)
 
 

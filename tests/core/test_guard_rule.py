@@ -23,7 +23,7 @@ def test_the_grid_is_that_of_the_rule():
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 10, 200])
-def test_of_identical_models_the_own_one_is_kept_without_a_bias(n):
+def test_of_identical_models_the_own_one_is_kept(n):
     choice = choose_kept(grid([0.7] * n), grid([0.7] * n))
     assert (choice.keeps_own, choice.bias, choice.own_bias, choice.lead, choice.num_units) == (True, 0, 0, 0, n)
 
@@ -39,7 +39,7 @@ def test_a_bias_that_both_models_need_is_no_gain():
 @pytest.mark.parametrize(
     ("n", "score", "bias"), [(2, 0.6499, 0.0), (2, 0.6501, 1.0), (10, 0.5299, 0.0), (10, 0.5301, 1.0)]
 )
-def test_units_ask_for_a_bias_by_what_it_gains_beyond_the_prior(n, score, bias):
+def test_units_ask_for_a_bias_beyond_the_prior(n, score, bias):
     assert choose_kept(grid([0.5] * n), grid([0.5] * n, b10=score)).own_bias == bias
     assert choose_kept(grid([0.5] * n, b10=score), grid([0.5] * n)).federated_bias == bias
 
@@ -52,33 +52,33 @@ def test_the_federated_model_must_gain_more_than_the_least_lead(lead, keeps_own)
 
 
 @pytest.mark.parametrize(("n", "keeps_own", "bias"), [(0, True, 0.0), (1, True, 0.0), (2, False, 0.5)])
-def test_a_single_unit_of_a_segmentation_keeps_the_own_model_without_a_bias(n, keeps_own, bias):
+def test_a_single_unit_of_a_segmentation_keeps_the_own_model(n, keeps_own, bias):
     choice = choose_kept(grid([0.1] * n, b5=1.0), grid([0.0] * n, b5=0.9))
     assert (choice.keeps_own, choice.bias, choice.own_bias) == (keeps_own, bias, bias)
 
 
 @pytest.mark.parametrize(("n", "keeps_own"), [(4, True), (5, True), (6, False)])
-def test_fewer_than_six_units_of_a_classification_keep_the_own_model(n, keeps_own):
+def test_few_units_of_a_classification_keep_the_own_model(n, keeps_own):
     choice = choose_kept(np.full((1, n), 0.9), np.full((1, n), 0.2), np.zeros(1))
     assert (choice.keeps_own, choice.lead) == (keeps_own, pytest.approx(0.7))
 
 
 # Ten differences of lead +- 0.3 have a standard error of 0.3 / sqrt(9) = 0.1.
 @pytest.mark.parametrize(("lead", "keeps_own"), [(0.09, True), (0.11, False)])
-def test_of_a_classification_the_lead_must_be_above_its_standard_error(lead, keeps_own):
+def test_the_lead_of_a_classification_exceeds_its_standard_error(lead, keeps_own):
     federated = np.array([[0.5 + lead + 0.3, 0.5 + lead - 0.3] * 5])
     assert choose_kept(federated, np.full((1, 10), 0.5), np.zeros(1)).keeps_own == keeps_own
 
 
-def test_a_bias_never_lowers_the_mean_over_the_units_that_it_is_chosen_by():
+def test_a_bias_never_lowers_the_mean_it_is_chosen_by():
     rng = np.random.default_rng(3)
     for n in range(2, 30):
-        federated, own = rng.random((2, len(BIASES), n))
-        choice = choose_kept(federated, own)
+        federated, local = rng.random((2, len(BIASES), n))
+        choice = choose_kept(federated, local)
         assert choice.own >= choice.own_at_zero and choice.federated >= choice.federated_at_zero
 
 
-def test_the_lead_is_the_difference_of_the_means_at_the_chosen_biases():
+def test_the_lead_is_of_the_chosen_biases():
     choice = choose_kept(grid([0.5] * 10, b5=0.75), grid([0.25] * 10, bm5=0.5))
     assert (choice.federated, choice.own, choice.lead) == (0.75, 0.5, 0.25)
     assert (choice.federated_at_zero, choice.own_at_zero) == (0.5, 0.25)
@@ -88,10 +88,11 @@ def test_ties_go_to_the_smaller_bias():
     assert choose_kept(grid([0.5] * 9), grid([0.5] * 9, bm5=0.9 - 0.3 * (1 - 0.25) / 9, b10=0.9)).own_bias == -0.5
 
 
-def test_a_unit_without_a_score_of_either_model_does_not_count():
-    federated, own = grid([0.7, 0.1, NAN, 0.7]), grid([0.5, NAN, 0.5, 0.5])
-    assert choose_kept(federated, own) == choose_kept(federated[:, [0, 3]], own[:, [0, 3]])
-    assert choose_kept(federated, own).num_units == 2
+def test_a_unit_without_either_score_does_not_count():
+    federated = grid([0.7, 0.1, NAN, 0.7])
+    local = grid([0.5, NAN, 0.5, 0.5])
+    assert choose_kept(federated, local) == choose_kept(federated[:, [0, 3]], local[:, [0, 3]])
+    assert choose_kept(federated, local).num_units == 2
 
 
 # Simulated sites with their test units, beside each federated model.
@@ -100,16 +101,18 @@ SITES, TESTED = 2000, 25
 
 def count_sites(population, sites, rng):
     """Return how many of simulated sites keep the federated model, and to how many it is better on other units."""
-    scores, keeping, gaining = population.validation, 0, 0
+    scores = population.validation
+    keeping = 0
+    gaining = 0
     for n in rng.integers(1, 31, size=sites):
         validation, test = np.split(rng.choice(scores.shape[-1], n + TESTED, replace=False), [n])
         rows = place_rows(scores[..., validation])
         keeps_own = choose_kept(*scores[..., validation]).keeps_own
-        own, at_zero, federated = (scores[rows[row]][test] for row in (OWN, AT_ZERO, FEDERATED))
+        local, at_zero, federated = (scores[rows[row]][test] for row in (OWN, AT_ZERO, FEDERATED))
         keeping += not keeps_own
         # The test of each site would take long: what is below the own model's mean is not better.
-        if not keeps_own and federated.mean() > own.mean():
-            gaining += measure_joining(own, at_zero, federated).verdict == BETTER
+        if not keeps_own and federated.mean() > local.mean():
+            gaining += measure_joining(local, at_zero, federated).verdict == BETTER
     return keeping, gaining
 
 
@@ -121,7 +124,7 @@ def populations():
 
 
 @pytest.mark.parametrize("name", USELESS)
-def test_a_useless_federated_model_is_better_at_no_more_than_one_site_in_forty(populations, name):
+def test_a_useless_federated_model_is_seldom_better(populations, name):
     assert count_sites(populations[name], SITES, np.random.default_rng(1))[1] <= 0.025 * SITES
 
 

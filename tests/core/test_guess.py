@@ -23,7 +23,8 @@ def measured(accuracy, cases, name="m"):
 
 @pytest.mark.parametrize("cases", [(3, 3), (10, 10), (30, 10), (90, 10)])
 def test_an_accuracy_is_better_where_the_binomial_test_says_so(cases):
-    total, most = sum(cases), max(cases)
+    total = sum(cases)
+    most = max(cases)
     for right in range(total + 1):
         p_value = stats.binom.sf(right - 1, total, most / total)
         # The normal distribution is near it: at 2.5 % they agree but for a case.
@@ -32,16 +33,18 @@ def test_an_accuracy_is_better_where_the_binomial_test_says_so(cases):
 
 
 def test_guesses_have_the_mean_and_the_variance_that_is_said():
-    rng, truth = np.random.default_rng(0), np.repeat([0, 1, 2], (12, 20, 8))
-    said, scores = rng.integers(0, 3, (4000, 40)), rng.random((4000, 40))
-    recalls = np.mean([(said[:, truth == one] == one).mean(axis=1) for one in range(3)], axis=0)
-    found = measure_classes("m", EVEN, (12, 20, 8, 0))
-    balanced = found["m", "balanced_accuracy"]
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], (12, 20, 8))
+    predicted = rng.integers(0, 3, (4000, 40))
+    scores = rng.random((4000, 40))
+    recalls = np.mean([(predicted[:, truth == one] == one).mean(axis=1) for one in range(3)], axis=0)
+    result = measure_classes("m", EVEN, (12, 20, 8, 0))
+    balanced = result["m", "balanced_accuracy"]
     assert (recalls.mean(), recalls.var()) == pytest.approx((balanced.guess, balanced.variance), rel=0.06)
     areas = [roc_auc_score(truth == 0, one) for one in scores[:1000]]
     (area,) = measure_findings("m", EVEN, [(12, 28)]).values()
     assert (np.mean(areas), np.var(areas)) == pytest.approx((area.guess, area.variance), rel=0.1)
-    assert found["m", "accuracy"].guess == 20 / 40
+    assert result["m", "accuracy"].guess == 20 / 40
 
 
 def test_several_looks_ask_for_more():
@@ -70,13 +73,13 @@ def of_site(accuracy, cases=(50, 50), auroc=None, name="m"):
     return measure_classes(name, {"accuracy": accuracy} | ({} if auroc is None else {"auroc": auroc}), cases)
 
 
-def test_models_that_guess_at_all_sites_are_named_once_with_the_best_beside_the_most_frequent_class():
+def test_models_that_guess_at_all_sites_are_named_once():
     sites = {
         "north": {**of_site(0.4), **of_site(0.5, name="own")},
         "south": {**of_site(0.5), **of_site(0.48, name="own")},
     }
-    said = "the best has accuracy 0.490 in 200 test cases, 0.500 by always answering the most frequent class"
-    assert describe_guess(sites.values(), "accuracy") == f"better than guessing: {said}"
+    sentence = "the best has accuracy 0.490 in 200 test cases, 0.500 by always answering the most frequent class"
+    assert describe_guess(sites.values(), "accuracy") == f"better than guessing: {sentence}"
     # 110 of 200: p 0.09
     text = describe_guess([of_site(0.55), of_site(0.55)], "accuracy")
     assert text.startswith("shown to be better than guessing: accuracy 0.550 in 200 test cases")
@@ -89,8 +92,8 @@ def test_models_that_guess_at_all_sites_are_named_once_with_the_best_beside_the_
 
 
 def test_one_model_or_one_measure_that_is_better_is_enough():
-    own = {**of_site(0.5), **of_site(0.9, name="own")}
-    assert describe_guess([own], "accuracy") == ""
+    local = {**of_site(0.5), **of_site(0.9, name="own")}
+    assert describe_guess([local], "accuracy") == ""
     # As with a rare class: every case is called the frequent one, and the order is right.
     assert describe_guess([of_site(0.9, (90, 10), auroc=0.9)], "accuracy") == ""
     assert describe_guess([of_site(0.5, auroc=0.5)], "auroc", "validation") == (
@@ -98,7 +101,7 @@ def test_one_model_or_one_measure_that_is_better_is_enough():
     )
 
 
-def test_beside_good_sites_one_is_named_whose_models_guess_in_enough_cases():
+def test_a_site_whose_models_guess_is_named_beside_good_ones():
     good = of_site(0.9, auroc=0.9)
     (text,) = describe_guesses({"north": good, "south": of_site(0.45, auroc=0.4)}, "accuracy")
     assert text.startswith("south: no model is better than guessing: accuracy 0.450 in 100 test cases")

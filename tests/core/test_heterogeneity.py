@@ -41,7 +41,7 @@ def test_three_hospitals_with_unequal_weights():
     assert pooled.tau**2 == pytest.approx(4 / 225)
 
 
-def test_a_hospital_without_an_interval_does_not_count_and_one_alone_is_no_comparison():
+def test_a_hospital_without_an_interval_does_not_count():
     known = {"a": estimate(0.8, 0.05), "b": estimate(0.9, 0.05)}
     lone = {"c": estimate(0.1), "d": Estimate(None, None, 0)}
     assert pool_estimates(known | lone) == pool_estimates(known)
@@ -49,7 +49,7 @@ def test_a_hospital_without_an_interval_does_not_count_and_one_alone_is_no_compa
     assert pool_estimates({}) is None
 
 
-def test_a_hospital_that_says_it_is_almost_sure_does_not_count_alone():
+def test_a_hospital_that_is_almost_sure_does_not_count_alone():
     """Of a spread that was a difference of two equal numbers it counted alone, or ended the evaluation."""
     honest = {name: estimate(value, 0.03) for name, value in {"a": 0.7, "b": 0.8, "c": 0.85, "d": 0.9}.items()}
     pooled = pool_estimates(honest | {"e": estimate(0.1, 1e-5)})

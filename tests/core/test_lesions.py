@@ -8,11 +8,11 @@ def draw(*rows):
     return np.array([[[one == "#" for one in row] for row in rows]])
 
 
-def test_a_lesion_is_found_by_one_pixel_and_a_prediction_beside_all_is_false():
+def test_a_lesion_is_found_by_one_pixel():
     truth = draw("##....", "##..#.", "......")
-    said = draw(".#....", "......", "...#.#")
+    predicted = draw(".#....", "......", "...#.#")
     # of the two true lesions the first is touched; the pixels below the second one touch nothing
-    assert count_lesions(said, truth) == LesionCounts(num_true=2, num_found=1, num_false=2)
+    assert count_lesions(predicted, truth) == LesionCounts(num_true=2, num_found=1, num_false=2)
 
 
 def test_slices_of_a_volume_are_connected_and_pictures_are_not():
@@ -23,7 +23,8 @@ def test_slices_of_a_volume_are_connected_and_pictures_are_not():
 
 def list_components(mask):
     """Return the components of a mask as sets of places, found by walking from voxel to voxel."""
-    left, found = set(map(tuple, np.argwhere(mask))), []
+    left = set(map(tuple, np.argwhere(mask)))
+    result = []
     steps = [np.array(step) - 1 for step in np.ndindex(*(3,) * mask.ndim)]
     while left:
         seen = walk = {left.pop()}
@@ -31,19 +32,21 @@ def list_components(mask):
             walk = {tuple(np.add(place, step)) for place in walk for step in steps} & left
             left -= walk
             seen = seen | walk
-        found.append(seen)
-    return found
+        result.append(seen)
+    return result
 
 
 @pytest.mark.parametrize("shape", [(1, 20, 20), (6, 12, 12)])
-def test_the_counts_of_100_random_cases_are_those_of_a_walk(shape):
+def test_the_counts_of_random_cases_are_those_of_a_walk(shape):
     random = np.random.default_rng(0)
     for _ in range(100):
-        truth, said = (random.random((2, *shape)) < random.uniform(0.02, 0.12, (2, *(1,) * len(shape)))).astype(bool)
-        true, called = list_components(truth), list_components(said)
-        found = [one for one in true if any(one & other for other in called)]
+        shares = random.uniform(0.02, 0.12, (2, *(1,) * len(shape)))
+        truth, predicted = (random.random((2, *shape)) < shares).astype(bool)
+        true = list_components(truth)
+        called = list_components(predicted)
+        result = [one for one in true if any(one & other for other in called)]
         false = [one for one in called if not any(one & other for other in true)]
-        assert count_lesions(said, truth) == LesionCounts(len(true), len(found), len(false))
+        assert count_lesions(predicted, truth) == LesionCounts(len(true), len(result), len(false))
 
 
 def test_the_limits_of_agreement_lie_about_the_mean_difference():

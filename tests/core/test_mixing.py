@@ -46,7 +46,7 @@ def test_integer_buffers_are_never_averaged():
     assert (mixed["a"]["w"], mixed["b"]["w"]) == (3, 8)
 
 
-def test_a_site_that_sends_integers_where_others_do_not_keeps_its_own():
+def test_a_site_that_alone_sends_integers_keeps_its_own():
     params = sites([1, 3], [5, 7]) | {"c": {"w": np.array([2, 4])}}
     mixed = mix(params, uniform_weights(3))
     np.testing.assert_array_equal(mixed["c"]["w"], [2, 4])
@@ -103,7 +103,7 @@ def test_numbers_that_are_not_finite_are_refused_whatever_they_weigh(weights, si
             mix(params, np.array(weights))
 
 
-def test_finite_numbers_whose_sum_is_too_large_for_their_type_are_no_fault_of_a_site():
+def test_finite_numbers_with_a_large_sum_are_no_fault():
     with pytest.warns(RuntimeWarning, match="overflow"):
         mixed = mix(sites([3e38], [-3e38]), np.array([[2, -1], [1, 0]]))
     np.testing.assert_array_equal(mixed["a"]["w"], [np.inf])

@@ -34,13 +34,13 @@ def test_a_temperature_divides_the_logits():
 
 
 @pytest.mark.parametrize("is_multilabel", [False, True])
-def test_a_temperature_of_1_changes_nothing_and_none_changes_an_answer(is_multilabel):
+def test_a_temperature_changes_no_answer_and_1_changes_nothing(is_multilabel):
     chances, _ = made_up()
     np.testing.assert_allclose(temper(chances, 1.0, is_multilabel), chances)
     for temperature in (0.3, 4.0):
-        found = temper(chances, temperature, is_multilabel)
-        np.testing.assert_array_equal(found.argmax(axis=1), chances.argmax(axis=1))
-        np.testing.assert_array_equal(found > 0.5, chances > 0.5) if is_multilabel else None
+        result = temper(chances, temperature, is_multilabel)
+        np.testing.assert_array_equal(result.argmax(axis=1), chances.argmax(axis=1))
+        np.testing.assert_array_equal(result > 0.5, chances > 0.5) if is_multilabel else None
         assert np.isfinite(temper(np.array([[1.0, 0.0]]), temperature, is_multilabel)).all()
 
 
@@ -50,7 +50,8 @@ def test_the_temperature_is_the_one_that_torch_finds(is_multilabel):
     logits = random.normal(size=(60, 3)) * 3
     noisy = logits + random.normal(size=(60, 3)) * 4
     is_true = noisy > 0 if is_multilabel else np.eye(3, dtype=bool)[noisy.argmax(axis=1)]
-    given, wanted = torch.from_numpy(logits), torch.from_numpy(is_true.astype(float))
+    given = torch.from_numpy(logits)
+    wanted = torch.from_numpy(is_true.astype(float))
     log_t = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([log_t], max_iter=200, line_search_fn="strong_wolfe")
     loss = torch.nn.functional.binary_cross_entropy_with_logits if is_multilabel else torch.nn.functional.cross_entropy
@@ -63,28 +64,29 @@ def test_the_temperature_is_the_one_that_torch_finds(is_multilabel):
 
     optimizer.step(closure)
     chances = (given.sigmoid() if is_multilabel else given.softmax(dim=1)).numpy()
-    found = find_temperature(chances, is_true, units(60), is_multilabel)
-    assert found == pytest.approx(float(log_t.detach().exp()), rel=1e-4) and found > 1.5
+    result = find_temperature(chances, is_true, units(60), is_multilabel)
+    assert result == pytest.approx(float(log_t.detach().exp()), rel=1e-4) and result > 1.5
 
 
-def test_answers_without_any_order_are_made_as_unsure_as_can_be():
+def test_answers_without_order_are_made_most_unsure():
     random = np.random.default_rng(0)
     chances = random.dirichlet([0.1, 0.1], size=200)
     is_true = np.eye(2, dtype=bool)[1 - chances.argmax(axis=1)]
-    found = find_temperature(chances, is_true, units(200))
-    assert found == pytest.approx(MOST_TEMPERATURE, rel=1e-2)
+    result = find_temperature(chances, is_true, units(200))
+    assert result == pytest.approx(MOST_TEMPERATURE, rel=1e-2)
 
 
 def test_a_patient_with_many_cases_counts_once():
     chances, truth = made_up(n=60)
-    is_true, names = np.eye(3, dtype=bool)[truth], units(60)
+    is_true = np.eye(3, dtype=bool)[truth]
+    names = units(60)
     rows = [*range(60), *[0] * 500]
     many = find_temperature(chances[rows], is_true[rows], [names[row] for row in rows])
     assert many == pytest.approx(find_temperature(chances, is_true, names), rel=1e-6)
 
 
 @pytest.mark.parametrize("n", [5, 40])
-def test_few_patients_or_nothing_but_right_answers_say_nothing_of_a_temperature(n):
+def test_few_patients_or_right_answers_give_no_temperature(n):
     for sure in (0.9, 0.99, 0.999):
         chances = np.tile([sure, 1 - sure], (n, 1))
         if n == 5:
@@ -108,13 +110,13 @@ def test_a_threshold_keeps_the_wanted_specificity_or_sensitivity():
     assert find_threshold(SCORES, IS_POSITIVE, sensitivity=0.5) == pytest.approx(0.65)
 
 
-def test_a_threshold_above_which_all_lie_is_halfway_to_0_and_between_neighbours_it_is_the_upper_one():
+def test_a_threshold_lies_halfway_or_at_the_upper_neighbour():
     assert find_threshold(np.array([0.4, 0.6]), np.array([True, False]), sensitivity=1.0) == pytest.approx(0.2)
     upper = np.nextafter(0.5, 1)
     assert find_threshold(np.array([0.5, upper]), np.array([False, True]), specificity=1.0) == upper
 
 
-def test_without_both_kinds_or_without_a_case_that_may_be_called_there_is_no_threshold():
+def test_without_both_kinds_there_is_no_threshold():
     assert find_threshold(SCORES[:5], IS_POSITIVE[:5], specificity=0.9) is None
     assert find_threshold(SCORES[:5], IS_POSITIVE[:5], sensitivity=0.9) is None
     # the negative one is the surest
@@ -135,9 +137,9 @@ def test_a_threshold_decides_two_classes_and_each_finding():
 def test_a_reading_is_chosen_of_the_classes_that_are_called():
     chances, truth = made_up(n=100, classes=2)
     is_true = np.eye(2, dtype=bool)[truth]
-    found = choose_operating_point(chances, is_true, units(100), [1], specificity=0.9)
-    assert found.thresholds == {1: find_threshold(chances[:, 1], is_true[:, 1], specificity=0.9)}
-    assert found.temperature > 1.5
-    called = found.decide(chances) == 1
+    result = choose_operating_point(chances, is_true, units(100), [1], specificity=0.9)
+    assert result.thresholds == {1: find_threshold(chances[:, 1], is_true[:, 1], specificity=0.9)}
+    assert result.temperature > 1.5
+    called = result.decide(chances) == 1
     assert called[~is_true[:, 1]].mean() <= 0.1
     assert choose_operating_point(chances, is_true, units(100), [1]).thresholds == {}

@@ -11,7 +11,7 @@ def test_nothing_is_compared_with_nobody_or_with_zero():
     assert compare_to_others({"east": 0.0, "west": 1.0}) == {"east": 0.0}
 
 
-def test_of_what_a_site_claims_so_many_times_the_median_of_the_others_count():
+def test_a_claim_counts_up_to_three_medians_of_others():
     # The others of "mad" have 4 and 8, 6 in the median.
     assert cap_claims({"east": 4, "mad": 10**7, "west": 8}, 10) == {"east": 4, "mad": 60, "west": 8}
     assert cap_claims({"east": 4, "north": 40}, 10) == {"east": 4, "north": 40}
@@ -25,7 +25,7 @@ def test_of_eight_sites_two_cannot_hide_each_other():
     assert find_edges([*range(9), 100, 100]) == (2, 8)
 
 
-def test_ranges_far_from_the_others_are_found_though_two_are_alike():
+def test_far_ranges_are_found_though_two_are_alike():
     honest = {name: (0.0, 1.0) for name in "abcdef"}
     far = find_far_ranges(honest | {"x": (50.0, 51.0), "y": (50.0, 52.0)}, 3)
     assert far == {"x": (0.0, 1.0), "y": (0.0, 1.0)}

@@ -16,7 +16,7 @@ def test_products_are_those_of_all_arrays_together():
     assert products.buffers.tolist() == np.zeros((3, 3)).tolist()
 
 
-def test_the_length_is_that_of_all_arrays_and_does_not_overflow():
+def test_the_length_is_of_all_arrays_and_does_not_overflow():
     # sqrt(3^2 + 4^2 + 12^2) = 13, of which the statistics 12
     products = multiply_updates({"a": {"w": np.float32([[3, 4]]), "mean": np.float32(12)}}, buffers={"mean"})
     assert products.lengths() == {"a": 13} and products.lengths(products.parameters) == {"a": 5}

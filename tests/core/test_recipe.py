@@ -37,7 +37,7 @@ def test_the_plain_recipe_says_that_nothing_special_is_done():
 
 
 @pytest.mark.parametrize("name", ["fednova", "feddyn", "scaffold"])
-def test_where_a_part_may_take_another_mean_no_page_says_that_it_is_the_weighted_one(name):
+def test_with_another_mean_no_page_says_weighted(name):
     mixing = find_recipe(name, "paper", {}).questions()["Who listens to whom?"]
     assert mixing.startswith("Every site gets the same model; a site's weight is")
 
@@ -54,7 +54,7 @@ def test_no_constant_of_an_algorithm_is_read_outside_its_file():
 
 
 @pytest.mark.parametrize("weights", ["examples", "uniform"])
-def test_where_a_part_decides_what_a_site_counts_its_words_stand_in_the_place_of_the_usual_weight(weights):
+def test_a_part_that_weighs_sites_says_their_weight(weights):
     mixing = Recipe(parts=(ByLoss(),), weights=weights).questions()["Who listens to whom?"]
     assert mixing.endswith("a site's weight is its loss.")
 

@@ -18,14 +18,14 @@ def bound(updates, buffers=(), shares=SHARES, **rule):
     return bound_updates(Robust(**rule), updates, shares, buffers)
 
 
-def test_the_median_is_of_each_number_apart_and_ignores_one_wild_site():
+def test_the_median_ignores_one_wild_site():
     updates = {"a": {"w": np.float32([1, 9])}, "b": {"w": np.float32([2, 8])}, "c": {"w": np.float32([1e9, -1e9])}}
     assert take_median(updates)["w"].tolist() == [2, 8]
     # Of four numbers the mean of the two in the middle.
     assert take_median(numbers(1, 2, 4, 100))["w"].tolist() == [3]
 
 
-def test_the_trimmed_mean_leaves_out_as_many_large_as_small_numbers():
+def test_the_trimmed_mean_leaves_out_both_ends_alike():
     # 2, 3 and 7 of 1, 2, 3, 7 and 1000
     assert trim_mean(numbers(1, 1000, 3, 7, 2), 1)["w"].tolist() == [4]
     assert trim_mean(numbers(1, 1000, 3, 7, 2), 2)["w"].tolist() == [3]
@@ -33,7 +33,7 @@ def test_the_trimmed_mean_leaves_out_as_many_large_as_small_numbers():
     assert trim_mean(numbers(1, 3), 1)["w"].tolist() == [2]
 
 
-def test_an_array_that_a_site_keeps_back_is_combined_over_the_others():
+def test_an_array_that_one_site_keeps_is_the_others():
     updates = numbers(1, 2, 9) | {"d": {"v": np.float32([5])}}
     assert take_median(updates)["w"].tolist() == [2]
     bounded, _ = bound(updates, rule="median")
@@ -42,7 +42,7 @@ def test_an_array_that_a_site_keeps_back_is_combined_over_the_others():
 
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "clipped", "multi_krum"])
 @pytest.mark.parametrize("senders", ["e", "de", "cde"])
-def test_an_array_that_most_sites_keep_back_is_nobodys_to_move(rule, senders):
+def test_an_array_that_most_sites_keep_is_nobodys_to_move(rule, senders):
     """As BatchNorm's statistics of which hospitals excluded theirs: e attacks, and c and d move by 1 and 2."""
     updates = numbers(1, 2, 3, 4, 5)
     for site in senders:
@@ -74,11 +74,11 @@ def test_a_far_update_is_brought_near_the_median_one():
     bounded, _ = bound(updates, rule="clipped", factor=2)
     assert [float(arrays["w"][0]) for arrays in bounded.values()] == [1, 2, 3, 4, 5]
     # Of models of the sites' own there is no median: of the lengths 3 is half of twice their median.
-    own, _ = bound_updates(Robust(rule="clipped", factor=2), updates, SHARES, (), has_median=False)
-    assert [arrays["w"].tolist() for arrays in own.values()] == [[1], [2], [3], [3], [3]]
+    local, _ = bound_updates(Robust(rule="clipped", factor=2), updates, SHARES, (), has_median=False)
+    assert [arrays["w"].tolist() for arrays in local.values()] == [[1], [2], [3], [3], [3]]
 
 
-def test_an_update_pulls_by_its_length_and_by_how_much_its_site_counts():
+def test_an_update_pulls_by_its_length_and_its_sites_weight():
     # 1, 2 and 3 examples by step lie 2, 0 and 6 from the median of 2, and pull by 2, 0 and 6 * 3 = 18; with the median
     # pull, 2, c counts 2 + 6 * 2 / 18.
     bounded, _ = bound(numbers(0, 2, 8), shares={"a": 1, "b": 2, "c": 3}, rule="clipped", factor=1)
@@ -109,7 +109,7 @@ def test_krum_sums_the_squared_distances_to_the_nearest_others():
     assert left_out == {"e": pytest.approx(85 / 7.5)}
 
 
-def test_examples_count_up_to_the_factor_times_the_others_median_or_not_at_all():
+def test_examples_count_up_to_the_factor_or_not_at_all():
     examples = {"a": 10, "b": 20, "c": 1000}
     # The others' median of b is 505, of c 15.
     assert Robust(rule="clipped", factor=2).count(examples, 3) == {"a": 10, "b": 20, "c": 30}
@@ -117,14 +117,14 @@ def test_examples_count_up_to_the_factor_times_the_others_median_or_not_at_all()
     assert Robust(rule="median").count(examples, 3) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_rule_is_chosen_by_its_name_or_with_its_constants():
+def test_a_rule_is_chosen_by_name_or_with_constants():
     chosen = find_recipe("fedavg", "recommended", {"robust": {"rule": "trimmed_mean", "attackers": 2}}).robust
     assert (chosen.rule, chosen.attackers) == ("trimmed_mean", 2)
     for none in ("none", None):
         assert find_recipe("fedavg", "recommended", {"robust": none}).robust is None
 
 
-def test_a_study_without_a_rule_keeps_the_choices_that_its_digest_covers():
+def test_without_a_rule_a_study_keeps_its_digests_choices():
     without, chosen = (find_recipe("fedavg", "recommended", one).choices() for one in ({}, {"robust": "median"}))
     assert "robust" not in str(without) and chosen["constants"]["robust"]["rule"] == "median"
 

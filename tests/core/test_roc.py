@@ -44,8 +44,8 @@ def test_area_and_variance_are_those_published_for_delongs_patients(ovarian):
         # The published interval is two deviations wide, which DeLong's patients are too few for.
         margin = norm.ppf(0.975) * np.sqrt(covariance[0, 0])
         assert (areas[0], areas[0] - margin, areas[0] + margin) == pytest.approx((area, low, high), abs=1e-4)
-        found = measure_auroc(scores[name], is_positive)
-        assert found.value == areas[0] and found.interval[0] < low < area < found.interval[1] < high
+        result = measure_auroc(scores[name], is_positive)
+        assert result.value == areas[0] and result.interval[0] < low < area < result.interval[1] < high
 
 
 def test_the_covariance_is_the_one_published_for_delongs_patients(ovarian):
@@ -75,17 +75,20 @@ def test_patients_with_equal_cases_count_once():
     (first, second), is_positive = made_up(3, 30)
     patients = np.repeat(np.arange(30), 3).tolist()
     thrice = [np.repeat(one, 3) for one in (first, second, is_positive)]
-    alone, together = measure_auroc(first, is_positive), measure_auroc(thrice[0], thrice[2], patients)
+    alone = measure_auroc(first, is_positive)
+    together = measure_auroc(thrice[0], thrice[2], patients)
     assert together.value == pytest.approx(alone.value) and together.interval == pytest.approx(alone.interval)
     # who took them for 90 patients would be too sure
     assert np.ptp(measure_auroc(thrice[0], thrice[2]).interval) < 0.7 * np.ptp(together.interval)
 
 
 @pytest.mark.parametrize(("area", "count"), [(0.76, 80), (0.98, 20)])
-def test_an_interval_holds_the_true_area_as_often_as_it_says_or_more(area, count):
+def test_an_interval_holds_the_true_area_often_enough(area, count):
     """Of 20 cases and an area of 0.98 two of DeLong's deviations hold it in 57 %, and 43 % of samples have none."""
     # of normal scores that lie d apart the area is the normal distribution at d / sqrt(2)
-    random, inside, distance = np.random.default_rng(0), 0, norm.ppf(area) * np.sqrt(2)
+    random = np.random.default_rng(0)
+    inside = 0
+    distance = norm.ppf(area) * np.sqrt(2)
     for _ in range(400):
         is_positive = np.arange(count) < count / 2
         low, high = measure_auroc(random.normal(size=count) + distance * is_positive, is_positive).interval
@@ -94,11 +97,11 @@ def test_an_interval_holds_the_true_area_as_often_as_it_says_or_more(area, count
     assert inside > 380 - 3 * 4.4
 
 
-def test_classes_that_are_apart_have_an_area_of_1_and_the_interval_of_the_rarer_ones_cases():
+def test_separate_classes_have_an_area_of_1():
     is_positive = np.arange(10) > 5
-    found = measure_auroc(np.arange(10.0), is_positive)
+    result = measure_auroc(np.arange(10.0), is_positive)
     # Clopper and Pearson's of 4 of 4
-    assert found.value == 1 and found.interval == (pytest.approx(0.025 ** (1 / 4)), 1)
+    assert result.value == 1 and result.interval == (pytest.approx(0.025 ** (1 / 4)), 1)
     assert measure_auroc(np.arange(4.0), np.arange(4) > 2).interval == (pytest.approx(0.025), 1)
     assert measure_auroc(np.array([0.0, 2, 1, 3]), np.arange(4) == 2).interval is None
 
@@ -110,7 +113,7 @@ def test_one_class_alone_has_no_curve(is_positive):
     assert find_operating_point(scores, is_positive, 0.9) is None
 
 
-def test_where_the_surest_case_is_negative_no_case_may_be_called_positive():
+def test_where_the_surest_case_is_negative_none_is_called():
     point = find_operating_point(np.array([0.9, 0.1, 0.2]), np.array([False, True, False]), 1.0)
     assert (point.threshold, point.sensitivity, point.specificity) == (None, 0, 1)
 
@@ -123,9 +126,9 @@ def test_the_point_of_200_random_cases_is_the_libraries(specificity, levels):
     point = find_operating_point(chances, is_positive, specificity)
     false, true, _ = roc_curve(is_positive, chances, drop_intermediate=False)
     assert point.sensitivity == pytest.approx(true[false <= 1 - specificity + 1e-9].max())
-    found = binary_sensitivity_at_specificity(torch.tensor(chances), torch.tensor(is_positive).int(), specificity)
+    result = binary_sensitivity_at_specificity(torch.tensor(chances), torch.tensor(is_positive).int(), specificity)
     if levels is None:
-        assert point.sensitivity == pytest.approx(float(found[0]), abs=1e-6)
+        assert point.sensitivity == pytest.approx(float(result[0]), abs=1e-6)
     threshold = np.inf if point.threshold is None else point.threshold
     assert (chances[is_positive] >= threshold).mean() == point.sensitivity
     assert (chances[~is_positive] < threshold).mean() == pytest.approx(point.specificity)

@@ -19,5 +19,5 @@ from silofl.core.training_end import is_finished, measure_own_rise
         ([None, None, None, 0.6], False),
     ],
 )
-def test_a_model_is_finished_where_its_last_rounds_did_not_raise_it(scores, is_so):
+def test_a_model_is_finished_once_its_last_rounds_raised_nothing(scores, is_so):
     assert is_finished(measure_own_rise(scores, 3)) == is_so

@@ -18,14 +18,14 @@ def network():
 
 
 @pytest.mark.parametrize("size", [63, 96])
-def test_every_image_gets_a_logit_for_each_class_whatever_its_size_and_every_parameter_learns(network, size):
+def test_images_of_any_size_get_logits_and_every_parameter_learns(network, size):
     network.zero_grad(set_to_none=True)
     logits = network.train()(images(2, 1, size))
     logits.sum().backward()
     assert logits.shape == (2, 4) and all(p.grad is not None for p in network.parameters())
 
 
-def test_the_parameters_are_those_of_the_one_stream_alexnet_and_seven_batchnorms(network):
+def test_the_parameters_are_those_of_alexnet_and_seven_batchnorms(network):
     widths = (1, 64, 192, 384, 256, 256)
     kernels = (11, 5, 3, 3, 3)
     convolutions = sum((k**2 * i + 1 + 2) * o for k, i, o in zip(kernels, widths, widths[1:], strict=False))

@@ -21,7 +21,8 @@ def classification(network, **more):
 
 def test_a_unets_representation_is_the_deepest_of_its_encoder():
     model = build_plain_model(study("unet", task="segmentation", labels={1: "blob"}), 0).eval()
-    deepest, seen = [], []
+    deepest = []
+    seen = []
     model.network.down_4.register_forward_hook(lambda module, inputs, output: deepest.append(output))
     feature_layer(model).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     with torch.no_grad():
@@ -39,15 +40,14 @@ def test_a_unets_representation_is_the_deepest_of_its_encoder():
         ("activity_cnn", 100, "head"),
     ],
 )
-def test_a_representation_is_the_input_of_the_last_layer_and_a_projection_head_stands_before_a_new_one(
-    name, width, last
-):
+def test_a_representation_is_the_input_of_the_last_layer(name, width, last):
     plain = build_plain_model(classification(name), 0)
     layer = feature_layer(plain)
     assert isinstance(layer, nn.Linear) and (layer.in_features, layer.out_features) == (width, 2)
     assert plain.network.get_submodule(last) is layer
     model = build_plain_model(classification(name, algorithm={"name": "moon", "preset": "paper"}), 0)
-    head, state = model.network.get_submodule(last), model.state_dict()
+    head = model.network.get_submodule(last)
+    state = model.state_dict()
     sizes = [(layer.in_features, layer.out_features) for layer in head if isinstance(layer, nn.Linear)]
     assert sizes == [(width, width), (width, 256), (256, 2)] and isinstance(head[1], nn.ReLU)
     # the representation is the second layer's output, on which no ReLU follows

@@ -32,7 +32,7 @@ def frozen_study(make_study):
     return make
 
 
-def test_frozen_are_the_parameters_and_the_statistics_of_layers_that_are_frozen_whole():
+def test_statistics_of_wholly_frozen_layers_are_frozen_too():
     network = small()
     freeze_parameters(network, ["body.*"])
     statistics = {f"body.1.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
@@ -50,21 +50,22 @@ def test_frozen_are_the_parameters_and_the_statistics_of_layers_that_are_frozen_
         (["head.*", "body.*"], r"must leave parameters that learn"),
     ],
 )
-def test_a_pattern_that_names_nothing_and_patterns_that_name_all_are_refused(patterns, message):
+def test_patterns_that_name_nothing_or_all_are_refused(patterns, message):
     with pytest.raises(ConfigError, match=message):
         freeze_parameters(small(), patterns)
 
 
-def test_a_body_is_not_frozen_where_the_head_stays_home_or_nothing_would_travel(frozen_study):
+def test_a_body_is_not_frozen_where_nothing_would_travel(frozen_study):
     study = frozen_study(["features.*", "hidden.*"], algorithm={"name": "fedper"})
     with pytest.raises(ConfigError, match=r"training\.frozen must leave .* travel, .* stays_home: head"):
         build_plain_model(study, 0)
     build_plain_model(frozen_study(["features.*", "hidden.*"], algorithm={"name": "local"}), 0)
 
 
-def test_frozen_arrays_do_not_travel_and_their_names_are_the_same_at_server_and_site(frozen_study):
+def test_frozen_arrays_do_not_travel(frozen_study):
     study = frozen_study(["features.*", "hidden.*"], algorithm={"name": "harmofl"})
-    at_site, at_server = build_model(study, SHAPE, 0), build_plain_model(study, 0)
+    at_site = build_model(study, SHAPE, 0)
+    at_server = build_plain_model(study, 0)
     for model in (at_site, at_server):
         for recipe in (study.recipe, Recipe()):
             assert traveling_names(model, recipe) == ["network.head.weight", "network.head.bias"]
@@ -72,7 +73,7 @@ def test_frozen_arrays_do_not_travel_and_their_names_are_the_same_at_server_and_
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
-def test_a_step_moves_nothing_that_is_frozen_and_all_that_is_not(frozen_study, optimizer):
+def test_a_step_moves_nothing_that_is_frozen(frozen_study, optimizer):
     model = build_plain_model(frozen_study(["features.*", "hidden.*"]), 0).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     batch = torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
@@ -82,7 +83,7 @@ def test_a_step_moves_nothing_that_is_frozen_and_all_that_is_not(frozen_study, o
     assert moved == {"network.head.weight", "network.head.bias"}
 
 
-def test_frozen_normalisation_evaluates_in_training_also_in_a_copy_and_the_rest_trains(frozen_study):
+def test_frozen_normalisation_evaluates_in_training(frozen_study):
     model = build_plain_model(frozen_study(["features.denseblock1.*"], "densenet121"), 0)
     for one in (model.train(), copy.deepcopy(model).train()):
         layers = {name: layer for name, layer in one.network.named_modules() if isinstance(layer, nn.BatchNorm2d)}

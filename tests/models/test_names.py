@@ -41,7 +41,8 @@ class Named(nn.Module):
 
 def dynunet(deep_supervision):
     """Return MONAI's DynUNet with four levels, of which two may have auxiliary heads."""
-    filters, strides = [4, 8, 16, 32], [1, 2, 2, 2]
+    filters = [4, 8, 16, 32]
+    strides = [1, 2, 2, 2]
     supervision = {"deep_supervision": deep_supervision, "deep_supr_num": 2}
     return DynUNet(2, 1, 2, [3] * 4, strides, strides[1:], filters=filters, **supervision)
 
@@ -67,7 +68,7 @@ def harmofl(make_study):
     return build_model(make_study(algorithm={"name": "harmofl", "preset": "paper"}), SHAPE, 0)
 
 
-def test_all_but_integers_and_the_amplitude_travels_where_nothing_stays_home(harmofl):
+def test_all_but_integers_and_the_amplitude_travels(harmofl):
     names = traveling(harmofl, "nothing")
     kept = set(harmofl.state_dict()) - set(names)
     assert input_norm_names(harmofl) == {AMPLITUDE, "input_norm.is_fixed"}
@@ -75,7 +76,7 @@ def test_all_but_integers_and_the_amplitude_travels_where_nothing_stays_home(har
     assert all(array.dtype == np.float32 for array in read_arrays(harmofl.state_dict(), names).values())
 
 
-def test_all_of_batchnorm_stays_where_it_stays_home_and_names_travel_in_the_models_order(harmofl):
+def test_all_of_batchnorm_stays_where_it_stays_home(harmofl):
     without = traveling(harmofl, "batchnorm")
     assert without == [name for name in harmofl.state_dict() if name in set(without)]
     assert set(without) == set(traveling(harmofl, "nothing")) - batchnorm_names(harmofl)
@@ -86,8 +87,9 @@ def test_all_of_batchnorm_stays_where_it_stays_home_and_names_travel_in_the_mode
 # --- arrays
 
 
-def test_arrays_that_were_read_or_written_do_not_change_with_the_model():
-    model, array = nn.Linear(2, 1), np.ones((1, 2), np.float32)
+def test_read_or_written_arrays_do_not_change_with_the_model():
+    model = nn.Linear(2, 1)
+    array = np.ones((1, 2), np.float32)
     write_arrays(model.state_dict(), {"weight": array})
     read = read_arrays(model.state_dict(), ["weight"])["weight"]
     nn.init.constant_(model.weight, 9.0)
@@ -103,7 +105,7 @@ def test_arrays_that_were_read_or_written_do_not_change_with_the_model():
         ("weights", (2, 1), r"'weights' .* it has no such array"),
     ],
 )
-def test_an_array_that_does_not_fit_is_refused_with_its_name(name, shape, message):
+def test_an_array_that_does_not_fit_is_refused(name, shape, message):
     with pytest.raises(AggregationError, match=message):
         write_arrays(nn.Linear(1, 2).state_dict(), {name: np.zeros(shape, np.float32)})
 
@@ -117,8 +119,10 @@ def test_the_head_is_the_last_layer_that_has_weights():
 
 @pytest.mark.parametrize("deep_supervision", [False, True])
 def test_a_tensor_with_several_names_travels_under_its_first(deep_supervision):
-    model, other = dynunet(deep_supervision), dynunet(deep_supervision)
-    names, aliases = traveling(model, "nothing"), alias_names(model)
+    model = dynunet(deep_supervision)
+    other = dynunet(deep_supervision)
+    names = traveling(model, "nothing")
+    aliases = alias_names(model)
     arrays = read_arrays(model.state_dict(), names)
     assert sum(array.size for array in arrays.values()) == sum(one.numel() for one in model.parameters())
     assert aliases["skip_layers.downsample.conv1.conv.weight"] == "input_block.conv1.conv.weight"

@@ -49,7 +49,7 @@ def test_a_normalisation_name_gives_that_layer_everywhere(make_study, network, n
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(make_study, network):
+def test_the_same_seed_gives_the_same_weights(make_study, network):
     states = []
     # Whatever torch's own random numbers are.
     for outer, seed in ((1, 3), (2, 3), (2, 4)):
@@ -100,7 +100,7 @@ def test_amplitude_normalisation_stands_in_front_as_the_recipe_asks(make_study, 
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_every_parameter_learns_in_the_precision_of_the_study_which_on_a_cpu_is_float32(make_study, network):
+def test_every_parameter_learns_in_the_studys_precision(make_study, network):
     logits = {}
     for precision in ("auto", "float32", "bfloat16"):
         model = build_plain_model(make_study(network, precision=precision), 0)
@@ -115,14 +115,14 @@ def test_every_parameter_learns_in_the_precision_of_the_study_which_on_a_cpu_is_
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
 
-def test_models_that_train_side_by_side_begin_alike_and_share_no_memory_also_where_no_image_is_known(make_study):
+def test_models_side_by_side_begin_alike_and_share_no_memory(make_study):
     study = make_study(normalization="instance", algorithm={"name": "fedsm"})
     for shape in (SHAPE, None):
         models = build_models(study, shape)
         assert list(models) == ["global", "personal"]
-        first, own = (model.state_dict() for model in models.values())
-        for name, value in first.items():
-            assert torch.equal(value, own[name]) and value.data_ptr() != own[name].data_ptr()
+        shared, personal = (model.state_dict() for model in models.values())
+        for name, value in shared.items():
+            assert torch.equal(value, personal[name]) and value.data_ptr() != personal[name].data_ptr()
 
 
 # --- images that a network does not take

@@ -34,11 +34,11 @@ def test_single_precision_travels_as_half_where_every_number_fits(half):
     assert sent["model/large"] is ARRAYS["model/large"]
 
 
-def test_what_several_sites_are_sent_is_rounded_once_and_held_once(half):
-    own = np.full(3, 0.2, np.float32)
-    sent = narrow_messages({"east": ARRAYS, "north": {"own": own} | ARRAYS, "west": {}}, half)
+def test_what_several_sites_are_sent_is_rounded_once(half):
+    local = np.full(3, 0.2, np.float32)
+    sent = narrow_messages({"east": ARRAYS, "north": {"own": local} | ARRAYS, "west": {}}, half)
     for name, array in narrow_arrays(ARRAYS, half).items():
         np.testing.assert_array_equal(sent["east"][name], array)
         assert sent["east"][name] is sent["north"][name]
-    np.testing.assert_array_equal(sent["north"]["own"], own.astype(np.float16))
+    np.testing.assert_array_equal(sent["north"]["own"], local.astype(np.float16))
     assert sent["west"] == {}

@@ -13,7 +13,7 @@ def study_with(make_study):
     return lambda network, **data: make_study(algorithm={"name": "fedsm", "selector": {"network": network}}, **data)
 
 
-def test_the_light_selector_has_under_a_million_parameters_and_one_output_a_site(study_with):
+def test_the_light_selector_has_under_a_million_parameters(study_with):
     selector = build_selector(study_with("light"), 6, seed=0)
     # 3x3 convolutions of 16, 32, 64, 64, 128, 128, 128, 128 channels, two numbers a channel for bias and for GroupNorm
     channels = [1, 16, 32, 64, 64, 128, 128, 128, 128]
@@ -31,7 +31,7 @@ def test_the_published_selector_is_vgg11_with_its_wide_head(study_with):
     assert count(selector) == 9_220_480 - 2 * 64 * 9 + head
 
 
-def test_the_same_seed_draws_the_same_selector_and_leaves_torchs_random_state_alone(study_with):
+def test_the_same_seed_draws_the_same_selector(study_with):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)

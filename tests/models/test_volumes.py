@@ -51,7 +51,7 @@ def test_a_network_answers_each_voxel(model):
     ("normalization", "depth", "reason"),
     [("instance", 16, "Expected more than 1 spatial"), ("batch", 4, "change .*data.patches")],
 )
-def test_a_patch_of_which_a_network_leaves_one_voxel_or_that_it_cannot_halve_is_refused(normalization, depth, reason):
+def test_a_patch_that_a_network_cannot_halve_is_refused(normalization, depth, reason):
     study = study_in_3d(UNET | {"normalization": normalization}, {"patches": {"size": [16, 16, depth]}})
     with pytest.raises(ConfigError, match=f"unet must answer an image of 16 x 16 x {depth} .*{reason}"):
         check_network(study, (1, 16, 16, depth))

@@ -66,7 +66,7 @@ def test_names_match_without_the_prefixes_that_all_of_them_share(prefix):
         ({}, {}),
     ],
 )
-def test_what_has_another_prefix_or_shape_does_not_match_and_disturbs_no_match(found, matches):
+def test_another_prefix_or_shape_does_not_match(found, matches):
     assert match_weights(NAMES, found) == matches
 
 
@@ -83,7 +83,7 @@ def test_every_number_is_the_files_where_all_match(start, state, name):
     assert found.sentence == f"everybody starts from {name}: {number} of {number} tensors are from it"
 
 
-def test_what_does_not_match_starts_from_the_seed_and_is_named_on_both_sides(start, state):
+def test_what_does_not_match_starts_from_the_seed(start, state):
     seeded = build_plain_model(small_study(), seed=0).state_dict()
     spoilt = state | {"network.head.weight": torch.zeros(5, 5), "extra": torch.zeros(1)}
     del spoilt["network.head.bias"]
@@ -100,7 +100,7 @@ def test_what_does_not_match_starts_from_the_seed_and_is_named_on_both_sides(sta
 # --- refusals
 
 
-def test_a_file_that_is_not_there_or_another_than_the_digest_settles_is_refused(tmp_path, state):
+def test_a_missing_or_another_file_is_refused(tmp_path, state):
     study = small_study(weights="weights.pt", weights_sha256="0" * 64)
     with pytest.raises(ConfigError, match="model.weights must be a file next to study.yaml, not 'weights.pt'"):
         read_start(tmp_path, study)
@@ -109,7 +109,7 @@ def test_a_file_that_is_not_there_or_another_than_the_digest_settles_is_refused(
         read_start(tmp_path, study)
 
 
-def test_a_file_of_which_nothing_fits_is_refused_with_an_example(start):
+def test_a_file_of_which_nothing_fits_is_refused(start):
     sentence = r"as 'network\.\S+' of shape \(.*\), not 'other' of shape \(7,\) and others; none fits"
     with pytest.raises(ConfigError, match=sentence):
         start({"other": torch.zeros(7)})
@@ -135,7 +135,7 @@ def test_broken_bytes_other_contents_and_code_are_refused(tmp_path, capsys, cont
 # --- a pretrained model
 
 
-def test_of_a_pretrained_model_all_numbers_are_read_and_its_digest_is_the_one_that_the_study_settles(state, tmp_path):
+def test_a_pretrained_model_is_read_whole_with_its_digest(state, tmp_path):
     path = tmp_path / "f.pt"
     save_tensors(path, state)
     settled = small_study(pretrained_sha256=digest_of(path))

@@ -36,7 +36,7 @@ def test_scores_are_one_row_a_case(tmp_path):
     assert list(csv.reader((tmp_path / "scores.csv").open())) == [["case", "value"], ["a", "0.5"], ["b, c", "1.0"]]
 
 
-def test_pictures_are_of_the_worst_the_median_the_best_and_a_typical_case(tmp_path, model):
+def test_pictures_are_of_worst_median_best_and_typical_case(tmp_path, model):
     part = part_of("abcde", counts=(5, 4, 1, 2, 3))
     values = {"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.7, "e": 0.3}
     write_pictures(tmp_path / "pictures.npz", model, part, part.targets + 1, values, ALL)
@@ -62,7 +62,7 @@ def test_the_typical_case_is_the_same_for_every_model(tmp_path, model, values):
     assert np.load(tmp_path / "pictures.npz")["cases"].tolist()[-1] == "a"
 
 
-def test_a_volume_is_shown_by_its_largest_slice_with_rows_and_columns_the_other_way(tmp_path, model):
+def test_a_volume_is_shown_by_its_largest_slice(tmp_path, model):
     part = part_of("aaa", slices=(0, 1, 2), counts=(3, 40, 7))
     write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {"a": 0.5}, ALL)
     kept = np.load(tmp_path / "pictures.npz")
@@ -87,15 +87,16 @@ def test_a_classification_keeps_scores_alone(tmp_path, model, is_map, files):
     assert {path.name for path in tmp_path.iterdir()} == files
 
 
-def test_what_a_sites_own_model_predicts_is_added_to_its_pictures(tmp_path, model):
-    part, path = part_of("aab", slices=(0, 1, 0), counts=(3, 40, 7)), tmp_path / "pictures.npz"
+def test_the_own_models_predictions_are_added_to_pictures(tmp_path, model):
+    part = part_of("aab", slices=(0, 1, 0), counts=(3, 40, 7))
+    path = tmp_path / "pictures.npz"
     add_own(path, part, part.targets, {"a": 0.5})
     assert not path.exists()
     write_pictures(path, model, part, part.targets, {"a": 0.5, "b": 0.7}, ALL)
     add_own(path, part, 2 * part.targets, {"b": 0.9})
-    found = np.load(path)
+    result = np.load(path)
     # of a 3 + 40 pixels, of b 7: the second of two is the typical one
-    assert found["cases"].tolist() == ["a", "b", "b", "a"]
-    np.testing.assert_array_equal(found["own"], 2 * found["truths"])
+    assert result["cases"].tolist() == ["a", "b", "b", "a"]
+    np.testing.assert_array_equal(result["own"], 2 * result["truths"])
     # Of a case that does not count with the own model there is no value.
-    np.testing.assert_array_equal(found["own_values"], [np.nan, 0.9, 0.9, np.nan])
+    np.testing.assert_array_equal(result["own_values"], [np.nan, 0.9, 0.9, np.nan])

@@ -48,7 +48,8 @@ def test_predictions_are_the_labels_of_the_networks_own_output(network, part):
 def test_a_model_whose_numbers_overflow_has_no_score(network, part, make_study, make_part, task):
     study = make_study(task)
     if task != "segmentation":
-        part, network = make_part(np.array([0, 1, 1]), size=(64, 64)), build_plain_model(study, 0)
+        part = make_part(np.array([0, 1, 1]), size=(64, 64))
+        network = build_plain_model(study, 0)
     # As of a BatchNorm whose statistics have diverged, where no weight has.
     list(network.modules())[-1].register_forward_hook(lambda module, inputs, output: output.fill_(np.nan))
     with pytest.raises(TrainingError, match="must answer with finite numbers"):
@@ -62,7 +63,7 @@ def test_evaluation_changes_nothing_of_the_model(network, part):
     assert not any(p.grad is not None for p in network.parameters())
 
 
-def test_one_output_is_foreground_above_zero_and_several_give_the_largest():
+def test_one_output_is_thresholded_and_several_give_the_largest():
     assert most_likely(torch.tensor([[[[-1.0, 0.0, 1e-6]]]])).tolist() == [[[0, 0, 1]]]
     assert most_likely(torch.tensor([[[[0.0, 5.0]], [[1.0, 4.0]], [[-1.0, 6.0]]]])).tolist() == [[[1, 2]]]
     # A class above 255 keeps its number.
@@ -79,20 +80,23 @@ def test_one_output_is_foreground_above_zero_and_several_give_the_largest():
         ({"labels": {1: "organ", 2: "lesion"}, "metric": "dice_with_background"}, (1 + 2 / 3 + 6 / 7) / 3),
     ],
 )
-def test_a_case_is_scored_over_all_its_slices_by_the_studys_labels_and_metric(make_study, make_part, changes, value):
-    truth, prediction = np.uint8([[[1, 2, 0]], [[2, 0, 0]]]), np.uint8([[[1, 2, 0]], [[0, 0, 0]]])
+def test_a_case_is_scored_over_all_its_slices(make_study, make_part, changes, value):
+    truth = np.uint8([[[1, 2, 0]], [[2, 0, 0]]])
+    prediction = np.uint8([[[1, 2, 0]], [[0, 0, 0]]])
     score = score_predictions(prediction, make_part(truth, cases="vv"), make_study(**changes))
     assert score.by_case == pytest.approx({"v": value})
 
 
-def test_surfaces_are_in_mm_where_the_size_of_the_voxels_is_known_of_all_cases(make_study, make_part):
+def test_surfaces_are_in_mm_where_all_sizes_are_known(make_study, make_part):
     truth, prediction = np.zeros((2, 2, 16, 16), np.uint8)
     truth[:, 4:10, 4:10], prediction[:, 4:10, 6:12] = 1, 1
-    part, study = make_part(truth, cases="ab"), make_study()
-    found, sizes = score_predictions(prediction, part, study), {"a": (1.0, 0.5, 3.0), "b": (1.0, 1.5, 3.0)}
+    part = make_part(truth, cases="ab")
+    study = make_study()
+    outcome = score_predictions(prediction, part, study)
+    sizes = {"a": (1.0, 0.5, 3.0), "b": (1.0, 1.5, 3.0)}
 
     def surface(spacings):
-        return summarise_test(prediction, found, replace(part, spacings=spacings), study)["surface"]
+        return summarise_test(prediction, outcome, replace(part, spacings=spacings), study)["surface"]
 
     # 2 pixels are 1 mm and 3 mm
     assert (surface(sizes)["hd95"], surface(sizes)["unit"]) == (2, "mm")
@@ -108,7 +112,8 @@ def test_surfaces_are_in_mm_where_the_size_of_the_voxels_is_known_of_all_cases(m
     [("accuracy", 2 / 4), ("balanced_accuracy", (1 / 3 + 1) / 2)],
 )
 def test_a_classification_is_scored_by_the_studys_metric(make_study, make_part, metric, value):
-    part, study = make_part(np.array([0, 0, 0, 2]), cases="abcd"), make_study("classification", metric=metric)
+    part = make_part(np.array([0, 0, 0, 2]), cases="abcd")
+    study = make_study("classification", metric=metric)
     result = score_predictions(np.array([0, 1, 1, 2]), part, study)
     assert result.value == pytest.approx(value) and result.by_case["c"] == 0
 
@@ -116,7 +121,8 @@ def test_a_classification_is_scored_by_the_studys_metric(make_study, make_part, 
 def test_evaluating_a_classification_gives_classes_and_probabilities_in_one_pass(make_study, make_part):
     study = make_study("classification", model={"name": "lenet5"}, training={"loss": "cross_entropy", "batch_size": 2})
     part = make_part(np.array([0, 1, 2, 1, 0]), size=(28, 28))
-    model, passes = build_plain_model(study, 0), []
+    model = build_plain_model(study, 0)
+    passes = []
     model.register_forward_hook(lambda *_: passes.append(1))
     predictions, result = evaluate(model, part, study, CPU)
     # 5 images in batches of 2
@@ -129,7 +135,7 @@ def test_evaluating_a_classification_gives_classes_and_probabilities_in_one_pass
 
 
 @pytest.mark.parametrize("metric", ["dice", "dice_with_background"])
-def test_a_label_that_is_not_annotated_is_neither_right_nor_wrong(make_study, make_part, metric):
+def test_a_label_not_annotated_is_neither_right_nor_wrong(make_study, make_part, metric):
     study = make_study(labels={1: "organ", 2: "lesion"}, metric=metric)
     part = replace(make_part(np.uint8([[[0, 1], [1, 0]]])), annotated=(1,))
     # What is called a lesion in the background is background; what is called one in the organ is missed there.
@@ -156,12 +162,14 @@ def test_a_region_counts_where_all_of_its_labels_are_annotated(make_study, make_
 @pytest.mark.parametrize("has_own_size", [False, True])
 def test_pixels_that_nobody_annotated_are_neither_right_nor_wrong(make_study, make_part, metric, has_own_size):
     study = make_study(labels={1: "organ", 2: "lesion"}, metric=metric)
-    truth, said = np.uint8([[[1, 1, 0, IGNORED]]]), np.uint8([[[1, 0, 0, 2]]])
+    truth = np.uint8([[[1, 1, 0, IGNORED]]])
+    predicted = np.uint8([[[1, 0, 0, 2]]])
     part = replace(make_part(truth), has_ignored=True)
     if has_own_size:
-        part, said = replace(part, targets=Volumes((truth[0],))), Volumes((said[0],))
-    found = score_predictions(said, part, study)
+        part = replace(part, targets=Volumes((truth[0],)))
+        predicted = Volumes((predicted[0],))
+    outcome = score_predictions(predicted, part, study)
     # organ: 2 * 1 / (2 + 1); background: 2 * 1 / (1 + 2); the lesion is nowhere, but where nobody looked
-    assert found.by_label == pytest.approx({1: 2 / 3} | ({0: 2 / 3, 2: 1} if metric != "dice" else {}))
-    numbers = summarise_test(np.uint8([[[1, 1, 0, 2]]]), found, replace(part, targets=truth), study)
+    assert outcome.by_label == pytest.approx({1: 2 / 3} | ({0: 2 / 3, 2: 1} if metric != "dice" else {}))
+    numbers = summarise_test(np.uint8([[[1, 1, 0, 2]]]), outcome, replace(part, targets=truth), study)
     assert (numbers["surface"]["hd95"], numbers["surface"]["num_undefined"]) == (0, 0)

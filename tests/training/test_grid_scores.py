@@ -8,14 +8,15 @@ from silofl.training import grid_scores
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps
 from silofl.training.metrics import dice_by_case, leave_out_ignored
 
-SINGLE, BOTH = {1: (1,), 2: (2,)}, {"all": (1, 2), "core": (2,)}
+SINGLE = {1: (1,), 2: (2,)}
+BOTH = {"all": (1, 2), "core": (2,)}
 
 
 def draw(channels, shape=(3, 8, 9), seed=0):
     """Return a model's probabilities (n, channels, ...), in double precision, which no border of biases rounds."""
     logits = 2 * np.random.default_rng(seed).normal(size=(shape[0], max(channels, 2), *shape[1:]))
-    found = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    return found if channels > 1 else found[:, 1:]
+    result = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return result if channels > 1 else result[:, 1:]
 
 
 def shift(mean, bias):
@@ -48,20 +49,20 @@ def test_every_point_has_the_score_of_its_label_maps(channels, regions, has_back
         truth[truth == 2] = 0
     if kind == "ignored":
         truth[:, 2:5] = IGNORED
-    found = score_label_maps(probabilities, truth, regions, has_background, annotated)
-    assert found.shape == (len(BIASES),)
+    result = score_label_maps(probabilities, truth, regions, has_background, annotated)
+    assert result.shape == (len(BIASES),)
     for column in (0, 21, 30, 47, 60):
         labels = leave_out_ignored(decide_labels(shift(probabilities, BIASES[column])), truth)
         wanted = dice_by_case(labels, truth, "aaa", regions, has_background, annotated).compared["a"]
-        assert found[column] == pytest.approx(wanted, abs=1e-12)
+        assert result[column] == pytest.approx(wanted, abs=1e-12)
 
 
-def test_a_case_with_nothing_to_find_counts_one_where_nothing_is_found_and_else_nothing():
+def test_an_empty_case_counts_one_where_nothing_is_predicted():
     truth = np.zeros((1, 4, 4), np.uint8)
     # Log-odds of -2: a bias of more than 2 finds something.
     quiet = np.full((1, 1, 4, 4), 1 / (1 + np.exp(2.0)))
-    found = score_label_maps(quiet, truth, {1: (1,)}, False, None)
-    np.testing.assert_array_equal(found, np.where(BIASES > 2, 0, 1))
+    result = score_label_maps(quiet, truth, {1: (1,)}, False, None)
+    np.testing.assert_array_equal(result, np.where(BIASES > 2, 0, 1))
 
 
 def test_a_sure_voxel_is_decided_by_no_bias():
@@ -70,7 +71,7 @@ def test_a_sure_voxel_is_decided_by_no_bias():
     assert (score_label_maps(sure, truth, {1: (1,)}, False, None) == 1).all()
 
 
-def test_findings_count_by_the_probabilities_of_being_there_or_not_as_in_truth():
+def test_findings_count_by_the_probabilities_of_the_truth():
     # The first is there and the second not: (0.9 + 0.8) / 2.
     np.testing.assert_allclose(score_findings(np.array([[0.9, 0.2]]), np.array([1])), [0.85])
 

@@ -22,7 +22,7 @@ def home_network() -> nn.Sequential:
     return network
 
 
-def test_a_layer_gets_the_mean_and_the_population_variance_of_all_images():
+def test_a_layer_gets_mean_and_variance_of_all_images():
     layer = nn.Sequential(HomeBatchNorm(1))
     # Values 1, 2, 3 and 6: mean 3, squared distances 4 + 1 + 0 + 9 = 14, variance 14 / 4.
     fix_statistics(layer, [torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [6.0]])])
@@ -30,8 +30,9 @@ def test_a_layer_gets_the_mean_and_the_population_variance_of_all_images():
     assert layer[0].running_var.item() == 3.5
 
 
-def test_a_model_with_statistics_of_one_batch_answers_it_as_in_training():
-    network, images = home_network(), torch.rand(6, 2, 8, 8)
+def test_statistics_of_one_batch_answer_it_as_in_training():
+    network = home_network()
+    images = torch.rand(6, 2, 8, 8)
     in_training = network.train()(images)
     fix_statistics(network, [images])
     torch.testing.assert_close(network.eval()(images), in_training, rtol=1e-5, atol=1e-5)
@@ -70,7 +71,7 @@ def test_a_model_without_home_layers_is_left_alone():
     ],
     ids=["picture", "patches", "lenet", "alexnet"],
 )
-def test_each_kind_of_images_gives_statistics_by_which_each_is_answered_alone(make_study, task, model, data, shape):
+def test_all_kinds_of_images_give_statistics(make_study, task, model, data, shape):
     study = make_study(task, model=model | {"normalization": "batch_home"}, data=data)
     noise = np.random.default_rng(0)
     images = [noise.random((1, *shape), dtype=np.float32) for _ in range(5)]

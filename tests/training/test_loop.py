@@ -39,8 +39,9 @@ def step_of(values):
     return lambda model, optimizer, loss, batch: torch.tensor(next(remaining))
 
 
-def test_the_result_is_the_mean_loss_before_each_step_and_the_mean_squared_distance_after_it():
-    model, batch = one_weight(), (torch.ones(1, 1), torch.full((1, 1), 2.0))
+def test_the_result_is_mean_loss_and_mean_squared_distance():
+    model = one_weight()
+    batch = (torch.ones(1, 1), torch.full((1, 1), 2.0))
     result = train_one(model, [[batch, batch]], sgd(model, 0.25), nn.functional.mse_loss, plain_step)
     # w = 0: loss (0 - 2)^2 = 4, gradient -4, so w = 1; then loss 1, gradient -2, so w = 1.5
     assert model.weight.item() == 1.5
@@ -50,7 +51,8 @@ def test_the_result_is_the_mean_loss_before_each_step_and_the_mean_squared_dista
 
 
 def test_frozen_parameters_stay_and_do_not_drift():
-    model, batch = nn.Linear(1, 1), (torch.ones(1, 1), torch.full((1, 1), 2.0))
+    model = nn.Linear(1, 1)
+    batch = (torch.ones(1, 1), torch.full((1, 1), 2.0))
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     model.bias.requires_grad_(False)
@@ -59,7 +61,7 @@ def test_frozen_parameters_stay_and_do_not_drift():
     assert result.drift == 1 and model.bias.item() == 0
 
 
-def test_a_model_is_trained_in_training_mode_and_an_epoch_is_drawn_only_after_the_one_before_is_done():
+def test_an_epoch_is_drawn_only_after_the_one_before():
     events = []
 
     def epochs():
@@ -79,15 +81,16 @@ def test_a_model_is_trained_in_training_mode_and_an_epoch_is_drawn_only_after_th
 @pytest.mark.parametrize(
     ("value", "before", "place"), [(float("nan"), 0, "epoch 1, batch 1"), (-float("inf"), 4, "epoch 2, batch 2")]
 )
-def test_a_loss_that_is_not_finite_stops_training_and_names_epoch_and_batch(value, before, place):
+def test_a_loss_that_is_not_finite_names_epoch_and_batch(value, before, place):
     model = network()
     epochs = [batches(3), batches(3)]
     with pytest.raises(TrainingError, match=f"the loss of the model must be finite, not {value}, in {place}"):
         train_one(model, epochs, sgd(model), nn.functional.cross_entropy, step_of([0.5] * before + [value]))
 
 
-def test_parameters_that_the_last_step_broke_are_refused_though_every_loss_was_finite():
-    model, seen = one_weight(), []
+def test_parameters_that_the_last_step_broke_are_refused():
+    model = one_weight()
+    seen = []
 
     def step(model, optimizer, loss, batch):
         seen.append(batch)
@@ -126,7 +129,8 @@ def test_an_optimiser_has_its_kind_and_the_studys_settings(name, kind, wanted):
 
 
 def test_several_models_learn_from_one_pass_as_each_would_alone():
-    together, alone = [network(1), network(2)], [network(1), network(2)]
+    together = [network(1), network(2)]
+    alone = [network(1), network(2)]
     epochs = [batches(3, seed=1), batches(2, seed=2)]
     seen = []
 

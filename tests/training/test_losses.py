@@ -72,15 +72,15 @@ def test_an_image_without_any_label_has_a_finite_gradient(make_study, name, labe
 
 
 @pytest.mark.parametrize("name", ["dice", "dice_ce", "cross_entropy"])
-def test_the_loss_of_some_labels_is_that_of_a_network_without_the_others(make_study, name):
+def test_the_loss_of_some_labels_is_a_smaller_networks(make_study, name):
     logits, targets = random_batch(3, 4)
     labels = {1: "a", 2: "b", 3: "c"}
     merged = torch.stack([torch.logsumexp(logits[:, [0, 2]], 1), logits[:, 1], logits[:, 3]], dim=1)
     wanted = make_loss(make_study(labels=ORGANS, training={"loss": name}))(merged, targets)
     # The sites' label maps hold 1 and 3, which are the merged network's 1 and 2.
     loss = make_loss(make_study(labels=labels, training={"loss": name}), annotated=[1, 3])
-    found = loss(logits, torch.where(targets == 2, 3, targets))
-    assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
+    result = loss(logits, torch.where(targets == 2, 3, targets))
+    assert result.item() == pytest.approx(wanted.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize(("labels", "classes", "outputs"), [({1: "organ"}, 2, 1), (ORGANS, 3, 3)], ids=["one", "two"])
@@ -100,7 +100,7 @@ def test_pixels_that_nobody_annotated_are_left_out(make_study, labels, classes, 
     assert not logits.grad[:, :, 3:].any() and logits.grad[:, :, :3].any()
 
 
-def test_an_image_that_nobody_annotated_counts_zero_and_has_a_gradient(make_study):
+def test_an_image_that_nobody_annotated_counts_zero(make_study):
     study = make_study(labels=ORGANS)
     logits, targets = random_batch(3, 3)
     alone = make_loss(study)(logits[:1], targets[:1])
@@ -117,9 +117,7 @@ def test_an_image_that_nobody_annotated_counts_zero_and_has_a_gradient(make_stud
 
 
 @pytest.mark.parametrize("has_privacy", [False, True])
-def test_given_weights_of_classes_are_those_of_the_mean_and_with_privacy_of_each_examples_own_loss(
-    make_study, has_privacy
-):
+def test_given_weights_of_classes_are_those_of_the_mean(make_study, has_privacy):
     network = {"name": "densenet121", "normalization": "group"}
     noise = {"privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}, "guard": False} if has_privacy else {}
     training = {"loss": "cross_entropy", "class_weights": WEIGHTS}
@@ -131,7 +129,7 @@ def test_given_weights_of_classes_are_those_of_the_mean_and_with_privacy_of_each
     assert make_loss(study)(logits, torch.tensor([0, 1])).item() == pytest.approx(wanted, rel=1e-6)
 
 
-def test_balanced_weights_give_all_classes_of_a_site_the_same_sum(make_study):
+def test_balanced_weights_give_all_classes_the_same_sum(make_study):
     study = make_study("classification", training={"loss": "cross_entropy", "class_weights": "balanced"})
     targets = np.array([0] * 19 + [1])
     # 20 / (2 x 19) and 20 / (2 x 1)
@@ -151,7 +149,7 @@ FINDINGS = torch.tensor([[1.0, 1 / 3, 1 / 3], [1.0, 1.0, 3.0]]).log()
 SETS = torch.tensor([5, 0])
 
 
-def test_the_loss_of_findings_is_the_binary_cross_entropy_of_each(make_study):
+def test_the_loss_of_findings_is_binary_cross_entropy(make_study):
     study = make_study("multilabel")
     # -log of 1/2, 3/4, 1/4 and of 1/2, 1/2, 1/4, mean over all six
     wanted = -sum(map(math.log, (1 / 2, 3 / 4, 1 / 4, 1 / 2, 1 / 2, 1 / 4))) / 6
@@ -174,7 +172,7 @@ def test_balanced_weights_of_findings_are_their_absences_per_presence(make_study
 
 
 @pytest.mark.parametrize("key", ["class_weights", "sampler"])
-def test_numbers_of_classes_do_not_go_past_the_noise_of_privacy(make_study, key):
+def test_numbers_of_classes_do_not_pass_the_noise(make_study, key):
     with pytest.raises(ConfigError, match=f"training.{key} must not be balanced with privacy.dp_sgd"):
         make_study(
             "classification",

@@ -12,7 +12,8 @@ from silofl.training.site_score import SiteScore, pool_scores
 
 # The slices of a case need not stand together.
 CASES = ("a", "b", "a", "d", "b", "c", "a", "d")
-ONE, BOTH = {1: (1,)}, {1: (1,), 2: (2,)}
+ONE = {1: (1,)}
+BOTH = {1: (1,), 2: (2,)}
 
 
 def label_maps(seed, labels=3, size=(5, 4)):
@@ -67,7 +68,7 @@ def test_a_region_is_the_union_of_its_labels():
     assert score.numbers()["labels"] == score.by_label
 
 
-def test_a_case_empty_in_truth_and_prediction_is_excluded_and_a_miss_or_a_false_alarm_counts_zero():
+def test_an_empty_case_is_excluded_and_false_alarms_count_zero():
     truth, prediction = np.zeros((2, 6, 1, 4), np.uint8)
     names = ("full", "empty", "void", "right", "alarm", "missed")
     truth[[0, 3, 5]], prediction[3], prediction[0, 0, :2], prediction[4, 0, 0] = 1, 1, 1, 1
@@ -79,30 +80,34 @@ def test_a_case_empty_in_truth_and_prediction_is_excluded_and_a_miss_or_a_false_
     assert math.isnan(nothing.value)
     assert (nothing.num_cases, nothing.num_excluded, nothing.by_case) == (0, 2, {})
     # A label that is not asked for does not count.
-    truth, prediction = np.array([[[1, 3]]], np.uint8), np.array([[[1, 0]]], np.uint8)
+    truth = np.array([[[1, 3]]], np.uint8)
+    prediction = np.array([[[1, 0]]], np.uint8)
     assert dice_by_case(prediction, truth, ("a",), BOTH).value == 1
 
 
-def test_empty_cases_and_the_false_positives_among_them_are_counted_beside_the_value():
+def test_empty_cases_and_their_false_positives_are_counted():
     truth = np.zeros((4, 2, 2), np.uint8)
     truth[0, 0] = 1
-    said = truth.copy()
-    said[1, 0, 0] = 2
+    predicted = truth.copy()
+    predicted[1, 0, 0] = 2
     # One case is right, one is empty with a stray voxel, two are empty and found empty: (1 + 0) / 2.
-    score = dice_by_case(said, truth, ["right", "stray", "silent", "still"], BOTH)
+    score = dice_by_case(predicted, truth, ["right", "stray", "silent", "still"], BOTH)
     numbers = score.numbers()
     assert (numbers["value"], numbers["num_cases"], numbers["num_excluded"]) == (1 / 2, 2, 2)
     assert (numbers["num_empty"], numbers["num_false_positive"], numbers["value_with_truth"]) == (3, 1, 1.0)
-    alone = {case: dice_by_case(said[[i]], truth[[i]], [case], BOTH) for i, case in enumerate(score.empty, start=1)}
+    alone = {
+        case: dice_by_case(predicted[[i]], truth[[i]], [case], BOTH) for i, case in enumerate(score.empty, start=1)
+    }
     assert Score.merged(alone).empty == score.empty == {"stray": True, "silent": False, "still": False}
     assert Score.merged(alone).numbers()["value_with_truth"] is None
-    assert "num_empty" not in dice_by_case(said[[0]], truth[[0]], ["right"], BOTH).numbers()
+    assert "num_empty" not in dice_by_case(predicted[[0]], truth[[0]], ["right"], BOTH).numbers()
 
 
-def test_beside_another_model_one_counts_1_where_it_rightly_finds_nothing():
-    truth, said = np.zeros((4, 2, 2), np.uint8), np.zeros((4, 2, 2), np.uint8)
-    truth[0], said[0], said[1, 0, 0], truth[3] = 1, 1, 1, 1
-    score = dice_by_case(said, truth, ("right", "alarm", "silent", "missed"), ONE)
+def test_beside_another_model_a_right_silence_counts_1():
+    truth = np.zeros((4, 2, 2), np.uint8)
+    predicted = np.zeros((4, 2, 2), np.uint8)
+    truth[0], predicted[0], predicted[1, 0, 0], truth[3] = 1, 1, 1, 1
+    score = dice_by_case(predicted, truth, ("right", "alarm", "silent", "missed"), ONE)
     assert score.compared == {"right": 1, "alarm": 0, "silent": 1, "missed": 0}
     # The value stays the mean over the cases with something in truth or prediction.
     assert score.by_case == {"right": 1, "alarm": 0, "missed": 0}
@@ -117,7 +122,7 @@ def test_accuracy_averages_a_cases_slices_before_the_cases():
 
 
 @pytest.mark.parametrize("value", [None, float("nan")])
-def test_pooling_weighs_every_case_the_same_and_a_site_without_one_not_at_all(value):
+def test_pooling_weighs_every_case_the_same(value):
     # 2 cases of 0.5 and 3 of 0.8
     assert pool_values([(0.5, 2), (0.8, 3), (value, 0)]) == pytest.approx((0.5 * 2 + 0.8 * 3) / 5)
     assert pool_values([(value, 0)]) is None
@@ -131,8 +136,8 @@ def random_classes(seed, count=60, num_classes=4):
     """Return probabilities and true classes that go with them more often than not, and a case for each."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(0, num_classes, count)
-    said = rng.dirichlet(np.ones(num_classes), count) + 0.4 * np.eye(num_classes)[truth]
-    return said / said.sum(axis=1, keepdims=True), truth, [f"case{i}" for i in range(count)]
+    predicted = rng.dirichlet(np.ones(num_classes), count) + 0.4 * np.eye(num_classes)[truth]
+    return predicted / predicted.sum(axis=1, keepdims=True), truth, [f"case{i}" for i in range(count)]
 
 
 def class_score(probabilities, truth, cases, metric="accuracy"):
@@ -140,10 +145,11 @@ def class_score(probabilities, truth, cases, metric="accuracy"):
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
-def test_accuracy_recall_and_auroc_are_those_of_scikit_learn_and_torchmetrics(num_classes):
-    said, truth, cases = random_classes(0, num_classes=num_classes)
-    score, predictions = class_score(said, truth, cases), said.argmax(axis=1)
-    by_class = [roc_auc_score(truth == label, said[:, label]) for label in range(num_classes)]
+def test_accuracy_recall_and_auroc_are_scikit_learns_and_torchmetrics(num_classes):
+    predicted, truth, cases = random_classes(0, num_classes=num_classes)
+    score = class_score(predicted, truth, cases)
+    predictions = predicted.argmax(axis=1)
+    by_class = [roc_auc_score(truth == label, predicted[:, label]) for label in range(num_classes)]
     assert score.also == pytest.approx(
         {
             "accuracy": accuracy_score(truth, predictions),
@@ -155,7 +161,7 @@ def test_accuracy_recall_and_auroc_are_those_of_scikit_learn_and_torchmetrics(nu
     assert [score.by_label[label] for label in range(num_classes)] == pytest.approx(recalls.tolist())
 
 
-def test_equal_probabilities_share_the_area_but_sure_ones_that_float32_rounds_to_1_are_no_ties():
+def test_equal_probabilities_are_ties_but_rounded_ones_are_not():
     # of the two pairs of a positive and a negative one is a tie, the other in order: (1 / 2 + 1) / 2
     table = {0: {"a": (0.8, 0.2)}, 1: {"b": (0.8, 0.2), "c": (0.3, 0.7)}}
     assert mean_area("auroc", table) == (1 / 2 + 1) / 2
@@ -164,8 +170,8 @@ def test_equal_probabilities_share_the_area_but_sure_ones_that_float32_rounds_to
 
 
 def test_a_class_that_the_truth_lacks_does_not_count():
-    said = np.array([[0.6, 0.1, 0.3], [0.2, 0.3, 0.5], [0.3, 0.1, 0.6]])
-    score = class_score(said, np.array([0, 0, 2]), "abc", "balanced_accuracy")
+    predicted = np.array([[0.6, 0.1, 0.3], [0.2, 0.3, 0.5], [0.3, 0.1, 0.6]])
+    score = class_score(predicted, np.array([0, 0, 2]), "abc", "balanced_accuracy")
     # class 0: 1 of 2; class 2: 1 of 1; class 1 is nowhere
     assert score.by_label == {0: 1 / 2, 2: 1} and score.label_cases == {0: 2, 2: 1}
     assert score.value == (1 / 2 + 1) / 2
@@ -173,9 +179,9 @@ def test_a_class_that_the_truth_lacks_does_not_count():
     assert score.also["auroc"] == (1 / 2 + 2 / 2) / 2
 
 
-def test_the_images_of_a_case_count_as_one_with_their_mean_probabilities():
-    said = np.array([[0.9, 0.1], [0.3, 0.7], [0.5, 0.5], [0.1, 0.9]])
-    score = class_score(said, np.array([0, 0, 1, 1]), ("v", "v", "p", "q"))
+def test_the_images_of_a_case_count_as_one():
+    predicted = np.array([[0.9, 0.1], [0.3, 0.7], [0.5, 0.5], [0.1, 0.9]])
+    score = class_score(predicted, np.array([0, 0, 1, 1]), ("v", "v", "p", "q"))
     # v: right once of two, and (0.6, 0.4) on average; p falls to the first of equal classes
     assert score.labels_by_case == {0: {"v": 1 / 2}, 1: {"p": 0, "q": 1}}
     assert score.probabilities_by_case[0]["v"] == pytest.approx((0.6, 0.4))
@@ -184,9 +190,9 @@ def test_the_images_of_a_case_count_as_one_with_their_mean_probabilities():
 
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])
 def test_merged_classifications_of_single_cases_are_that_of_all(metric):
-    said, truth, cases = random_classes(1, count=12)
-    whole = class_score(said, truth, cases, metric)
-    alone = {case: class_score(said[[i]], truth[[i]], [case], metric) for i, case in enumerate(cases)}
+    predicted, truth, cases = random_classes(1, count=12)
+    whole = class_score(predicted, truth, cases, metric)
+    alone = {case: class_score(predicted[[i]], truth[[i]], [case], metric) for i, case in enumerate(cases)}
     merged = Score.merged(alone)
     assert merged == whole and merged.value == pytest.approx(whole.value)
     assert merged.also == pytest.approx(whole.also) and set(whole.also) == {"accuracy", "balanced_accuracy", "auroc"}
@@ -194,11 +200,11 @@ def test_merged_classifications_of_single_cases_are_that_of_all(metric):
 
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])
 def test_pooled_classifications_of_sites_are_one_score_over_all_sites(metric):
-    said, truth, cases = random_classes(2)
+    predicted, truth, cases = random_classes(2)
     sites = [np.flatnonzero(truth < 2), np.flatnonzero(truth == 2), np.flatnonzero(truth == 3)[:3]]
-    scores = [class_score(said[rows], truth[rows], [cases[i] for i in rows], metric) for rows in sites]
+    scores = [class_score(predicted[rows], truth[rows], [cases[i] for i in rows], metric) for rows in sites]
     rows = np.concatenate(sites)
-    together = class_score(said[rows], truth[rows], [cases[i] for i in rows], metric)
+    together = class_score(predicted[rows], truth[rows], [cases[i] for i in rows], metric)
     sent = [read_record(SiteScore, score.numbers(), "a score") for score in scores]
     assert pool_scores(sent) == pytest.approx(together.value)
 
@@ -207,9 +213,10 @@ def test_pooled_classifications_of_sites_are_one_score_over_all_sites(metric):
 
 
 @pytest.mark.parametrize(("metric", "oracle"), [("auroc", roc_auc_score), ("auprc", average_precision_score)])
-def test_a_metric_of_the_order_is_scikit_learns_mean_over_classes(metric, oracle):
+def test_a_metric_of_the_order_is_scikit_learns_mean(metric, oracle):
     rng = np.random.default_rng(0)
-    truth, probabilities = rng.integers(0, 3, 40), rng.dirichlet(np.ones(3), 40)
+    truth = rng.integers(0, 3, 40)
+    probabilities = rng.dirichlet(np.ones(3), 40)
     cases = [str(number) for number in range(40)]
     score = accuracy_by_case(probabilities.argmax(axis=1), truth, cases, metric, probabilities)
     wanted = np.mean([oracle(truth == label, probabilities[:, label]) for label in range(3)])
@@ -217,7 +224,7 @@ def test_a_metric_of_the_order_is_scikit_learns_mean_over_classes(metric, oracle
     assert score.numbers()["value"] == score.also[metric] == score.value and score.numbers()["num_cases"] == 40
 
 
-def test_cases_of_one_class_have_no_order_and_count_as_none():
+def test_cases_of_one_class_have_no_order():
     score = accuracy_by_case(np.array([0, 1]), np.array([0, 0]), "ab", "auroc", np.array([[0.9, 0.1], [0.4, 0.6]]))
     numbers = score.numbers()
     assert (numbers["value"], numbers["num_cases"], numbers["num_excluded"]) == (None, 0, 2)

@@ -75,8 +75,10 @@ def moved(model, step, given, rate=0.1, loss=squared):
     return (before - torch.cat([p.detach().flatten() for p in model.parameters()])) / rate
 
 
-def test_without_noise_the_step_is_the_mean_of_clipped_gradients_over_the_expected_number():
-    settings, model, (inputs, targets) = DpSgdSettings(noise=1e-5, clip=0.5), linear(), batch()
+def test_without_noise_the_step_is_the_mean_of_clipped_gradients():
+    settings = DpSgdSettings(noise=1e-5, clip=0.5)
+    model = linear()
+    (inputs, targets) = batch()
     clipped = []
     for one in range(len(inputs)):
         gradient = moved(model, plain_step, (inputs[one : one + 1], targets[one : one + 1]))
@@ -99,7 +101,8 @@ def of_classes(kind):
 
 def of_maps(name, labels, **options):
     study = parse(Study, STUDY | {"labels": labels, "training": {"loss": name}}, "study.yaml")
-    outputs, maps = len(labels) + (len(labels) > 1), torch.Generator().manual_seed(3)
+    outputs = len(labels) + (len(labels) > 1)
+    maps = torch.Generator().manual_seed(3)
     return (
         make_loss(study, **options),
         (outputs, 4, 4),
@@ -124,12 +127,13 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_one_examples_presence_moves_the_sum_by_at_most_the_clip(name):
+def test_one_example_moves_the_sum_by_at_most_the_clip(name):
     loss, outputs, draw = LOSSES[name]()
     torch.manual_seed(2)
     network = nn.Sequential(nn.Linear(5, math.prod(outputs)), nn.Unflatten(1, outputs))
     count = 32
-    inputs, targets = torch.randn(count, 5), draw(count)
+    inputs = torch.randn(count, 5)
+    targets = draw(count)
     if name == "annotated":
         targets[0, 0, 0] = 255
         targets[targets == 2] = 0
@@ -141,7 +145,9 @@ def test_one_examples_presence_moves_the_sum_by_at_most_the_clip(name):
 @pytest.mark.parametrize("weight", [3e38, 1e20])
 def test_an_example_whose_gradient_overflows_does_not_show(weight):
     """The server may choose weights at which one image, and no other, leaves the range of the numbers."""
-    model, (inputs, _), step = nn.Linear(3, 2), batch(3), private_step(DpSgdSettings(noise=1e-5, clip=0.5), 1.0)
+    model = nn.Linear(3, 2)
+    (inputs, _) = batch(3)
+    step = private_step(DpSgdSettings(noise=1e-5, clip=0.5), 1.0)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[weight, 0, 0], [0, 0, 0]]))
     inputs[:, 0] = 0.0
@@ -158,8 +164,9 @@ def test_an_example_whose_gradient_overflows_does_not_show(weight):
         assert torch.isfinite(bias).all() and float((bias - model.bias.detach()).norm()) < 0.1 * 4 * 0.5 + 1e-3
 
 
-def test_the_noise_has_the_deviation_of_the_setting_in_units_of_the_clip():
-    settings, model = DpSgdSettings(noise=3.0, clip=0.5), linear()
+def test_the_noise_has_the_deviation_of_the_setting():
+    settings = DpSgdSettings(noise=3.0, clip=0.5)
+    model = linear()
     step = private_step(settings, 5.0)
     noise = torch.stack([moved(model, step, batch(0)) for _ in range(400)])
     assert float(noise.std()) == pytest.approx(3.0 * 0.5 / 5.0, rel=0.08)
@@ -167,7 +174,9 @@ def test_the_noise_has_the_deviation_of_the_setting_in_units_of_the_clip():
 
 
 def test_no_two_steps_have_the_same_noise_whatever_torchs_seed():
-    settings, model, found = DpSgdSettings(noise=1.0, clip=1.0), linear(), []
+    settings = DpSgdSettings(noise=1.0, clip=1.0)
+    model = linear()
+    found = []
     for _ in range(2):
         torch.manual_seed(0)
         found.append(moved(model, private_step(settings, 4.0), batch()))
@@ -175,11 +184,13 @@ def test_no_two_steps_have_the_same_noise_whatever_torchs_seed():
 
 
 @pytest.mark.parametrize("normalization", ["instance", "group"])
-def test_a_u_net_learns_by_it_and_is_left_as_it_was_made(normalization):
+def test_a_u_net_learns_by_it(normalization):
     study = parse(Study, STUDY | {"model": SMALL_UNET | {"normalization": normalization}}, "study.yaml")
     model = build_plain_model(study, 0).train()
-    optimizer, names = torch.optim.Adam(model.parameters()), list(model.state_dict())
-    images, targets = torch.rand(3, 1, 32, 32), torch.randint(0, 2, (3, 32, 32))
+    optimizer = torch.optim.Adam(model.parameters())
+    names = list(model.state_dict())
+    images = torch.rand(3, 1, 32, 32)
+    targets = torch.randint(0, 2, (3, 32, 32))
     step = private_step(study.privacy.dp_sgd, 3.0)
 
     def loss(found, wanted):
@@ -216,7 +227,7 @@ def test_a_network_that_mixes_images_is_refused():
         moved(Centred(3, 1), private_step(DpSgdSettings(noise=1.0, clip=1.0, delta=0.01), 4), batch())
 
 
-def test_a_patient_with_many_examples_weighs_as_much_as_one_with_one():
+def test_a_patient_with_many_examples_weighs_as_one():
     part = examples(("a",) * 20 + ("b", "c", "d"))
     counts = np.zeros(len(part))
     for _ in range(300):
@@ -231,7 +242,7 @@ def test_a_patient_with_many_examples_weighs_as_much_as_one_with_one():
     assert counts[:20].min() > 0
 
 
-def test_examples_are_drawn_each_on_its_own_and_by_no_seed():
+def test_examples_are_drawn_independently_and_by_no_seed():
     part = examples((None,) * 12)
     np.random.seed(0)
     first = draw_batches(part, 4, "example")
@@ -254,13 +265,13 @@ def test_a_delta_that_would_show_somebody_whole_is_refused():
         measure_round(study, examples(("a", "b", "c")))
 
 
-def test_the_least_noise_has_an_epsilon_that_an_answer_may_name():
+def test_the_least_noise_has_an_epsilon_that_may_be_named():
     assert compute_epsilon([Spent(1e-5, 1.0, 1000), Spent(1e-5, 0.1, 1000)], 1e-5) < 1e15
     assert compute_epsilon([Spent(1e15, 1.0, 1000), Spent(1e15, 0.1, 1000)], 1e-5) < 1
     assert compute_epsilon([], 1e-5) == 0
 
 
-def test_a_round_is_as_many_steps_as_a_plain_one_with_the_rate_of_its_batches():
+def test_a_round_has_as_many_steps_as_a_plain_one():
     study = parse(Study, STUDY | {"training": {"batch_size": 4, "local_epochs": 2}}, "study.yaml")
     assert measure_round(study, examples(tuple("abcdefgh" * 2))) == (8, Spent(1.0, 0.5, 8, "patient"))
     assert compute_rate(3, 4) == 1.0
@@ -278,11 +289,11 @@ def test_a_round_is_as_many_steps_as_a_plain_one_with_the_rate_of_its_batches():
         ([Spent(1.0, 0.1, 200), Spent(2.0, 0.2, 30)], 1e-4, 9.0444),
     ],
 )
-def test_epsilon_is_that_of_another_accountant_within_a_hundredth_and_never_less(spent, delta, other):
+def test_epsilon_is_another_accountants_and_never_less(spent, delta, other):
     assert other <= compute_epsilon(spent, delta) <= 1.01 * other
 
 
-def test_epsilon_is_bounded_by_divergences_where_numbers_are_too_small_for_the_distribution():
+def test_epsilon_is_bounded_by_divergences_where_numbers_end():
     spent = [Spent(0.01, 0.5, 10), Spent(0.01, 0.5, 10)]
     accountant = opacus.accountants.RDPAccountant()
     accountant.history = [one[:3] for one in spent]
@@ -300,7 +311,8 @@ def test_steps_of_one_kind_are_counted_together():
 
 def test_what_leaves_cannot_tell_whether_a_patient_was_there():
     """An attacker who knows all but one patient, and plants the worst one, must guess hardly better than chance."""
-    settings, model = DpSgdSettings(noise=4.0, clip=1.0), linear()
+    settings = DpSgdSettings(noise=4.0, clip=1.0)
+    model = linear()
     inputs, targets = batch(4)
     planted = torch.tensor([[100.0, 0, 0]]), torch.tensor([-1000.0])
     together = torch.cat([inputs, planted[0]]), torch.cat([targets, planted[1]])

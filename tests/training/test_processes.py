@@ -43,11 +43,12 @@ def learn(study, step, epoch):
     return np.concatenate([p.detach().numpy().ravel() for p in model.parameters()]), losses
 
 
-def test_ten_steps_in_two_processes_are_those_in_one_whatever_the_step_and_with_dice_over_the_batch(
-    make_study, monkeypatch
-):
-    study, epoch, steps = make_study(training={"has_batch_dice": True}), batches(10), (plain_step, perturbed_step(0.1))
-    alone, received = [learn(study, step, epoch) for step in steps], []
+def test_ten_steps_in_two_processes_are_those_in_one(make_study, monkeypatch):
+    study = make_study(training={"has_batch_dice": True})
+    epoch = batches(10)
+    steps = (plain_step, perturbed_step(0.1))
+    alone = [learn(study, step, epoch) for step in steps]
+    received = []
     receive = processes._Worker.receive
 
     def count(worker):
@@ -68,8 +69,9 @@ def test_ten_steps_in_two_processes_are_those_in_one_whatever_the_step_and_with_
     assert [len(one[0]) for one in received[:20:2]] == [1] * 10
 
 
-def test_a_process_that_fails_or_is_killed_ends_the_training_with_a_sentence_and_none_is_left(make_study):
-    study, ((images, _),) = make_study(), batches(1)
+def test_a_process_that_fails_ends_the_training_with_a_sentence(make_study):
+    study = make_study()
+    ((images, _),) = batches(1)
     model = build_model(study, (1, 32, 32), 0).double().train()
     with pytest.raises(TrainingError, match="process 2 of 2 must live until .* exit code -9"):
         with spread_batches(2, study, CPU):
@@ -89,8 +91,9 @@ def test_a_process_that_fails_or_is_killed_ends_the_training_with_a_sentence_and
         (SMALL | {"dropout": 0.5}, "a network that draws random numbers, as dropout does"),
     ],
 )
-def test_a_network_that_shares_of_a_batch_would_teach_something_else_is_refused(make_study, model, what):
-    study, ((images, _),) = make_study(model), batches(1)
+def test_a_network_that_needs_the_whole_batch_is_refused(make_study, model, what):
+    study = make_study(model)
+    ((images, _),) = batches(1)
     with spread_batches(2, study, CPU), pytest.raises(TrainingError, match=f"must be 1 with {what}.*, not 2; set it"):
         build_model(study, (1, 32, 32), 0).double().train()(images)
     assert not active_children()
@@ -103,9 +106,10 @@ class StandIn:
         self.close = lambda: None
 
 
-def test_steps_that_look_into_the_network_or_learn_from_an_earlier_batch_are_refused(make_study, monkeypatch):
+def test_steps_that_look_inside_or_back_are_refused(make_study, monkeypatch):
     monkeypatch.setattr(processes, "_Worker", StandIn)
-    study, ((images, targets),) = make_study(), batches(1)
+    study = make_study()
+    ((images, targets),) = batches(1)
     model = build_model(study, (1, 32, 32), 0).double().train()
     with spread_batches(2, study, CPU):
         with pytest.raises(TrainingError, match="an algorithm that looks into"), record_inputs(model.network.upcat_4):

@@ -16,13 +16,13 @@ SUPER = SCORE | {"models": {"global": None, "super": 0.5}, "choices": {"global":
 SUPER |= {"selector": {"cases": {"east": 2}}}
 
 
-def test_a_score_is_read_and_written_as_the_site_sent_it():
+def test_a_score_is_read_as_the_site_sent_it():
     assert dump_record(read_record(SiteScore, SCORE, "x")) == SCORE
-    found = read_record(SuperScore, SUPER, "x")
-    assert found.selector.cases == {"east": 2}
+    result = read_record(SuperScore, SUPER, "x")
+    assert result.selector.cases == {"east": 2}
 
 
-def test_what_a_score_does_not_know_and_more_patients_than_cases_are_refused_by_name():
+def test_unknown_keys_and_too_many_patients_are_refused():
     with pytest.raises(ConfigError, match="the test of site 'east': by_case must be a known key; it is not"):
         read_record(SiteScore, SCORE | {"by_case": {"Doe^Jane": 0.5}}, "the test of site 'east'")
     assert read_record(SiteScore, SCORE | {"num_patients": 2}, "x").num_patients == 2
@@ -49,7 +49,7 @@ def by_recalls(recalls, cases):
     return SiteScore(value=value, num_cases=sum(cases.values()), num_excluded=0, **tables)
 
 
-def test_means_over_different_classes_are_pooled_class_by_class_with_their_cases():
+def test_means_over_different_classes_are_pooled_by_class():
     # As skilled in each class: 0.9, 0.8 and 0.6; the sites' values are 0.85 and 0.7, of which nothing is the mean.
     east = by_areas({"0": 0.9, "1": 0.8}, {"0": 30, "1": 10})
     west = by_areas({"0": 0.9, "1": 0.8, "2": 0.6}, {"0": 10, "1": 20, "2": 5})
@@ -62,35 +62,35 @@ def test_means_over_different_classes_are_pooled_class_by_class_with_their_cases
     assert have_same_classes([east, other]) and mean_of_scores([east, other]) == pytest.approx((0.85 + 0.45) / 2)
 
 
-def test_a_site_of_one_class_alone_has_no_area_and_no_say():
-    east, lone = by_areas({"0": 0.9, "1": 0.8}, {"0": 30, "1": 10}), by_areas({}, {"0": 3})
+def test_a_site_of_one_class_has_no_area():
+    east = by_areas({"0": 0.9, "1": 0.8}, {"0": 30, "1": 10})
+    lone = by_areas({}, {"0": 3})
     assert mean_of_scores([east, lone]) == pytest.approx(0.85) and mean_of_scores([lone]) is None
     assert pool_scores([]) is None
 
 
 def test_the_mean_of_balanced_accuracies_is_not_the_pooled_one():
-    east, west = by_recalls({"0": 1.0}, {"0": 3}), by_recalls({"0": 0.0, "1": 0.5}, {"0": 1, "1": 2})
+    east = by_recalls({"0": 1.0}, {"0": 3})
+    west = by_recalls({"0": 0.0, "1": 0.5}, {"0": 1, "1": 2})
     # class 0: 3 of 4; class 1: 1 of 2
     assert pool_scores([east, west]) == mean_of_scores([east, west]) == (3 / 4 + 1 / 2) / 2
     # a class that counts in no case is no part of it
     assert pool_scores([by_recalls({"0": 1.0, "1": 0.5}, {"0": 3, "1": 0})]) == 1
 
 
-def test_a_round_rises_by_the_median_and_class_by_class_where_sites_have_different_ones():
+def test_a_round_rises_by_the_median_class_by_class():
     whole = [SiteScore(value=value, num_cases=1, num_excluded=0) for value in (0.1, 0.5, 0.9)]
     assert measure_rise(whole, whole[::-1]) == 0
     assert measure_rise([whole[1], whole[2]], [whole[0], whole[0]]) == pytest.approx(0.7 - 0.1)
     cases = {"0": 10, "1": 10, "2": 10}
-    east, west = (
-        ({"0": 0.8, "1": 0.6}, {"0": 0.7, "1": 0.7, "2": 0.5}),
-        ({"0": 0.9, "1": 0.6}, {"0": 0.6, "1": 0.7, "2": 0.8}),
-    )
+    east = ({"0": 0.8, "1": 0.6}, {"0": 0.7, "1": 0.7, "2": 0.5})
+    west = ({"0": 0.9, "1": 0.6}, {"0": 0.6, "1": 0.7, "2": 0.8})
     old, new = ([by_areas(one, {key: cases[key] for key in one}) for one in sites] for sites in (east, west))
     # class 0: 0.75 to 0.75; class 1 stays; class 2 of one site: 0.3 higher
     assert measure_rise(new, old) == pytest.approx(0.3 / 3)
 
 
-def test_where_classes_differ_one_of_three_sites_moves_no_class_that_all_have():
+def test_one_of_three_sites_moves_no_common_class():
     old = [by_areas({"0": 0.6, "1": 0.6}, {"0": 9, "1": 9}) for _ in range(2)]
     old.append(by_areas({"0": 0.6, "1": 0.6, "2": 0.6}, {"0": 9, "1": 9, "2": 9}))
     invented = by_areas({"0": 1.0, "1": 1.0, "2": 0.6}, {"0": 10**7, "1": 10**7, "2": 9})

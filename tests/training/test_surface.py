@@ -19,7 +19,8 @@ def points(mask):
 def expected(one, other):
     """Return both distances of two masks from all pairs of surface points."""
     between = np.linalg.norm(points(one)[:, None] - points(other)[None], axis=2)
-    there, back = between.min(axis=1), between.min(axis=0)
+    there = between.min(axis=1)
+    back = between.min(axis=0)
     near = (there <= TOLERANCE).sum() + (back <= TOLERANCE).sum()
     return max(np.percentile(there, 95), np.percentile(back, 95)), near / (len(there) + len(back))
 
@@ -38,8 +39,8 @@ def test_a_volume_is_measured_across_its_slices():
     empty = np.zeros((24, 24), np.uint8)
     truth = [empty, *[square(4, 4)] * 5, *[empty] * 6]
     prediction = [*[empty] * 5, *[square(4, 4)] * 5, empty, empty]
-    found = of_case(prediction, truth)
-    assert found == pytest.approx(expected(np.stack(prediction) == 1, np.stack(truth) == 1)) and found[0] == 4
+    result = of_case(prediction, truth)
+    assert result == pytest.approx(expected(np.stack(prediction) == 1, np.stack(truth) == 1)) and result[0] == 4
 
 
 def cube(first, size=6):
@@ -49,8 +50,9 @@ def cube(first, size=6):
 
 
 @pytest.mark.parametrize(("shift", "size_mm"), [((3, 0, 0), 0.5), ((0, 3, 0), 1), ((0, 0, 3), 4)])
-def test_voxels_of_known_size_are_measured_in_mm_along_their_own_axis(shift, size_mm):
-    truth, prediction = cube((4, 4, 4)), cube(np.add((4, 4, 4), shift))
+def test_voxels_of_known_size_are_measured_in_mm(shift, size_mm):
+    truth = cube((4, 4, 4))
+    prediction = cube(np.add((4, 4, 4), shift))
     # 0.5 mm from column to column, 1 mm from row to row, 4 mm from slice to slice; without sizes 3 voxels each
     whole = of_case([prediction], [truth], spacing=(0.5, 1.0, 4.0))
     assert whole[0] == 3 * size_mm and of_case([prediction], [truth])[0] == 3
@@ -83,10 +85,11 @@ def test_a_label_in_truth_or_prediction_alone_has_no_distance(prediction, truth)
 
 def test_cases_without_a_distance_are_counted_and_the_others_averaged():
     empty = square(0, 0, 0)
-    predictions, targets = np.stack([square(4, 4), square(6, 4), empty]), np.stack([square(4, 4)] * 3)
-    found = surface_by_case(predictions, targets, ["a", "b", "c"], [(1,)], {})
+    predictions = np.stack([square(4, 4), square(6, 4), empty])
+    targets = np.stack([square(4, 4)] * 3)
+    result = surface_by_case(predictions, targets, ["a", "b", "c"], [(1,)], {})
     # 0 and 2 pixels
     counts = {"num_cases": 2, "num_undefined": 1}
-    assert surface_numbers(found, "mm") == {"hd95": 1.0, "surface_dice": 1.0, "unit": "mm"} | counts
+    assert surface_numbers(result, "mm") == {"hd95": 1.0, "surface_dice": 1.0, "unit": "mm"} | counts
     nothing = {"hd95": None, "surface_dice": None, "unit": "pixels", "num_cases": 0, "num_undefined": 1}
-    assert surface_numbers({"c": found["c"]}, "pixels") == nothing
+    assert surface_numbers({"c": result["c"]}, "pixels") == nothing

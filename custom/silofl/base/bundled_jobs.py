@@ -23,7 +23,9 @@ def find_job(job: str | Path) -> Path:
     """
     path = Path(os.path.expanduser(job))
     is_bundled = path.name in list_bundled_jobs() and len(path.parts) == 1
-    return JOBS / path if is_bundled and not (path / META).is_file() else path
+    if is_bundled and not (path / META).is_file():
+        return JOBS / path
+    return path
 
 
 def list_bundled_jobs() -> list[str]:
@@ -33,6 +35,7 @@ def list_bundled_jobs() -> list[str]:
 
 def suggest_job(job: Path) -> str:
     """Return, for a job folder that is not there, which job there or bundled has the nearest name, or all bundled."""
-    known, there = list_bundled_jobs(), map(os.path.dirname, iglob(f"*/{META}", root_dir=job.parent))
-    nearest = suggest_nearest(job.name, islice(there, MOST_NAMES)) or suggest_nearest(job, known)
-    return nearest or f"; bundled jobs: {', '.join(known)}"
+    bundled = list_bundled_jobs()
+    neighbours = map(os.path.dirname, iglob(f"*/{META}", root_dir=job.parent))
+    nearest = suggest_nearest(job.name, islice(neighbours, MOST_NAMES)) or suggest_nearest(job, bundled)
+    return nearest or f"; bundled jobs: {', '.join(bundled)}"

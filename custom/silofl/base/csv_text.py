@@ -19,7 +19,8 @@ def encode_csv(rows: Iterable[Sequence[object]]) -> str:
 
 def decode_csv(text: str) -> list[list[str]]:
     """Return the rows of `encode_csv`, numbers as texts; empty lines are none."""
-    return [[_decode_cell(cell) for cell in row] for row in csv.reader(io.StringIO(text, newline="")) if row]
+    rows = csv.reader(io.StringIO(text, newline=""))
+    return [list(map(_decode_cell, row)) for row in rows if row]
 
 
 def _encode_cell(value: object) -> str:
@@ -28,7 +29,9 @@ def _encode_cell(value: object) -> str:
     text = str(value)
     if isinstance(value, str) and FORMULA.match(text) and not NUMBER.fullmatch(text):
         text = f"'{text}"
-    return '"{}"'.format(text.replace('"', '""')) if SEPARATORS.search(text) else text
+    if SEPARATORS.search(text):
+        return '"{}"'.format(text.replace('"', '""'))
+    return text
 
 
 def _decode_cell(text: str) -> str:

@@ -102,8 +102,10 @@ class Faults:
         count = len(self.errors)
         if count == 1:
             return str(self.errors[0])
-        told = " ".join(f"({number}) {one}." for number, one in enumerate(self.errors, start=1))
-        return f"{count} faults{', or more' if count == self.most else ''}: {told}"
+        sentences = " ".join(f"({number}) {error}." for number, error in enumerate(self.errors, start=1))
+        # The search ended at the last fault that is told.
+        more = ", or more" if count == self.most else ""
+        return f"{count} faults{more}: {sentences}"
 
 
 class AggregationError(SiloFLError):

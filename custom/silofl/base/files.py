@@ -31,7 +31,9 @@ UNFINISHED = ".unfinished"
 
 def make_folder(path: Path) -> None:
     """Make a folder for this account alone, and those above it; one that is there keeps its mode."""
-    for folder in reversed([place for place in (path, *path.parents) if not place.exists()]):
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    # One by one, as mkdir gives the mode to the last folder only.
+    for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
     # Says what is wrong where a file is in its place.
     path.mkdir(exist_ok=True)
@@ -135,9 +137,10 @@ def _hold_folder(folder: Path, is_needed: bool = True) -> Iterator[None]:
 
 def close_to_others(folder: Path) -> None:
     """Let this account alone read a folder and all in it, whoever wrote them; links are left as they are."""
-    for place, _, names in os.walk(folder):
-        os.chmod(place, 0o700)
-        for path in (Path(place, name) for name in names):
+    for inner, _, names in os.walk(folder):
+        os.chmod(inner, 0o700)
+        for name in names:
+            path = Path(inner, name)
             if not path.is_symlink():
                 path.chmod(0o600)
 
@@ -219,9 +222,9 @@ def read_json(path: Path, kind: type[J] = dict, absent: D = ABSENT) -> J | D:  #
         ConfigError: It is missing, cannot be read, is broken, or holds another kind than the one asked for.
     """
     value = read_json_document(path)
-    if value is ABSENT and absent is ABSENT:
-        raise ConfigError(f"{path} must exist; it is not there")
     if value is ABSENT:
+        if absent is ABSENT:
+            raise ConfigError(f"{path} must exist; it is not there")
         return absent
     if not isinstance(value, kind):
         raise ConfigError(f"{path} must hold {KINDS[kind]}, not {type(value).__name__}; restore it")
@@ -313,7 +316,7 @@ def _load(stream: Any) -> dict[str, Any]:  # noqa: ANN401 - `_Rest` too
 
     if zipfile.is_zipfile(stream):
         with zipfile.ZipFile(stream) as archive:
-            size = sum(one.file_size for one in archive.infolist())
+            size = sum(member.file_size for member in archive.infolist())
         # torch.save compresses nothing, but torch.load inflates a thousandfold what was compressed afterwards.
         if size > (most := stream.seek(0, os.SEEK_END)):
             raise ValueError(f"the file must not hold more than its {most} bytes, not {size}")
@@ -326,7 +329,8 @@ class _Rest(io.RawIOBase):
     """A file from the byte on where it stands, as a file of its own, so that no copy of it is made."""
 
     def __init__(self, stream: io.BufferedReader) -> None:
-        self._stream, self._start = stream, stream.tell()
+        self._stream = stream
+        self._start = stream.tell()
 
     def readable(self) -> bool:
         return True
@@ -390,9 +394,9 @@ def load_state(path: Path, number: int, belongs_to: Mapping[str, str | int]) -> 
         raise DamagedError(f"{path.name} must be readable; the system said {error.strerror!r}") from None
     if state["format"] != number:
         raise _other_format(path, number, state["format"])
-    for key, wanted in belongs_to.items():
-        if (found := state["belongs_to"].get(key)) != wanted:
-            raise DamagedError(f"{path.name} must be of {key} {wanted!r}, not of {found!r}; it is another's file")
+    for key, expected in belongs_to.items():
+        if (actual := state["belongs_to"].get(key)) != expected:
+            raise DamagedError(f"{path.name} must be of {key} {expected!r}, not of {actual!r}; it is another's file")
     return state["value"]
 
 

@@ -23,9 +23,9 @@ def normalise_accents(name: str) -> str:
 def normalise_texts(value: Any) -> Any:  # noqa: ANN401 - of any settings
     """Return plain values, keys and values of tables and lists, with all texts as `normalise_accents` gives them."""
     if isinstance(value, dict):
-        return {normalise_texts(key): normalise_texts(one) for key, one in value.items()}
+        return {normalise_texts(key): normalise_texts(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [normalise_texts(one) for one in value]
+        return [normalise_texts(inner) for inner in value]
     return normalise_accents(value) if isinstance(value, str) else value
 
 

@@ -18,8 +18,8 @@ MOST_NAMES = 1000
 def suggest_path(path: Path) -> str:
     """Return what to say of the nearest name in the same folder."""
     try:
-        with os.scandir(path.parent) as found:
-            return suggest_nearest(path.name, [one.name for one in islice(found, MOST_NAMES)])
+        with os.scandir(path.parent) as entries:
+            return suggest_nearest(path.name, [entry.name for entry in islice(entries, MOST_NAMES)])
     except (OSError, ValueError):
         return ""
 
@@ -51,15 +51,13 @@ KIT = expect_path("the folder of a startup kit")
 
 def parse_count(text: str) -> int:
     """Read a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {quote_value(text)}")
-    return int(text)
+    return parse_natural(text, least=1)
 
 
-def parse_natural(text: str) -> int:
-    """Read a whole number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {quote_value(text)}")
+def parse_natural(text: str, least: int = 0) -> int:
+    """Read a whole number of at least 0, or of at least another number."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, not {quote_value(text)}")
     return int(text)
 
 
@@ -76,20 +74,20 @@ def parse_share(text: str) -> float:
 
 def parse_names(text: str) -> list[str]:
     """Read names with commas between them."""
-    found = [name for name in text.split(",") if name]
-    if not found:
+    names = [name for name in text.split(",") if name]
+    if not names:
         raise argparse.ArgumentTypeError(f"must give at least one name, not {quote_value(text)}")
-    return found
+    return names
 
 
 def parse_division(text: str) -> tuple[str, tuple[str, ...] | tuple[float, ...]]:
     """Read ``NAME`` or ``NAME=VALUE,VALUE``: what to divide cases by, and its groups' values, or limits of numbers."""
-    name, equals, rest = (one.strip() for one in text.partition("="))
-    values = [one.strip() for one in rest.split(",") if one.strip()]
+    name, equals, rest = map(str.strip, text.partition("="))
+    values = list(filter(None, map(str.strip, rest.split(","))))
     if not name or bool(equals) != bool(values):
         raise argparse.ArgumentTypeError(f"must be NAME, or NAME=VALUE,VALUE as age=40,65, not {quote_value(text)}")
     try:
-        return name, tuple(float(one) for one in values)
+        return name, tuple(map(float, values))
     except ValueError:
         return name, tuple(values)
 
@@ -114,9 +112,13 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
 
 def add_site_config(parser: argparse.ArgumentParser, what: str = "the site's site.yaml") -> None:
     """Add ``--site-config``, for a command that is called in a kit's folder, or elsewhere."""
-    default, place = Path("local/site.yaml"), expect_path("a site.yaml")
+    default = Path("local/site.yaml")
     parser.add_argument(
-        "--site-config", type=place, metavar="FILE", default=default, help=f"{what} (default: {default})"
+        "--site-config",
+        type=expect_path("a site.yaml"),
+        metavar="FILE",
+        default=default,
+        help=f"{what} (default: {default})",
     )
 
 

@@ -77,13 +77,16 @@ def dump_record(record: object) -> Any:  # noqa: ANN401
 
 def format_key_lists(kind: type) -> str:
     """Return a list of a record's keys, then one of each kind of record within it, under that kind's name."""
-    kinds, text = [kind], ""
+    records = [kind]
+    text = ""
     # Kinds that are met on the way join the list, so that each has one list.
-    for one in kinds:
-        keys = [*describe_keys(one)]
-        kinds += dict.fromkeys(inner for *_, inner in keys if inner is not None and inner not in kinds)
-        text += "" if one is kind else f"\n## {one.__name__}\n\n{read_summary(one)}\n\n"
-        text += "".join(f"- {key} ({values}): {meaning}\n" for key, values, meaning, _ in keys)
+    for record in records:
+        if record is not kind:
+            text += f"\n## {record.__name__}\n\n{read_summary(record)}\n\n"
+        for key, values, meaning, inner in describe_keys(record):
+            text += f"- {key} ({values}): {meaning}\n"
+            if inner is not None and inner not in records:
+                records.append(inner)
     return text
 
 
@@ -96,9 +99,12 @@ def describe_keys(kind: type) -> Iterator[tuple[str, str, str, type | None]]:
         values = describe_type(hint).replace(WORDS[dict], link)
         # An error needs the article, "must be a text"; a column does not.
         values = re.sub(r"\ba ", "", values)
-        # A key whose default is null is never null in a file, but absent.
-        values = values.removesuffix(" or null") if _is_optional(part) else values
-        yield f"`{part.name}`{'?' * _is_optional(part)}", values, meanings[part.name], inner
+        key = f"`{part.name}`"
+        if _is_optional(part):
+            key += "?"
+            # A key whose default is null is never null in a file, but absent.
+            values = values.removesuffix(" or null")
+        yield key, values, meanings[part.name], inner
 
 
 def read_summary(kind: type) -> str:
@@ -121,15 +127,19 @@ def describe_type(hint: Any) -> str:  # noqa: ANN401
         return "anything"
     if is_dataclass(hint):
         return WORDS[dict]
-    arguments, origin = get_args(hint), get_origin(hint)
+    arguments = get_args(hint)
+    origin = get_origin(hint)
     if origin in UNIONS:
         return " or ".join(map(describe_type, arguments))
     if origin is Literal:
         return ", ".join(arguments)
-    if origin in (tuple, list):
-        is_long = origin is list or ... in arguments
-        return f"list of {describe_type(arguments[0])}" if is_long else f"[{', '.join(map(describe_type, arguments))}]"
-    return f"{{text: {describe_type(arguments[1])}}}" if origin in TABLES else WORDS[hint]
+    if origin is list or (origin is tuple and ... in arguments):
+        return f"list of {describe_type(arguments[0])}"
+    if origin is tuple:
+        return f"[{', '.join(map(describe_type, arguments))}]"
+    if origin in TABLES:
+        return f"{{text: {describe_type(arguments[1])}}}"
+    return WORDS[hint]
 
 
 @cache
@@ -162,12 +172,12 @@ def _read_current_version(kind: type[R], values: object, path: Path) -> R:
 def _parse_record(kind: Any, values: object, prefix: str) -> Any:  # noqa: ANN401
     if not isinstance(values, Mapping):
         raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {quote_value(values)}")
-    known = [part.name for part, _ in _typed_fields(kind)]
+    names = [part.name for part, _ in _typed_fields(kind)]
     # What release 0.4 wrote and nobody reads any more is passed over.
     former = getattr(kind, "FORMER_KEYS", ())
     for key in values:
-        if key not in known and key not in former:
-            raise ConfigError(f"{prefix}{key} must be a known key; it is not{suggest_nearest(key, known)}")
+        if key not in names and key not in former:
+            raise ConfigError(f"{prefix}{key} must be a known key; it is not{suggest_nearest(key, names)}")
     given = {}
     for part, hint in _typed_fields(kind):
         if part.name in values:
@@ -178,19 +188,25 @@ def _parse_record(kind: Any, values: object, prefix: str) -> Any:  # noqa: ANN40
 
 
 def _parse_value(hint: Any, value: object, key: str) -> object:  # noqa: ANN401
-    arguments, origin = get_args(hint), get_origin(hint)
+    arguments = get_args(hint)
+    origin = get_origin(hint)
     if origin in UNIONS:
-        (other,) = (one for one in arguments if one is not type(None))
-        return None if value is None else _parse_value(other, value, key)
+        # The only unions of records are a type or null.
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        return None if value is None else _parse_value(inner, value, key)
     if is_dataclass(hint):
         return _parse_record(hint, value, f"{key}.")
     if origin in TABLES and isinstance(value, Mapping):
-        return {name: _parse_value(arguments[1], one, f"{key}.{name}") for name, one in value.items()}
+        return {name: _parse_value(arguments[1], item, f"{key}.{name}") for name, item in value.items()}
     if origin in (tuple, list) and isinstance(value, (list, tuple)):
-        kinds = arguments[:1] * len(value) if origin is list or ... in arguments else arguments
-        if len(kinds) == len(value):
-            pairs = enumerate(zip(kinds, value, strict=True))
-            return origin(_parse_value(one, each, f"{key}.{number}") for number, (one, each) in pairs)
+        hints = arguments
+        if origin is list or ... in arguments:
+            hints = arguments[:1] * len(value)
+        if len(hints) == len(value):
+            items = []
+            for number, item in enumerate(value):
+                items.append(_parse_value(hints[number], item, f"{key}.{number}"))
+            return origin(items)
     if hint is Any or (origin is Literal and value in arguments):
         return value
     # JSON does not tell 1 from 1.0, so an int is a number too; a bool, although an int in Python, is none.
@@ -207,8 +223,8 @@ def _find_inner_record(hint: object) -> Any:  # noqa: ANN401
     """Return the record that a type is or holds; None where it holds none."""
     if is_dataclass(hint):
         return hint
-    found = map(_find_inner_record, get_args(hint))
-    return next((record for record in found if record is not None), None)
+    inner = map(_find_inner_record, get_args(hint))
+    return next((record for record in inner if record is not None), None)
 
 
 def _in_markdown(text: str) -> str:

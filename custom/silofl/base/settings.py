@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -86,9 +87,9 @@ def parse(section: type[S], values: object, where: str, context: object = None) 
     try:
         return section.model_validate(values, context=context)
     except ValidationError as error:
-        first = error.errors()[0]
-        # Of a name such as 007, on or no; what comes over the network has quotes that nobody writes.
-        is_unquoted = first["type"] == "string_type" and isinstance(first["input"], bool | int | float)
+        fault = error.errors()[0]
+        # A name such as 007, on or no; what comes over the network has quotes that nobody writes.
+        is_unquoted = fault["type"] == "string_type" and isinstance(fault["input"], bool | int | float)
         remedy = ": put it in quotes" if is_unquoted and where.endswith((".yaml", ".yml")) else ""
         raise ConfigError(f"{where}: {describe_validation_error(error, section)}{remedy}") from None
 
@@ -153,7 +154,8 @@ class _PlainLoader(yaml.SafeLoader):
             raise ConfigError(f"{where}: a text must hold whole characters, not {quote_value(event.value)}; correct it")
         # In quotes it is a text.
         if isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
-            tag, text = self.resolve(yaml.ScalarNode, event.value, event.implicit), event.value
+            tag = self.resolve(yaml.ScalarNode, event.value, event.implicit)
+            text = event.value
             if tag in (INT, FLOAT) and not (DECIMAL.fullmatch(text) and (tag == INT or math.isfinite(float(text)))):
                 raise ConfigError(
                     f"{where}: a number must be finite and in decimal digits, as 10 or 1e-3, not {one_line(text, 60)}; "
@@ -167,10 +169,11 @@ class _PlainDumper(yaml.SafeDumper):
 
 # Without the resolvers of dates, which are texts, and of '<<', whose keys would escape the look for twins.
 for _plain in (_PlainLoader, _PlainDumper):
-    _plain.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":merge"))]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    _plain.yaml_implicit_resolvers = {}
+    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items():
+        _plain.yaml_implicit_resolvers[letter] = [
+            (tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":merge"))
+        ]
     _plain.add_implicit_resolver(FLOAT, EXPONENTIAL, list("-+.0123456789"))
 
 
@@ -193,11 +196,13 @@ def read_value(text: str) -> object:
         raise
     # PyYAML lets the errors of int, float and chr pass.
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:
-        if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-            raise ConfigError(f"it must be YAML; {one_line(error)}: correct it") from None
-        # Without the lines of the text, which PyYAML repeats.
-        where = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
-        raise ConfigError(f"{where}: it must be YAML; {one_line(error.problem)}: correct it") from None
+        where = ""
+        problem: object = error
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            # Without the lines of the text, which PyYAML repeats.
+            where = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: "
+            problem = error.problem
+        raise ConfigError(f"{where}it must be YAML; {one_line(problem)}: correct it") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -220,27 +225,28 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def describe_validation_error(error: ValidationError, section: type[Section]) -> str:
     """Return the first thing that is wrong, as one sentence that begins with its key."""
-    first = error.errors()[0]
+    fault = error.errors()[0]
     # Checks of our own raise whole sentences already; pydantic wraps them because ConfigError is a ValueError.
-    inner = first.get("ctx", {}).get("error")
-    if isinstance(inner, ConfigError):
-        return str(inner)
-    key, name = _error_key(first), one_line(_error_key(first))
-    if first["type"] == "unexpected_keyword_argument":
-        return f"{name} must be a known key; it is not"
-    if first["type"] == "extra_forbidden":
+    cause = fault.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return str(cause)
+    key = _error_key(fault)
+    name = one_line(key)
+    # The same fault has another name in a dataclass than in a section.
+    if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{name} must be a known key; it is not{_nearest_key(key, section)}"
-    if first["type"] == "invalid_key":
+    if fault["type"] == "invalid_key":
         return f"{name} must be a key in letters; it is not: correct it"
-    if first["type"] == "missing":
+    if fault["type"] == "missing":
         return f"{name} must be given; it is missing"
     # A value that may be one thing or another has one error for each.
-    condition = ", or ".join(_describe_condition(one) for one in error.errors() if _error_key(one) == key)
-    suggestion = suggest_nearest(first["input"], re.findall(QUOTED, condition))
-    # A section that is given one value, as `training: 3`.
-    inner = next((one for one in _dotted_names(section) if one.startswith(f"{key}.")), None)
+    conditions = [_describe_condition(detail) for detail in error.errors() if _error_key(detail) == key]
+    condition = ", or ".join(conditions)
+    suggestion = suggest_nearest(fault["input"], re.findall(QUOTED, condition))
+    # A section that is given one value, as `training: 3`, has keys below it.
+    inner = next((name for name in _dotted_names(section) if name.startswith(f"{key}.")), None)
     remedy = f": set its keys, as {inner}" if inner else ""
-    return f"{name} must be {condition}, not {quote_value(first['input'])}{suggestion}{remedy}"
+    return f"{name} must be {condition}, not {quote_value(fault['input'])}{suggestion}{remedy}"
 
 
 def _error_key(error: Mapping[str, Any]) -> str:
@@ -251,9 +257,8 @@ def _error_key(error: Mapping[str, Any]) -> str:
 
 def _describe_condition(error: Mapping[str, Any]) -> str:
     """Return what a value must be, in the words of a settings file."""
-    kind, details = error["type"], error.get("ctx", {})
-    if kind in WORDS:
-        return WORDS[kind].format(**details)
+    if error["type"] in WORDS:
+        return WORDS[error["type"]].format(**error.get("ctx", {}))
     text = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return text.split(", unable to parse")[0]
 
@@ -275,13 +280,13 @@ def check_key(key: str, section: type[Section]) -> None:
 
 def _nearest_key(key: str, section: type[Section]) -> str:
     """Return `` (did you mean 'training.learning_rate'?)``, or nothing."""
-    known = _dotted_names(section)
+    known_keys = _dotted_names(section)
     name = key.rpartition(".")[2]
     # The same name in another section, or initials (`training.lr`), before a slip of the pen.
-    for other in known:
-        if name in (other.rpartition(".")[2], _initials(other)):
-            return f" (did you mean {other!r}?)"
-    return suggest_nearest(key, known)
+    for known_key in known_keys:
+        if name in (known_key.rpartition(".")[2], _initials(known_key)):
+            return f" (did you mean {known_key!r}?)"
+    return suggest_nearest(key, known_keys)
 
 
 def _initials(key: str) -> str:
@@ -293,15 +298,18 @@ def _initials(key: str) -> str:
 def _dotted_names(section: type[BaseModel], prefix: str = "") -> list[str]:
     names = []
     for name, field in section.model_fields.items():
-        inner = _find_field_section(field)
-        names += [prefix + name, *(_dotted_names(inner, f"{prefix}{name}.") if inner else [])]
+        names.append(prefix + name)
+        if inner := _find_field_section(field):
+            names += _dotted_names(inner, f"{prefix}{name}.")
     return names
 
 
 def _find_field_section(field: FieldInfo) -> type[BaseModel] | None:
     """Return the section that a field holds, None where it holds a value."""
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    annotation = field.annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return None
 
 
 def flatten_keys(values: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
@@ -318,8 +326,10 @@ def numbers_in(value: object) -> list[int | float]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [number for one in value for number in numbers_in(one)]
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+        return list(chain.from_iterable(map(numbers_in, value)))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return [value]
+    return []
 
 
 def setting_text(value: object) -> str:

@@ -48,10 +48,12 @@ class ArrayFile(Generic[K]):
     """
 
     def __init__(self, in_memory: bool = False) -> None:
-        self._file = None if in_memory or _folder is None else TemporaryFile(dir=_folder, buffering=0)
+        self._file: FileIO | None = None
+        if not in_memory and _folder is not None:
+            self._file = TemporaryFile(dir=_folder, buffering=0)
         self._end = 0
-        # In their order; of those in the file where each begins, its type and its shape.
-        self._known: dict[K, NDArray | tuple[int, np.dtype, tuple[int, ...]]] = {}
+        # Arrays in the file are known by where each begins, its type and its shape.
+        self._entries: dict[K, NDArray | tuple[int, np.dtype, tuple[int, ...]]] = {}
 
     def write(self, key: K, array: NDArray, start: int = 0, shape: tuple[int, ...] | None = None) -> None:
         """Take an array, or a piece of one; where it is in a file already, or the disk takes it not, it stays there.
@@ -65,23 +67,27 @@ class ArrayFile(Generic[K]):
         """
         shape = array.shape if shape is None else shape
         if not start:
-            in_file = self._file is not None and array.nbytes and not _is_mapped(array)
-            in_memory = array if shape == array.shape and array.flags.writeable else np.empty(shape, array.dtype)
-            self._known[key] = (self._end, array.dtype, shape) if in_file else in_memory
-        known = self._known[key]
-        if isinstance(known, tuple) and self._file is not None:
+            if self._file is not None and array.nbytes and not _is_mapped(array):
+                self._entries[key] = (self._end, array.dtype, shape)
+            elif shape == array.shape and array.flags.writeable:
+                self._entries[key] = array
+            else:
+                self._entries[key] = np.empty(shape, array.dtype)
+        entry = self._entries[key]
+        if isinstance(entry, tuple) and self._file is not None:
             try:
                 self._append(self._file, array)
                 return
             except OSError as error:
                 logger.warning("an array stays in memory, since %s does not take it: %s", _folder, error.strerror)
-                known = self._known[key] = self._take_back(self._file, start, *known)
-        if known is not array and isinstance(known, np.ndarray):
-            known.reshape(-1)[start : start + array.size] = array.reshape(-1)
+                entry = self._entries[key] = self._take_back(self._file, start, *entry)
+        if entry is not array and isinstance(entry, np.ndarray):
+            entry.reshape(-1)[start : start + array.size] = array.reshape(-1)
 
     def _append(self, file: FileIO, array: NDArray) -> None:
         left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         file.seek(self._end)
+        # An unbuffered write may take only a part of what it is given.
         while left:
             left = left[file.write(left) :]
         self._end += -(-array.nbytes // ALIGNED) * ALIGNED
@@ -95,13 +101,22 @@ class ArrayFile(Generic[K]):
         return whole
 
     def read(self) -> dict[K, NDArray]:
-        """Return all arrays, once."""
+        """Return all arrays, in the order of their first pieces; call it once, after the last `write`."""
         pages = None
         if self._file is not None:
             with self._file as file:
-                # Whoever changes an array has a copy of its pages: torch warns of arrays that nobody can change.
-                pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if self._end else None
-        return {key: _view(pages, *one) if isinstance(one, tuple) else one for key, one in self._known.items()}
+                # Nobody can map an empty file.
+                if self._end:
+                    # Whoever changes an array has a copy of its pages: torch warns of arrays that nobody can change.
+                    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        arrays: dict[K, NDArray] = {}
+        for key, entry in self._entries.items():
+            if isinstance(entry, tuple):
+                begin, dtype, shape = entry
+                arrays[key] = np.ndarray(shape, dtype, pages, begin)
+            else:
+                arrays[key] = entry
+        return arrays
 
 
 def store(arrays: dict[K, NDArray]) -> dict[K, NDArray]:
@@ -110,10 +125,6 @@ def store(arrays: dict[K, NDArray]) -> dict[K, NDArray]:
     for key, array in arrays.items():
         file.write(key, array)
     return file.read()
-
-
-def _view(pages: mmap.mmap | None, start: int, dtype: np.dtype, shape: tuple[int, ...]) -> NDArray:
-    return np.ndarray(shape, dtype, pages, start)
 
 
 def _is_mapped(array: NDArray) -> bool:

@@ -27,7 +27,9 @@ def measure_dissimilarity(
     Returns:
         None where the updates cancel out, or there are none.
     """
-    lengths, joint, shares = 0.0, 0.0, np.asarray(weights)
+    lengths = joint = 0.0
+    shares = np.asarray(weights)
+    # One parameter at a time: stacked whole, the models of all sites would be in memory once more.
     for stacked in _stack_by_name(list(updates.values()), buffers):
         lengths += np.square(stacked).sum() / len(updates)
         joint += np.square(shares @ stacked).sum()
@@ -36,6 +38,11 @@ def measure_dissimilarity(
 
 def _stack_by_name(models: Sequence[Arrays], buffers: Collection[str]) -> Iterator[NDArray[np.float64]]:
     """Yield for each parameter that any model has its numbers in all of them, shape (K, n); 0 where one lacks it."""
-    shapes = {name: array.shape for arrays in models for name, array in arrays.items() if name not in buffers}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for arrays in models:
+        for name, array in arrays.items():
+            if name not in buffers:
+                shapes[name] = array.shape
     for name, shape in shapes.items():
-        yield np.stack([np.asarray(one.get(name, np.zeros(shape)), np.float64).reshape(-1) for one in models])
+        rows = [np.asarray(arrays.get(name, np.zeros(shape)), np.float64).reshape(-1) for arrays in models]
+        yield np.stack(rows)

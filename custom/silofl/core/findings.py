@@ -24,9 +24,9 @@ def pack_findings(numbers: Iterable[int]) -> int:
     return sum(1 << number for number in numbers)
 
 
-def list_findings(found: int) -> list[int]:
+def list_findings(packed: int) -> list[int]:
     """Return the numbers of the findings in a set: what `pack_findings` was given, in their order."""
-    return [number for number in range(found.bit_length()) if found >> number & 1]
+    return [number for number in range(packed.bit_length()) if packed >> number & 1]
 
 
 def unpack_findings(sets: ArrayLike, count: int) -> NDArray[np.bool_]:
@@ -49,9 +49,9 @@ def decide_findings(probabilities: NDArray[np.floating]) -> NDArray[np.int64]:
     return pack_rows(probabilities > 0.5)
 
 
-def name_findings(found: int, labels: Mapping[int, str]) -> str:
+def name_findings(packed: int, labels: Mapping[int, str]) -> str:
     """Return the names of a set of findings as tables have them, ``effusion|nodule``; none of an empty one."""
-    return join_findings(labels[number] for number in list_findings(found))
+    return join_findings(labels[number] for number in list_findings(packed))
 
 
 def join_findings(names: Iterable[str]) -> str:
@@ -70,8 +70,12 @@ def sort_labels(seen: Iterable[str], names: Mapping[str, str]) -> list[str]:
     Args:
         names: What a label is seen as -> its name, in the study's order.
     """
-    order = [one for key, name in names.items() for one in (key, name_absence(name))]
-    return sorted(dict.fromkeys(seen), key=lambda key: order.index(key) if key in order else -1)
+    positions: dict[str, int] = {}
+    for key, name in names.items():
+        # A label that is met again keeps its first position.
+        positions.setdefault(key, len(positions))
+        positions.setdefault(name_absence(name), len(positions))
+    return sorted(dict.fromkeys(seen), key=lambda label: positions.get(label, -1))
 
 
 def most_likely(outputs: Outputs, threshold: float = 0.0) -> Outputs:
@@ -81,4 +85,6 @@ def most_likely(outputs: Outputs, threshold: float = 0.0) -> Outputs:
         outputs: A model's answers, (N, outputs, ...), as a tensor or an array.
         threshold: 0 for logits, 0.5 for probabilities.
     """
-    return outputs[:, 0] > threshold if outputs.shape[1] == 1 else outputs.argmax(1)
+    if outputs.shape[1] == 1:
+        return outputs[:, 0] > threshold
+    return outputs.argmax(1)

@@ -89,11 +89,12 @@ def describe_few_units(tested: Mapping[str, int]) -> list[str]:
         tested: Site -> units of its test data.
     """
     few = ", ".join(f"{number} ({site})" for site, number in tested.items() if number < LEAST_UNITS)
-    sentence = (
+    if not few:
+        return []
+    return [
         f"a verdict on joining takes at least {LEAST_UNITS} test patients per site, not {few}: put more patients into "
         "the test, as with a larger silofl import --test"
-    )
-    return [sentence] if few else []
+    ]
 
 
 def measure_joining(
@@ -117,10 +118,9 @@ def measure_joining(
         return replace(gain, verdict=UNFINISHED)
     if keeps_own:
         return replace(gain, verdict="keeps its own model")
-    if gain.verdict != BETTER:
-        return gain
-    is_better = measure_gain(at_zero, federated).verdict == BETTER
-    return gain if is_better else replace(gain, verdict="no clear difference")
+    if gain.verdict == BETTER and measure_gain(at_zero, federated).verdict != BETTER:
+        return replace(gain, verdict="no clear difference")
+    return gain
 
 
 def measure_gain(own: NDArray[np.float64], federated: NDArray[np.float64]) -> Gain:
@@ -151,8 +151,10 @@ def measure_gain(own: NDArray[np.float64], federated: NDArray[np.float64]) -> Ga
     if n < LEAST_UNITS or low is None or high is None:
         return Gain("too few to say", difference, error, low, high, n)
     verdict: Verdict = "no clear difference"
-    if low > 0 or high < 0:
-        verdict = BETTER if low > 0 else WORSE
+    if low > 0:
+        verdict = BETTER
+    elif high < 0:
+        verdict = WORSE
     return Gain(verdict, difference, error, low, high, n, p_below)
 
 
@@ -168,10 +170,13 @@ def measure_skewed(differences: NDArray[np.float64]) -> tuple[float, float, floa
     # scipy takes a while to be imported.
     from scipy.special import stdtr, stdtrit
 
-    n, mean, deviation = len(differences), float(differences.mean()), float(differences.std())
+    n = len(differences)
+    mean = float(differences.mean())
+    deviation = float(differences.std())
     skewness = float(((differences - mean) ** 3).mean()) / deviation**3
     # Symmetric differences have a skewness of 0, by which the inverse would divide.
-    skewness = skewness if abs(skewness) > ROUNDING else ROUNDING
+    if abs(skewness) <= ROUNDING:
+        skewness = ROUNDING
     shift = skewness / (6 * n)
 
     def invert(value: float) -> float:
@@ -197,8 +202,8 @@ def average_subsets(differences: NDArray[np.float64]) -> NDArray[np.float64]:
         rng = np.random.default_rng(SEED)
         pieces = [rng.integers(0, 2, (1111, n), np.int8) for _ in range(RESAMPLES // 1111)]
     # Rounded, or a sum of nothing in decimals would not be nothing.
-    found = [(piece @ differences / np.maximum(piece.sum(axis=1), 1)).round(12) for piece in pieces]
-    return np.sort(np.concatenate(found))
+    means = [(piece @ differences / np.maximum(piece.sum(axis=1), 1)).round(12) for piece in pieces]
+    return np.sort(np.concatenate(means))
 
 
 def find_mean_interval(means: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
@@ -210,7 +215,9 @@ def find_mean_interval(means: NDArray[np.float64]) -> tuple[float, float] | tupl
         means: Of the subsets, sorted.
     """
     outside = int(LEVEL * (1 + len(means)) + 1e-9) - 1
-    return (float(means[outside]), float(means[-1 - outside])) if outside >= 0 else (None, None)
+    if outside < 0:
+        return None, None
+    return float(means[outside]), float(means[-1 - outside])
 
 
 def average_sites(effects: Sequence[Effect]) -> MeanEffect | None:
@@ -225,9 +232,8 @@ def average_sites(effects: Sequence[Effect]) -> MeanEffect | None:
     if len(effects) < 2:
         return None
     mean = sum(effect.difference for effect in effects) / len(effects)
-    return describe_mean(
-        mean, [((effect.standard_error / len(effects)) ** 2, effect.num_units - 1) for effect in effects]
-    )
+    variances = [((effect.standard_error / len(effects)) ** 2, effect.num_units - 1) for effect in effects]
+    return describe_mean(mean, variances)
 
 
 def describe_mean(mean: float, variances: Sequence[tuple[float, int]]) -> MeanEffect:
@@ -253,5 +259,5 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     ordered = sorted(p_values, key=p_values.__getitem__)
     factors = np.arange(len(ordered), 0, -1)
     corrected = np.minimum(np.maximum.accumulate(factors * [p_values[name] for name in ordered]), 1.0)
-    found = dict(zip(ordered, corrected.tolist(), strict=True))
-    return {name: found[name] for name in p_values}
+    by_name = dict(zip(ordered, corrected.tolist(), strict=True))
+    return {name: by_name[name] for name in p_values}

@@ -82,14 +82,13 @@ def choose_kept(
     n = int(is_unit.sum())
     means = scores[..., is_unit].sum(axis=-1) / max(n, 1)
     values = (means - PRIOR * biases**2 / max(n, 1)).round(9)
+    # The biases lie symmetrically around 0.
     zero = len(biases) // 2
     least = LEAST_TO_CHOOSE if len(biases) > 1 else LEAST_OF_CLASSES
-    if n < least:
-        places = [zero, zero]
-    else:
+    theirs = ours = zero
+    if n >= least:
         # Ties towards the smallest bias.
-        places = [int(np.lexsort((np.abs(biases), -value))[0]) for value in values]
-    theirs, ours = places
+        theirs, ours = (int(np.lexsort((np.abs(biases), -value))[0]) for value in values)
     needed_lead = LEAST_LEAD
     if len(biases) == 1 and n >= least:
         differences = scores[0, 0, is_unit] - scores[1, 0, is_unit]

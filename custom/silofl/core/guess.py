@@ -64,16 +64,19 @@ def measure_classes(model: str, values: Mapping[str, float], cases: Iterable[int
         cases: Cases of each class.
     """
     counts = np.array([count for count in cases if count], dtype=np.float64)
-    classes, total = len(counts), int(counts.sum())
+    classes = len(counts)
+    total = int(counts.sum())
     if classes < 2:
         return {}
-    most = float(counts.max()) / total
-    guesses = {
-        "accuracy": (most, most * (1 - most) / total),
-        "balanced_accuracy": (1 / classes, (classes - 1) / classes**4 * float((1 / counts).sum())),
-    }
-    found = {(model, name): Measured(values[name], *guess, total) for name, guess in guesses.items() if name in values}
-    return found | measure_findings(model, values, [(int(count), total - int(count)) for count in counts])
+    measures: Measures = {}
+    if "accuracy" in values:
+        most = float(counts.max()) / total
+        measures[model, "accuracy"] = Measured(values["accuracy"], most, most * (1 - most) / total, total)
+    if "balanced_accuracy" in values:
+        variance = (classes - 1) / classes**4 * float((1 / counts).sum())
+        measures[model, "balanced_accuracy"] = Measured(values["balanced_accuracy"], 1 / classes, variance, total)
+    # For the AUROC each class is one finding, which all other cases lack.
+    return measures | measure_findings(model, values, [(int(count), total - int(count)) for count in counts])
 
 
 def measure_findings(model: str, values: Mapping[str, float], cases: Iterable[tuple[int, int]]) -> Measures:
@@ -94,11 +97,15 @@ def measure_findings(model: str, values: Mapping[str, float], cases: Iterable[tu
 
 def pool_measured(parts: Sequence[Measured]) -> Measured:
     """Return a measure over several parts of the cases, at least one; each counts by its cases."""
-    cases = np.array([one.num_cases for one in parts])
+    cases = np.array([part.num_cases for part in parts])
     shares = cases / cases.sum()
-    value, guess = (float(shares @ [getattr(one, key) for one in parts]) for key in ("value", "guess"))
-    variance = float(shares**2 @ [one.variance for one in parts])
-    return Measured(value, guess, variance, int(cases.sum()), parts[0].has_steps)
+    return Measured(
+        value=float(shares @ [part.value for part in parts]),
+        guess=float(shares @ [part.guess for part in parts]),
+        variance=float(shares**2 @ [part.variance for part in parts]),
+        num_cases=int(cases.sum()),
+        has_steps=parts[0].has_steps,
+    )
 
 
 def describe_guesses(sites: Mapping[str, Measures], metric: str) -> list[str]:
@@ -113,11 +120,12 @@ def describe_guesses(sites: Mapping[str, Measures], metric: str) -> list[str]:
     """
     if describe_guess(sites.values(), metric):
         return []
-    return [
-        f"{site}: no model is better than guessing: {_describe_best(found, metric, 'test')}"
-        for site, found in sites.items()
-        if _is_below_all(found) and count_measured(found) >= LEAST_UNITS
-    ]
+    sentences = []
+    for site, measures in sites.items():
+        if _is_below_all(measures) and count_measured(measures) >= LEAST_UNITS:
+            best = _describe_best(measures, metric, "test")
+            sentences.append(f"{site}: no model is better than guessing: {best}")
+    return sentences
 
 
 def describe_guess(parts: Iterable[Measures], metric: str, part: str = "test", looks: int = 1) -> str:
@@ -129,35 +137,39 @@ def describe_guess(parts: Iterable[Measures], metric: str, part: str = "test", l
         part: Of the data: test or validation.
         looks: Number of models, of which the best one was looked for.
     """
-    found = pool_measures(parts)
-    if not found or any(one.is_better(looks) for one in found.values()):
+    measures = pool_measures(parts)
+    if not measures or any(measured.is_better(looks) for measured in measures.values()):
         return ""
-    shown = "" if _is_below_all(found) else "shown to be "
-    return f"{shown}better than guessing: {_describe_best(found, metric, part)}"
+    best = f"better than guessing: {_describe_best(measures, metric, part)}"
+    return best if _is_below_all(measures) else f"shown to be {best}"
 
 
 def pool_measures(parts: Iterable[Measures]) -> Measures:
     """Return each measure over several parts of the cases, of those that have it."""
     by_key: dict[tuple[str, str], list[Measured]] = {}
-    for key, one in (item for found in parts for item in found.items()):
-        by_key.setdefault(key, []).append(one)
+    for part in parts:
+        for key, measured in part.items():
+            by_key.setdefault(key, []).append(measured)
     return {key: pool_measured(several) for key, several in by_key.items()}
 
 
-def count_measured(found: Measures) -> int:
+def count_measured(measures: Measures) -> int:
     """Return of how many cases measures are."""
-    return max((one.num_cases for one in found.values()), default=0)
+    return max((measured.num_cases for measured in measures.values()), default=0)
 
 
-def _is_below_all(found: Measures) -> bool:
-    return bool(found) and all(one.value <= one.guess for one in found.values())
+def _is_below_all(measures: Measures) -> bool:
+    return bool(measures) and all(measured.value <= measured.guess for measured in measures.values())
 
 
-def _describe_best(found: Measures, metric: str, part: str) -> str:
+def _describe_best(measures: Measures, metric: str, part: str) -> str:
     """Return the highest value of the study's metric beside a guess's; of one that has none, of the AUROC."""
-    names = {name for _, name in found}
-    name = metric if metric in names else "auroc" if "auroc" in names else next(iter(names))
-    best = max((one for key, one in found.items() if key[1] == name), key=lambda one: one.value)
+    names = {name for _, name in measures}
+    # Sorted, so that the sentence does not change from process to process.
+    name = next((name for name in (metric, "auroc") if name in names), min(names))
+    candidates = [measured for (_, measure), measured in measures.items() if measure == name]
+    best = max(candidates, key=lambda measured: measured.value)
     words, how = _GUESSES[name]
-    words = f"the best has {words}" if len({model for model, _ in found}) > 1 else words
+    if len({model for model, _ in measures}) > 1:
+        words = f"the best has {words}"
     return f"{words} {best.value:.3f} in {best.num_cases} {part} cases, {best.guess:.3f} by {how}"

@@ -54,18 +54,20 @@ def pool_estimates(estimates: Mapping[str, Estimate]) -> PooledEstimate | None:
     # Imported here: it takes long, and only a comparison of hospitals needs it.
     from scipy.stats import chi2
 
-    known = [(one.value, *one.interval) for one in estimates.values() if one.value is not None and one.interval]
-    if len(known) < 2:
+    rows = [(one.value, *one.interval) for one in estimates.values() if one.value is not None and one.interval]
+    if len(rows) < 2:
         return None
-    values, lows, highs = np.array(known).T
+    values, lows, highs = np.array(rows).T
     variances = ((highs - lows) / (2 * NORMAL_95)) ** 2
-    weights, excess = 1 / variances, len(values) - 1
+    weights = 1 / variances
+    excess = len(values) - 1
     q = float(weights @ (values - weights @ values / weights.sum()) ** 2)
     # As sum w - sum w^2 / sum w, without a difference of numbers that are alike where one interval is narrow.
     spread = float(weights @ (weights.sum() - weights) / weights.sum())
     tau_squared = max(0.0, (q - excess) / spread)
     weights = 1 / (variances + tau_squared)
-    mean, margin = float(weights @ values / weights.sum()), NORMAL_95 / sqrt(weights.sum())
+    mean = float(weights @ values / weights.sum())
+    margin = NORMAL_95 / sqrt(weights.sum())
     return PooledEstimate(
         value=mean,
         interval=(mean - margin, mean + margin),

@@ -75,13 +75,17 @@ class Sample:
         if not np.isfinite(value):
             return Estimate(None, None, 0)
         is_counted = np.logical_or.reduce(kinds)
-        units, places = np.unique(self.numbers[is_counted], return_inverse=True)
-        num_units = min(len(np.unique(self.numbers[kind])) for kind in kinds)
+        units, ranks = np.unique(self.numbers[is_counted], return_inverse=True)
+        num_units = min(len(np.unique(self.numbers[is_kind])) for is_kind in kinds)
         count = min(len(units), num_groups)
         groups = np.full(len(self.numbers), -1)
-        groups[is_counted] = places % count
-        found = [statistic(np.flatnonzero(groups != group)) for group in range(count)] if count > 1 else [value]
-        variance = float((count - 1) * np.var(found))
+        groups[is_counted] = ranks % count
+        without_group = [value]
+        # Without its only group no case would be left.
+        if count > 1:
+            without_group = [statistic(np.flatnonzero(groups != group)) for group in range(count)]
+        # The jackknife's variance of n groups: (n - 1) / n times the sum of squared deviations.
+        variance = float((count - 1) * np.var(without_group))
         interval = find_interval(float(value), variance, num_units, min(num_units, count), bounds)
         return Estimate(float(value), interval, int(is_counted.sum()))
 
@@ -100,7 +104,9 @@ class Sample:
 
         def divide(rows: Rows) -> float:
             total = wholes[rows].sum()
-            return float(parts[rows].sum() / total) if total else np.nan
+            if not total:
+                return np.nan
+            return float(parts[rows].sum() / total)
 
         return self.estimate(divide, wholes > 0, bounds=bounds)
 
@@ -121,6 +127,7 @@ def find_interval(
         num_groups: Groups of them that the variance is of.
     """
     if bounds == SHARE and min(value, 1 - value) < ROUNDING:
+        # Clopper and Pearson's end, where none of the units, or all of them, are events.
         reach = 1 - OUTSIDE ** (1 / num_units)
         return (0.0, reach) if value < 0.5 else (1 - reach, 1.0)
     # Equal patients show no spread, which is not that there is none; nor is the rounding of sums one.

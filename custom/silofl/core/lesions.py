@@ -57,9 +57,13 @@ def count_lesions(prediction: NDArray[np.bool_], truth: NDArray[np.bool_], is_on
     neighbours = np.ones((3,) * truth.ndim, bool)
     if truth.ndim == 3 and not is_one_volume:
         neighbours[[0, 2]] = False
-    (true, num_true), (said, num_said) = label(truth, neighbours), label(prediction, neighbours)
-    found, right = (len(np.unique(numbers[prediction & truth])) for numbers in (true, said))
-    return LesionCounts(num_true, found, num_said - right)
+    true_lesions, num_true = label(truth, neighbours)
+    predicted_lesions, num_predicted = label(prediction, neighbours)
+    is_hit = prediction & truth
+    num_found = len(np.unique(true_lesions[is_hit]))
+    # Two predicted lesions may hit the same true one, and one may hit two: both are counted on their own side.
+    num_right = len(np.unique(predicted_lesions[is_hit]))
+    return LesionCounts(num_true, num_found, num_predicted - num_right)
 
 
 def measure_agreement(predicted: Sequence[float], true: Sequence[float]) -> Agreement | None:
@@ -73,5 +77,7 @@ def measure_agreement(predicted: Sequence[float], true: Sequence[float]) -> Agre
     if not len(differences):
         return None
     bias = float(differences.mean())
-    margin = LIMITS * float(differences.std(ddof=1)) if len(differences) > 1 else None
-    return Agreement(bias, *((None, None) if margin is None else (bias - margin, bias + margin)))
+    if len(differences) == 1:
+        return Agreement(bias, None, None)
+    margin = LIMITS * float(differences.std(ddof=1))
+    return Agreement(bias, bias - margin, bias + margin)

@@ -43,22 +43,23 @@ def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     weights = np.asarray(weights, dtype=np.float64)
     _check_weights(weights, sites)
     # By the bytes of the row: sites with equal rows share one sum, so FedAvg costs one sum and not K.
-    places: dict[bytes, int] = {}
-    listened = [places.setdefault(row.tobytes(), len(places)) for row in weights]
-    rows = np.array([weights[listened.index(place)] for place in places.values()])
+    different_rows = {row.tobytes(): row for row in weights}
+    row_numbers = {content: number for number, content in enumerate(different_rows)}
+    row_of_site = [row_numbers[row.tobytes()] for row in weights]
+    rows = np.array(list(different_rows.values()))
     mixed: dict[str, Arrays] = {site: {} for site in sites}
     # What is not finite is refused by the name of its site.
     with limit_threads(), np.errstate(invalid="ignore"):
-        for name in params[sites[0]] if sites else ():
+        for name in next(iter(params.values()), {}):
             arrays = [params[site][name] for site in sites]
             # A mean of counters, such as BatchNorm's num_batches_tracked, would be no integer.
-            new = _weighted_sums(arrays, rows) if any(map(is_float, arrays)) else []
+            sums = _weighted_sums(arrays, rows) if any(map(is_float, arrays)) else []
             # An input that is NaN or infinite leaves no sum finite, even with weight 0; sums are fewer to look at.
-            if not all(np.isfinite(total).all() for total in new):
+            if not all(np.isfinite(total).all() for total in sums):
                 for site, array in zip(sites, arrays, strict=True):
                     _check_finite(site, name, array)
-            for site, own, row in zip(sites, arrays, listened, strict=True):
-                mixed[site][name] = new[row] if is_float(own) else own
+            for site, array, row in zip(sites, arrays, row_of_site, strict=True):
+                mixed[site][name] = sums[row] if is_float(array) else array
     return mixed
 
 
@@ -97,11 +98,17 @@ def server_step(
     # Not through the formula: theta + 1 * (mixed - theta) rounds.
     if server_lr == 1:
         return dict(mixed)
-    return {
+    stepped = {}
+    for name, array in mixed.items():
         # Beyond a learning rate of 1 the step overshoots, and a running variance could fall below 0.
-        name: array if name in buffers or not is_float(array) else _interpolate(previous[name], array, server_lr)
-        for name, array in mixed.items()
-    }
+        if name in buffers or not is_float(array):
+            stepped[name] = array
+        else:
+            # In float64 and rounded once, as in `mix`.
+            start = np.asarray(previous[name], np.float64)
+            end = np.asarray(array, np.float64)
+            stepped[name] = (start + server_lr * (end - start)).astype(np.asarray(array).dtype)
+    return stepped
 
 
 def check_array(site: str, name: str, array: NDArray, shape: tuple[int, ...], whose: str = "") -> None:
@@ -148,21 +155,25 @@ def _weighted_sums(arrays: list[NDArray], rows: NDArray) -> list[NDArray]:
     """
     arrays = [np.asarray(array) for array in arrays]
     sums = [np.empty(arrays[0].shape, dtype=arrays[0].dtype) for _ in rows]
-    flat, parts = [total.reshape(-1) for total in sums], [array.reshape(-1) for array in arrays]
+    flat_sums = [total.reshape(-1) for total in sums]
+    flat_arrays = [array.reshape(-1) for array in arrays]
+    count = flat_arrays[0].size
     # At least 1, which the step of a range must be, for arrays without numbers too.
-    size = min(max(1, CACHE // len(parts)), max(1, parts[0].size))
-    length = min(PRODUCTS * size, max(1, parts[0].size))
-    wide, mixed = np.empty((len(parts), length)), np.empty((len(rows), length))
-    for start in range(0, parts[0].size, length):
-        piece = slice(start, min(start + length, parts[0].size))
-        here = slice(piece.stop - start)
-        for row, part in zip(wide, parts, strict=True):
-            row[here] = part[piece]
-        for first in range(0, here.stop, size):
-            product = slice(first, min(first + size, here.stop))
+    size = min(max(1, CACHE // len(arrays)), max(1, count))
+    length = min(PRODUCTS * size, max(1, count))
+    wide = np.empty((len(arrays), length))
+    mixed = np.empty((len(rows), length))
+    for start in range(0, count, length):
+        piece = slice(start, min(start + length, count))
+        # The last piece may be shorter than the buffers.
+        filled = piece.stop - start
+        for row, array in zip(wide, flat_arrays, strict=True):
+            row[:filled] = array[piece]
+        for begin in range(0, filled, size):
+            product = slice(begin, min(begin + size, filled))
             np.matmul(rows, wide[:, product], out=mixed[:, product])
-        for row, total in zip(mixed, flat, strict=True):
-            total[piece] = row[here]
+        for row, total in zip(mixed, flat_sums, strict=True):
+            total[piece] = row[:filled]
     return sums
 
 
@@ -176,9 +187,3 @@ def limit_threads() -> Iterator[None]:
 @cache
 def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
-
-
-def _interpolate(start: NDArray, end: NDArray, fraction: float) -> NDArray:
-    # In float64 and rounded once, as in `mix`.
-    start64, end64 = np.asarray(start, np.float64), np.asarray(end, np.float64)
-    return (start64 + fraction * (end64 - start64)).astype(np.asarray(end).dtype)

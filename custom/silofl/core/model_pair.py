@@ -34,7 +34,7 @@ class ModelPair:
 
 def find_personal_conflict(recipe: Recipe) -> str | None:
     """Return why a recipe has no place for a personal model beside the shared one; None where it has."""
-    if sum(one.own_model == "stays" for one in recipe.traits) > 1:
+    if [traits.own_model for traits in recipe.traits].count("stays") > 1:
         return "parts must hold one algorithm with a personal model, not more; leave the others out"
     if recipe.mixing is not None:
         return "mixing must be shared with a personal model, which stays at home; leave it out"

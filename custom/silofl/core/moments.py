@@ -13,15 +13,20 @@ class Moments:
     """
 
     def __init__(self) -> None:
-        self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
+        self.count = 0
+        self.mean = torch.zeros(())
+        # The sum of squared deviations from the mean.
+        self.squares = torch.zeros(())
 
     def add(self, values: Tensor) -> None:
         """Add values of shape (channels, n)."""
         # In float32 the sums over a whole site's pixels lose the digits that variances are made of.
         values = values.double()
-        count, mean = values.shape[1], values.mean(dim=1)
+        count = values.shape[1]
+        mean = values.mean(dim=1)
         squares = (values - mean[:, None]).square().sum(dim=1)
-        total, step = self.count + count, mean - self.mean
+        total = self.count + count
+        step = mean - self.mean
         self.squares = self.squares + squares + step.square() * (self.count * count / total)
         self.mean = self.mean + step * (count / total)
         self.count = total
@@ -36,7 +41,7 @@ def measure_inputs(model: nn.Module, layers: Sequence[nn.Module], batches: Itera
     """
     moments = [Moments() for _ in layers]
     # Hooks need nothing of the network but its module types, so that any network can be measured.
-    hooks = [layer.register_forward_pre_hook(_recorder(one)) for layer, one in zip(layers, moments, strict=True)]
+    hooks = [layer.register_forward_pre_hook(_recorder(seen)) for layer, seen in zip(layers, moments, strict=True)]
     try:
         with torch.inference_mode():
             for batch in batches:

@@ -51,7 +51,11 @@ class OperatingPoint:
 
     def shown_thresholds(self, is_multilabel: bool = False) -> dict[int, float]:
         """Return each threshold as the probability that is shown at it."""
-        return {number: _temper_one(one, self.temperature, is_multilabel) for number, one in self.thresholds.items()}
+        shown = {}
+        for number, threshold in self.thresholds.items():
+            pair = np.array([[1 - threshold, threshold]])
+            shown[number] = float(temper(pair, self.temperature, is_multilabel)[0, 1])
+        return shown
 
 
 # The most probable class, and findings above one half.
@@ -72,13 +76,11 @@ def read_at_thresholds(
         sensitivity: Label -> its own at the threshold.
         specificity: The same.
     """
-    called = {label: sensitivity.get(label) for label in absences}
-    called |= {other: specificity.get(label) for label, other in absences.items()}
-    return {label: one for label, one in (dict(values) | called).items() if one is not None}
-
-
-def _temper_one(probability: float, temperature: float, is_multilabel: bool) -> float:
-    return float(temper(np.array([[1 - probability, probability]]), temperature, is_multilabel)[0, 1])
+    at_thresholds: dict[str, float | None] = dict(values)
+    # The recall of all other cases is the specificity; an absence is written last, as it may be a label too.
+    at_thresholds |= {label: sensitivity.get(label) for label in absences}
+    at_thresholds |= {absence: specificity.get(label) for label, absence in absences.items()}
+    return {label: value for label, value in at_thresholds.items() if value is not None}
 
 
 def temper(probabilities: NDArray[np.floating], temperature: float, is_multilabel: bool = False) -> Floats:
@@ -112,11 +114,12 @@ def choose_operating_point(
         sensitivity: The same.
     """
     temperature = find_temperature(probabilities, is_true, units, is_multilabel)
-    found = {
-        number: find_threshold(probabilities[:, number], is_true[:, number], specificity, sensitivity)
-        for number in called
-    }
-    return OperatingPoint(temperature, {number: one for number, one in found.items() if one is not None})
+    thresholds = {}
+    for number in called:
+        threshold = find_threshold(probabilities[:, number], is_true[:, number], specificity, sensitivity)
+        if threshold is not None:
+            thresholds[number] = threshold
+    return OperatingPoint(temperature, thresholds)
 
 
 def find_temperature(
@@ -136,15 +139,19 @@ def find_temperature(
     from scipy.optimize import minimize_scalar
 
     _, numbers, counts = np.unique(np.array([*map(repr, units)]), return_inverse=True, return_counts=True)
-    answers = probabilities > 0.5 if is_multilabel else probabilities == probabilities.max(axis=1, keepdims=True)
+    if is_multilabel:
+        answers = probabilities > 0.5
+    else:
+        answers = probabilities == probabilities.max(axis=1, keepdims=True)
     if len(counts) < LEAST_UNITS or (answers == is_true).all():
         return 1.0
+    # Each unit counts once, however many cases it has.
     weights = 1 / (len(counts) * counts[numbers])
 
     def measure_loss(log_temperature: float) -> float:
-        found = temper(probabilities, exp(log_temperature), is_multilabel)
-        # Of classes the true one alone; of a finding that is not there its absence.
-        likely = np.where(is_true, found, 1 - found if is_multilabel else 1.0)
+        tempered = temper(probabilities, exp(log_temperature), is_multilabel)
+        # Of classes only the true one counts; a finding that is not there counts by its absence.
+        likely = np.where(is_true, tempered, 1 - tempered if is_multilabel else 1.0)
         return float(-(weights * _logarithms(likely).sum(axis=1)).sum())
 
     ends = log(LEAST_TEMPERATURE), log(MOST_TEMPERATURE)
@@ -167,10 +174,10 @@ def find_threshold(
     Returns:
         None without a positive or a negative case, where no case may be called positive, and where nothing is wanted.
     """
-    lowest = None
+    lowest: float | None = None
     if specificity is not None:
-        point = find_operating_point(scores, is_positive, specificity)
-        lowest = point.threshold if point else None
+        if point := find_operating_point(scores, is_positive, specificity):
+            lowest = point.threshold
     elif sensitivity is not None and is_positive.any() and not is_positive.all():
         ranked = np.sort(scores[is_positive])[::-1]
         lowest = float(ranked[max(ceil(sensitivity * len(ranked) - ROUNDING), 1) - 1])

@@ -6,14 +6,18 @@ import numpy as np
 
 # Times the others' median from which on a number is unlike theirs.
 BEYOND = 3.0
-# For each odd site there are so many.
+# One odd site is expected among so many.
 SITES_BY_ODD_ONE = 4
 Range = tuple[float, float]
 
 
 def medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
     """Return site -> the median of the other sites' numbers; of at least two sites."""
-    return {site: float(np.median([values[other] for other in values if other != site])) for site in values}
+    medians = {}
+    for site in values:
+        others = [value for name, value in values.items() if name != site]
+        medians[site] = float(np.median(others))
+    return medians
 
 
 def compare_to_others(values: Mapping[str, float]) -> dict[str, float]:
@@ -29,7 +33,8 @@ def count_hidden(sites: int) -> int:
 
 def find_edges(others: Sequence[float]) -> tuple[float, float]:
     """Return the least and the largest number of all sites but one, without those on either side that may be odd."""
-    hidden, ordered = count_hidden(len(others) + 1), sorted(others)
+    hidden = count_hidden(len(others) + 1)
+    ordered = sorted(others)
     return ordered[hidden], ordered[-1 - hidden]
 
 
@@ -40,10 +45,13 @@ def find_far_ranges(ranges: Mapping[str, Range], min_sites: int) -> dict[str, Ra
         ranges: Site -> its least and its largest number.
         min_sites: With fewer sites nobody knows who is far from whom.
     """
-    far = {}
-    for site, (low, high) in ranges.items() if len(ranges) >= max(min_sites, 2) else ():
-        others = [other for name, other in ranges.items() if name != site]
-        least, most = find_edges([one[0] for one in others])[0], find_edges([one[1] for one in others])[1]
+    far: dict[str, Range] = {}
+    if len(ranges) < max(min_sites, 2):
+        return far
+    for site, (low, high) in ranges.items():
+        others = [limits for name, limits in ranges.items() if name != site]
+        least, _ = find_edges([lower for lower, _ in others])
+        _, most = find_edges([upper for _, upper in others])
         room = BEYOND * (most - least)
         if low < least - room or high > most + room:
             far[site] = least, most

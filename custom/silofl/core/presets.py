@@ -32,16 +32,21 @@ REMOVED = {
 def algorithm_names() -> list[str]:
     """Return the names of all algorithms, the files and folders of ``algorithms/`` that define ``PRESETS``."""
     # Read and not imported: a half-written file must not disturb a study that does not name it.
-    found = {path.stem: path for path in ALGORITHMS.glob("*.py")}
-    found |= {path.parent.name: path for path in ALGORITHMS.glob("*/__init__.py")}
-    texts = {name: path.read_text(encoding="utf-8", errors="replace") for name, path in found.items()}
-    return sorted(name for name, text in texts.items() if "\nPRESETS" in text)
+    paths = {path.stem: path for path in ALGORITHMS.glob("*.py")}
+    paths |= {path.parent.name: path for path in ALGORITHMS.glob("*/__init__.py")}
+    names = []
+    for name, path in paths.items():
+        if "\nPRESETS" in path.read_text(encoding="utf-8", errors="replace"):
+            names.append(name)
+    return sorted(names)
 
 
 def all_ingredients() -> list[type[AlgorithmOption]]:
     """Return the classes of all answers, those of the algorithms' recommended presets and `Robust`, by sections."""
-    found = {type(one) for name in algorithm_names() for one in load_presets(name)["recommended"].options}
-    return sorted({*found, Robust}, key=lambda one: one.section)
+    classes: set[type[AlgorithmOption]] = {Robust}
+    for name in algorithm_names():
+        classes.update(type(option) for option in load_presets(name)["recommended"].options)
+    return sorted(classes, key=lambda option: option.section)
 
 
 def load_presets(algorithm: str) -> Mapping[str, Recipe]:
@@ -79,19 +84,25 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
             "The key average_last of algorithm is not in this version any more. Remove it: the best round by "
             "validation is reported."
         )
-    known = load_presets(algorithm)
+    presets = load_presets(algorithm)
     _require_known("algorithm.preset", preset, PRESET_NAMES)
     names = [field.name for field in fields(Recipe)]
-    chosen: dict[str, Any] = {name: _resolve_choice(name, value) for name, value in changes.items() if name in names}
     # Answers first, then constants: which sections there are depends on which answers were chosen.
-    recipe = replace(known[preset], **chosen)
-    sections = {name: value for name, value in changes.items() if name not in names}
+    chosen: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name in names:
+            chosen[name] = _resolve_choice(name, value)
+        else:
+            sections[name] = value
+    recipe = replace(presets[preset], **chosen)
     if recipe.robust and "robust" in changes:
-        # Chosen by the name of its rule alone, or with constants.
+        # It may be chosen by the name of its rule alone, or with constants.
         rule = changes["robust"]
         sections[recipe.robust.section] = {"rule": rule} if isinstance(rule, str) else rule
+    known = ["name", "preset", *names, *(option.section for option in recipe.options)]
     for name in sections:
-        _require_known("a key of algorithm", name, ["name", "preset", *names, *(one.section for one in recipe.options)])
+        _require_known("a key of algorithm", name, known)
     changed = {option.section: _apply_constants(option, sections.get(option.section, {})) for option in recipe.options}
 
     def new(option: AlgorithmOption | None) -> Any:  # noqa: ANN401
@@ -127,24 +138,25 @@ def _resolve_choice(field: str, value: object) -> object:
     if field == "parts":
         if not isinstance(value, list | tuple):
             raise ConfigError(f"algorithm.parts must be a list of algorithms' names, not {quote_value(value)}")
-        return tuple(part for name in value for part in _borrow_answer(field, name))
+        parts: list[AlgorithmOption] = []
+        for name in value:
+            parts += _borrow_answer(field, name)
+        return tuple(parts)
     return None if value == WITHOUT[field] else _borrow_answer(field, value)
 
 
 def _borrow_answer(field: str, algorithm: object) -> Any:  # noqa: ANN401
     refuse_removed(algorithm)
-    if algorithm not in algorithm_names():
-        known = [str(WITHOUT[field]), *algorithm_names()]
-        raise ConfigError(
-            f"algorithm.{field} must be {WITHOUT[field]} or the name of an algorithm that has its own, not "
-            f"{quote_value(algorithm)}{suggest_nearest(algorithm, known)}"
-        )
-    option = getattr(load_presets(str(algorithm))["recommended"], field)
+    option = None
+    names = algorithm_names()
+    suggestion = suggest_nearest(algorithm, [str(WITHOUT[field]), *names])
+    if algorithm in names:
+        option = getattr(load_presets(str(algorithm))["recommended"], field)
+        suggestion = ""
     if not option:
         raise ConfigError(
-            f"algorithm.{field} must name an algorithm with a {field} of its own, not {quote_value(algorithm)}, "
-            "which has "
-            f"{WITHOUT[field] or 'none'}"
+            f"algorithm.{field} must be {WITHOUT[field]} or the name of an algorithm that has its own, not "
+            f"{quote_value(algorithm)}{suggestion}"
         )
     return option
 
@@ -172,21 +184,18 @@ def _check_recipe(recipe: Recipe, sections: Mapping[str, Any]) -> None:
                     f"algorithm.{option.section}.{name} must go with {option.section}.{key}: {' or '.join(values)}; "
                     "without it, it does nothing: leave it out"
                 )
-    conflicts = (option.conflict(recipe) for option in recipe.options)
-    sentence = next((sentence for sentence in conflicts if sentence), None) or _find_conflict(recipe)
-    if sentence:
-        raise ConfigError(f"algorithm.{sentence}")
-
-
-def _find_conflict(recipe: Recipe) -> str | None:
+    for option in recipe.options:
+        if sentence := option.conflict(recipe):
+            raise ConfigError(f"algorithm.{sentence}")
     if recipe.start_from_pretrained and recipe.input is not None:
-        return (
-            "input must be none with a pretrained model, which has seen images as they are; choose "
+        raise ConfigError(
+            "algorithm.input must be none with a pretrained model, which has seen images as they are; choose "
             "start_from_pretrained: false"
         )
-    if len(recipe.traveling_roles) > 1 and recipe.start_from_pretrained:
-        return "start_from_pretrained must be false where a global and a personalised model train side by side"
-    return None
+    if recipe.start_from_pretrained and len(recipe.traveling_roles) > 1:
+        raise ConfigError(
+            "algorithm.start_from_pretrained must be false where a global and a personalised model train side by side"
+        )
 
 
 def _require_known(thing: str, name: str, known: Collection[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,8 +43,8 @@ class Products:
     def select(self, sites: Collection[str]) -> Products:
         """Return the products of some of the sites."""
         rows = [row for row, site in enumerate(self.sites) if site in sites]
-        names, places = tuple(self.sites[row] for row in rows), np.ix_(rows, rows)
-        return Products(names, self.parameters[places], self.buffers[places])
+        pairs = np.ix_(rows, rows)
+        return Products(tuple(self.sites[row] for row in rows), self.parameters[pairs], self.buffers[pairs])
 
 
 def multiply_updates(updates: Mapping[str, Arrays], buffers: Collection[str] = ()) -> Products:
@@ -54,14 +54,25 @@ def multiply_updates(updates: Mapping[str, Arrays], buffers: Collection[str] = (
         updates: Site -> {name: array}.
         buffers: Names of arrays that are no parameters.
     """
-    sites = tuple(updates)
-    sums = {is_buffer: np.zeros((len(sites), len(sites))) for is_buffer in (False, True)}
+    count = len(updates)
+    of_parameters = np.zeros((count, count))
+    of_buffers = np.zeros((count, count))
     with limit_threads():
-        for name in dict.fromkeys(name for arrays in updates.values() for name in arrays):
-            flat = {row: updates[site][name].reshape(-1) for row, site in enumerate(sites) if name in updates[site]}
-            _add_products(sums[name in buffers], flat)
-    whole = {is_buffer: lower + np.tril(lower, -1).T for is_buffer, lower in sums.items()}
-    return Products(sites, whole[False], whole[True])
+        for name in list_names(updates.values()):
+            flat = {row: arrays[name].reshape(-1) for row, arrays in enumerate(updates.values()) if name in arrays}
+            _add_products(of_buffers if name in buffers else of_parameters, flat)
+    # Only the lower half was computed; the product of two updates is the same either way round.
+    for lower in (of_parameters, of_buffers):
+        lower += np.tril(lower, -1).T
+    return Products(tuple(updates), of_parameters, of_buffers)
+
+
+def list_names(updates: Iterable[Arrays]) -> list[str]:
+    """Return the names of all arrays that any site sent, each once, in the order in which they are met."""
+    names: dict[str, None] = {}
+    for arrays in updates:
+        names |= dict.fromkeys(arrays)
+    return list(names)
 
 
 def _add_products(sums: NDArray[np.float64], flat: Mapping[int, NDArray]) -> None:
@@ -69,6 +80,7 @@ def _add_products(sums: NDArray[np.float64], flat: Mapping[int, NDArray]) -> Non
     size = next(iter(flat.values())).size
     for start in range(0, size, PIECE):
         pieces = {row: array[start : start + PIECE] for row, array in flat.items()}
-        for i, first in pieces.items():
-            for j in (j for j in pieces if j <= i):
-                sums[i, j] += np.dot(first, pieces[j])
+        for i, left in pieces.items():
+            for j, right in pieces.items():
+                if j <= i:
+                    sums[i, j] += np.dot(left, right)

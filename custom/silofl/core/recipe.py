@@ -77,14 +77,13 @@ class Recipe:
     @property
     def options(self) -> tuple[AlgorithmOption, ...]:
         """All answers that have constants."""
-        return tuple(
-            option for option in (self.input, self.step, self.mixing, *self.parts, self.robust) if option is not None
-        )
+        answers = (self.input, self.step, self.mixing, *self.parts, self.robust)
+        return tuple(answer for answer in answers if answer is not None)
 
     @property
     def traits(self) -> list[Traits]:
         """What the rest of the program must know of them."""
-        return [one.traits for one in self.options]
+        return [option.traits for option in self.options]
 
     def option(self, section: str) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """Return the answer with a section's constants, or None where the recipe gives no such answer."""
@@ -93,7 +92,9 @@ class Recipe:
     @property
     def roles(self) -> tuple[str, ...]:
         """The models that a site trains, by role; the last one is its own."""
-        return ("global", "personal") if self.keeps_personal else self.traveling_roles
+        if self.keeps_personal:
+            return ("global", "personal")
+        return self.traveling_roles
 
     @property
     def traveling_roles(self) -> tuple[str, ...]:
@@ -116,7 +117,7 @@ class Recipe:
     @property
     def personal(self) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """The answer that keeps a personal model at home; None where none does."""
-        return next((one for one in self.options if one.traits.own_model == "stays"), None)
+        return next((option for option in self.options if option.traits.own_model == "stays"), None)
 
     @property
     def tunes_personal(self) -> bool:
@@ -142,10 +143,10 @@ class Recipe:
             return "no model leaves a hospital"
         if not self.makes_personalised:
             return "the server delivers the shared model"
-        shared = "the global model" if self.pairs_models else "no model"
+        delivered = "the global model" if self.pairs_models else "no model"
         return (
-            f"the server delivers {shared}; each hospital's personalised model stays there, unless all hospitals name "
-            "personal_model in may_leave of site.yaml"
+            f"the server delivers {delivered}; each hospital's personalised model stays there, unless all hospitals "
+            "name personal_model in may_leave of site.yaml"
         )
 
     @property
@@ -159,15 +160,9 @@ class Recipe:
         return self.pairs_models and (self.keeps_personal or self.takes_own_steps)
 
     @property
-    def at_home(self) -> tuple[str, ...]:
-        """What stays at home, in words; nothing where the whole of every model travels."""
-        own = () if self.stays_home == "nothing" else (self.stays_home,)
-        return (*own, "the personal model") if self.keeps_personal else own
-
-    @property
     def needs_pretrained(self) -> bool:
         """Whether a pretrained model must be given."""
-        return self.start_from_pretrained or any("pretrained" in one.needs for one in self.traits)
+        return self.start_from_pretrained or any("pretrained" in traits.needs for traits in self.traits)
 
     @property
     def extra_tasks(self) -> tuple[str, ...]:
@@ -187,17 +182,17 @@ class Recipe:
     @property
     def weighs_models(self) -> bool:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
-        return any(one.weighs_models for one in self.traits)
+        return any(traits.weighs_models for traits in self.traits)
 
     @property
     def selector(self) -> str:
         """The network of a selector that learns; empty without one."""
-        return next((one.selector for one in self.traits if one.selector), "")
+        return next((traits.selector for traits in self.traits if traits.selector), "")
 
     @property
     def threshold(self) -> str:
         """Whether the threshold below which the common model answers is ``tuned`` or ``fixed``; empty without one."""
-        return next((one.threshold for one in self.traits if one.threshold), "")
+        return next((traits.threshold for traits in self.traits if traits.threshold), "")
 
     @property
     def trains_alone(self) -> bool:
@@ -208,23 +203,29 @@ class Recipe:
         """Return how much each site counts in the one mean of all; the arguments of `Robust.count`."""
         if self.weights == "uniform":
             return dict.fromkeys(examples, 1)
-        return self.robust.count(examples, min_sites) if self.robust else examples
+        if self.robust:
+            return self.robust.count(examples, min_sites)
+        return examples
 
     def check_images(self, study: Any, shape: Sequence[int], missing: Sequence[str]) -> None:  # noqa: ANN401
         """Refuse images; of the study alone all was said as it began. The arguments of `AlgorithmOption.check`."""
-        for one in self.options:
+        for option in self.options:
             with suppress(ConfigError):
-                one.check(study, shape, missing)
+                option.check(study, shape, missing)
 
     def make_step(self, role: str) -> Step:
         """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""
         # A model that is good only after a site's own steps is no model for all: the global one beside it is FedAvg's.
         is_plain = self.takes_own_steps and role != self.roles[-1]
-        return (AlgorithmOption() if self.step is None or is_plain else self.step).make_step()
+        if self.step is None or is_plain:
+            return AlgorithmOption().make_step()
+        return self.step.make_step()
 
     def shared_rounds(self, rounds: int) -> int:
         """Return how many of a study's rounds every site gets the same mean in."""
-        shared = self.mixing.traits.shared_rounds if self.mixing else rounds
+        if self.mixing is None:
+            return rounds
+        shared = self.mixing.traits.shared_rounds
         return max(1, rounds // 2) if shared == "half" else shared
 
     def choices(self) -> dict[str, Any]:
@@ -234,12 +235,12 @@ class Recipe:
             "step": self.step.section if self.step else WITHOUT["step"],
             "stays_home": self.stays_home,
             "mixing": self.mixing.section if self.mixing else WITHOUT["mixing"],
-            "parts": [answer.section for answer in self.parts],
+            "parts": [part.section for part in self.parts],
             "weights": self.weights,
             "server_lr": self.server_lr,
             "start_from_pretrained": self.start_from_pretrained,
             "extra_rounds": self.extra_rounds,
-            "constants": {one.section: one.model_dump() for one in self.options},
+            "constants": {option.section: option.model_dump() for option in self.options},
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -261,7 +262,7 @@ class Recipe:
     @property
     def cautions(self) -> list[str]:
         """What a reader of its results must know."""
-        return [one.caution for one in self.traits if one.caution]
+        return [traits.caution for traits in self.traits if traits.caution]
 
     def questions(self, kept: Sequence[str] = (), frozen: Sequence[str] = ()) -> dict[str, str]:
         """Return the five questions with this recipe's answers as sentences.
@@ -270,20 +271,24 @@ class Recipe:
             kept: What a site keeps of the parts beside its models, in words.
             frozen: The study's patterns of parameters that neither learn nor travel.
         """
-        sent = [one.beside for one in self.traits if one.beside]
-        beside = " ".join([*sent, *(part.sentence() for part in self.parts if part.traits.own_model != "stays")])
+        home = self._home_sentence()
+        if kept:
+            home += f" Each site also keeps {', '.join(kept)}."
+        if frozen:
+            home += f" Frozen parameters neither learn nor travel: {', '.join(frozen)}."
+        sent = [traits.beside for traits in self.traits if traits.beside]
+        # A personal model does not travel; its sentence says what stays at home.
+        sent += [part.sentence() for part in self.parts if part.traits.own_model != "stays"]
         return {
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
-            "What stays at home?": self._home_sentence()
-            + (f" Each site also keeps {', '.join(kept)}." if kept else "")
-            + (f" Frozen parameters neither learn nor travel: {', '.join(frozen)}." if frozen else ""),
+            "What stays at home?": home,
             "Who listens to whom?": self._mixing_sentence(),
-            "What else travels?": beside or "Nothing.",
+            "What else travels?": " ".join(sent) or "Nothing.",
         }
 
     def _has_own_model(self, how: str) -> bool:
-        return any(one.own_model == how for one in self.traits)
+        return any(traits.own_model == how for traits in self.traits)
 
     def _home_sentence(self) -> str:
         if not self.keeps_personal:
@@ -294,13 +299,21 @@ class Recipe:
     def _mixing_sentence(self) -> str:
         if self.stays_home == "everything":
             return "Nobody: no weights leave a site."
-        usual = "its number of training examples" if self.counts_examples else "1"
-        weight = next((one.traits.weighed_by for one in self.parts if one.traits.weighed_by), usual)
-        robust = f" {self.robust.sentence()}" if self.robust else ""
+        weight = next((part.traits.weighed_by for part in self.parts if part.traits.weighed_by), "")
+        if not weight:
+            weight = "its number of training examples" if self.counts_examples else "1"
+        sentences = []
         if self.mixing is not None:
-            beside = f" The global model is the weighted mean of all; a site's weight is {weight}."
-            return f"{self.mixing.sentence()}{beside if len(self.roles) > 1 else ''}{robust}"
-        rate = f" The server moves towards it with learning rate {self.server_lr}." if self.server_lr != 1 else ""
-        # A part with a half at the server may make more of the mean, or take another one.
-        model = "model" if self.robust or any(part.implementation for part in self.parts) else "weighted mean"
-        return f"Every site gets the same {model}; a site's weight is {weight}.{robust}{rate}"
+            sentences.append(self.mixing.sentence())
+            if len(self.roles) > 1:
+                sentences.append(f"The global model is the weighted mean of all; a site's weight is {weight}.")
+        else:
+            # A part with a half at the server may make more of the mean, or take another one.
+            is_plain = not (self.robust or any(part.implementation for part in self.parts))
+            model = "weighted mean" if is_plain else "model"
+            sentences.append(f"Every site gets the same {model}; a site's weight is {weight}.")
+        if self.robust:
+            sentences.append(self.robust.sentence())
+        if self.mixing is None and self.server_lr != 1:
+            sentences.append(f"The server moves towards it with learning rate {self.server_lr}.")
+        return " ".join(sentences)

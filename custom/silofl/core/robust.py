@@ -23,7 +23,7 @@ from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.core.outliers import BEYOND, cap_claims, compare_to_others
-from silofl.core.products import Products, multiply_updates
+from silofl.core.products import Products, list_names, multiply_updates
 
 if TYPE_CHECKING:
     from silofl.core.recipe import Recipe
@@ -59,8 +59,9 @@ class Robust(AlgorithmOption):
     @property
     def fewest_sites(self) -> int:
         """Answers that a round needs for the rule to hold: an honest majority; for Multi-Krum ``2 f + 3``."""
-        needed = {"median": 3, "trimmed_mean": 2 * self.attackers + 1, "multi_krum": 2 * self.attackers + 3}
-        return needed.get(self.rule, 1)
+        if self.rule == "clipped":
+            return 1
+        return {"median": 3, "trimmed_mean": 2 * self.attackers + 1, "multi_krum": 2 * self.attackers + 3}[self.rule]
 
     def reach(self, *, has_median: bool) -> float:
         """Return the factor for updates that are clipped around their median, or half of it for those around 0.
@@ -77,7 +78,10 @@ class Robust(AlgorithmOption):
         """Return how much each site counts: 1, or its examples as far as the others' make them likely."""
         if not self.counts_examples:
             return dict.fromkeys(examples, 1.0)
-        return cap_claims(examples, self.factor) if len(examples) >= min_sites else examples
+        # Among fewer sites nobody can say whose number is unlikely.
+        if len(examples) < min_sites:
+            return examples
+        return cap_claims(examples, self.factor)
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Updates of models of the sites' own can be shortened, but have no common median, mean or nearest ones."""
@@ -122,7 +126,9 @@ def find_bounding_rule(recipe: Recipe, answers: int, min_sites: int) -> Robust |
         min_sites: From how many on sites are compared.
     """
     rule = recipe.robust
-    return rule if isinstance(rule, Robust) and answers >= rule.fewest_answers(min_sites) else None
+    if isinstance(rule, Robust) and answers >= rule.fewest_answers(min_sites):
+        return rule
+    return None
 
 
 def take_median(updates: Mapping[str, Arrays]) -> Arrays:
@@ -158,6 +164,7 @@ def clip_scales(pulls: Mapping[str, float], factor: float) -> dict[str, float]:
         factor: Times the sites' median that a pull may be.
     """
     bound = factor * float(np.median(list(pulls.values())))
+    # An update of length 0 stays as it is.
     return {site: min(1.0, bound / pull) if pull > 0 else 1.0 for site, pull in pulls.items()}
 
 
@@ -168,7 +175,7 @@ def krum_scores(distances: NDArray[np.float64], attackers: int) -> NDArray[np.fl
         distances: Squared distances of all pairs, shape (K, K).
         attackers: The paper's f, at most ``K - 3``.
     """
-    # The first is the distance to itself, 0.
+    # Column 0 is the distance of each update to itself, 0.
     return np.sort(distances, axis=1)[:, 1 : len(distances) - attackers - 1].sum(axis=1)
 
 
@@ -223,21 +230,30 @@ def _clip(
     for is_buffer in (False, True):
         pulls = {}
         for site, arrays in updates.items():
-            of_these = {name: array for name, array in arrays.items() if (name in buffers) == is_buffer}
-            pulls[site] = shares[site] * _measure_distance(of_these, centre)
+            distance = _measure_distance(_select_arrays(arrays, buffers, is_buffer), centre)
+            pulls[site] = shares[site] * distance
         scales[is_buffer] = clip_scales(pulls, factor)
-    return {
-        site: store(
-            {name: _bring_near(array, centre.get(name), scales[name in buffers][site]) for name, array in one.items()}
-        )
-        for site, one in updates.items()
-    }
+    clipped: dict[str, Arrays] = {}
+    for site, arrays in updates.items():
+        near = {}
+        for name, array in arrays.items():
+            near[name] = _bring_near(array, centre.get(name), scales[name in buffers][site])
+        # Site by site, as one model of each in memory may be too much.
+        clipped[site] = store(near)
+    return clipped
+
+
+def _select_arrays(arrays: Arrays, buffers: Collection[str], is_buffer: bool) -> Arrays:
+    return {name: array for name, array in arrays.items() if (name in buffers) == is_buffer}
 
 
 def _measure_distance(arrays: Arrays, centre: Arrays) -> float:
     """Return the Euclidean distance from a centre; one array at a time, since a model may be large."""
-    away = (array - centre[name] if name in centre else array for name, array in arrays.items())
-    return float(np.sqrt(sum(np.square(one, dtype=np.float64).sum() for one in away)))
+    total = 0.0
+    for name, array in arrays.items():
+        difference = array - centre[name] if name in centre else array
+        total += np.square(difference, dtype=np.float64).sum()
+    return float(np.sqrt(total))
 
 
 def _bring_near(array: NDArray, centre: NDArray | None, scale: float) -> NDArray:
@@ -253,18 +269,17 @@ def _select_nearest(
 ) -> tuple[dict[str, Arrays], dict[str, float]]:
     mean: Arrays = {}
     left_out: dict[str, float] = {}
+    # Parameters come last, because the sites that they leave out are the ones that are reported.
     for is_buffer, of_these in ((True, products.buffers), (False, products.parameters)):
         scores = krum_scores(products.distances(of_these), attackers)
         # Of equal scores the first site's, by name.
         order = [products.sites[row] for row in np.argsort(scores, kind="stable")]
-        kept, left_out = order[: len(order) - attackers], {}
-        nearest = {
-            site: {name: array for name, array in updates[site].items() if (name in buffers) == is_buffer}
-            for site in sorted(kept)
-        }
+        num_kept = len(order) - attackers
+        kept = sorted(order[:num_kept])
+        nearest = {site: _select_arrays(updates[site], buffers, is_buffer) for site in kept}
         mean |= _combine(nearest, lambda stacked: stacked.mean(axis=0))
         ratios = compare_to_others(dict(zip(products.sites, scores.tolist(), strict=True)))
-        left_out = {site: ratios[site] for site in order[len(kept) :] if site in ratios}
+        left_out = {site: ratios[site] for site in order[num_kept:] if site in ratios}
     return _give_all(updates, mean), left_out
 
 
@@ -272,14 +287,17 @@ def _combine(
     updates: Mapping[str, Arrays], rule: Callable[[NDArray[np.float64]], NDArray[np.float64]], fewest: int = 1
 ) -> Arrays:
     """Combine each array over its senders; where these are fewer than the fewest, over unmoved sites too."""
-    new = {}
-    for name in dict.fromkeys(name for arrays in updates.values() for name in arrays):
+    combined = {}
+    for name in list_names(updates.values()):
         sent = [np.asarray(arrays[name]) for arrays in updates.values() if name in arrays]
         sent += [np.zeros_like(sent[0])] * (min(fewest, len(updates)) - len(sent))
-        new[name] = np.asarray(rule(np.stack(sent).astype(np.float64))).astype(sent[0].dtype)
-    return new
+        combined[name] = np.asarray(rule(np.stack(sent).astype(np.float64))).astype(sent[0].dtype)
+    return combined
 
 
 def _give_all(updates: Mapping[str, Arrays], combined: Arrays) -> dict[str, Arrays]:
     """Return the same update for every site, of the arrays that it sent: any mean of equal updates is that update."""
-    return {site: {name: combined[name] for name in arrays if name in combined} for site, arrays in updates.items()}
+    given: dict[str, Arrays] = {}
+    for site, arrays in updates.items():
+        given[site] = {name: combined[name] for name in arrays if name in combined}
+    return given

@@ -64,9 +64,10 @@ def measure_auroc(
         return None
     areas, covariance = measure_areas(scores[None], is_positive, units)
     numbers = number_units(range(len(scores)) if units is None else units)
-    num_units = min(len(np.unique(numbers[kind])) for kind in (is_positive, ~is_positive))
+    num_units = min(len(np.unique(numbers[is_positive])), len(np.unique(numbers[~is_positive])))
+    area = float(areas[0])
     variance = 0.0 if covariance is None else float(covariance[0, 0])
-    return Area(float(areas[0]), find_interval(float(areas[0]), variance, num_units, num_units))
+    return Area(area, find_interval(area, variance, num_units, num_units))
 
 
 def measure_areas(
@@ -89,21 +90,21 @@ def measure_areas(
     """
     from scipy.stats import rankdata
 
-    positive, negative = scores[:, is_positive], scores[:, ~is_positive]
-    num_positive, num_negative = positive.shape[1], negative.shape[1]
+    num_positive = int(is_positive.sum())
+    num_negative = len(is_positive) - num_positive
     ranks = rankdata(scores, axis=1)
-    above = (ranks[:, is_positive] - rankdata(positive, axis=1)) / num_negative
-    below = 1 - (ranks[:, ~is_positive] - rankdata(negative, axis=1)) / num_positive
+    # A rank among all less the rank among one's own kind counts the cases of the other kind below.
+    above = (ranks[:, is_positive] - rankdata(scores[:, is_positive], axis=1)) / num_negative
+    below = 1 - (ranks[:, ~is_positive] - rankdata(scores[:, ~is_positive], axis=1)) / num_positive
     areas = above.mean(axis=1)
     numbers = number_units(range(len(is_positive)) if units is None else units)
-    of_positive, of_negative = numbers[is_positive], numbers[~is_positive]
-    units_10, units_01, all_units = (len(np.unique(one)) for one in (of_positive, of_negative, numbers))
+    units_10 = len(np.unique(numbers[is_positive]))
+    units_01 = len(np.unique(numbers[~is_positive]))
+    all_units = len(np.unique(numbers))
     if min(units_10, units_01) < 2:
         return areas, None
-    d10, d01 = (
-        np.stack([np.bincount(kind, row, all_units) for row in shares - areas[:, None]])
-        for kind, shares in ((of_positive, above), (of_negative, below))
-    )
+    d10 = np.stack([np.bincount(numbers[is_positive], row, all_units) for row in above - areas[:, None]])
+    d01 = np.stack([np.bincount(numbers[~is_positive], row, all_units) for row in below - areas[:, None]])
     s10 = units_10 / ((units_10 - 1) * num_positive) * d10 @ d10.T
     s01 = units_01 / ((units_01 - 1) * num_negative) * d01 @ d01.T
     s11 = all_units / (all_units - 1) * d10 @ d01.T
@@ -121,13 +122,14 @@ def find_operating_point(scores: Floats, is_positive: NDArray[np.bool_], specifi
     if is_positive.all() or not is_positive.any():
         return None
     thresholds = np.unique(scores)[::-1]
-    # How many lie at or above each threshold; of the first, which nothing reaches, none.
-    called_positive, called_negative = (
-        np.concatenate([[0], len(kind) - np.searchsorted(np.sort(kind), thresholds)])
-        for kind in (scores[is_positive], scores[~is_positive])
-    )
-    sensitivities = called_positive / is_positive.sum()
-    specificities = 1 - called_negative / (~is_positive).sum()
+
+    def share_called(of_kind: Floats) -> Floats:
+        counts = len(of_kind) - np.searchsorted(np.sort(of_kind), thresholds)
+        # A first threshold, which no case reaches, calls none.
+        return np.concatenate([[0], counts]) / len(of_kind)
+
+    sensitivities = share_called(scores[is_positive])
+    specificities = 1 - share_called(scores[~is_positive])
     is_allowed = specificities >= specificity - ROUNDING
     # The first of equals: thresholds fall.
     best = int(np.argmax(np.where(is_allowed, sensitivities, -1)))

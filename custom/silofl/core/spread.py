@@ -33,9 +33,11 @@ class Spread:
 
     def __post_init__(self) -> None:
         """Refuse what is below 0."""
-        for name, value in (("a deviation", self.deviation), ("a number of cases", self.num_cases)):
-            if not value >= 0:
-                raise ConfigError(f"{name} must be 0 or more, not {value:g}")
+        # Not `< 0`, which NaN is not.
+        if not (self.deviation >= 0 and self.num_cases >= 0):
+            raise ConfigError(
+                f"a deviation and a number of cases must be 0 or more, not {self.deviation:g} and {self.num_cases}"
+            )
 
     @classmethod
     def of(cls, values: Sequence[float] | NDArray[np.floating]) -> "Spread":
@@ -49,11 +51,13 @@ class Spread:
 
         The deviation is that of few cases, which Student's t allows for.
         """
-        is_known = self.num_cases > 1
-        # Imported here: it takes a third of a second.
-        from scipy.special import stdtrit
+        if self.num_cases > 1:
+            # Imported here: it takes a third of a second.
+            from scipy.special import stdtrit
 
-        deviations = float(stdtrit(self.num_cases - 1, 1 - share)) if is_known else NormalDist().inv_cdf(1 - share)
+            deviations = float(stdtrit(self.num_cases - 1, 1 - share))
+        else:
+            deviations = NormalDist().inv_cdf(1 - share)
         return self.mean - deviations * self.deviation, self.mean + deviations * self.deviation
 
 
@@ -78,12 +82,18 @@ def pool_spreads(spreads: Collection[Spread]) -> Spread:
     Args:
         spreads: Each hospital's, at least one.
     """
-    keys = ("mean", "deviation", "num_cases")
-    means, deviations, counts = (np.array([getattr(one, key) for one in spreads]) for key in keys)
-    within, is_known = np.mean(deviations**2), bool((counts > 0).all())
-    between = means.var(ddof=1) * (1 + 1 / len(means)) if len(means) > 1 else within / counts[0] if is_known else 0.0
+    means = np.array([spread.mean for spread in spreads])
+    deviations = np.array([spread.deviation for spread in spreads])
+    within = np.mean(deviations**2)
+    counts = [spread.num_cases for spread in spreads]
+    is_known = min(counts) > 0
+    between = 0.0
+    if len(means) > 1:
+        between = means.var(ddof=1) * (1 + 1 / len(means))
+    elif is_known:
+        between = within / counts[0]
     # Each hospital's mean takes one from what the deviations come from.
-    num_cases = int((counts - 1).sum()) + 1 if is_known else 0
+    num_cases = sum(counts) - len(counts) + 1 if is_known else 0
     return Spread(float(means.mean()), float(np.sqrt(within + between)), num_cases)
 
 
@@ -99,10 +109,9 @@ def bound_moments(moments: Mapping[str, Moments]) -> dict[str, Moments]:
         What counts of the hospitals whose numbers reach further.
     """
     middle = np.median([means for means, _ in moments.values()], axis=0)
-    reaches = {
-        site: float(np.sqrt((variances + np.square(means - middle)).sum()))
-        for site, (means, variances) in moments.items()
-    }
+    reaches = {}
+    for site, (means, variances) in moments.items():
+        reaches[site] = float(np.sqrt((variances + np.square(means - middle)).sum()))
     bounded = {}
     for site, ratio in compare_to_others(reaches).items():
         if ratio > BEYOND:

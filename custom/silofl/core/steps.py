@@ -22,7 +22,8 @@ class Remembering:
     """
 
     def __init__(self, step: Step, memory: dict[str, Any]) -> None:
-        self._step, self.memory = step, memory
+        self._step = step
+        self.memory = memory
 
     def __call__(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         """Take the step."""
@@ -128,7 +129,10 @@ def norm(steps: int, momentum: float = 0.0, proximal: float = 0.0, nesterov: boo
     for _ in range(steps):
         gradient = 1 - proximal * reach
         buffer = momentum * buffer + gradient
-        reach += gradient + momentum * buffer if nesterov else buffer
+        if nesterov:
+            reach += gradient + momentum * buffer
+        else:
+            reach += buffer
     return reach
 
 
@@ -156,8 +160,11 @@ class GradientStep:
 
     def mean(self, model: nn.Module) -> Arrays:
         """Return the mean gradient over all gathered examples: {parameter name: array}."""
-        parameters = model.named_parameters()
-        return {name: (p.grad / self.num_examples).cpu().numpy() for name, p in parameters if p.grad is not None}
+        means = {}
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                means[name] = (parameter.grad / self.num_examples).cpu().numpy()
+        return means
 
 
 def random_state(device: torch.device) -> Tensor:
@@ -189,11 +196,11 @@ class OwnDraws:
         """Return a step with these random numbers, which leaves all others as they were."""
 
         def own_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-            others = random_state(self._device)
+            shared = random_state(self._device)
             set_random_state(self._device, self.state)
             value = step(model, optimizer, loss, batch)
             self.state = random_state(self._device)
-            set_random_state(self._device, others)
+            set_random_state(self._device, shared)
             return value
 
         return own_step
@@ -203,7 +210,7 @@ class OwnDraws:
 def move_parameters(parameters: Sequence[Tensor], direction: Sequence[Tensor], length: float = 1.0) -> Iterator[None]:
     """Move parameters along a direction for a while, and put the very same numbers back afterwards."""
     with torch.no_grad():
-        before = [p.clone() for p in parameters]
+        before = [parameter.clone() for parameter in parameters]
         torch._foreach_add_(list(parameters), list(direction), alpha=length)
     try:
         yield
@@ -230,9 +237,10 @@ def full_precision(model: nn.Module) -> Iterator[None]:
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Keep running statistics, those of all modules that have a momentum, where they are for a while."""
     moving: list[Any] = [module for module in model.modules() if hasattr(module, "momentum")]
-    kept = [(m, m.momentum, getattr(m, "num_batches_tracked", None)) for m in moving]
+    momenta = [module.momentum for module in moving]
     # BatchNorm counts batches whatever its momentum.
-    counts = [None if count is None else count.clone() for _, _, count in kept]
+    counters = [getattr(module, "num_batches_tracked", None) for module in moving]
+    counts = [None if counter is None else counter.clone() for counter in counters]
     for module in moving:
         # Not eval mode, which would normalise by the running statistics instead of by the batch.
         # With momentum 0 they take nothing of the second pass, whose weights are not the model's.
@@ -240,7 +248,7 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for (module, momentum, count), before in zip(kept, counts, strict=True):
+        for module, momentum, counter, count in zip(moving, momenta, counters, counts, strict=True):
             module.momentum = momentum
-            if count is not None:
-                count.copy_(before)
+            if counter is not None:
+                counter.copy_(count)

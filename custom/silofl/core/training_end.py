@@ -20,8 +20,10 @@ def measure_own_rise(scores: Sequence[float | None], patience: int = PATIENCE) -
         scores: Of each round's model, in their order; None of a round without a validation.
         patience: The number of these last rounds.
     """
-    before, known = [one for one in scores[:-patience] if one is not None], [one for one in scores if one is not None]
-    return max(known) - max(before) if before else None
+    before = [score for score in scores[:-patience] if score is not None]
+    if not before:
+        return None
+    return max(score for score in scores if score is not None) - max(before)
 
 
 def is_finished(rise: float | None) -> bool:

@@ -46,9 +46,9 @@ def count_features(model: nn.Module) -> int:
     layer = find_feature_layer(model)
     if layer is None:
         return 0
-    widths = (getattr(one, "in_features", None) or getattr(one, "in_channels", None) for one in layer.modules())
+    widths = (getattr(part, "in_features", 0) or getattr(part, "in_channels", 0) for part in layer.modules())
     # Of a level of the decoder the first layer that has a width enlarges its first input.
-    return next(width for width in widths if width)
+    return next(filter(None, widths))
 
 
 def pool_features(features: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def pool_features(features: Tensor) -> Tensor:
 
 def join_features(seen: Sequence[Tensor]) -> NDArray[np.float64]:
     """Return the mean over all images, slices or windows, of what `record_inputs` collected: (features,)."""
-    return torch.cat([pool_features(one) for one in seen]).mean(0).double().cpu().numpy()
+    return torch.cat([pool_features(features) for features in seen]).mean(0).double().cpu().numpy()
 
 
 @contextmanager
@@ -84,8 +84,10 @@ def add_projection_head(network: nn.Module, width: int) -> nn.Module:
         network: Its last linear layer is replaced: the head and a new one.
         width: Of the head's output.
     """
-    name, last = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
-    features = last.in_features
-    head = nn.Linear(features, features), nn.ReLU(), nn.Linear(features, width)
-    network.set_submodule(name, nn.Sequential(*head, nn.Linear(width, last.out_features)))
+    linear = {name: module for name, module in network.named_modules() if isinstance(module, nn.Linear)}
+    name, answering = linear.popitem()
+    features = answering.in_features
+    # The order in which layers are made decides which random numbers each gets.
+    head = [nn.Linear(features, features), nn.ReLU(), nn.Linear(features, width)]
+    network.set_submodule(name, nn.Sequential(*head, nn.Linear(width, answering.out_features)))
     return network

@@ -21,16 +21,16 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
     """
     parameters = dict(network.named_parameters(remove_duplicate=False))
     for pattern in patterns:
-        found = [one for name, one in parameters.items() if fnmatchcase(name, pattern)]
-        if not found:
-            known = [f"{name}.*" for name, _ in network.named_children()]
+        matching = [parameter for name, parameter in parameters.items() if fnmatchcase(name, pattern)]
+        if not matching:
+            children = [f"{name}.*" for name, _ in network.named_children()]
             raise ConfigError(
                 f"training.frozen must hold patterns of the network's parameters, not {quote_value(pattern)}, which "
-                f"matches none{suggest_nearest(pattern, known)}; among them are {', '.join(known)}"
+                f"matches none{suggest_nearest(pattern, children)}; among them are {', '.join(children)}"
             )
-        for one in found:
-            one.requires_grad_(False)
-    if patterns and not any(one.requires_grad for one in parameters.values()):
+        for parameter in matching:
+            parameter.requires_grad_(False)
+    if patterns and not any(parameter.requires_grad for parameter in parameters.values()):
         raise ConfigError(
             f"training.frozen must leave parameters that learn, not freeze all {len(parameters)} of the network; "
             "remove a pattern"
@@ -39,9 +39,11 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
 
 def frozen_names(network: nn.Module) -> frozenset[str]:
     """Return all names of frozen parameters, and of the buffers of layers whose own parameters are all frozen."""
-    still = {id(value) for layer in _yield_frozen_layers(network) for value in layer.buffers(recurse=False)}
-    still |= {id(value) for value in network.parameters() if not value.requires_grad}
-    return frozenset(name for name, value in network.state_dict(keep_vars=True).items() if id(value) in still)
+    # By identity, because a tensor may have several names.
+    frozen = {id(parameter) for parameter in network.parameters() if not parameter.requires_grad}
+    for layer in _yield_frozen_layers(network):
+        frozen.update(map(id, layer.buffers(recurse=False)))
+    return frozenset(name for name, value in network.state_dict(keep_vars=True).items() if id(value) in frozen)
 
 
 def list_still_layers(network: nn.Module) -> list[nn.Module]:
@@ -49,12 +51,16 @@ def list_still_layers(network: nn.Module) -> list[nn.Module]:
 
     Not those with home statistics, which training neither moves nor goes by.
     """
-    layers = [layer for layer in _yield_frozen_layers(network) if not isinstance(layer, HomeBatchNorm)]
-    return [layer for layer in layers if getattr(layer, "running_mean", None) is not None]
+    layers = []
+    for layer in _yield_frozen_layers(network):
+        if getattr(layer, "running_mean", None) is not None and not isinstance(layer, HomeBatchNorm):
+            layers.append(layer)
+    return layers
 
 
 def _yield_frozen_layers(network: nn.Module) -> Iterator[nn.Module]:
     for layer in network.modules():
-        own = list(layer.parameters(recurse=False))
-        if own and not any(one.requires_grad for one in own):
+        parameters = list(layer.parameters(recurse=False))
+        # A layer without parameters, as a pooling, is not frozen.
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
             yield layer

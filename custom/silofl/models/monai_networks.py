@@ -72,25 +72,29 @@ def build_monai_network(
     import monai.networks.nets
 
     name = str(settings.network).rpartition(".")[2]
-    kind, form = getattr(monai.networks.nets, name), FORMS[name]
+    network_class = getattr(monai.networks.nets, name)
+    form = FORMS[name]
     decided: dict[str, Any] = {form.inputs: in_channels, form.outputs: out_channels, "spatial_dims": dimensions}
-    decided |= {form.norm: norm} if form.norm else {}
-    decided |= {"pretrained": False} if form.is_pretrained else {}
-    _check_arguments(kind, settings.arguments, decided)
-    return build_named(name, partial(kind, **decided), settings)
+    if form.norm:
+        decided[form.norm] = norm
+    if form.is_pretrained:
+        decided["pretrained"] = False
+    _check_arguments(network_class, settings.arguments, decided)
+    return build_named(name, partial(network_class, **decided), settings)
 
 
-def _check_arguments(kind: type[nn.Module], arguments: Mapping[str, Any], decided: Mapping[str, Any]) -> None:
-    known = [name for name in inspect.signature(kind.__init__).parameters if name not in (*decided, *NEVER)]
+def _check_arguments(network_class: type[nn.Module], arguments: Mapping[str, Any], decided: Mapping[str, Any]) -> None:
+    names = inspect.signature(network_class.__init__).parameters
+    free = [name for name in names if name not in (*decided, *NEVER)]
     for name in arguments:
-        if name in decided:
-            raise ConfigError(f"model.arguments must leave out {name!r}, which other keys decide; remove it")
-        if name not in known:
+        # Neither unknown arguments nor those that other keys of the study decide.
+        if name not in free:
             raise ConfigError(
-                f"model.arguments must be among {', '.join(known)} for {kind.__name__}, not {name!r}"
-                f"{suggest_nearest(name, known)}; rename or remove it"
+                f"model.arguments must be among {', '.join(free)} for {network_class.__name__}, not {name!r}"
+                f"{suggest_nearest(name, free)}; rename or remove it"
             )
-        most, largest = MOST.get(name, MOST_CHANNELS), max(numbers_in(arguments[name]), default=0)
+        most = MOST.get(name, MOST_CHANNELS)
+        largest = max(numbers_in(arguments[name]), default=0)
         if largest > most:
             raise ConfigError(
                 f"model.arguments must have {name} of at most {most}, not {quote_value(largest)}; lower it"
@@ -112,8 +116,9 @@ def build_named(name: str, build: Callable[..., object], settings: ModelSettings
     except ConfigError:
         raise
     except Exception as error:  # MONAI and packages raise whatever their checks raise
-        reason = error_text(error)
-        raise ConfigError(f"model.arguments must be such that {name} can be built; it says: {reason}") from None
+        raise ConfigError(
+            f"model.arguments must be such that {name} can be built; it says: {error_text(error)}"
+        ) from None
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{name} must return a torch module, not {type(network).__name__}")
     _check_normalization(network, name, settings.normalization)

@@ -39,37 +39,43 @@ def traveling_names(model: nn.Module, recipe: Recipe) -> list[str]:
     The input normalisation has its own exchange, integer buffers are never averaged, what the recipe keeps at home and
     home statistics stay there, and a tensor with several names travels under its first.
     """
-    others = input_norm_names(model) | home_names(model, recipe) | home_statistics_names(model)
-    others |= alias_names(model).keys()
+    staying = input_norm_names(model) | home_names(model, recipe) | home_statistics_names(model)
+    staying |= alias_names(model).keys()
     state = model.state_dict()
-    return [name for name, value in state.items() if name not in others and value.is_floating_point()]
+    return [name for name, value in state.items() if name not in staying and value.is_floating_point()]
 
 
 def alias_names(model: nn.Module) -> dict[str, str]:
     """Return further name -> first name of the tensors that a model has under several, as MONAI's DynUNet does."""
-    first: dict[int, str] = {}
-    names = {name: first.setdefault(id(value), name) for name, value in model.state_dict(keep_vars=True).items()}
-    return {name: one for name, one in names.items() if name != one}
+    names: dict[int, str] = {}
+    aliases = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        first_name = names.setdefault(id(value), name)
+        if name != first_name:
+            aliases[name] = first_name
+    return aliases
 
 
 def home_names(model: nn.Module, recipe: Recipe) -> set[str]:
     """Return the names of the arrays that never leave a site: by the recipe's choice, and the frozen ones."""
-    home = {
-        "nothing": set,
-        "batchnorm": lambda: batchnorm_names(model),
-        "head": lambda: head_names(model),
-        "everything": lambda: set(model.state_dict()),
-    }[recipe.stays_home]()
-    # A bare network has none.
-    frozen: frozenset[str] = getattr(model, "frozen", frozenset())
-    return home | frozen
+    # A bare network has no frozen names.
+    home = set(getattr(model, "frozen", ()))
+    if recipe.stays_home == "batchnorm":
+        home |= batchnorm_names(model)
+    elif recipe.stays_home == "head":
+        home |= head_names(model)
+    elif recipe.stays_home == "everything":
+        home |= model.state_dict().keys()
+    return home
 
 
 def head_names(model: nn.Module) -> set[str]:
     """Return all names of the last linear or convolutional layer's parameters, which give the answer."""
-    layers = [name for name, module in model.named_modules() if isinstance(module, (nn.Linear, _ConvNd))]
-    layers = [name for name in layers if AUXILIARY not in name.split(".")]
-    head = {id(value) for name in layers[-1:] for value in model.get_submodule(name).parameters()}
+    head: set[int] = set()
+    for name, module in model.named_modules():
+        # The last layer is the one that remains; a network without any has no head.
+        if isinstance(module, (nn.Linear, _ConvNd)) and AUXILIARY not in name.split("."):
+            head = set(map(id, module.parameters()))
     return {name for name, value in model.state_dict(keep_vars=True).items() if id(value) in head}
 
 
@@ -97,9 +103,9 @@ def write_arrays(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray]) -> 
     """
     for name, array in arrays.items():
         if name not in state or tuple(state[name].shape) != np.shape(array):
-            here = f"shape {tuple(state[name].shape)}" if name in state else "no such array"
+            expected = f"shape {tuple(state[name].shape)}" if name in state else "no such array"
             raise AggregationError(
-                f"the received {name!r} of shape {np.shape(array)} must fit the model; it has {here}"
+                f"the received {name!r} of shape {np.shape(array)} must fit the model; it has {expected}"
             )
         with torch.no_grad():
             # from_numpy refuses arrays with negative strides, which order="C" copies.

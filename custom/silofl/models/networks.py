@@ -32,7 +32,8 @@ WINDOWS_AT_ONCE = 2
 # How a network in training answers a batch; `silofl.training.processes` has several processes answer it.
 ANSWER_BATCH: ContextVar[Callable[[nn.Module, Tensor], Tensor]] = ContextVar("answer_batch", default=nn.Module.__call__)
 # Parameters, and arrays of them, of a network: 4 GiB in float32, as much as a job may bring, and some seconds to build.
-MOST_PARAMETERS, MOST_ARRAYS = 1 << 30, 10_000
+MOST_PARAMETERS = 1 << 30
+MOST_ARRAYS = 10_000
 
 
 class HarmonizedModel(nn.Module):
@@ -69,7 +70,8 @@ class HarmonizedModel(nn.Module):
 
     def freeze(self) -> None:
         """Keep from now on what no optimiser moves: it does not travel, and its running statistics stay."""
-        self.frozen, self._still = frozen_names(self), list_still_layers(self)
+        self.frozen = frozen_names(self)
+        self._still = list_still_layers(self)
 
     def train(self, mode: bool = True) -> Self:
         """Set training or evaluation mode; frozen BatchNorm is always in evaluation mode."""
@@ -80,17 +82,19 @@ class HarmonizedModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits in float32: (B, out_channels, *spatial) or (B, classes) for images (B, C, *spatial)."""
-        return self._compute_logits(images) if self.training else self._apply_by_windows(self._compute_logits, images)
+        # In training the images are patches already.
+        if self.training:
+            return self._compute_logits(images)
+        return self._apply_by_windows(self._compute_logits, images)
 
     def normalized(self, images: Tensor) -> Tensor:
         """Return what the network sees of images, of volumes what it sees through its windows."""
         return self._apply_by_windows(self.input_norm, images)
 
     def _apply_by_windows(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        patches = self.patches
-        return (
-            function(images) if patches is None else apply_by_windows(function, images, patches.size, patches.overlap)
-        )
+        if self.patches is None:
+            return function(images)
+        return apply_by_windows(function, images, self.patches.size, self.patches.overlap)
 
     def _compute_logits(self, images: Tensor) -> Tensor:
         images = self.input_norm(images).contiguous(memory_format=self._memory_format)
@@ -147,23 +151,24 @@ def check_network(study: Study, image_shape: Sequence[int]) -> None:
         ConfigError: The network cannot be built, cannot learn from blank images, or gives no answer of its size for one
             that is alone.
     """
-    model, size = build_plain_model(study, study.seed), tuple(image_shape[1:])
-    wanted = (1, study.out_channels, *size) if study.task == "segmentation" else (1, study.out_channels)
+    model = build_plain_model(study, study.seed)
+    size = tuple(image_shape[1:])
+    expected = (1, study.out_channels, *size) if study.task == "segmentation" else (1, study.out_channels)
     try:
         # devices=[]: as where a network is built; dropout draws.
         with torch.inference_mode(), torch.random.fork_rng(devices=[]):
             # Some layers refuse in training alone what they would answer afterwards.
             model.train()(torch.zeros(min(2, study.training.batch_size), *image_shape))
             # Others refuse one image, whose maps come to one value that nothing is there to normalise with.
-            found: object = tuple(model.eval()(torch.zeros(1, *image_shape)).shape)
+            answer: object = tuple(model.eval()(torch.zeros(1, *image_shape)).shape)
     except Exception as error:  # a network raises whatever torch does where sizes do not fit
-        found = error_text(error, 160)
-    if found != wanted:
-        keys = "model.normalization" + (", model.arguments" if study.model.network else "")
+        answer = error_text(error, 160)
+    if answer != expected:
+        keys = "model.normalization, model.arguments" if study.model.network else "model.normalization"
+        section = "data.patches" if study.data.patches else "data.transforms"
         raise ConfigError(
             f"{study.model.network or study.model.name} must answer an image of {' x '.join(map(str, size))} with an "
-            f"array of {wanted}, not {found}; change {keys}, or the size in "
-            f"{'data.patches' if study.data.patches else 'data.transforms'}"
+            f"array of {expected}, not {answer}; change {keys}, or the size in {section}"
         )
 
 
@@ -180,10 +185,12 @@ def find_influence(network: nn.Module, images: Tensor) -> Literal["", "others", 
             # Equal seeds for equal drop-out.
             torch.manual_seed(seed)
             answers.append(network(probe[pair])[0])
-    first, beside_another, drawn_anew = answers
-    if not torch.allclose(first, beside_another, equal_nan=True):
+    answer, beside_another, drawn_anew = answers
+    if not torch.allclose(answer, beside_another, equal_nan=True):
         return "others"
-    return "" if torch.allclose(first, drawn_anew, equal_nan=True) else "draws"
+    if not torch.allclose(answer, drawn_anew, equal_nan=True):
+        return "draws"
+    return ""
 
 
 def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, HarmonizedModel]:
@@ -216,8 +223,9 @@ def _build_behind(input_norm: nn.Module, study: Study, seed: int) -> HarmonizedM
 
 def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
-    shape = study.data.in_channels, study.out_channels, study.data.dimensions
-    settings, has_home_statistics = study.model, study.model.normalization == "batch_home"
+    shape = (study.data.in_channels, study.out_channels, study.data.dimensions)
+    settings = study.model
+    has_home_statistics = settings.normalization == "batch_home"
     if has_home_statistics:
         # Builders, those of packages too, know BatchNorm alone.
         settings = settings.model_copy(update={"normalization": "batch"})
@@ -228,9 +236,11 @@ def _build_network(study: Study, seed: int) -> nn.Module:
             replace_batchnorm(network)
         # By the names that its class gives it, which an answer may change.
         freeze_parameters(network, study.training.frozen)
-        # Drawn after the rest, which therefore begins as it would without what is added.
-        heads = [one.projection_head for one in study.recipe.traits if one.projection_head]
-        return add_projection_head(network, heads[0]) if heads else network
+        for traits in study.recipe.traits:
+            if traits.projection_head:
+                # Drawn after the rest, which therefore begins as it would without what is added.
+                return add_projection_head(network, traits.projection_head)
+        return network
 
 
 @contextmanager
@@ -241,7 +251,8 @@ def _limit_size() -> Iterator[None]:
     # Layers name their parameters before they write their first values, so that no memory is filled.
     def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
         nonlocal arrays, parameters
-        arrays, parameters = arrays + 1, parameters + parameter.numel()
+        arrays += 1
+        parameters += parameter.numel()
         if arrays > MOST_ARRAYS or parameters > MOST_PARAMETERS:
             raise ConfigError(
                 f"model must be a network of at most {MOST_PARAMETERS} parameters in {MOST_ARRAYS} arrays, not more; "
@@ -326,8 +337,8 @@ def _replace_norms(network: nn.Module, normalization: str) -> nn.Module:
         if isinstance(module, nn.GroupNorm):
             module.num_groups = count_groups(module.num_channels)
         elif type(module) in INSTANCE_NORMS and not module.track_running_stats:
-            own = INSTANCE_NORMS[type(module)]
-            network.set_submodule(name, own(module.num_features, module.eps, affine=module.affine))
+            faster = INSTANCE_NORMS[type(module)]
+            network.set_submodule(name, faster(module.num_features, module.eps, affine=module.affine))
         elif isinstance(module, _BatchNorm) and normalization == "batch_stateless":
             stateless = type(module)(module.num_features, affine=False, track_running_stats=False)
             network.set_submodule(name, stateless)

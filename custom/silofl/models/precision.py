@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from silofl.core.array_file import ArrayFile
 from silofl.core.mixing import Arrays
@@ -29,11 +30,17 @@ def narrow_messages(messages: Mapping[str, Arrays], study: Study) -> dict[str, A
     """Return the arrays for each site as they travel; what several sites are sent is rounded once, and held once."""
     if study.federation.precision == "float32":
         return {site: dict(arrays) for site, arrays in messages.items()}
+    different: dict[int, NDArray] = {}
+    for arrays in messages.values():
+        different |= {id(array): array for array in arrays.values()}
     file = ArrayFile[int]()
-    for key, array in {id(array): array for arrays in messages.values() for array in arrays.values()}.items():
+    for key, array in different.items():
         file.write(key, narrow_arrays({"": array}, study)[""])
     halves = file.read()
-    return {site: {name: halves[id(array)] for name, array in arrays.items()} for site, arrays in messages.items()}
+    narrowed: dict[str, Arrays] = {}
+    for site, arrays in messages.items():
+        narrowed[site] = {name: halves[id(array)] for name, array in arrays.items()}
+    return narrowed
 
 
 def keep_exact(arrays: Arrays, study: Study) -> Arrays:
@@ -47,8 +54,12 @@ def widen_arrays(arrays: Arrays, study: Study) -> Arrays:
     """Return received arrays as both ends compute with them: float16 as float32, where the study lets it travel."""
     if study.federation.precision == "float32":
         return arrays
-    halves = {name for name, array in arrays.items() if isinstance(array, np.ndarray) and array.dtype == np.float16}
-    return {name: torch.tensor(array).float().numpy() if name in halves else array for name, array in arrays.items()}
+    widened = {}
+    for name, array in arrays.items():
+        if isinstance(array, np.ndarray) and array.dtype == np.float16:
+            array = torch.tensor(array).float().numpy()
+        widened[name] = array
+    return widened
 
 
 def round_as_received(arrays: Arrays, study: Study) -> Arrays:
@@ -58,7 +69,10 @@ def round_as_received(arrays: Arrays, study: Study) -> Arrays:
 
 def types_on_wire(dtype: str, study: Study) -> tuple[str, ...]:
     """Return the types in which an array of a type may travel."""
-    return ("float16", dtype) if study.federation.precision == "float16" and dtype == "float32" else (dtype,)
+    # An array with a number beyond 65504 travels as it is.
+    if study.federation.precision == "float16" and dtype == "float32":
+        return ("float16", dtype)
+    return (dtype,)
 
 
 def bytes_on_wire(dtype: str, num_bytes: int, study: Study) -> int:

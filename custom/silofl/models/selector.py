@@ -76,6 +76,6 @@ def _convolutions(in_channels: int, is_light: bool) -> list[nn.Module]:
 
 
 def _wide_layers(width: int) -> nn.Sequential:
-    first = nn.Linear(width * HEAD_GRID**2, HEAD)
     pool = nn.Sequential(nn.AdaptiveAvgPool2d(HEAD_GRID), nn.Flatten())
-    return nn.Sequential(pool, first, nn.ReLU(True), nn.Dropout(), nn.Linear(HEAD, HEAD), nn.ReLU(True), nn.Dropout())
+    hidden = [nn.Linear(width * HEAD_GRID**2, HEAD), nn.ReLU(True), nn.Dropout()]
+    return nn.Sequential(pool, *hidden, nn.Linear(HEAD, HEAD), nn.ReLU(True), nn.Dropout())

@@ -69,16 +69,16 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
     """
     content = _read_agreed_file(path, "pretrained", study.model.pretrained_sha256, REMEDY)
     state = _read_tensors(path.name, content)
-    wanted = _seed_state(study)
-    for name, value in wanted.items():
-        found = state.get(name)
-        if found is None or found.shape != value.shape or not found.float().isfinite().all():
-            what = "missing" if found is None else f"of shape {tuple(found.shape)}, or not finite"
+    seeded = _seed_state(study)
+    for name, value in seeded.items():
+        tensor = state.get(name)
+        if tensor is None or tensor.shape != value.shape or not tensor.float().isfinite().all():
+            fault = "missing" if tensor is None else f"of shape {tuple(tensor.shape)}, or not finite"
             raise ConfigError(
                 f"{path.name} must hold {name!r} of shape {tuple(value.shape)} as study {study.name!r} has it; it is "
-                f"{what}: {REMEDY}"
+                f"{fault}: {REMEDY}"
             )
-    return {name: state[name].detach().float().numpy() for name in wanted}
+    return {name: state[name].detach().float().numpy() for name in seeded}
 
 
 def read_weights(path: Path, study: Study) -> Start:
@@ -92,18 +92,20 @@ def read_weights(path: Path, study: Study) -> Start:
         ConfigError: The file is missing, another or broken, fits the network nowhere, or is not finite where it fits.
     """
     content = _read_agreed_file(path, "weights", study.model.weights_sha256, "put it there, or give --weights")
-    found = _select_floating(_read_tensors(path.name, content))
+    tensors = _select_floating(_read_tensors(path.name, content))
     seeded = _seed_state(study)
-    sources = match_weights(_shapes(seeded), _shapes(found))
+    sources = match_weights(_shapes(seeded), _shapes(tensors))
     if not sources:
         raise ConfigError(
-            f"{path.name} must hold weights of study {study.name!r}, as {_example(seeded)}, not {_example(found)} and "
-            "others; none fits by name and shape: take a file of this network"
+            f"{path.name} must hold weights of study {study.name!r}, as {_example(seeded)}, not {_example(tensors)} "
+            "and others; none fits by name and shape: take a file of this network"
         )
-    state = seeded | {name: found[source].detach().float() for name, source in sources.items()}
+    state = dict(seeded)
     for name, source in sources.items():
+        state[name] = tensors[source].detach().float()
         if not state[name].isfinite().all():
             raise ConfigError(f"{path.name} must hold finite numbers; {source!r} does not: take another file")
+    # Copied, because several names of a file may share one memory.
     arrays = {name: value.detach().numpy().copy() for name, value in state.items()}
     return Start(arrays, _describe_match(path.name, list(seeded), sources))
 
@@ -123,8 +125,11 @@ def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Seque
     best: dict[str, str] = {}
     for prefix in PREFIXES:
         names = {OURS + name.removeprefix(prefix): name for name in found if name.startswith(prefix)}
-        fitting = {name: names[name] for name in wanted if name in names}
-        fitting = {name: source for name, source in fitting.items() if tuple(found[source]) == tuple(wanted[name])}
+        fitting = {}
+        for name, shape in wanted.items():
+            if name in names and tuple(found[names[name]]) == tuple(shape):
+                fitting[name] = names[name]
+        # Of prefixes that fit as many tensors the one before counts.
         best = max(best, fitting, key=len)
     return best
 
@@ -172,7 +177,7 @@ def is_state(value: object) -> TypeGuard[dict[str, Tensor]]:
     from torch import Tensor
 
     return isinstance(value, dict) and all(
-        isinstance(name, str) and isinstance(one, Tensor) and _is_dense(one) for name, one in value.items()
+        isinstance(name, str) and isinstance(tensor, Tensor) and _is_dense(tensor) for name, tensor in value.items()
     )
 
 

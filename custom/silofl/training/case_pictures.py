@@ -57,6 +57,7 @@ def write_pictures(
     if not ordered:
         return
     cases = [ordered[0], ordered[len(ordered) // 2], ordered[-1], _typical_case(part, by_case)]
+    # The last case is chosen by the data alone, whatever this model's value of it.
     is_ranked = np.array([True, True, True, False])
     panes = [_draw_panes(model, part, predictions, find_largest_slice(part, case), shown) for case in cases]
     pictures = {name: _stack_padded([pane[name] for pane in panes]) for name in panes[0]}
@@ -80,17 +81,21 @@ def add_own(path: Path, part: Examples, predictions: Array, by_case: Mapping[str
     cases = pictures["cases"].tolist()
     rows = [find_largest_slice(part, case) for case in cases]
     shown = [show_plane(predictions[row], part, row) for row in rows]
-    own = {"own": _stack_padded(shown), "own_values": np.array([by_case.get(case, np.nan) for case in cases])}
-    write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures | own))
+    pictures["own"] = _stack_padded(shown)
+    pictures["own_values"] = np.array([by_case.get(case, np.nan) for case in cases])
+    write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures))
 
 
 def _draw_panes(
     model: HarmonizedModel, part: Examples, predictions: Array, chosen: int, shown: slice
 ) -> dict[str, NDArray]:
     """Return the pictures of one example: itself, or the slice of a volume with the most labels."""
-    image, truth, device = part.images[chosen], part.targets[chosen], next(model.parameters()).device
+    image = part.images[chosen]
+    truth = part.targets[chosen]
+    device = next(model.parameters()).device
     with torch.inference_mode():
-        normalized = model.eval().normalized(torch.from_numpy(np.array(image))[None].to(device))[0].cpu().numpy()
+        batch = torch.from_numpy(np.array(image))[None].to(device)
+        normalized = model.eval().normalized(batch)[0].cpu().numpy()
     panes = {
         "images": image[shown],
         "normalized": normalized[shown],
@@ -108,7 +113,9 @@ def show_plane(array: NDArray, part: Examples, chosen: int) -> NDArray:
     if is_volume:
         array = array[..., int(np.count_nonzero(find_labelled(truth), axis=(0, 1)).argmax())]
     # A volume's first axis runs across the body: rows and columns change places for the eye.
-    return np.swapaxes(array, -1, -2) if is_volume or part.slices[chosen] is not None else array
+    if is_volume or part.slices[chosen] is not None:
+        return np.swapaxes(array, -1, -2)
+    return array
 
 
 def _stack_padded(panes: list[NDArray]) -> NDArray:
@@ -130,5 +137,5 @@ def _typical_case(part: Examples, cases: Collection[str]) -> str:
 
 def find_largest_slice(part: Examples, case: str) -> int:
     """Return the row of a case with the most labels."""
-    members = [i for i, name in enumerate(part.cases) if name == case]
-    return max(members, key=lambda i: int(np.count_nonzero(find_labelled(part.targets[i]))))
+    rows = [row for row, name in enumerate(part.cases) if name == case]
+    return max(rows, key=lambda row: int(np.count_nonzero(find_labelled(part.targets[row]))))

@@ -10,7 +10,7 @@ import torch
 
 from silofl.base.errors import ConfigError
 
-# Of mallopt, in malloc.h.
+# The numbers of mallopt's options, as malloc.h has them.
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 
 

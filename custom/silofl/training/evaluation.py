@@ -1,6 +1,7 @@
 """The one evaluation: a model's predictions for a part of a site's data, and their score."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -41,16 +42,20 @@ def summarise_test(predictions: Array, result: Score, part: Examples, study: Stu
     numbers = count_patients(result, part)
     if study.task != "segmentation":
         return numbers
+    regions = list(select_regions(part, study).values())
+    if part.has_ignored:
+        predictions = leave_out_ignored(predictions, part.targets)
     # One unit for all cases: a mean of mm and pixels means nothing.
-    is_known = part.spacings.keys() >= {*part.cases}
-    regions, spacings = list(select_regions(part, study).values()), part.spacings if is_known else {}
-    predictions = leave_out_ignored(predictions, part.targets) if part.has_ignored else predictions
+    has_spacings = part.spacings.keys() >= {*part.cases}
+    spacings = part.spacings if has_spacings else {}
     surface = surface_by_case(predictions, part.targets, part.cases, regions, spacings)
-    numbers["surface"] = surface_numbers(surface, "mm" if is_known else "pixels")
-    extra = {
-        name: measure_extra_metric(name, predictions, part.targets, part.cases, regions) for name in study.extra_metrics
-    }
-    return numbers | ({"extra_metrics": extra} if extra else {})
+    numbers["surface"] = surface_numbers(surface, "mm" if has_spacings else "pixels")
+    if study.extra_metrics:
+        numbers["extra_metrics"] = {
+            name: measure_extra_metric(name, predictions, part.targets, part.cases, regions)
+            for name in study.extra_metrics
+        }
+    return numbers
 
 
 def count_patients(result: Score, part: Examples) -> dict[str, Any]:
@@ -65,13 +70,14 @@ def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.dev
     Raises:
         TrainingError: The model answers with what is no number.
     """
-    kind = torch.uint8 if part.targets.ndim > 1 else torch.int64
+    dtype = torch.uint8 if part.targets.ndim > 1 else torch.int64
+    pieces = []
     model.eval()
     with torch.inference_mode():
-        batches = evaluation_batches(part, batch_size, device)
-        outputs = (_check_is_finite(model(inputs)) for inputs, _ in batches)
-        found = [most_likely(one).to(kind).cpu().numpy() for one in outputs]
-    return join_pieces(part.targets, found)
+        for inputs, _ in evaluation_batches(part, batch_size, device):
+            outputs = _check_is_finite(model(inputs))
+            pieces.append(most_likely(outputs).to(dtype).cpu().numpy())
+    return join_pieces(part.targets, pieces)
 
 
 def _check_is_finite(outputs: Tensor) -> Tensor:
@@ -91,7 +97,7 @@ def join_pieces(targets: Array, pieces: Sequence[NDArray]) -> Array:
         pieces: (n, *spatial) or (n,), each of as many examples as were predicted together; of volumes one each.
     """
     if isinstance(targets, Volumes):
-        return Volumes(tuple(volume for piece in pieces for volume in piece))
+        return Volumes(tuple(chain.from_iterable(pieces)))
     return np.concatenate(pieces)
 
 
@@ -99,11 +105,13 @@ def compute_outputs(
     function: Callable[[Tensor], Tensor], images: NDArray, batch_size: int, device: torch.device
 ) -> NDArray:
     """Return a function of images (N, C, *spatial), in their order, computed in batches and without gradients."""
+    outputs = []
     with torch.inference_mode():
-        batches = [np.array(images[i : i + batch_size], dtype=np.float32) for i in range(0, len(images), batch_size)]
-        found = [function(torch.from_numpy(batch).to(device)).cpu().numpy() for batch in batches]
-    # One volume's are not copied: they may be most of the memory.
-    return found[0] if len(found) == 1 else np.concatenate(found)
+        for start in range(0, len(images), batch_size):
+            batch = np.array(images[start : start + batch_size], dtype=np.float32)
+            outputs.append(function(torch.from_numpy(batch).to(device)).cpu().numpy())
+    # One volume's outputs are not copied: they may be most of the memory.
+    return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
 
 def compute_softmax(network: nn.Module, images: NDArray, batch_size: int, device: torch.device) -> NDArray[np.float64]:
@@ -120,23 +128,24 @@ def compute_class_probabilities(
     if not study.is_multilabel:
         return compute_softmax(network, images, batch_size, device)
     network.eval()
+    # In float64, for the reason that `compute_softmax` gives.
     return compute_outputs(lambda batch: network(batch).double().sigmoid(), images, batch_size, device)
 
 
 def yield_pieces(part: Examples) -> Iterator[NDArray]:
     """Yield what a classifier sees of a part, in its order: all images at once, or slices of each volume."""
     if part.has_volumes:
-        yield from (central_slices(image) for image in part.images)
+        yield from map(central_slices, part.images)
     else:
         yield part.images
 
 
 def scores_by_case(network: nn.Module, part: Examples, batch_size: int, device: torch.device) -> dict[str, NDArray]:
     """Return each case's scores by a classifier, (n, outputs): of its slices, of a volume the central ones."""
-    found = [compute_softmax(network, images, batch_size, device) for images in yield_pieces(part)]
+    scores = [compute_softmax(network, images, batch_size, device) for images in yield_pieces(part)]
     if part.has_volumes:
-        return dict(zip(part.cases, found, strict=True))
-    return {case: found[0][rows] for case, rows in group_positions(part.cases).items()}
+        return dict(zip(part.cases, scores, strict=True))
+    return {case: scores[0][rows] for case, rows in group_positions(part.cases).items()}
 
 
 def score_predictions(predictions: Array, part: Examples, study: Study, probabilities: NDArray | None = None) -> Score:
@@ -149,12 +158,12 @@ def score_predictions(predictions: Array, part: Examples, study: Study, probabil
         probabilities: (N, classes) for a classification; without them its score has no AUROC.
     """
     if study.is_multilabel:
-        truth = part.targets, part.cases
-        return findings_by_case(predictions, *truth, study.labels, study.metric, probabilities)
+        return findings_by_case(predictions, part.targets, part.cases, study.labels, study.metric, probabilities)
     if study.task == "classification":
         return accuracy_by_case(predictions, part.targets, part.cases, study.metric, probabilities)
     has_background = study.metric == "dice_with_background"
-    predictions = leave_out_ignored(predictions, part.targets) if part.has_ignored else predictions
+    if part.has_ignored:
+        predictions = leave_out_ignored(predictions, part.targets)
     return dice_by_case(
         predictions, part.targets, part.cases, select_regions(part, study), has_background, annotated=part.annotated
     )

@@ -56,29 +56,38 @@ def measure_extra_metric(
         cases: The case of each slice, or volume.
         regions: The labels of each region that counts, without background.
     """
-    values, where = [], "its import"
+    values = []
+    step = "its import"
     try:
         metric = load_extension("extra_metrics", METRICS, name)
         for case, rows in group_positions(cases).items():
-            where = f"case {case!r}"
-            maps = [np.asarray(one[rows]) for one in (predictions, targets)]
+            step = f"case {case!r}"
+            prediction = np.asarray(predictions[rows])
+            truth = np.asarray(targets[rows])
             # A whole volume is the only one of its case.
-            maps = [one[0] if one.ndim == 4 else one for one in maps]
-            values.append(_score_case(metric, ([mask_labels(one, labels) for one in maps] for labels in regions)))
+            if truth.ndim == 4:
+                prediction = prediction[0]
+                truth = truth[0]
+            pairs = [(mask_labels(prediction, labels), mask_labels(truth, labels)) for labels in regions]
+            values.append(_score_case(metric, pairs))
     except Exception as error:  # whatever the package raises
         logger.warning(
             "extra_metrics %s must give a number in [0, 1], or None, for every case; at %s it says: %s: this test has "
             "no value of it; repair its package",
-            *(name, where, error_text(error)),
+            *(name, step, error_text(error)),
         )
         return {"value": None, "num_cases": 0, "has_failed": True}
     return {"value": mean_of_known(values), "num_cases": sum(value is not None for value in values)}
 
 
 def _score_case(metric: Callable[..., float | None], pairs: Iterable[Sequence[NDArray]]) -> float | None:
-    known = [value for pair in pairs if (value := metric(*pair)) is not None]
-    for value in known:
-        # NaN is in no range.
+    values = []
+    for prediction, truth in pairs:
+        value = metric(prediction, truth)
+        if value is None:
+            continue
+        # The test is not `value < 0 or value > 1`, which NaN would pass.
         if not 0 <= value <= 1:
             raise ValueError(f"{quote_value(value)} is out of range")
-    return mean_of_known(map(float, known))
+        values.append(float(value))
+    return mean_of_known(values)

@@ -32,15 +32,17 @@ def findings_by_case(
     truth = unpack_findings(targets, len(labels))
     is_right = unpack_findings(predictions, len(labels)) == truth
     by_case: dict[str, float | None] = {}
-    labels_by_case: dict[Label, dict[str, float]] = {
-        key: {} for number, name in sorted(labels.items()) for key in (number, name_absence(name))
-    }
+    labels_by_case: dict[Label, dict[str, float]] = {}
+    for number, name in sorted(labels.items()):
+        # A finding and its absence are two classes, both there even without a case.
+        labels_by_case |= {number: {}, name_absence(name): {}}
     probabilities_by_case: dict[Label, dict[str, Probabilities]] = {}
     for case, rows in group_positions(cases).items():
         shares = is_right[rows].mean(axis=0).tolist()
         by_case[case] = sum(shares) / len(shares)
         for number, name in labels.items():
-            labels_by_case[number if truth[rows[0], number] else name_absence(name)][case] = shares[number]
+            label = number if truth[rows[0], number] else name_absence(name)
+            labels_by_case[label][case] = shares[number]
         if probabilities is not None:
             mean = probabilities[rows].mean(axis=0)
             probabilities_by_case.setdefault(int(targets[rows[0]]), {})[case] = tuple(mean.tolist())

@@ -54,9 +54,11 @@ def withhold_few(
     if "also" in kept:
         # Means over the classes, the withheld ones among them.
         kept["also"] = _without(kept["also"], CLASS_MEANS)
-    if over := kept.get("mean_over"):
-        kept["value"] = mean_of_known(kept[over].values())
-        kept |= {"models": dict.fromkeys(kept["models"])} if "models" in kept else {}
+    if table := kept.get("mean_over"):
+        # The mean of the classes that may be told; models' values count the withheld classes too.
+        kept["value"] = mean_of_known(kept[table].values())
+        if "models" in kept:
+            kept["models"] = dict.fromkeys(kept["models"])
     if kept["value"] is None:
         return _withhold_all(numbers, least)
     return kept | {"withheld": {"least": least, "names": sorted(few)}}
@@ -70,15 +72,17 @@ def round_scores(value: Any, key: str = "") -> Any:  # noqa: ANN401 - the plain 
         key: Under which they stand.
     """
     if isinstance(value, Mapping):
-        return {name: round_scores(one, key if key in TABLES else name) for name, one in value.items()}
+        return {name: round_scores(inner, key if key in TABLES else name) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [round_scores(one, key) for one in value]
+        return [round_scores(inner, key) for inner in value]
     # The epsilon of differential privacy is no score.
     if not isinstance(value, float) or not isfinite(value) or key == "epsilon":
         return value
     if key == "thresholds":
         return round_threshold(value)
-    return round_significant(value) if key in SIGNIFICANT or key.startswith("loss") else round(value, DECIMALS)
+    if key in SIGNIFICANT or key.startswith("loss"):
+        return round_significant(value)
+    return round(value, DECIMALS)
 
 
 def round_significant(value: float) -> float:
@@ -93,48 +97,59 @@ def round_threshold(value: float) -> float:
 
 def find_small_labels(score: Score, patient_of: Patients, least: int, study: Study) -> set[Label]:
     """Return the labels, classes or findings that are withheld: of too few patients, or from which few would follow."""
-    small, labels = _find_small(score, patient_of, least, study), score.labels_by_case
+    small = _find_small(score, patient_of, least, study)
     if study.task != "segmentation":
         return small
     # A case has the mean of its labels: the few that lack one would follow from the mean over all and those of labels.
-    lacking = {label: score.by_case.keys() - cases.keys() for label, cases in labels.items() if cases}
-    return small | {label for label, cases in lacking.items() if cases and has_few(cases, patient_of, least)}
+    for label, cases in score.labels_by_case.items():
+        lacking = score.by_case.keys() - cases.keys()
+        if cases and lacking and has_few(lacking, patient_of, least):
+            small.add(label)
+    return small
 
 
 def _find_small(score: Score, patient_of: Patients, least: int, study: Study) -> set[Label]:
     """Return the labels, classes or findings of too few patients, and those from which they would follow."""
-    counts = {label: _count(cases, patient_of) for label, cases in score.labels_by_case.items() if cases}
+    counts = {label: _count_patients(cases, patient_of) for label, cases in score.labels_by_case.items() if cases}
     is_partition = study.task == "classification"
     few = find_few(counts, least, is_partition)
     if score.is_multilabel:
-        pairs = [(number, name_absence(name)) for number, name in study.labels.items()]
-        return {label for pair in pairs if few.intersection(pair) for label in pair}
-    if is_partition:
+        # A finding's cases follow from all cases and those of its absence, and the other way round.
+        for number, name in study.labels.items():
+            pair: set[Label] = {number, name_absence(name)}
+            if few & pair:
+                few |= pair
         return few
-    without = [cases for cases in (score.empty, score.by_case.keys() - score.empty.keys()) if score.empty and cases]
-    return few | {EMPTY for cases in without if has_few(cases, patient_of, least)}
+    if is_partition or not score.empty:
+        return few
+    # Of cases with and without a label either group may be the small one.
+    for cases in (score.empty, score.by_case.keys() - score.empty.keys()):
+        if cases and has_few(cases, patient_of, least):
+            few.add(EMPTY)
+    return few
 
 
 def is_withheld(score: Score, patient_of: Patients, least: int, study: Study) -> bool:
     """Return whether a score, or one of its labels, is of too few patients."""
-    return least > 0 and (
-        has_few(score.by_case, patient_of, least) or bool(_find_small(score, patient_of, least, study))
-    )
+    if least <= 0:
+        return False
+    return has_few(score.by_case, patient_of, least) or bool(_find_small(score, patient_of, least, study))
 
 
 def has_few(cases: Collection[str], patient_of: Patients, least: int) -> bool:
     """Return whether some cases are of too few patients."""
-    return _count(cases, patient_of) < least
+    return _count_patients(cases, patient_of) < least
 
 
-def _count(cases: Collection[str], patient_of: Patients) -> int:
+def _count_patients(cases: Collection[str], patient_of: Patients) -> int:
     return len({patient_of.get(case) for case in cases} - {None})
 
 
 def _withhold_measures(numbers: Mapping[str, Any], few: set[str], least: int) -> tuple[dict[str, Any], set[str]]:
     """Leave out surface distances and packages' metrics of too few cases; their names join the withheld ones."""
-    kept, extra = dict(numbers), numbers.get("extra_metrics", {})
-    small = {name for name, one in extra.items() if 0 < one["num_cases"] < least}
+    kept = dict(numbers)
+    extra = numbers.get("extra_metrics", {})
+    small = {name for name, score in extra.items() if 0 < score["num_cases"] < least}
     if small:
         kept["extra_metrics"] = _without(extra, small)
     if 0 < (numbers.get("surface") or {}).get("num_cases", 0) < least:

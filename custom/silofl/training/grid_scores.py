@@ -45,6 +45,7 @@ def score_classes(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) 
         probabilities: The model's, (n, classes).
         truth: Classes (n,).
     """
+    # A mean of probabilities may be rounded to a hair above 1.
     return np.atleast_1d(probabilities[np.arange(len(truth)), truth].mean().clip(0, 1))
 
 
@@ -64,10 +65,10 @@ def yield_probabilities(probabilities: NDArray) -> Iterator[tuple[int, slice, ND
 
     Piece by piece, since what is made of a volume's probabilities takes as much memory as they do.
     """
-    for image, found in enumerate(probabilities.reshape(*probabilities.shape[:2], -1)):
-        for start in range(0, found.shape[1], PIECE):
+    for image, voxels in enumerate(probabilities.reshape(*probabilities.shape[:2], -1)):
+        for start in range(0, voxels.shape[1], PIECE):
             piece = slice(start, start + PIECE)
-            yield image, piece, found[:, piece]
+            yield image, piece, voxels[:, piece]
 
 
 def _count_overlaps(probabilities: NDArray, truth: NDArray) -> NDArray[np.int64]:
@@ -77,16 +78,17 @@ def _count_overlaps(probabilities: NDArray, truth: NDArray) -> NDArray[np.int64]
     num_true = max(num_labels, int(truth[truth != IGNORED].max(initial=0)) + 1)
     counts = np.zeros(num_labels * num_true * (len(BIASES) + 1), np.int64)
     true = truth.reshape(len(truth), -1)
-    for image, piece, some in yield_probabilities(probabilities):
-        label, first = _find_first_bias(some)
-        is_known = true[image, piece] != IGNORED
-        place = (label * num_true + true[image, piece]) * (len(BIASES) + 1) + first
-        counts += np.bincount(place[is_known], minlength=len(counts))
+    for image, piece, voxels in yield_probabilities(probabilities):
+        label, first_bias = _find_first_bias(voxels)
+        is_annotated = true[image, piece] != IGNORED
+        # One number for each triple of predicted label, true label and first bias, so that one count is enough.
+        triple = (label * num_true + true[image, piece]) * (len(BIASES) + 1) + first_bias
+        counts += np.bincount(triple[is_annotated], minlength=len(counts))
     # From its first bias on a voxel is foreground; before it, and with a count that no bias reaches, background.
-    found = counts.reshape(num_labels, num_true, -1)
+    table = counts.reshape(num_labels, num_true, -1)
     overlaps = np.zeros((len(BIASES), num_true, num_true), np.int64)
-    overlaps[:, :num_labels] = np.moveaxis(found[..., :-1].cumsum(axis=-1), -1, 0)
-    overlaps[:, 0] += found.sum(axis=(0, 2)) - overlaps.sum(axis=1)
+    overlaps[:, :num_labels] = np.moveaxis(table[..., :-1].cumsum(axis=-1), -1, 0)
+    overlaps[:, 0] += table.sum(axis=(0, 2)) - overlaps.sum(axis=1)
     return overlaps
 
 
@@ -96,11 +98,16 @@ def _find_first_bias(probabilities: NDArray[np.float32]) -> tuple[NDArray[np.int
     Args:
         probabilities: (out_channels, voxels).
     """
-    foreground = probabilities if len(probabilities) == 1 else probabilities[1:]
-    background = 1 - probabilities[0] if len(probabilities) == 1 else probabilities[0]
+    # A network with a single output gives the foreground's probability alone.
+    if len(probabilities) == 1:
+        foreground = probabilities
+        background = 1 - probabilities[0]
+    else:
+        foreground = probabilities[1:]
+        background = probabilities[0]
     label = foreground.argmax(axis=0) + 1
     with np.errstate(divide="ignore"):
         margin = np.log(foreground.max(axis=0)) - np.log(background)
     # m + b > 0 from the first b above -m on. Counted in tenths, of which the biases are whole numbers.
-    first = np.floor(-10 * margin.astype(np.float64)) - np.round(10 * BIASES[0]) + 1
-    return label, np.clip(np.nan_to_num(first), 0, len(BIASES)).astype(np.int64)
+    first_bias = np.floor(-10 * margin.astype(np.float64)) - np.round(10 * BIASES[0]) + 1
+    return label, np.clip(np.nan_to_num(first_bias), 0, len(BIASES)).astype(np.int64)

@@ -130,10 +130,12 @@ class Joined:
     @property
     def test_units(self) -> str:
         """How many units its test has, in words."""
+        plural = "" if self.num_test_units == 1 else "s"
         within = " within one person" if self.is_one_person else ""
-        return f"{self.num_test_units} {self.unit}{'' if self.num_test_units == 1 else 's'}{within}"
+        return f"{self.num_test_units} {self.unit}{plural}{within}"
 
 
 def describe_bias(bias: float, name: str = "decision threshold") -> str:
     """Return a bias as the decision threshold that it makes, as the end of a sentence; nothing of 0.5."""
+    # With a bias b the foreground is called from the probability 1 / (1 + e^b) on.
     return f", {name} {1 / (1 + math.exp(bias)):.2f}" if bias else ""

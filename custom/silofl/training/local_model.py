@@ -61,7 +61,8 @@ class LocalModel:
     def __init__(
         self, study: Study, device: torch.device, kept: dict[str, Any], start: Arrays, rounds: int | None = None
     ) -> None:
-        self.study, self.device = study, device
+        self.study = study
+        self.device = device
         self._planned = rounds or study.training_rounds
         self.kept = dict(kept)
         self.draws = OwnDraws(device)
@@ -140,18 +141,19 @@ class LocalModel:
         """Begin an epoch with the random numbers that every other learner begins it with."""
         self.draws.begin()
 
-    def validate(self, number: int, data: SiteData, found: Score | None = None) -> None:
+    def validate(self, number: int, data: SiteData, score: Score | None = None) -> None:
         """Keep its state after a round where it is the best so far on validation data, of two that are level the later.
 
         Args:
-            found: Its score on them, where it is known.
+            score: Its score on them, where it is known.
         """
         if number != self.last or number in self.kept.get("values", {}):
             return
-        if found is None:
+        if score is None:
+            # The statistics are of the weights that are evaluated, so they are taken just before.
             fix_home_statistics(self.model, data.training.images, self.study, self.device)
-            found = evaluate(self.model, data.validation, self.study, self.device)[1]
-        self.take_value(number, found.value if found.num_cases else 0.0)
+            _, score = evaluate(self.model, data.validation, self.study, self.device)
+        self.take_value(number, score.value if score.num_cases else 0.0)
 
     def take_value(self, number: int, value: float) -> None:
         """Take a validation of the last round, rounded as scores leave, and the state where it is the best so far."""
@@ -167,6 +169,7 @@ class LocalModel:
 
     def adopt(self, number: int, model: nn.Module, optimizer: dict[str, Any]) -> None:
         """Take what a round has made of a model that learns as this one does, unless it has learnt in it already."""
+        # A round that a resumed run repeats must not count twice.
         if not self.has_learnt(number):
             rounds = self.kept.get("rounds", 0) + 1
             self.kept |= {"rounds": rounds, "last": number, "state": copy_state(model), "optimizer": optimizer}
@@ -187,8 +190,10 @@ def lend(memo: Path | None, kept: dict[str, Any]) -> None:
 
 def load_borrowed(memo: Path | None) -> dict[str, Any]:
     """Return what another run has left; nothing where there is none."""
+    if memo is None:
+        return {}
     try:
-        return load_state(memo, FORMAT, {"memo": memo.stem}) if memo is not None else {}
+        return load_state(memo, FORMAT, {"memo": memo.stem})
     except DamagedError:
         return {}
 
@@ -199,10 +204,12 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
         return None
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
     deciding |= {"patience": study.patience}
-    # What adds to the network; by all of its constants.
-    extending = [one for one in study.recipe.options if one.traits.projection_head]
-    deciding |= {answer.section: answer.model_dump(exclude_defaults=True) for answer in extending}
+    for option in study.recipe.options:
+        # Nothing else of the algorithm decides on the local model, which has the algorithm's network.
+        if option.traits.projection_head:
+            deciding[option.section] = option.model_dump(exclude_defaults=True)
     entry = fingerprint_preparation(describe_source(data.manifest), study)
+    # Another version of torch, or another device, adds up to other bits.
     text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)
     return cache / entry / f"local-{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
 

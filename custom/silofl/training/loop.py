@@ -58,7 +58,9 @@ class Training:
 
     def __init__(self, learners: Mapping[str, Learner]) -> None:
         self._progress = {role: _Progress(role, learner) for role, learner in learners.items()}
-        self.roles, self.epoch, self.batch = learners.keys(), 0, 0
+        self.roles = learners.keys()
+        self.epoch = 0
+        self.batch = 0
 
     def run(self, epochs: Iterable[Iterable[Batch]]) -> dict[str, TrainingResult]:
         """Learn from the rest of the epoch that it is in, and from all others; as `train` has it."""
@@ -68,21 +70,23 @@ class Training:
             for batch in batches:
                 self.batch += 1
                 where = f"epoch {self.epoch}, batch {self.batch}"
-                for one in self._progress.values():
-                    one.learn(batch, f"in {where}")
+                # All models learn from a batch before the next one is read: they see the same augmented images.
+                for progress in self._progress.values():
+                    progress.learn(batch, f"in {where}")
             self.batch = 0
-        return {role: one.result(f"after {where}") for role, one in self._progress.items()}
+        return {role: progress.result(f"after {where}") for role, progress in self._progress.items()}
 
     def halfway(self) -> dict[str, Any]:
         """Return where it is between two batches: plain values, and the learners' own tensors."""
-        learners = {role: one.halfway() for role, one in self._progress.items()}
+        learners = {role: progress.halfway() for role, progress in self._progress.items()}
         return {"epoch": self.epoch, "batch": self.batch, "learners": learners}
 
     def go_on(self, halfway: Mapping[str, Any]) -> None:
         """Go on from where a training of the same learners was."""
-        self.epoch, self.batch = halfway["epoch"], halfway["batch"]
-        for role, one in self._progress.items():
-            one.go_on(halfway["learners"][role])
+        self.epoch = halfway["epoch"]
+        self.batch = halfway["batch"]
+        for role, progress in self._progress.items():
+            progress.go_on(halfway["learners"][role])
 
 
 def train(learners: Mapping[str, Learner], epochs: Iterable[Iterable[Batch]]) -> dict[str, TrainingResult]:
@@ -125,9 +129,12 @@ class _Progress:
 
     def halfway(self) -> dict[str, Any]:
         learner = self._learner
-        optimizer = learner.optimizer.state_dict() if learner.optimizer else None
-        found = {"model": learner.model.state_dict(), "optimizer": optimizer}
-        return found | {"losses": self._losses, "distances": self._distances}
+        return {
+            "model": learner.model.state_dict(),
+            "optimizer": learner.optimizer.state_dict() if learner.optimizer else None,
+            "losses": self._losses,
+            "distances": self._distances,
+        }
 
     def go_on(self, halfway: Mapping[str, Any]) -> None:
         learner = self._learner
@@ -135,11 +142,11 @@ class _Progress:
         if learner.optimizer:
             learner.optimizer.load_state_dict(halfway["optimizer"])
         self._losses = halfway["losses"]
-        self._distances = [one.to(self._parameters[0].device) for one in halfway["distances"]]
+        self._distances = [distance.to(self._parameters[0].device) for distance in halfway["distances"]]
 
     def result(self, where: str) -> TrainingResult:
         # Each loss is that before its step, so the last step's damage shows in the parameters only.
-        if not all(bool(torch.isfinite(p).all()) for p in self._parameters):
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self._parameters):
             raise TrainingError(f"the parameters of the {self._whose} must stay finite; they are not {where}")
         drift = float(torch.stack(self._distances).mean()) if self._distances else None
         return TrainingResult(sum(self._losses) / len(self._losses), len(self._losses), drift, self._learner.stays_home)
@@ -147,15 +154,14 @@ class _Progress:
 
 def make_optimizer(settings: TrainingSettings, model: nn.Module) -> torch.optim.Optimizer:
     """Return the study's optimiser over the model's parameters."""
-    parameters, lr, decay = model.parameters(), settings.learning_rate, settings.weight_decay
-    makers = {
-        "adam": lambda: torch.optim.Adam(parameters, lr, betas=settings.betas, weight_decay=decay),
-        "adamw": lambda: torch.optim.AdamW(parameters, lr, betas=settings.betas, weight_decay=decay),
-        "sgd": lambda: torch.optim.SGD(
-            parameters, lr, momentum=settings.momentum, weight_decay=decay, nesterov=settings.is_nesterov
-        ),
-    }
-    return makers[settings.optimizer]()
+    rate = settings.learning_rate
+    decay = settings.weight_decay
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(
+            model.parameters(), rate, momentum=settings.momentum, weight_decay=decay, nesterov=settings.is_nesterov
+        )
+    optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer]
+    return optimizer(model.parameters(), rate, betas=settings.betas, weight_decay=decay)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

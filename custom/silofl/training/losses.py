@@ -35,9 +35,15 @@ def make_loss(
     """
     if study.training.class_weights is not None:
         return _weigh_classes(_choose_loss(study), weigh_classes(study, targets))
-    loss = _choose_loss(study) if annotated is None else _marginalise(_choose_loss(study), annotated)
-    loss = _leave_out(loss, study.training.has_batch_dice) if has_ignored else loss
-    return _supervise_deeply(loss) if study.model.arguments.get("deep_supervision") else loss
+    # The order matters: pixels are left out of what is merged, and of each level of a network's answers.
+    loss = _choose_loss(study)
+    if annotated is not None:
+        loss = _marginalise(loss, annotated)
+    if has_ignored:
+        loss = _leave_out(loss, study.training.has_batch_dice)
+    if study.model.arguments.get("deep_supervision"):
+        loss = _supervise_deeply(loss)
+    return loss
 
 
 def weigh_classes(study: Study, targets: Array | None) -> list[float]:
@@ -54,9 +60,10 @@ def weigh_classes(study: Study, targets: Array | None) -> list[float]:
     if isinstance(given, dict):
         return [given[study.labels[number]] for number in sorted(study.labels)]
     if study.is_multilabel:
-        found = unpack_findings(targets, study.out_channels)
-        counts = found.sum(axis=0).tolist()
-        return [(len(found) - count) / count if 0 < count < len(found) else 1.0 for count in counts]
+        is_present = unpack_findings(targets, study.out_channels)
+        total = len(is_present)
+        counts = is_present.sum(axis=0).tolist()
+        return [(total - count) / count if 0 < count < total else 1.0 for count in counts]
     counts = np.bincount(np.asarray(targets, dtype=np.int64), minlength=study.out_channels)
     present = np.count_nonzero(counts)
     return [float(counts.sum() / (present * count)) if count else 1.0 for count in counts]
@@ -75,26 +82,25 @@ def check_loss(study: Study, image_shape: Sequence[int]) -> None:
     name = study.training.loss
     if not is_extension(name):
         return
-    loss, size = _choose_loss(study), tuple(image_shape[1:]) if study.task == "segmentation" else ()
+    loss = _choose_loss(study)
+    size = tuple(image_shape[1:]) if study.task == "segmentation" else ()
     logits = torch.zeros(2, study.out_channels, *size, requires_grad=True)
-    # Every label, and the background where there is one.
+    # All labels are tried, and the background where there is one.
     numbers = sorted({0, *study.labels})
     targets = torch.tensor(numbers).repeat(2 * math.prod(size) // len(numbers) + 1)[: 2 * math.prod(size)]
-    # A package sees of each finding whether it is there.
-    seen, values = (logits.shape, (0, 1)) if study.is_multilabel else ((2, *size), numbers)
     try:
         loss(logits, targets.reshape(2, *size)).backward()
     except Exception as error:  # whatever the package raises
         raise ConfigError(
             f"training.loss {name} must give one number with a gradient for logits {tuple(logits.shape)} and targets "
-            f"{tuple(seen)} of {', '.join(map(str, values))}; it says: {error_text(error)}: repair its package, or "
-            "take another loss"
+            f"of this study; it says: {error_text(error)}: repair its package, or take another loss"
         ) from None
 
 
 def _choose_loss(study: Study) -> Loss:
     if is_extension(study.training.loss):
         loss = load_extension("training.loss", LOSSES, study.training.loss)
+        # A package sees of each finding whether it is there, and no packed set.
         return _unpack_targets(loss) if study.is_multilabel else loss
     if study.is_multilabel:
         return _unpack_targets(_cross_entropy_of_findings)
@@ -162,8 +168,9 @@ def _marginalise(loss: Loss, annotated: Sequence[int]) -> Loss:
     """
 
     def merged(logits: Tensor, targets: Tensor) -> Tensor:
-        others = [channel for channel in range(logits.shape[1]) if channel not in annotated]
-        background = logits[:, others].logsumexp(dim=1, keepdim=True)
+        merged_channels = [channel for channel in range(logits.shape[1]) if channel not in annotated]
+        background = logits[:, merged_channels].logsumexp(dim=1, keepdim=True)
+        # The annotated labels are numbered anew from 1, because the merged background is channel 0.
         numbers = torch.zeros(logits.shape[1], dtype=targets.dtype, device=targets.device)
         numbers[list(annotated)] = torch.arange(1, len(annotated) + 1, dtype=targets.dtype, device=targets.device)
         return loss(torch.cat([background, logits[:, list(annotated)]], dim=1), numbers[targets])
@@ -181,12 +188,16 @@ def _leave_out(loss: Loss, is_of_batch: bool) -> Loss:
 
     def left_out(logits: Tensor, targets: Tensor) -> Tensor:
         if is_of_batch:
-            logits, targets = logits.transpose(0, 1).flatten(1)[None], targets.flatten()[None]
-        # Of an image without such pixels a value of 0 that has a gradient.
-        losses = [
-            loss(answer[:, known][None], truth[known][None]) if (known := truth != IGNORED).any() else 0 * answer.sum()
-            for answer, truth in zip(logits, targets, strict=True)
-        ]
+            logits = logits.transpose(0, 1).flatten(1)[None]
+            targets = targets.flatten()[None]
+        losses = []
+        for answer, truth in zip(logits, targets, strict=True):
+            is_annotated = truth != IGNORED
+            if is_annotated.any():
+                losses.append(loss(answer[:, is_annotated][None], truth[is_annotated][None]))
+            else:
+                # An image without such pixels has a value of 0 that has a gradient.
+                losses.append(0 * answer.sum())
         return sum(losses[1:], losses[0]) / len(losses)
 
     return left_out
@@ -199,12 +210,11 @@ def _segmentation_loss(study: Study) -> Loss:
     options = {"sigmoid": is_binary, "softmax": not is_binary, "to_onehot_y": not is_binary}
     # With a single output MONAI's "background", channel 0, is the label itself.
     options |= {"include_background": is_binary, "batch": study.training.has_batch_dice}
-    losses = {
-        "dice_ce": lambda: DiceCELoss(**options),
-        "dice": lambda: DiceLoss(**options),
-        "cross_entropy": nn.BCEWithLogitsLoss,
-    }
-    criterion = losses[study.training.loss]()
+    criterion: nn.Module
+    if study.training.loss == "cross_entropy":
+        criterion = nn.BCEWithLogitsLoss()
+    else:
+        criterion = {"dice_ce": DiceCELoss, "dice": DiceLoss}[study.training.loss](**options)
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         # MONAI wants label maps with a channel axis, (B, 1, H, W).

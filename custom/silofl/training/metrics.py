@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,7 +56,7 @@ class Score:
         """
         if self.metric in RANKED:
             area = mean_area(self.metric, self.probabilities_by_case, self.is_multilabel)
-            return float("nan") if area is None else area
+            return math.nan if area is None else area
         means = self.by_label if self.metric == "balanced_accuracy" else self.by_case
         return _mean(means.values())
 
@@ -66,7 +66,8 @@ class Score:
 
         `value` leaves such a case out, and counts a false alarm in it as 0: of two models a pair needs both.
         """
-        return {case: 1.0 for case, is_alarm in self.empty.items() if not is_alarm} | self.by_case
+        silent = [case for case, is_alarm in self.empty.items() if not is_alarm]
+        return dict.fromkeys(silent, 1.0) | self.by_case
 
     @property
     def num_cases(self) -> int:
@@ -88,31 +89,36 @@ class Score:
         """A classification's accuracy, balanced accuracy and, where they are defined, AUROC and the study's metric."""
         if self.metric not in CLASSIFICATION_ONLY["metric"] or not self.by_case:
             return {}
-        names = dict.fromkeys(("auroc", *({self.metric} & {*RANKED})))
-        areas = {name: mean_area(name, self.probabilities_by_case, self.is_multilabel) for name in names}
         metrics = {"accuracy": _mean(self.by_case.values()), "balanced_accuracy": _mean(self.by_label.values())}
-        return metrics | {name: area for name, area in areas.items() if area is not None}
+        for name in dict.fromkeys(("auroc", self.metric)):
+            if name in RANKED:
+                area = mean_area(name, self.probabilities_by_case, self.is_multilabel)
+                if area is not None:
+                    metrics[name] = area
+        return metrics
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers that leave the site; they name no case."""
         value = value_or_none(self)
-        labels = {str(label): mean for label, mean in self.by_label.items()}
         # Of cases of one class alone there is no order.
         counted = 0 if value is None else self.num_cases
-        excluded = self.num_excluded + self.num_cases - counted
-        numbers = {"value": value, "num_cases": counted, "num_excluded": excluded, "labels": labels}
+        numbers: dict[str, Any] = {
+            "value": value,
+            "num_cases": counted,
+            "num_excluded": self.num_excluded + self.num_cases - counted,
+            "labels": _with_text_keys(self.by_label),
+        }
         if self.empty:
             # The value alone does not show them: a stray voxel in such a case makes it count, as 0.
             with_truth = [value for case, value in self.by_case.items() if case not in self.empty]
-            numbers |= {"num_empty": len(self.empty), "num_false_positive": sum(self.empty.values())}
+            numbers["num_empty"] = len(self.empty)
+            numbers["num_false_positive"] = sum(self.empty.values())
             numbers["value_with_truth"] = mean_of_known(with_truth)
         if also := self.also:
-            cases = {str(label): count for label, count in self.label_cases.items()}
-            numbers |= {"also": also, "label_cases": cases}
+            numbers |= {"also": also, "label_cases": _with_text_keys(self.label_cases)}
         if self.is_multilabel or self.metric in RANKED:
             metric = self.metric if self.metric in RANKED else "auroc"
-            areas = find_areas(metric, self.probabilities_by_case, self.is_multilabel)
-            numbers["areas"] = {str(label): area for label, area in areas.items()}
+            numbers["areas"] = _with_text_keys(find_areas(metric, self.probabilities_by_case, self.is_multilabel))
         if self.metric in CLASS_MEANS:
             numbers["mean_over"] = "areas" if self.metric in RANKED else "labels"
         return numbers
@@ -121,27 +127,34 @@ class Score:
     def of(
         cls,
         by_case: Mapping[str, float | None],
-        labels_by_case: ByLabel[float] | None = None,
+        labels_by_case: dict[Label, dict[str, float]] | None = None,
         metric: str = "dice",
-        probabilities_by_case: ByLabel[Probabilities] | None = None,
+        probabilities_by_case: dict[Label, dict[str, Probabilities]] | None = None,
         empty: Mapping[str, bool] | None = None,
         is_multilabel: bool = False,
     ) -> Score:
         """Build the score of cases from their values; None marks a case that does not count."""
         counted = {case: value for case, value in by_case.items() if value is not None}
-        more = (dict(one or {}) for one in (probabilities_by_case, empty))
-        return cls(counted, len(by_case) - len(counted), dict(labels_by_case or {}), metric, *more, is_multilabel)
+        return cls(
+            by_case=counted,
+            num_excluded=len(by_case) - len(counted),
+            labels_by_case=labels_by_case or {},
+            metric=metric,
+            probabilities_by_case=probabilities_by_case or {},
+            empty=dict(empty or {}),
+            is_multilabel=is_multilabel,
+        )
 
     @classmethod
     def merged(cls, by_case: Mapping[str, Score]) -> Score:
         """Join the scores of single cases: case -> a score that knows this case, and maybe others."""
         return cls.of(
-            {case: score.by_case.get(case) for case, score in by_case.items()},
-            _join_tables({case: score.labels_by_case for case, score in by_case.items()}),
-            next((score.metric for score in by_case.values()), "dice"),
-            _join_tables({case: score.probabilities_by_case for case, score in by_case.items()}),
-            {case: score.empty[case] for case, score in by_case.items() if case in score.empty},
-            any(score.is_multilabel for score in by_case.values()),
+            by_case={case: score.by_case.get(case) for case, score in by_case.items()},
+            labels_by_case=_join_tables({case: score.labels_by_case for case, score in by_case.items()}),
+            metric=next((score.metric for score in by_case.values()), "dice"),
+            probabilities_by_case=_join_tables({case: score.probabilities_by_case for case, score in by_case.items()}),
+            empty={case: score.empty[case] for case, score in by_case.items() if case in score.empty},
+            is_multilabel=any(score.is_multilabel for score in by_case.values()),
         )
 
 
@@ -154,7 +167,7 @@ def leave_out_ignored(predictions: Array, targets: Array) -> Array:
     """
     if isinstance(targets, Volumes):
         pairs = zip(predictions, targets, strict=True)
-        return Volumes(tuple(np.where(truth == IGNORED, np.uint8(IGNORED), said) for said, truth in pairs))
+        return Volumes(tuple(np.where(truth == IGNORED, np.uint8(IGNORED), predicted) for predicted, truth in pairs))
     return np.where(np.asarray(targets) == IGNORED, np.uint8(IGNORED), predictions)
 
 
@@ -181,26 +194,27 @@ def dice_by_case(
         annotated: The labels that the targets show, where not all: of another label nobody knows whether it is right,
             and it counts as background.
     """
-    foreground = sorted({label for labels in regions.values() for label in labels})
+    foreground = sorted(set(chain.from_iterable(regions.values())))
     scored: dict[Label, Sequence[int]] = {0: (0,), **regions} if has_background else dict(regions)
     by_case: dict[str, float | None] = {}
     empty: dict[str, bool] = {}
     regions_by_case: dict[Label, dict[str, float]] = {region: {} for region in scored}
-    for case, member in group_positions(cases).items():
-        said, truth = np.asarray(predictions[member]), np.asarray(targets[member])
+    for case, rows in group_positions(cases).items():
+        predicted = np.asarray(predictions[rows])
+        truth = np.asarray(targets[rows])
         if annotated is not None:
-            said = np.where(np.isin(said, (*annotated, IGNORED)), said, 0)
-        found = {
-            region: _dice(mask_labels(said, labels), mask_labels(truth, labels)) for region, labels in scored.items()
-        }
-        if has_background:
-            found = {region: 1.0 if value is None else value for region, value in found.items()}
-        counted = {region: value for region, value in found.items() if value is not None}
-        by_case[case] = mean_of_known(counted.values())
+            predicted = np.where(np.isin(predicted, (*annotated, IGNORED)), predicted, 0)
+        values = []
+        for region, labels in scored.items():
+            value = _dice(mask_labels(predicted, labels), mask_labels(truth, labels))
+            if value is None and has_background:
+                value = 1.0
+            if value is not None:
+                values.append(value)
+                regions_by_case[region][case] = value
+        by_case[case] = mean_of_known(values)
         if foreground and not np.isin(truth, foreground).any():
-            empty[case] = bool(np.isin(said, foreground).any())
-        for region, value in counted.items():
-            regions_by_case[region][case] = value
+            empty[case] = bool(np.isin(predicted, foreground).any())
     return Score.of(by_case, regions_by_case, "dice_with_background" if has_background else "dice", empty=empty)
 
 
@@ -221,27 +235,34 @@ def compare_overlaps(
     Returns:
         Shape (...); NaN where nothing is scored.
     """
-    foreground = {label for labels in regions.values() for label in labels}
-    said = overlaps.copy()
-    for label in range(1, said.shape[-2]) if annotated is not None else ():
-        if label not in annotated:
-            said[..., 0, :] += said[..., label, :]
-            said[..., label, :] = 0
+    table = overlaps.copy()
+    if annotated is not None:
+        for label in range(1, table.shape[-2]):
+            if label not in annotated:
+                table[..., 0, :] += table[..., label, :]
+                table[..., label, :] = 0
+    scored = list(regions.values())
+    if has_background:
+        scored.insert(0, (0,))
+    without_voxels = 1.0 if has_background else np.nan
     values = []
-    for labels in [*([(0,)] if has_background else []), *regions.values()]:
-        rows, both = said[..., list(labels), :], said[..., :, list(labels)].sum(axis=(-2, -1))
-        size = rows.sum(axis=(-2, -1)) + both
-        empty = 1.0 if has_background else np.nan
-        hits = rows[..., list(labels)].sum(axis=(-2, -1))
-        values.append(np.where(size > 0, 2 * hits / np.maximum(size, 1), empty))
+    for labels in map(list, scored):
+        predicted = table[..., labels, :]
+        size = predicted.sum(axis=(-2, -1)) + table[..., :, labels].sum(axis=(-2, -1))
+        hits = predicted[..., labels].sum(axis=(-2, -1))
+        values.append(np.where(size > 0, 2 * hits / np.maximum(size, 1), without_voxels))
     counts = np.isfinite(values).sum(axis=0)
     # A region is without a value where it is neither there nor predicted. Without any the case is rightly silent.
-    return np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), 1.0 if foreground else np.nan)
+    silent = 1.0 if any(regions.values()) else np.nan
+    return np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), silent)
 
 
 def mask_labels(label_map: NDArray, labels: Sequence[int]) -> NDArray[np.bool_]:
     """Return where a label map has any of some labels, at least one."""
-    return reduce(np.logical_or, (label_map == label for label in labels))
+    mask = label_map == labels[0]
+    for label in labels[1:]:
+        mask = mask | (label_map == label)
+    return mask
 
 
 def accuracy_by_case(
@@ -264,14 +285,18 @@ def accuracy_by_case(
         probabilities: Shape (N, classes); without them there is no AUROC.
     """
     # Plain numbers: most cases have one example, for which NumPy's calls take longer than the sum.
-    is_right = [bool(p == t) for p, t in zip(predictions, targets, strict=True)]
-    by_case = {case: sum(is_right[row] for row in rows) / len(rows) for case, rows in group_positions(cases).items()}
+    is_right = [bool(predicted == truth) for predicted, truth in zip(predictions, targets, strict=True)]
+
+    def share_right(rows: Sequence[int]) -> float:
+        return sum(is_right[row] for row in rows) / len(rows)
+
+    by_case = {case: share_right(rows) for case, rows in group_positions(cases).items()}
     labels_by_case: dict[Label, dict[str, float]] = {}
     probabilities_by_case: dict[Label, dict[str, Probabilities]] = {}
-    for (label, case), rows in group_positions(
-        [(int(t), case) for t, case in zip(targets, cases, strict=True)]
-    ).items():
-        labels_by_case.setdefault(label, {})[case] = sum(is_right[row] for row in rows) / len(rows)
+    # Examples of one case may have several true classes.
+    labelled = [(int(truth), case) for truth, case in zip(targets, cases, strict=True)]
+    for (label, case), rows in group_positions(labelled).items():
+        labels_by_case.setdefault(label, {})[case] = share_right(rows)
         if probabilities is not None:
             mean = probabilities[rows].mean(axis=0)
             probabilities_by_case.setdefault(label, {})[case] = tuple(mean.tolist())
@@ -299,7 +324,11 @@ def find_areas(
         probabilities_by_case: True class, or set of findings -> case -> probability of each class.
         is_multilabel: Whether the cases have sets of findings.
     """
-    rows = [(label, row) for label, cases in sorted(probabilities_by_case.items()) for row in cases.values()]
+    labels: list[Label] = []
+    rows: list[Probabilities] = []
+    for label, cases in sorted(probabilities_by_case.items()):
+        labels += [label] * len(cases)
+        rows += cases.values()
     if not rows:
         return {}
     # Imported here because it takes a second, which no segmentation needs.
@@ -307,30 +336,37 @@ def find_areas(
     from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
     measure = {"auroc": binary_auroc, "auprc": binary_average_precision}[metric]
-    labels, count = np.array([label for label, _ in rows]), len(rows[0][1])
-    truth = unpack_findings(labels, count) if is_multilabel else labels[:, None] == np.arange(count)
+    count = len(rows[0])
+    if is_multilabel:
+        truth = unpack_findings(labels, count)
+    else:
+        truth = np.array(labels)[:, None] == np.arange(count)
     # Not float32, torch's own choice: it rounds sure scores to exactly 1, and equal scores are ties.
-    probabilities = torch.tensor([row for _, row in rows], dtype=torch.float64)
-    areas = {
-        number: float(measure(probabilities[:, number], torch.from_numpy(truth[:, number]).long()))
-        for number in range(count)
-        if 0 < truth[:, number].sum() < len(truth)
-    }
-    # It sums in float32, and may end a hair above 1.
-    return {number: min(area, 1.0) for number, area in areas.items()}
+    probabilities = torch.tensor(rows, dtype=torch.float64)
+    areas = {}
+    for number in range(count):
+        if 0 < truth[:, number].sum() < len(truth):
+            area = float(measure(probabilities[:, number], torch.from_numpy(truth[:, number]).long()))
+            # torchmetrics sums in float32, and may end a hair above 1.
+            areas[number] = min(area, 1.0)
+    return areas
 
 
 def pool_values(scores: Sequence[tuple[float, int]]) -> float | None:
     """Return the mean over all sites' cases from (value, number of cases) of each site."""
-    counted = [(value, cases) for value, cases in scores if cases]
-    total = sum(cases for _, cases in counted)
-    return sum(value * cases for value, cases in counted) / total if total else None
+    total = sum(cases for _, cases in scores)
+    if not total:
+        return None
+    # A site without a case may have NaN for a value, which times 0 is NaN.
+    return sum(value * cases for value, cases in scores if cases) / total
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
     """Return the mean of the known values, or None."""
     known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    if not known:
+        return None
+    return float(np.mean(known))
 
 
 def group_positions(cases: Sequence[Key]) -> dict[Key, list[int]]:
@@ -351,14 +387,21 @@ def average_by_unit(
             and a unit without any other is NaN.
         unit_of: Case -> its unit.
     """
-    cases = list(unit_of)
-    of_unit = [[values.get(cases[i]) for i in rows] for rows in group_positions(list(unit_of.values())).values()]
-    counted = [[value for value in found if value is not None] for found in of_unit]
-    means = [np.mean(found, axis=0) if found else np.nan for found in counted]
-    return np.stack(np.broadcast_arrays(*means), axis=-1).astype(np.float64) if means else np.empty(0)
+    by_unit: dict[str, list[Any]] = {}
+    for case, unit in unit_of.items():
+        of_unit = by_unit.setdefault(unit, [])
+        value = values.get(case)
+        if value is not None:
+            of_unit.append(value)
+    if not by_unit:
+        return np.empty(0)
+    means = [np.mean(of_unit, axis=0) if of_unit else np.nan for of_unit in by_unit.values()]
+    # A unit without a value is one NaN, however many models the others have values of.
+    return np.stack(np.broadcast_arrays(*means), axis=-1).astype(np.float64)
 
 
 def _dice(prediction: NDArray, target: NDArray) -> float | None:
+    # Python's integers do not overflow, whatever type NumPy sums in.
     size = int(prediction.sum()) + int(target.sum())
     return 2 * int((prediction & target).sum()) / size if size else None
 
@@ -368,12 +411,17 @@ def _join_tables(tables: Mapping[str, ByLabel[Value]]) -> dict[Label, dict[str, 
     joined: dict[Label, dict[str, Value]] = {}
     for case, table in tables.items():
         for label, cases in table.items():
-            found = joined.setdefault(label, {})
+            of_label = joined.setdefault(label, {})
             if case in cases:
-                found[case] = cases[case]
+                of_label[case] = cases[case]
     return joined
 
 
+def _with_text_keys(table: Mapping[Any, Value]) -> dict[str, Value]:
+    # The keys of JSON are texts; the number of a label would come back as one anyway.
+    return {str(label): value for label, value in table.items()}
+
+
 def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return float(np.mean(values)) if values else float("nan")
+    mean = mean_of_known(values)
+    return math.nan if mean is None else mean

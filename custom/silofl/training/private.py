@@ -43,7 +43,7 @@ def group_rows(examples: Examples, unit: str) -> list[NDArray[np.int64]]:
             f"privacy.dp_sgd.unit must be example where patients are not known, as those of {len(rows[None])} of "
             f"{len(examples)} training examples; name them in dataset.json, or change it"
         )
-    return [np.array(of_one) for of_one in rows.values()]
+    return [np.array(of_patient) for of_patient in rows.values()]
 
 
 def measure_round(study: Study, examples: Examples) -> tuple[int, Spent]:
@@ -52,21 +52,16 @@ def measure_round(study: Study, examples: Examples) -> tuple[int, Spent]:
     Raises:
         TrainingError: Patients are not known, or delta is too large for so few units.
     """
-    settings, size = study.privacy.dp_sgd, study.training.batch_size
+    settings = study.privacy.dp_sgd
     units = len(group_rows(examples, settings.unit))
     if settings.delta >= 1 / units:
         raise TrainingError(
             f"privacy.dp_sgd.delta must be below 1 / {units}, the {settings.unit}s in training, not "
             f"{settings.delta:g}, or one of them could be shown whole; lower it"
         )
-    return units, spent_in_round(study, units, num_batches(examples, size))
-
-
-def spent_in_round(study: Study, units: int, batches: int) -> Spent:
-    """Return what a round of training spends at a site with so many units and so many batches an epoch."""
     rate = compute_rate(units, study.training.batch_size)
-    settings = study.privacy.dp_sgd
-    return Spent(settings.noise, rate, batches * study.training.local_epochs, settings.unit)
+    steps = num_batches(examples, study.training.batch_size) * study.training.local_epochs
+    return units, Spent(settings.noise, rate, steps, settings.unit)
 
 
 def compute_study_epsilon(study: Study, of_round: Spent, before: Sequence[Spent] = ()) -> float:
@@ -85,7 +80,8 @@ def draw_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArray
     Returns:
         The rows of each batch, as many batches as a plain epoch has; one may be empty.
     """
-    rng, units = np.random.default_rng(secrets.randbits(128)), group_rows(examples, unit)
+    rng = np.random.default_rng(secrets.randbits(128))
+    units = group_rows(examples, unit)
     rate = compute_rate(len(units), batch_size)
     batches = []
     for _ in range(num_batches(examples, batch_size)):
@@ -110,7 +106,8 @@ def private_step(settings: DpSgdSettings, units: float, generators: list[torch.G
         units: Examples that a batch has on average.
         generators: The one that draws the noise; the first step puts a secret one into a list that has none.
     """
-    opacus, generators = _import_opacus(), [] if generators is None else generators
+    opacus = _import_opacus()
+    generators = [] if generators is None else generators
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         inputs, targets = batch
@@ -164,7 +161,7 @@ def compute_epsilon(spent: Iterable[Spent], delta: float) -> float:
     The privacy losses' distribution, composed numerically (Gopi et al., NeurIPS 2021, arXiv:2106.02848), is the tighter
     one. Rényi divergences also bound the noise that is too small for its numbers.
     """
-    return _bound_epsilon(tuple(one for one in spent if one.steps), delta)
+    return _bound_epsilon(tuple(steps for steps in spent if steps.steps), delta)
 
 
 # Each round of a site asks for the same count twice.
@@ -173,17 +170,17 @@ def _bound_epsilon(spent: tuple[Spent, ...], delta: float) -> float:
     if not spent:
         return 0.0
     accountants = _import_opacus().accountants
-    steps = [one.steps * _measure_step(one.noise, one.rate) for one in spent]
+    divergences = [steps.steps * _measure_step(steps.noise, steps.rate) for steps in spent]
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # An order at the end of Opacus's list gives a bound that holds, if not the best.
         warnings.simplefilter("ignore")
         orders = accountants.RDPAccountant.DEFAULT_ALPHAS
-        loose = float(accountants.analysis.rdp.get_privacy_spent(orders=orders, rdp=sum(steps), delta=delta)[0])
+        loose = float(accountants.analysis.rdp.get_privacy_spent(orders=orders, rdp=sum(divergences), delta=delta)[0])
         if loose <= 0:
             # A large delta permits all that these steps show.
             return 0.0
         accountant = accountants.PRVAccountant()
-        accountant.history = [(one.noise, one.rate, one.steps) for one in spent]
+        accountant.history = [(steps.noise, steps.rate, steps.steps) for steps in spent]
         try:
             # Within half a percent, so that its mesh and its seconds do not grow with epsilon.
             tight = float(accountant.get_epsilon(delta, eps_error=0.005 * loose))
@@ -206,8 +203,14 @@ def _measure_step(noise: float, rate: float) -> NDArray[np.float64]:
 
 def add_steps(spent: Sequence[Spent], more: Spent) -> list[Spent]:
     """Return steps with some more, those of one kind together."""
-    alike = [one for one in spent if one._replace(steps=more.steps) == more]
-    return [*(one for one in spent if one not in alike), more._replace(steps=sum(one.steps for one in [*alike, more]))]
+    total = more.steps
+    different = []
+    for steps in spent:
+        if steps._replace(steps=more.steps) == more:
+            total += steps.steps
+        else:
+            different.append(steps)
+    return [*different, more._replace(steps=total)]
 
 
 def _compute_example_gradients(

@@ -44,7 +44,7 @@ def spread_batches(processes: int, study: Study, device: torch.device) -> Iterat
         return
     if study.is_private:
         _refuse(processes, "privacy.dp_sgd, which needs each image's own gradient")
-    if any(one.looks_inside for one in study.recipe.traits):
+    if any(traits.looks_inside for traits in study.recipe.traits):
         _refuse(processes, INSIDE)
     if device.type == "cuda" and processes > torch.cuda.device_count():
         raise ConfigError(
@@ -71,13 +71,16 @@ class _Spread:
     """What answers batches in a network's place: how many so far, and in which other processes."""
 
     def __init__(self, processes: int, study: Study, device: torch.device) -> None:
-        self.processes, self._study, self._device = processes, study, device
+        self.processes = processes
+        self._study = study
+        self._device = device
         self.workers: list[_Worker] = []
         self.answered = 0
 
     def __call__(self, network: nn.Module, images: Tensor) -> Tensor:
         if obstacle := self._find_obstacle(network, images):
             _refuse(self.processes, obstacle)
+        # The other processes begin at the first batch; the site's own one has GPU 0.
         for number in range(len(self.workers) + 1, self.processes):
             device = torch.device("cuda", number) if self._device.type == "cuda" else self._device
             self.workers.append(_Worker(f"process {number + 1} of {self.processes}", self._study, device))
@@ -91,12 +94,13 @@ class _Spread:
                 return "BatchNorm in training, whose statistics are of the whole batch"
             if module._forward_hooks or module._forward_pre_hooks:
                 return INSIDE
-        # The first batch shows it.
+        # The first batch shows what a network is like; to try it costs six answers.
         influence = "" if self.answered else find_influence(network, images)
         return {
+            "": "",
             "others": "a network that answers an image by the others of its batch",
             "draws": "a network that draws random numbers, as dropout does",
-        }.get(influence, "")
+        }[influence]
 
 
 class _Answer(torch.autograd.Function):
@@ -104,22 +108,26 @@ class _Answer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, spread: _Spread, network: nn.Module, images: Tensor, *learning: Tensor) -> Tensor:  # noqa: ANN401
-        own, *others = images.chunk(spread.processes)
-        ctx.spread, ctx.number, ctx.workers = spread, spread.answered, spread.workers[: len(others)]
-        ctx.learning, ctx.size = learning, len(own)
+        local, *remote = images.chunk(spread.processes)
+        ctx.spread = spread
+        ctx.number = spread.answered
+        ctx.workers = spread.workers[: len(remote)]
+        ctx.learning = learning
+        ctx.size = len(local)
         arrays = _list_arrays(network)
         task = {
             "arrays": [value.detach() for value in arrays],
             "learns": [value.requires_grad for value in arrays],
             "is_autocast": torch.is_autocast_enabled(images.device.type),
         }
-        for worker, share in zip(ctx.workers, others, strict=True):
+        for worker, share in zip(ctx.workers, remote, strict=True):
             # A copy, because the memory of the whole batch would travel with its part.
             worker.send(task | {"images": share.clone()})
+        # This process computes its share while the others compute theirs.
         with torch.enable_grad():
-            ctx.answer = network(own)
-        found = [worker.receive()[0].to(images.device) for worker in ctx.workers]
-        return torch.cat([ctx.answer.detach(), *found])
+            ctx.answer = network(local)
+        answers = [worker.receive()[0].to(images.device) for worker in ctx.workers]
+        return torch.cat([ctx.answer.detach(), *answers])
 
     @staticmethod
     @once_differentiable
@@ -127,14 +135,15 @@ class _Answer(torch.autograd.Function):
         if ctx.number != ctx.spread.answered:
             # The other processes know their last answers alone.
             _refuse(ctx.spread.processes, "an algorithm that learns from a batch after it has looked at another")
-        own, *others = gradient.split(ctx.size)
-        for worker, share in zip(ctx.workers, others, strict=True):
+        local, *remote = gradient.split(ctx.size)
+        for worker, share in zip(ctx.workers, remote, strict=True):
             worker.send({"gradient": share.clone()})
-        sums = torch.autograd.grad(ctx.answer, ctx.learning, own, allow_unused=True)
+        sums = list(torch.autograd.grad(ctx.answer, ctx.learning, local, allow_unused=True))
         for worker in ctx.workers:
-            pairs = zip(sums, worker.receive(), strict=True)
-            # What no answer depends on has no gradient in any process.
-            sums = tuple(one if other is None else one + other.to(one.device) for one, other in pairs)
+            for number, part in enumerate(worker.receive()):
+                # What no answer depends on has no gradient in any process.
+                if part is not None:
+                    sums[number] = sums[number] + part.to(sums[number].device)
         return None, None, None, *sums
 
 
@@ -145,7 +154,7 @@ class _Worker:
         context = get_context("spawn")
         self._name = name
         self._connection, theirs = context.Pipe()
-        arguments = theirs, study, list_allowed_extensions(), device, torch.get_num_threads()
+        arguments = (theirs, study, list_allowed_extensions(), device, torch.get_num_threads())
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         # Held here too, it would hide that the process has ended.
@@ -158,19 +167,20 @@ class _Worker:
 
     def receive(self) -> list[Any]:
         try:
-            found = _receive(self._connection)
+            answer = _receive(self._connection)
         except (EOFError, OSError):
             self._process.join()
             raise TrainingError(
                 f"{self._name} must live until the round ends; it ended with exit code {self._process.exitcode}: see "
                 "whether the machine's memory was full, and set processes: 1 in site.yaml if it was"
             ) from None
-        if isinstance(found, str):
-            raise TrainingError(f"{self._name} must compute its share of a batch; it says: {found}: set processes: 1")
-        return found
+        if isinstance(answer, str):
+            raise TrainingError(f"{self._name} must compute its share of a batch; it says: {answer}: set processes: 1")
+        return answer
 
     def close(self) -> None:
         self._connection.close()
+        # It has nothing to write, and may be in the middle of a long computation.
         self._process.kill()
         self._process.join()
 
@@ -182,28 +192,31 @@ def _serve(connection: Connection, study: Study, extensions: Sequence[str], devi
     torch.set_num_threads(threads)
     keep_freed_memory()
     allow_extensions(extensions)
-    network, answer = build_plain_model(study, study.seed).to(device).train().network, None
+    network = build_plain_model(study, study.seed).to(device).train().network
+    answer: Any = None
+    reply: list[Any] | str
     with suppress(EOFError, OSError):
         while True:
             task = _receive(connection, device)
             try:
                 if "gradient" in task:
+                    # The gradient is of the answer before, whose graph is kept until now.
                     learning = _list_learning(network)
-                    found = [*torch.autograd.grad(answer, learning, task["gradient"], allow_unused=True)]
+                    reply = [*torch.autograd.grad(answer, learning, task["gradient"], allow_unused=True)]
                 else:
                     answer = _compute_answer(network, **task)
-                    found = [answer.detach()]
+                    reply = [answer.detach()]
             except Exception as error:  # whatever torch or a package's network raises
-                found = error_text(error)
-            _send(connection, found)
+                reply = error_text(error)
+            _send(connection, reply)
 
 
 def _compute_answer(
     network: nn.Module, arrays: Sequence[Tensor], learns: Sequence[bool], is_autocast: bool, images: Tensor
 ) -> Tensor:
-    for own, value, is_learning in zip(_list_arrays(network), arrays, learns, strict=True):
-        own.data = value
-        own.requires_grad_(is_learning)
+    for array, value, is_learning in zip(_list_arrays(network), arrays, learns, strict=True):
+        array.data = value
+        array.requires_grad_(is_learning)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=is_autocast):
         return network(images)
 

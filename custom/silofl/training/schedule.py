@@ -22,6 +22,7 @@ def learning_rate(kind: str, start: float, round: int, rounds: int) -> float:
     """
     if not 1 <= round <= rounds:
         raise ConfigError(f"round must be from 1 to {rounds}, not {round}")
+    # Rounds count from 1: the first one has the full rate, and the last one a rate above 0.
     share = (round - 1) / rounds
     factors = {"constant": 1.0, "poly": (1 - share) ** POWER, "cosine": (1 + math.cos(math.pi * share)) / 2}
     return start * factors[kind]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
@@ -121,11 +121,6 @@ class CallingScore:
     calibrated: Value | None = declare_optional()
     calibrated_after: Value | None = declare_optional()
 
-    @property
-    def helps(self) -> bool:
-        """Whether the temperature brings the probabilities nearer to the shares of right answers."""
-        return self.error_after < self.error
-
 
 @only_known_keys
 @dataclass(frozen=True)
@@ -228,14 +223,16 @@ class SuperScore(SiteScore):
 
 def have_same_classes(scores: Iterable[SiteScore]) -> bool:
     """Return whether values can be compared and averaged: no mean over classes is over others than another one."""
-    tables = [one.by_class for one in scores if one.value is not None]
+    tables = [score.by_class for score in scores if score.value is not None]
     return len({None if table is None else frozenset(table) for table in tables}) < 2
 
 
 def mean_of_scores(scores: Iterable[SiteScore]) -> float | None:
     """Return the mean over the sites that have a value, or over all cases where their classes differ; None without."""
-    known = [one for one in scores if one.value is not None]
-    return mean_of_known(one.value for one in known) if have_same_classes(known) else pool_scores(known)
+    known = [score for score in scores if score.value is not None]
+    if have_same_classes(known):
+        return mean_of_known(score.value for score in known)
+    return pool_scores(known)
 
 
 def pool_scores(scores: Iterable[SiteScore]) -> float | None:
@@ -244,15 +241,21 @@ def pool_scores(scores: Iterable[SiteScore]) -> float | None:
     A mean over classes is pooled class by class: over the sites that have it, each weighted by its cases of it. Of
     areas under curves that is a mean, as only a site knows its cases' scores.
     """
-    known = [*scores]
+    values: list[tuple[float, int]] = []
     by_class: dict[str, list[tuple[float, int]]] = {}
-    for one in known:
-        for label, value in (one.by_class or {}).items():
-            by_class.setdefault(label, []).append((value, (one.label_cases or {}).get(label, 0)))
-    if any(one.by_class is not None for one in known):
+    has_classes = False
+    for score in scores:
+        if score.by_class is not None:
+            has_classes = True
+            label_cases = score.label_cases or {}
+            for label, value in score.by_class.items():
+                by_class.setdefault(label, []).append((value, label_cases.get(label, 0)))
+        elif score.value is not None:
+            values.append((score.value, score.num_cases))
+    if has_classes:
         # A site may name a class of which no case counts.
         return mean_of_known(map(pool_values, by_class.values()))
-    return pool_values([(one.value, one.num_cases) for one in known if one.value is not None])
+    return pool_values(values)
 
 
 def measure_rise(new: Sequence[SiteScore], old: Sequence[SiteScore]) -> float:
@@ -266,10 +269,16 @@ def measure_rise(new: Sequence[SiteScore], old: Sequence[SiteScore]) -> float:
         old: Of the same sites, in the same order.
     """
     is_plain = have_same_classes([*new, *old])
+
+    def list_values(score: SiteScore) -> Mapping[str, Any]:
+        # Where classes do not differ, the value itself is the only class.
+        return {"": score.value} if is_plain else score.by_class or {}
+
     changes: dict[str, list[float]] = {}
-    for one, before in zip(new, old, strict=True):
-        now, then = ({"": score.value} if is_plain else dict(score.by_class or {}) for score in (one, before))
-        for label in now.keys() & then.keys():
-            changes.setdefault(label, []).append(now[label] - then[label])
+    for after, before in zip(new, old, strict=True):
+        values_before = list_values(before)
+        for label, value in list_values(after).items():
+            if label in values_before:
+                changes.setdefault(label, []).append(value - values_before[label])
     rises = [median(of_class) for of_class in changes.values()]
     return sum(rises) / max(len(rises), 1)

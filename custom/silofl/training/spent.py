@@ -57,7 +57,8 @@ def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Spent
     """
     try:
         # The copies first: another run of the study writes its own after the count.
-        least = max([least, *(count_steps(_read_spent(copy)) for copy in folder.glob(f"*/{FILE}"))])
+        for copy in folder.glob(f"*/{FILE}"):
+            least = max(least, count_steps(_read_spent(copy)))
         spent = _read_spent(folder / FILE)
         counted = count_steps(spent)
     except (OSError, ValueError, TypeError, KeyError):
@@ -67,21 +68,23 @@ def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Spent
             f"site {site!r} must hold the count of what its rounds have spent of its patients' privacy; {FILE} in its "
             "state folder is missing, broken or older than its state: restore it"
         )
-    # Neither promise holds the other: without one of several examples a patient's gradient is another, not absent.
-    for other in {one.unit for one in spent} - {unit}:
-        raise TrainingError(
-            f"privacy.dp_sgd.unit must be {other}, by which {FILE} of site {site!r} has counted earlier steps, not "
-            f"{unit}; change it, or leave the site out"
-        )
+    for earlier in spent:
+        # Neither promise holds the other: without one of several examples a patient's gradient is another, not absent.
+        if earlier.unit != unit:
+            raise TrainingError(
+                f"privacy.dp_sgd.unit must be {earlier.unit}, by which {FILE} of site {site!r} has counted earlier "
+                f"steps, not {unit}; change it, or leave the site out"
+            )
     return spent
 
 
 def _read_spent(path: Path) -> list[Spent]:
-    """Return what a count says; nothing where there is none."""
-    found: Any = read_json_document(path)
-    return [] if found is ABSENT else [Spent(**one) for one in found["spent"]]
+    document: Any = read_json_document(path)
+    if document is ABSENT:
+        return []
+    return [Spent(**steps) for steps in document["spent"]]
 
 
 def count_steps(spent: Sequence[Spent]) -> int:
     """Return how many steps there are of all kinds."""
-    return sum(one.steps for one in spent)
+    return sum(steps.steps for steps in spent)

@@ -44,22 +44,36 @@ def surface_by_case(
         regions: The labels of each region that counts, without background.
         spacings: Case -> the size of its voxels; where it lacks one, its pixels and the distance of its slices are 1.
     """
-    found = {}
+    by_case: dict[str, Distances | None] = {}
     for case, rows in group_positions(cases).items():
-        said, truth = (np.asarray(maps[rows]) for maps in (predictions, targets))
-        masks = ((mask_labels(said, labels), mask_labels(truth, labels)) for labels in regions)
-        known = [(one, other) for one, other in masks if one.any() or other.any()]
-        is_defined = bool(known) and all(one.any() and other.any() for one, other in known)
-        found[case] = _mean_distances(known, _order_spacing(said, spacings.get(case, PIXELS))) if is_defined else None
-    return found
+        predicted = np.asarray(predictions[rows])
+        truth = np.asarray(targets[rows])
+        pairs = []
+        is_defined = True
+        for labels in regions:
+            pair = (mask_labels(predicted, labels), mask_labels(truth, labels))
+            is_there = [bool(mask.any()) for mask in pair]
+            # A region that is neither in truth nor predicted does not count.
+            if any(is_there):
+                pairs.append(pair)
+                is_defined = is_defined and all(is_there)
+        by_case[case] = None
+        if pairs and is_defined:
+            by_case[case] = _mean_distances(pairs, _order_spacing(truth, spacings.get(case, PIXELS)))
+    return by_case
 
 
 def surface_numbers(by_case: Mapping[str, Distances | None], unit: Unit) -> dict[str, Any]:
     """Return the numbers that leave the site, means over the cases in which the distances are defined."""
     known = [distances for distances in by_case.values() if distances is not None]
     hd95, dice = np.mean(known, axis=0).tolist() if known else (None, None)
-    counts = {"num_cases": len(known), "num_undefined": len(by_case) - len(known)}
-    return {"hd95": hd95, "surface_dice": dice, "unit": unit} | counts
+    return {
+        "hd95": hd95,
+        "surface_dice": dice,
+        "unit": unit,
+        "num_cases": len(known),
+        "num_undefined": len(by_case) - len(known),
+    }
 
 
 def _order_spacing(maps: NDArray, spacing: Spacing) -> Spacing:
@@ -68,19 +82,21 @@ def _order_spacing(maps: NDArray, spacing: Spacing) -> Spacing:
     return (z, x, y) if maps.ndim == 3 else spacing
 
 
-def _mean_distances(masks: Sequence[tuple[NDArray, NDArray]], sizes: Spacing) -> Distances:
+def _mean_distances(pairs: Sequence[tuple[NDArray, NDArray]], sizes: Spacing) -> Distances:
     # One region at a time: MONAI holds many numbers for each voxel of every region that it is given.
-    hd95, dice = zip(*(_measure_region(one, other, sizes) for one, other in masks), strict=True)
-    return float(torch.stack(hd95).mean()), float(torch.stack(dice).mean())
+    measures = [_measure_region(predicted, truth, sizes) for predicted, truth in pairs]
+    hd95 = torch.stack([distance for distance, _ in measures]).mean()
+    dice = torch.stack([share for _, share in measures]).mean()
+    return float(hd95), float(dice)
 
 
-def _measure_region(one: NDArray, other: NDArray, sizes: Spacing) -> tuple[Tensor, Tensor]:
+def _measure_region(predicted: NDArray, truth: NDArray, sizes: Spacing) -> tuple[Tensor, Tensor]:
     # Imported here because it takes seconds, which no classification needs.
     from monai.metrics import compute_hausdorff_distance, compute_surface_dice
 
     # A picture is an area: as a volume of one slice, all of its pixels would be surface. A whole volume is one already.
-    slices = slice(None) if len(one) > 1 else 0
-    pair = [torch.from_numpy(mask[slices][None, None]) for mask in (one, other)]
+    slices = slice(None) if len(truth) > 1 else 0
+    pair = [torch.from_numpy(mask[slices][None, None]) for mask in (predicted, truth)]
     further = {"include_background": True, "spacing": list(sizes[-(pair[0].ndim - 2) :])}
     with warnings.catch_warnings():
         # MONAI warns of an option that it sets itself.
