@@ -102,9 +102,9 @@ def test_images_of_other_channels_or_axes_are_refused_and_an_answer_may_say_noth
     # With its neighbours' a slice has three channels.
     check_image_shape("west", (3, 8, 8), between)
     for wanted, shape, sentence in (
-        (study, (3, 8, 8), "images of 1 channels, not 3"),
-        (study, (1, 8, 8, 8), "images of 2 axes, not 3"),
-        (between, (1, 8, 8), "images of 3 channels, not 1"),
+        (study, (3, 8, 8), "images of 1 channels and 2 axes, not of 3 and 2"),
+        (study, (1, 8, 8, 8), "images of 1 channels and 2 axes, not of 1 and 3"),
+        (between, (1, 8, 8), "images of 3 channels and 2 axes, not of 1 and 2"),
     ):
         with pytest.raises(AggregationError, match=f"site 'west' must have {sentence}"):
             check_image_shape("west", shape, wanted)
