@@ -199,10 +199,10 @@ def _find_odd_voxels(domains: Mapping[str, Domain], min_sites: int) -> dict[str,
         peers = [sizes[peer] for peer in sizes if peer != site]
         least = [find_edges(column)[0] for column in zip(*(peer.least for peer in peers), strict=True)]
         most = [find_edges(column)[1] for column in zip(*(peer.most for peer in peers), strict=True)]
-        usual = VoxelSizes((least[0], least[1], least[2]), (most[0], most[1], most[2]))
-        if not usual.reaches(voxels, MOST_SIZE_RATIO):
+        typical = VoxelSizes((least[0], least[1], least[2]), (most[0], most[1], most[2]))
+        if not typical.reaches(voxels, MOST_SIZE_RATIO):
             reasons[site] = (
-                f"{site}: its images' voxels, {voxels}, are far from all others' {usual}; the warnings of predict do "
+                f"{site}: its images' voxels, {voxels}, are far from all others' {typical}; the warnings of predict do "
                 "without its ranges"
             )
     return reasons
