@@ -72,13 +72,16 @@ def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) 
     """
     if task != TRAIN:
         raise TrainingError(f"a rehearsal must ask for {TRAIN}, not {quote_value(task)}")
-    study, data, training = work.study, work.data, work.data.training
-    an_epoch, epochs = study.steps_an_epoch(len(training)), study.training.local_epochs
+    study = work.study
+    training = work.data.training
+    epochs = study.training.local_epochs
+    an_epoch = study.steps_an_epoch(len(training))
     cost = measure_cost(work, max(1, min(an_epoch * epochs // SHARE, MOST_STEPS)))
     validation_s, peak_bytes = measure_validation(work)
     numbers: dict[str, Any] = {"round": work.number, "image_shape": list(training.image_shape)}
     numbers |= {"num_examples": len(training), "num_patients": training.num_patients}
-    numbers |= {"unreadable": dict(data.unreadable)} if data.unreadable else {}
+    if work.data.unreadable:
+        numbers["unreadable"] = dict(work.data.unreadable)
     arrays = gate.select_returned(Request.of(TRAIN, work.message), work.message.arrays, training.image_shape)
     numbers["rehearsal"] = {
         "round_seconds": cost.of_round(an_epoch, epochs) + validation_s,
@@ -92,17 +95,20 @@ def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) 
 
 def _list_faults(work: Work, gate: Gate, state: Path) -> Iterator[str]:
     """Yield what would fail later in a run, each as a sentence for the server."""
-    study, sites = work.study, work.message.meta.get("sites") or 2
-    if kept := gate.list_withheld(range(1, study.rounds + 1)):
-        yield f"the site does not let {', '.join(kept)} leave, which the study asks for; {ASK}"
+    study = work.study
+    if withheld := gate.list_withheld(range(1, study.rounds + 1)):
+        yield f"the site does not let {', '.join(withheld)} leave, which the study asks for; {ASK}"
     if study.promise:
         before = read_count(state, work.site, study.promise[1])
         epsilon = compute_study_epsilon(study, measure_round(study, work.data.training)[1], before)
-        if work.max_epsilon is not None and epsilon > work.max_epsilon:
-            limit, digits = work.max_epsilon, count_digits_apart(epsilon, work.max_epsilon)
+        limit = work.max_epsilon
+        if limit is not None and epsilon > limit:
+            digits = count_digits_apart(epsilon, limit)
             yield f"all rounds spend epsilon {epsilon:.{digits}g}, more than max_epsilon of the site, {limit:g}"
-    wanted = needs.site_disk_bytes(study, sites)
-    free = shutil.disk_usage(next(one for one in (state, *state.parents) if one.is_dir())).free
+    wanted = needs.site_disk_bytes(study, work.message.meta.get("sites") or 2)
+    # The site's folder of the study need not be there yet.
+    disk = next(folder for folder in (state, *state.parents) if folder.is_dir())
+    free = shutil.disk_usage(disk).free
     if free < wanted:
         yield f"the site's disk must have {wanted / needs.GIB:.1f} GiB free for its state, not {free / needs.GIB:.1f}"
 
@@ -114,30 +120,38 @@ def rehearse_round(server: ServerRounds, ask: Network) -> dict[str, SiteReport]:
         server: The run; it stays as it is.
         ask: The network.
     """
-    exchange, study = Exchange(TRAIN, 1), server.study
+    exchange = Exchange(TRAIN, 1)
+    study = server.study
     tasks = {site: server.task(site, exchange) for site in server.sites}
     narrow = narrow_messages({site: task.arrays for site, task in tasks.items()}, study)
     tasks = {site: replace(task, arrays=narrow[site]) for site, task in tasks.items()}
-    answers, limit = ask(TRAIN, tasks), study.federation.task_timeout_s or FIRST_S
-    reports = {site: SiteReport((reason,)) for site, reason in (answers.failed | find_absent_sites(server)).items()}
+    answers = ask(TRAIN, tasks)
+    limit = study.federation.task_timeout_s or FIRST_S
+    reports = {}
+    for site, reason in (answers.failed | find_absent_sites(server)).items():
+        reports[site] = SiteReport((reason,))
     for site, message in answers.given.items():
         try:
             numbers = server.read(site, exchange, message).numbers
             take_software(server, site, numbers.software)
-            found = numbers.rehearsal
-            if found is None:
+            rehearsal = numbers.rehearsal
+            if rehearsal is None:
                 raise TrainingError(f"site {site!r} must rehearse, not train; have it upgraded")
         except Exception as error:  # whatever a site sends hides no other's report
             reports[site] = SiteReport((explain_refusal(site, error),))
             continue
-        seconds = found.round_seconds + max(0.0, answers.seconds.get(site, 0.0) - found.seconds)
-        late = f"a round must take at most {limit:.0f} s, not {seconds:.0f} s; raise federation.task_timeout_s"
+        # What the answer took beyond the site's own work is the way of the messages.
+        seconds = rehearsal.round_seconds + max(0.0, answers.seconds.get(site, 0.0) - rehearsal.seconds)
+        faults = rehearsal.faults
+        if seconds > limit:
+            late = f"a round must take at most {limit:.0f} s, not {seconds:.0f} s; raise federation.task_timeout_s"
+            faults = (*faults, late)
         reports[site] = SiteReport(
-            faults=found.faults + (late,) * (seconds > limit),
+            faults=faults,
             round_seconds=seconds,
             run_hours=seconds * study.total_rounds / 3600,
-            peak_bytes=found.peak_bytes,
-            device=found.device,
+            peak_bytes=rehearsal.peak_bytes,
+            device=rehearsal.device,
             bytes_to=tasks[site].num_bytes,
             bytes_from=message.num_bytes,
             left_out=sum(numbers.unreadable.values()),
