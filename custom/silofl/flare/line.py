@@ -16,7 +16,8 @@ MIB = 1 << 20
 # NVFlare's own.
 DEFAULTS = {WINDOW: 64 * MIB, WAIT: 5, GIVE_UP: 60}
 # On its way at a time, of which each MiB is acknowledged; and so often it is sent again at the most.
-THIN_WINDOW, TRIES = 4 * MIB, 6
+THIN_WINDOW = 4 * MIB
+TRIES = 6
 UNITS = {"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
 
 
@@ -26,11 +27,11 @@ def parse_bandwidth(text: str, where: str = "--bandwidth") -> float:
     Raises:
         ConfigError: It is no number above 0 with a unit.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kbit|Mbit|Gbit)", text)
-    if found is None or float(found[1]) == 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kbit|Mbit|Gbit)", text)
+    if match is None or float(match[1]) == 0:
         units = ", ".join(UNITS)
         raise ConfigError(f"{where} must be a number above 0 and {units}, as 50Mbit, not {quote_value(text)}")
-    return float(found[1]) * UNITS[found[2]]
+    return float(match[1]) * UNITS[match[2]]
 
 
 def make_settings(bits: float, sites: int) -> dict[str, int]:

@@ -83,11 +83,13 @@ def is_job(name: Any) -> bool:  # noqa: ANN401
 
 def restrict_commands() -> None:
     """Keep NVFlare from showing a hospital's files, and from deleting or replacing other folders than jobs'."""
-    known = ClientRequestProcessors.request_processors
-    own = {DeleteRunNumberProcessor: DeleteJob, DeployProcessor: DeployJob}
+    processors = ClientRequestProcessors.request_processors
+    replacements = {DeleteRunNumberProcessor: DeleteJob, DeployProcessor: DeployJob}
     # In place: NVFlare's deployer holds this very list.
-    known[:] = [
-        own[type(one)]() if type(one) in own else one for one in known if SysCommandTopic.SHELL not in one.get_topics()
+    processors[:] = [
+        replacements[type(processor)]() if type(processor) in replacements else processor
+        for processor in processors
+        if SysCommandTopic.SHELL not in processor.get_topics()
     ]
 
 
@@ -148,8 +150,8 @@ def _refuse_size(job: Any) -> str | None:  # noqa: ANN401
     if len(sizes) > MOST_FILES:
         return f"a job must have at most {MOST_FILES} files, not {len(sizes)}; nothing was unpacked"
     if sum(sizes) > MOST_BYTES:
-        most, size = MOST_BYTES / 1024**3, sum(sizes) / 1024**3
-        return f"a job must have at most {most:.0f} GiB unpacked, not {size:.1f}; nothing was unpacked"
+        size = sum(sizes) / 1024**3
+        return f"a job must have at most {MOST_BYTES >> 30} GiB unpacked, not {size:.1f}; nothing was unpacked"
     return None
 
 

@@ -110,13 +110,13 @@ def _forget_later(task: RxTask, ttl: float | None = None) -> None:
             return
         task.cleanup_timer = WAITS
     due = now + (task.completed_task_ttl if ttl is None else ttl)
-    over = []
+    expired = []
     with _lock:
         heapq.heappush(_received, (due, id(task), task))
         while _received and _received[0][0] <= now:
-            over.append(heapq.heappop(_received)[2])
-    for one in over:
-        one._remove_task()
+            expired.append(heapq.heappop(_received)[2])
+    for message in expired:
+        message._remove_task()
 
 
 def _length(array: NDArray) -> int:
