@@ -36,6 +36,7 @@ from silofl.flare.components import check_algorithm
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.in_flight import PROGRESS, InFlight, answer_progress
 from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
+from silofl.flare.nvflare_patches import outlive_failures, send_uncopied
 from silofl.flare.pieces import move_in_pieces
 from silofl.flare.places import (
     check_deployed,
@@ -185,11 +186,7 @@ class RoundsController(ModelController):
         self.engine.register_app_command(LEFT, self._take_left)
         self.engine.register_app_command(RETURNED, self._take_returned, study)
         self.engine.register_app_command(FAILED, self._take_failed, quorum)
-        # NVFlare ends the job for everybody where one site answers that it is unsafe, or that it knows no such task:
-        # the quorum decides there too.
-        self.fl_ctx.get_prop(FLContextKey.RUNNER).ABORT_RETURN_CODES = ()
-        # And where it has not heard a site for eleven minutes, it takes its task away, for which the site may return.
-        self.communicator.process_dead_client_report = lambda name, context: None
+        outlive_failures(self.fl_ctx.get_prop(FLContextKey.RUNNER), self.communicator)
 
     def _publish(self, run: str, folder: RunFolder) -> None:
         """Bring the finished rounds to where the study lead downloads them from."""
@@ -377,8 +374,7 @@ class RoundsController(ModelController):
 
     def _prepare_task(self, *options: Any, **named: Any) -> Task:  # noqa: ANN401 - of NVFlare's own
         task = super()._prepare_task(*options, **named)
-        # NVFlare would send a copy of the model, and make one for each site.
-        task._broadcast_data = task.data
+        send_uncopied(task)
         return task
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:

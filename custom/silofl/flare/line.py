@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from silofl.base.errors import ConfigError, quote_value
+from silofl.flare.nvflare_patches import set_answer_times
 
 COMM_CONFIG = "comm_config.json"
 WINDOW, WAIT, GIVE_UP = "streaming_window_size", "streaming_retry_wait", "streaming_retry_timeout"
@@ -51,5 +52,4 @@ def wait_for_line(runner: Any, timeout_s: float) -> None:  # noqa: ANN401 - NVFl
     """Have a site send its answer anew after this time, not 300 s, and ask anew whether it may as the line allows."""
     from nvflare.fuel.f3.comm_config import CommConfigurator
 
-    runner.submit_task_result_timeout = timeout_s
-    runner.task_check_timeout = CommConfigurator().get_streaming_retry_wait(DEFAULTS[WAIT])
+    set_answer_times(runner, timeout_s, CommConfigurator().get_streaming_retry_wait(DEFAULTS[WAIT]))

@@ -21,7 +21,6 @@ from typing import Any
 from weakref import WeakSet
 
 from aiohttp import ClientSession, ClientTimeout, web
-from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.connection import BytesAlike
 from nvflare.fuel.f3.drivers import aio_http_driver
 from nvflare.fuel.f3.drivers.aio_http_driver import WS_PATH
@@ -35,6 +34,7 @@ from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.flare.blocked import BlockList
 from silofl.flare.kit import Kit
+from silofl.flare.nvflare_patches import replace_connections, replace_driver
 from silofl.flare.proxy import describe_proxy
 
 # Six of the heartbeats that a site sends.
@@ -189,9 +189,8 @@ class Listener(aio_http_driver.AioHttpDriver):
 
 def refuse_second_machines() -> None:
     """Have this process's connections, from the next cell on, be those of one machine for each name."""
-    # NVFlare has no setting for either: its filters see a message when the older connection is gone already.
-    communicator.ConnManager = OneMachine
-    aio_http_driver.AioHttpDriver = Listener
+    replace_connections(OneMachine)
+    replace_driver(Listener)
 
 
 def find_serial(line: web.Request | web.WebSocketResponse | None) -> str | None:

@@ -21,6 +21,7 @@ from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
 from silofl.base.errors import ConfigError
 from silofl.base.settings import load_settings
 from silofl.flare.kit import Kit
+from silofl.flare.nvflare_patches import replace_driver
 from silofl.setup.site import Site
 
 # Of a proxy's answer, which has no body, as much is read.
@@ -102,9 +103,8 @@ def use_proxy(kit: Path) -> None:
         logger.error("the server is reached without a proxy; %s", error)
         return
     if options:
-        # NVFlare has no setting for it, and finds its drivers in their modules when it first connects.
         ProxiedDriver.options = options
-        aio_http_driver.AioHttpDriver = ProxiedDriver
+        replace_driver(ProxiedDriver)
 
 
 def describe_proxy(kit: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from nvflare.private.fed.utils.fed_utils import extract_participants
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
 from silofl.base.errors import error_text
+from silofl.flare.nvflare_patches import find_pending_sites
 
 logger = logging.getLogger(__name__)
 # The topic of the command by which a running controller takes a site's new token, or does not.
@@ -105,7 +106,8 @@ def give_job(engine: Any, number: str, site: Client) -> None:  # noqa: ANN401 - 
         try:
             _deploy(engine, job, app, site, context)
             with runner.lock:
-                if (pending := runner._pending_client_outcomes.get(number)) is None:
+                pending = find_pending_sites(runner, number)
+                if pending is None:
                     raise RuntimeError("the job must run; it has ended meanwhile")
                 pending.add(site.name)
             dispatch = {site.name: DispatchInfo(app, needs[site.name], token)}
