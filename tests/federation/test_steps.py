@@ -18,7 +18,7 @@ def folder(tmp_path):
     return make
 
 
-def test_the_site_furthest_behind_is_named_until_its_task_is_over(folder, tmp_path, monkeypatch):
+def test_site_furthest_behind_is_named_until_the_end(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(steps, "EVERY_S", -1.0)
     north, south = StepFile(folder("north")), StepFile(folder("south"))
     assert describe_steps(tmp_path, 0.0) == ""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from silofl.core.divergence import measure_dissimilarity
 from silofl.federation.admission import admit_answers
 from silofl.federation.known_sites import (
     ends_early,
@@ -30,7 +31,6 @@ from silofl.federation.partners import drop_lonely
 from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
-from silofl.federation.site_divergence import measure_apart
 from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.models.precision import narrow_messages
 from silofl.parts.answer import SiteAnswer, plain_text
@@ -233,7 +233,11 @@ class Course:
         weights_of = server.merge(exchange, compared)
         if record and exchange.task == TRAIN and server.study.training.measures_drift:
             shared = checked_cast(started[server.study.recipe.traveling_roles[0]], ModelPart)
-            record.dissimilarity = measure_apart(shared, replies, weights_of)
+            weights = weights_of(shared.role)
+            # Where sites listen otherwise than one another, they begin from different models.
+            if (weights == weights[0]).all():
+                updates = replies.updates_of(shared.role)
+                record.dissimilarity = measure_dissimilarity(updates, weights[0], shared.buffers)
         if record:
             record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
         self._write_notes(exchange, record)
@@ -261,7 +265,7 @@ class Course:
 
     def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers]:
         """Send a task to each site, and once more to those that have lost the state that it begins from."""
-        sent = self._prepare_tasks(self._list_asked(exchange, record), exchange)
+        sent = prepare_tasks(self.server, self._list_asked(exchange, record), exchange)
         answers = self.ask(exchange.task, sent)
         lost = find_lost(self.server, exchange, answers.held)
         if lost and not self.is_aborted():
@@ -282,8 +286,7 @@ class Course:
         # A part may ask some sites only, of which those are left that are present.
         asked = [site for site in exchange.sites or sites if site in sites]
         if record and exchange.is_needed and record.round in self.repeats.first:
-            answered = self.repeats.first[record.round].answered
-            return [site for site in asked if site in answered]
+            return [site for site in asked if site in self.repeats.first[record.round].answered]
         return asked
 
     def _go_back(self, exchange: Exchange, lost: Mapping[str, int]) -> None:
@@ -310,16 +313,10 @@ class Course:
         if not older:
             return answers
         self.server.lost |= older
-        again = self._prepare_tasks(older, exchange)
+        again = prepare_tasks(self.server, older, exchange)
         if record:
             record.add_traffic(again, {})
         return answers.after(self.ask(exchange.task, again), older)
-
-    def _prepare_tasks(self, sites: Iterable[str], exchange: Exchange) -> dict[str, Message]:
-        """Return each site's task as it travels."""
-        tasks = {site: self.server.task(site, exchange) for site in sites}
-        arrays = narrow_messages({site: task.arrays for site, task in tasks.items()}, self.server.study)
-        return {site: replace(task, arrays=arrays[site]) for site, task in tasks.items()}
 
     def _drop_odd_ranges(self, replies: Replies, record: Round) -> Replies:
         """Return the replies without the ranges of sites whose images nobody else's are like; the ledger says it."""
@@ -383,6 +380,14 @@ class Course:
         self._record_once(notes, self.server.ledger[-1])
         self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
         self.save()
+
+
+def prepare_tasks(server: ServerRounds, sites: Iterable[str], exchange: Exchange) -> dict[str, Message]:
+    """Return each site's task as it travels."""
+    tasks = {site: server.task(site, exchange) for site in sites}
+    # All at once, because models that sites share are narrowed once.
+    arrays = narrow_messages({site: task.arrays for site, task in tasks.items()}, server.study)
+    return {site: replace(task, arrays=arrays[site]) for site, task in tasks.items()}
 
 
 def describe_answers(software: Mapping[str, Software], answers: Mapping[str, SiteAnswer]) -> Iterator[str]:

@@ -293,8 +293,7 @@ class Gate:
 
     def list_withheld(self, rounds: Sequence[int]) -> list[str]:
         """Return the kinds of arrays that the first or the last of some rounds asks for, and that may not leave."""
-        asked = self.list_kinds(Exchange(TRAIN, rounds[0]), Exchange(TRAIN, rounds[-1]))
-        return sorted(asked - self.allowed)
+        return sorted(self.list_kinds(Exchange(TRAIN, rounds[0]), Exchange(TRAIN, rounds[-1])) - self.allowed)
 
     def list_kinds(self, *exchanges: Exchange) -> set[str]:
         """Return the kinds of arrays that some tasks ask for."""

@@ -62,20 +62,25 @@ def find_absent_sites(server: ServerRounds) -> dict[str, str]:
 
 def find_departed_sites(server: ServerRounds) -> dict[str, int]:
     """Return site -> the last round that its update went into, 0 for none, of the sites that have left the study."""
-    departed = [site for site in server.sites if site in server.study.federation.sites_left]
-    return {site: should_hold(server, site, server.finished_rounds) for site in departed}
+    rounds = {}
+    for site in server.sites:
+        if site in server.study.federation.sites_left:
+            rounds[site] = should_hold(server, site, server.finished_rounds)
+    return rounds
 
 
 def is_over(server: ServerRounds) -> bool:
     """Return whether all rounds are finished, or as many as the study has patience for."""
-    is_finished_early = ends_early(server) and not server.study.recipe.extra_rounds
-    return server.finished_rounds >= server.study.total_rounds or is_finished_early
+    if server.finished_rounds >= server.study.total_rounds:
+        return True
+    return ends_early(server) and not server.study.recipe.extra_rounds
 
 
 def has_validated(server: ServerRounds) -> bool:
     """Return whether the last round that trained models has been validated; without a round nothing is left to be."""
-    is_after = server.finished_rounds > server.study.last_training
-    return is_after or not server.ledger or bool(server.ledger[-1].validation)
+    if not server.ledger or server.finished_rounds > server.study.last_training:
+        return True
+    return bool(server.ledger[-1].validation)
 
 
 def ends_early(server: ServerRounds) -> bool:
@@ -159,11 +164,12 @@ def find_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int])
 
 def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[Kept]:
     """Return what of its state a site needs for a task."""
-    is_training = is_learning(server.study, exchange.task, exchange.round)
     kept = list_kept(server.study, should_hold(server, site, exchange.models_round))
     if _keeps_batchnorm(server):
         kept.append(BATCHNORM)
-    return [state for state in kept if is_training or not state.is_for_training]
+    if is_learning(server.study, exchange.task, exchange.round):
+        return kept
+    return [state for state in kept if not state.is_for_training]
 
 
 def vital_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | None:

@@ -130,11 +130,6 @@ class Round:
             self.weights[site] = dict(zip(self.answered, row, strict=True))
 
 
-def validators(ledger: Iterable[Round]) -> set[str]:
-    """Return the sites that validated a round."""
-    return set().union(*(record.validated for record in ledger))
-
-
 def compare_with_best(record: Round, before: Sequence[Round]) -> int:
     """Return 1 where a round is better than the best one so far, 0 where it is level with it, and -1 otherwise.
 
@@ -172,10 +167,11 @@ def compare_with_best(record: Round, before: Sequence[Round]) -> int:
 
 def begins_anew(record: Round, before: Sequence[Round]) -> bool:
     """Return whether no round before this one is known to suit its sites, as `compare_with_best` says."""
-    newcomers = record.validated.keys() - validators(before)
+    newcomers = record.validated.keys() - set().union(*(earlier.validated for earlier in before))
     best = find_best_round(before) or 0
-    late = newcomers.difference(*(earlier.answered for earlier in before[:best]))
-    return bool(late) or bool(newcomers and 2 * len(newcomers) >= len(record.validated))
+    if newcomers.difference(*(earlier.answered for earlier in before[:best])):
+        return True
+    return bool(newcomers) and 2 * len(newcomers) >= len(record.validated)
 
 
 def measure_change(record: Round, previous: Round) -> float | None:
@@ -183,9 +179,10 @@ def measure_change(record: Round, previous: Round) -> float | None:
     shared = sorted(record.validated.keys() & previous.validated.keys())
     if not shared:
         return None
-    new = [record.validation[site] for site in shared]
-    old = [previous.validation[site] for site in shared]
-    return measure_rise(new, old)
+    return measure_rise(
+        [record.validation[site] for site in shared],
+        [previous.validation[site] for site in shared],
+    )
 
 
 def mark_round(record: Round, before: Sequence[Round]) -> None:

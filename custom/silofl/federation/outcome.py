@@ -80,8 +80,8 @@ def _name_labels(study: Study, score: SiteScore) -> SiteScore:
             specificity=named(score.calling.specificity),
         )
     if score.withheld:
-        withheld = tuple(names.get(label, label) for label in score.withheld.names)
-        plain["withheld"] = replace(score.withheld, names=withheld)
+        shown = tuple(names.get(label, label) for label in score.withheld.names)
+        plain["withheld"] = replace(score.withheld, names=shown)
     return SiteScore(**plain)
 
 
@@ -92,10 +92,10 @@ def _list_shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
     for site in _list_obliged(server, tests):
         missed = [record for record in server.ledger if site in record.missed]
         if len(missed) > settings.max_missed_rounds:
-            rounds = [record.round for record in missed]
             reason = missed[-1].failed.get(site, "no answer in time")
             reasons.append(
-                f"site {site} missed rounds {rounds} ({reason}); the study allows {settings.max_missed_rounds}"
+                f"site {site} missed rounds {[record.round for record in missed]} ({reason}); the study "
+                f"allows {settings.max_missed_rounds}"
             )
         if server.study.asks_alone:
             if site in tests.missing:

@@ -6,20 +6,20 @@ A site trains a tenth of a round's steps at most on its data, validates, and sen
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from silofl.base.errors import TrainingError, quote_value
 from silofl.core.spread import count_digits_apart
 from silofl.federation import needs
-from silofl.federation.course import Network
+from silofl.federation.course import Network, prepare_tasks
 from silofl.federation.egress import ASK, Gate, Request
 from silofl.federation.known_sites import find_absent_sites, take_software
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import measure_cost, measure_validation
 from silofl.federation.waiting import FIRST_S
-from silofl.models.precision import narrow_arrays, narrow_messages
+from silofl.models.precision import narrow_arrays
 from silofl.parts.answer import explain_refusal, plain_text
 from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.parts.work import Work
@@ -74,9 +74,8 @@ def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) 
         raise TrainingError(f"a rehearsal must ask for {TRAIN}, not {quote_value(task)}")
     study = work.study
     training = work.data.training
-    epochs = study.training.local_epochs
     an_epoch = study.steps_an_epoch(len(training))
-    cost = measure_cost(work, max(1, min(an_epoch * epochs // SHARE, MOST_STEPS)))
+    cost = measure_cost(work, max(1, min(an_epoch * study.training.local_epochs // SHARE, MOST_STEPS)))
     validation_s, peak_bytes = measure_validation(work)
     numbers: dict[str, Any] = {"round": work.number, "image_shape": list(training.image_shape)}
     numbers |= {"num_examples": len(training), "num_patients": training.num_patients}
@@ -84,7 +83,7 @@ def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) 
         numbers["unreadable"] = dict(work.data.unreadable)
     arrays = gate.select_returned(Request.of(TRAIN, work.message), work.message.arrays, training.image_shape)
     numbers["rehearsal"] = {
-        "round_seconds": cost.of_round(an_epoch, epochs) + validation_s,
+        "round_seconds": cost.of_round(an_epoch, study.training.local_epochs) + validation_s,
         "peak_bytes": max(cost.peak_bytes, peak_bytes),
         "device": work.device.type,
         "faults": [plain_text(fault) for fault in _list_faults(work, gate, state)],
@@ -122,9 +121,7 @@ def rehearse_round(server: ServerRounds, ask: Network) -> dict[str, SiteReport]:
     """
     exchange = Exchange(TRAIN, 1)
     study = server.study
-    tasks = {site: server.task(site, exchange) for site in server.sites}
-    narrow = narrow_messages({site: task.arrays for site, task in tasks.items()}, study)
-    tasks = {site: replace(task, arrays=narrow[site]) for site, task in tasks.items()}
+    tasks = prepare_tasks(server, server.sites, exchange)
     answers = ask(TRAIN, tasks)
     limit = study.federation.task_timeout_s or FIRST_S
     reports = {}

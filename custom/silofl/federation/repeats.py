@@ -64,5 +64,6 @@ def return_to(server: ServerRounds, earlier: ServerRounds) -> None:
 
 def _makes_again(server: ServerRounds, earlier: ServerRounds, exchange: Exchange, site: str, held: int) -> bool:
     """Return whether the rounds after an earlier one make a site's lost state, from one that it has."""
-    number = earlier.finished_rounds
-    return should_hold(server, site, exchange.models_round) > number and held >= should_hold(earlier, site, number)
+    last_kept = earlier.finished_rounds
+    is_later = should_hold(server, site, exchange.models_round) > last_kept
+    return is_later and held >= should_hold(earlier, site, last_kept)

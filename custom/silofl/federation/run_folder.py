@@ -254,8 +254,8 @@ class RunFolder:
 
     def write_stop(self, server: ServerRounds, what: str) -> None:
         """Write the result of a run that was ended from outside, as `stopped_results` names what ended it."""
-        stopped = stopped_results(self.study, server.id, server.finished_rounds, what)
-        write_json(self.path / RESULT, dump_record(stopped))
+        results = stopped_results(self.study, server.id, server.finished_rounds, what)
+        write_json(self.path / RESULT, dump_record(results))
 
     def copy_results(self, target: Path) -> None:
         """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""

@@ -90,8 +90,8 @@ class ServerRounds:
         """The best round on validation, or the last without validation, unless a part has something better."""
         number = self.best_round or self.finished_rounds
         validation = self.ledger[number - 1].validation if number else {}
-        how = explain_choice(self.ledger)
-        reported = Reported(number, self.parts | self.best_parts, validation, how, {}, self.id, self.finished_rounds)
+        reported = Reported(number, self.parts | self.best_parts, validation, explain_choice(self.ledger))
+        reported = replace(reported, run=self.id, finished=self.finished_rounds)
         for part in self.parts.values():
             reported = part.reported(reported, self)
         return reported

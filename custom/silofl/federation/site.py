@@ -100,8 +100,7 @@ class SiteRounds:
                 logger.error("%s is refused: %s", what, reason)
                 # Here, because a job's last filter gets the refusal alone.
                 folder = self.site.run_folder(self.study.name, self.name, request.run)
-                records = self.gate.records(request, answer, reason)
-                EgressLog(folder).write(records)
+                EgressLog(folder).write(self.gate.records(request, answer, reason))
                 return message.failed(reason)
             return answer
         except PauseError as pause:
