@@ -30,6 +30,7 @@ def admit_answers(
     """
     refused: dict[str, str] = {}
     answers = _check_each(given, lambda site, message: server.read(site, exchange, message), refused)
+    # A site of another release is refused before its numbers are judged.
     answers = _check_each(answers, lambda site, answer: _check_claims(server, site, answer), refused)
     # Before the other checks: what some parts expect has the form of the images, which the server learns from answers.
     server.learn_image_shape(list(answers.values()))
@@ -88,6 +89,7 @@ def _compare_updates(
         for products in models:
             by_step = {site: length / steps[site] for site, length in products.lengths().items()}
             refused |= find_long_updates(by_step, settings.max_update_ratio, settings.min_sites_for_ratio)
+    # What is refused no longer counts among those that the others are compared with.
     examples = {site: number for site, number in replies.examples.items() if site not in refused}
     if study.recipe.weights == "uniform":
         weights = dict.fromkeys(examples, 1.0)

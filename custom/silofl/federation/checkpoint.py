@@ -59,6 +59,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
         ConfigError: The study names sites that have left and never took part, or all that did.
     """
     plain = json.loads(state["json"])
+    # First of all: what the parts have saved means something under the same study only.
     check_study(study, state)
     _check_sites_left(study, plain)
     study = study.ended_after(plain.get("joint_rounds"))
@@ -96,6 +97,7 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
         if before.get(key) != now.get(key) and key.partition(".")[0] not in MAY_CHANGE:
             changed.append(key)
     if changed == ["rounds"]:
+        # A run that patience has ended is compared by the rounds that it had.
         begun = parse(Study, plain["study"], "checkpoint", STORED).ended_after(plain.get("joint_rounds"))
         _check_rounds(begun, study, len(plain["ledger"]), plain["run"])
     elif changed:

@@ -145,6 +145,7 @@ class Course:
             missing |= replies.missing | replies.refused
         if server.study.asks_alone:
             return Tests({}, missing)
+        # What the parts assemble now belongs to the model that is tested.
         self._exchange_all(UNTESTED)
         number = server.reported.round
         exchange = Exchange(server.test.task, number, is_needed=False, models_round=number)
@@ -219,16 +220,19 @@ class Course:
         """Send a task to each site, merge the answers that pass the checks, and record the others."""
         server = self.server
         sent, answers, replies = self._ask_and_admit(exchange, record)
+        # The parts merge what the comparison leaves; the record counts everybody who was accepted.
         compared = replies
         if exchange.is_needed and record:
             record.failed |= answers.failed | replies.refused
             self._record_once(describe_answers(server.software, replies.accepted), record)
             for reason in replies.refused.values():
                 self.warn(reason)
+            # Before the merge: a round of too few answers must leave no trace in the models.
             record.require(len(replies.accepted), server.study.federation.min_sites)
             compared = self._compare_parts(exchange, self._drop_odd_ranges(replies, record), record)
             # What a part leaves out as unlike the others' may leave too little to mix the rest with.
             compared = replace(compared, accepted=drop_lonely(compared.accepted, server.is_mixed))
+        # The merge replaces the parts, and the drift is measured from where the round began.
         started = dict(server.parts)
         weights_of = server.merge(exchange, compared)
         if record and exchange.task == TRAIN and server.study.training.measures_drift:
@@ -268,6 +272,7 @@ class Course:
         sent = prepare_tasks(self.server, self._list_asked(exchange, record), exchange)
         answers = self.ask(exchange.task, sent)
         lost = find_lost(self.server, exchange, answers.held)
+        # They are asked again once: a site that still lacks its state fails in this exchange.
         if lost and not self.is_aborted():
             self._go_back(exchange, lost)
             answers = self._ask_without(exchange, record, answers, lost)
@@ -295,6 +300,7 @@ class Course:
         if earlier is not None and self.repeats.take(self.server, earlier, exchange, lost):
             return_to(self.server, earlier)
             self.warn(self.repeats.reasons[earlier.finished_rounds + 1])
+            # The answers at hand are to models that the run has no more.
             raise _GoneBackError
 
     def _ask_without(
@@ -312,6 +318,7 @@ class Course:
         answers = replace(answers, failed=failed)
         if not older:
             return answers
+        # First, because the tasks that are prepared next say which state each site begins from.
         self.server.lost |= older
         again = prepare_tasks(self.server, older, exchange)
         if record:

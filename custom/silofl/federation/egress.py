@@ -74,6 +74,7 @@ class TaskHeader(Section):
         rows: Site -> this site's weight in that site's own model; empty where no such model leaves its hospital.
     """
 
+    # The parts add entries of their own to a task.
     model_config = ConfigDict(extra="ignore", frozen=True)
     run: Annotated[str, Strict()]
     round: Number
@@ -171,6 +172,7 @@ class Gate:
             ConfigError: A part of the study cannot be loaded.
         """
         kinds = tuple(list_kinds(study))
+        # A site without a list of its own lets out all that the study's parts send.
         allowed = {kind.name for kind in kinds} if site.may_leave is None else set(site.may_leave)
         # A site cannot allow arrays that no part knows, even by naming their kind.
         allowed.discard(UNKNOWN)
@@ -218,6 +220,7 @@ class Gate:
         for name in message.arrays:
             names.setdefault(self.kind(name), []).append(name)
         names |= {kind.name: [kind.role] for kind in self.list_entries(message)}
+        # The kinds come first, because their sentence names no array.
         forbidden = sorted(names.keys() - self.allowed)
         if forbidden:
             allowed = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
@@ -325,6 +328,7 @@ class Gate:
         """Return the answer as the server would read it; None where it holds other numbers, texts or names."""
         meta = message.meta
         if "error" in meta:
+            # The sentence leaves as it is, so nothing may stand in it that the server would take out.
             is_plain = meta["error"] == plain_text(meta["error"]) and meta.keys() <= {"round", "error", "held"}
             return SiteAnswer() if is_plain and not message.arrays else None
         try:
@@ -350,6 +354,7 @@ class Gate:
             "shape": list(array.shape),
             "dtype": str(array.dtype),
             "bytes": array.nbytes,
+            # Of the numbers in their order, whatever the array's layout in memory is.
             "sha256": hashlib.sha256(array.tobytes()).hexdigest(),
             "purpose": self.purpose(kind),
         }

@@ -86,6 +86,7 @@ def _read_line(line: bytes) -> tuple[Link | None, str]:
     """Return a record's link, None where it is not as it was written, and the hash of the one before it."""
     body, _, end = line.rpartition(MARK)
     digest = hashlib.sha256(body).hexdigest()
+    # Before anything else is read: JSON that was altered is never parsed.
     if end != digest.encode() + b'"}':
         return None, ""
     try:

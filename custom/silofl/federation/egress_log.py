@@ -94,6 +94,7 @@ class EgressLog:
             record = json.loads(line)
         except ValueError:
             record = None
+        # Whether the hash fits is for site egress-check to say; the next record needs the last number and hash.
         if not isinstance(record, dict) or not record.keys() >= NEEDED:
             raise ConfigError(
                 f"{self.path} must hold records as they were written, not a line that is none; site egress-check says "

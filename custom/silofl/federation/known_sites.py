@@ -115,6 +115,7 @@ def take_software(server: ServerRounds, site: str, said: Software | None) -> Non
             together with the server's.
     """
     if said is None:
+        # A process says it with its first answer only.
         if site in server.software:
             return
         raise AggregationError(f"site {site!r} must say which software it runs; install the study's wheel there")
@@ -145,6 +146,7 @@ def last_with_state(study: Study) -> int:
 
 def should_hold(server: ServerRounds, site: str, number: int) -> int:
     """Return the newest round <= ``number`` that took the site's update and left it a state; 0 if none."""
+    # The later exchanges of a round begin from the state that its training has just left.
     if number > server.finished_rounds and site in server.trained:
         return server.finished_rounds + 1
     rounds = server.ledger[: min(number, last_with_state(server.study))]
@@ -190,8 +192,10 @@ def lost_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | 
     if not server.has_lost(site, number) or not states:
         return None
     held = server.held(site, number)
-    lost = [state.what for state in states if not state.is_sent_again]
-    sent = [state.what for state in states if state.is_sent_again]
+    lost: list[str] = []
+    sent: list[str] = []
+    for state in states:
+        (sent if state.is_sent_again else lost).append(state.what)
     clauses = []
     if lost:
         clauses.append(f"{' and '.join(lost)} could not be restored")

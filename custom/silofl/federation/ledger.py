@@ -187,6 +187,7 @@ def measure_change(record: Round, previous: Round) -> float | None:
 
 def mark_round(record: Round, before: Sequence[Round]) -> None:
     """Mark a round that is the best so far; of level rounds it is the last, as of a site's own model."""
+    # None and not False, so that the key is absent from all other records.
     record.is_best = compare_with_best(record, before) >= 0 or None
 
 

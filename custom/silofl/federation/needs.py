@@ -67,6 +67,7 @@ def site_names(num_sites: int) -> list[str]:
 
 
 def _model_bytes(study: Study, roles: Sequence[str]) -> int:
+    # None leaves out the input normalisation, whose size depends on the images.
     models = build_models(study, None)
     return sum(value.nbytes for role in roles for value in models[role].state_dict().values())
 

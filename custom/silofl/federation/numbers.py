@@ -35,12 +35,14 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
     examples = numbers.num_examples
     steps = numbers.steps
     metrics = numbers.metrics
+    # An evaluation says no examples; then those of the first round bound its patients.
     most_patients = examples or most_examples
     if most_patients is not None and (numbers.num_patients or 0) > most_patients:
         raise AggregationError(
             f"site {site!r} must have at most as many patients in training as examples, {most_patients}, not "
             f"{numbers.num_patients}: each example is one patient's"
         )
+    # An evaluation has no training whose numbers could be missing.
     if not exchange.is_needed:
         return
     wanted: dict[str, float | None] = {"num_examples": examples, "steps": steps}
@@ -58,6 +60,7 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
             f"site {site!r} must have at most {most_examples} training examples, as in its first round, not "
             f"{examples}; start the study anew with other data"
         )
+    # With more steps than its data allow, a site's update would look short by step.
     most = study.training.local_epochs * study.steps_an_epoch(examples)
     if steps > most:
         raise AggregationError(f"site {site!r} must take at most {most} steps with {examples} examples, not {steps}")
@@ -197,8 +200,11 @@ def _find_odd_voxels(domains: Mapping[str, Domain], min_sites: int) -> dict[str,
         return reasons
     for site, voxels in sizes.items():
         peers = [sizes[peer] for peer in sizes if peer != site]
-        least = [find_edges(column)[0] for column in zip(*(peer.least for peer in peers), strict=True)]
-        most = [find_edges(column)[1] for column in zip(*(peer.most for peer in peers), strict=True)]
+        least = []
+        most = []
+        for side in range(3):
+            least.append(find_edges([peer.least[side] for peer in peers])[0])
+            most.append(find_edges([peer.most[side] for peer in peers])[1])
         typical = VoxelSizes((least[0], least[1], least[2]), (most[0], most[1], most[2]))
         if not typical.reaches(voxels, MOST_SIZE_RATIO):
             reasons[site] = (

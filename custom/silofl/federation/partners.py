@@ -82,6 +82,7 @@ def drop_lonely(answers: Mapping[str, SiteAnswer], is_mixed: Callable[[str], boo
     for site, names in lonely.items():
         answer = answers[site]
         arrays = {name: array for name, array in answer.arrays.items() if name not in names}
+        # What is taken out counts as withheld by a policy: its row is renormalised over the other sites.
         left[site] = replace(answer, arrays=arrays, withheld=tuple(sorted(names.union(answer.withheld))))
     return left
 

@@ -78,6 +78,7 @@ def check_past_runs(settings: Site, study: Study, site: str, request: Request) -
                 f"{', '.join(sorted(difference))} alone, whose update the two models would tell; let the same sites "
                 "take part, or ask the site to name the study in repeats of site.yaml"
             )
+    # The record is written before the task is carried out, so that a process that is killed leaves it.
     has_delivered = current.has_delivered or request.task == find_test_task(study)
     if request.task == TRAIN or has_delivered:
         now = replace(current, sites=tuple(sorted(sites)), has_delivered=has_delivered)

@@ -125,6 +125,7 @@ def rehearse_round(server: ServerRounds, ask: Network) -> dict[str, SiteReport]:
     answers = ask(TRAIN, tasks)
     limit = study.federation.task_timeout_s or FIRST_S
     reports = {}
+    # Who never came is reported as well, since the study names it.
     for site, reason in (answers.failed | find_absent_sites(server)).items():
         reports[site] = SiteReport((reason,))
     for site, message in answers.given.items():

@@ -57,6 +57,7 @@ class Repeats:
 
 def return_to(server: ServerRounds, earlier: ServerRounds) -> None:
     """Make a run what it was earlier; what is known of the sites' software stays known."""
+    # The sites' processes have not gone back with the run.
     software = server.software
     vars(server).update(vars(earlier))
     server.software = software

@@ -123,6 +123,7 @@ class ServerRounds:
 
     def join(self, site: str) -> None:
         """Add a site that joins a resumed run."""
+        # The order of the sites is that of all rows and sums.
         self.sites = sorted([*self.sites, site])
         check_sites(self)
         self.parts = {role: part.joined(site) for role, part in self.parts.items()}
@@ -202,6 +203,7 @@ class ServerRounds:
             self.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
             for answer in replies.accepted.values():
                 self.domain = self.domain | answer.domain
+        # Cached, because every part must see the same weights, also after others have been merged.
         weights_of = cache(lambda role: self._weights(role, exchange.round, replies))
         for role in list(self.parts):
             self.parts[role] = self.parts[role].merged(exchange, replies, weights_of, self)

@@ -71,6 +71,7 @@ def measure_cost(work: Work, steps: int = STEPS) -> StepCost:
     with work.spread():
         results = train(learners, [_time_batches(batches, marks)])
     lasted = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    # The first step also sets everything up.
     timed = lasted[1:] or lasted
     ended = time.perf_counter()
     for site_part in work.parts:

@@ -31,6 +31,7 @@ class Waiting:
         """
         if self.fixed_s is not None:
             return self.fixed_s
+        # A set, because a task that is given twice in a round counts once.
         rounds = self._rounds.setdefault(task, set())
         rounds.add(number)
         least = FIRST_S if len(rounds) <= FIRST_ROUNDS else LEAST_S

@@ -24,6 +24,7 @@ def find_component(file: str, algorithm: str) -> str:
         file: ``config_fed_client.json`` or ``config_fed_server.json``.
         algorithm: The study's ``algorithm.name``.
     """
+    # Only the published algorithms have classes of their own.
     if algorithm not in PAPERS:
         return GENERIC[file]
     return f"silofl.flare.{algorithm}.{PAPERS[algorithm]}{ROLES[file]}"

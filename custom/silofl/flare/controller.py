@@ -335,6 +335,7 @@ class RoundsController(ModelController):
     def _take_returned(self, topic: str, data: object, context: FLContext, study: Study) -> dict[str, Any]:
         """Know a site that comes during the job by its new token, where the study has it take part."""
         site = data.get("site") if isinstance(data, dict) else None
+        # The command may hold anything, since it came over the network.
         if not isinstance(site, Client) or not is_expected(study, site.name):
             return {}
         manager = self.engine.client_manager

@@ -182,6 +182,7 @@ def filter_answer(
     for key, value in values.items():
         context.set_prop(key, value, private=True, sticky=False)
     *earlier, egress = scope.task_result_filters[FilterKey.OUT]
+    # The filters read the study and the settings from a job, which a trial has not.
     egress.begin("trial", study, site)
     for result_filter in earlier:
         if isinstance(result_filter, BatchNormStaysHome):

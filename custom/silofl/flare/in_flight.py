@@ -52,6 +52,7 @@ class InFlight:
             given: Site -> its answer, of those that have answered.
             waiting: The sites that are waited for.
         """
+        # A failure is an answer too, with a reason in place of arrays.
         failed = {site for site, message in given.items() if "error" in message.meta}
         return cls(
             exchange.task,

@@ -139,6 +139,7 @@ class LeftSites(FLComponent):
         running = engine.job_runner.running_jobs.get(job)
         if running is None:
             return False
+        # A continuation is another job, with the same name and lead.
         key = (site, *(running.meta.get(name) for name in (JobMetaKey.JOB_NAME, JobMetaKey.SUBMITTER_NAME)))
         now = time.monotonic()
         is_again = now - self._failed_at.get(key, -DAY_S) < DAY_S

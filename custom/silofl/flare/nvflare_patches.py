@@ -81,6 +81,7 @@ def replace_array_transfer(to_downloadable: Callable[..., Any], download: Callab
     from nvflare.fuel.utils import fobs
     from nvflare.fuel.utils.fobs import dots
 
+    # The handler is there only once NVFlare has registered it.
     numpy_decomposers.register()
     handler = fobs.get_dot_handler(dots.NUMPY_DOWNLOAD)
     handler.to_downloadable = to_downloadable
