@@ -250,7 +250,7 @@ def in_every_round(study):
     return study.model_copy(update={"evaluate_every_round": True})
 
 
-def test_test_every_round_changes_no_weight_or_choice(play, make_study, site_data):
+def test_testing_every_round_changes_no_weight_or_choice(play, make_study, site_data):
     study, found = make_study(rounds=2, name="fedbn", guard=True), {}
     for folder, one in (("without", study), ("with", in_every_round(study))):
         # Without the local models that other runs have left.

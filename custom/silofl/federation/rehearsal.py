@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from silofl.base.errors import TrainingError, quote_value
+from silofl.base.errors import TrainingError
 from silofl.core.spread import count_digits_apart
 from silofl.federation import needs
 from silofl.federation.course import Network, prepare_tasks
@@ -57,11 +57,10 @@ class SiteReport:
     left_out: int | None = None
 
 
-def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) -> Message:
+def rehearse_site(work: Work, gate: Gate, state: Path, began: float) -> Message:
     """Carry out a training task as a rehearsal, and answer with the arrays as they came.
 
     Args:
-        task: Its name.
         work: The task, in a folder that is thrown away.
         gate: What may leave the site.
         state: The site's own state of the study, which is only read.
@@ -70,8 +69,6 @@ def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) 
     Raises:
         SiloFLError: The site could not train; the sentence may name a case.
     """
-    if task != TRAIN:
-        raise TrainingError(f"a rehearsal must ask for {TRAIN}, not {quote_value(task)}")
     study = work.study
     training = work.data.training
     an_epoch = study.steps_an_epoch(len(training))

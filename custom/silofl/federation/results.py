@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from silofl.base.errors import ConfigError, quote_value
+from silofl.base.errors import ConfigError
 from silofl.base.schema import declare_optional, format_key_lists, read_file
 from silofl.core.presets import refuse_removed
 from silofl.inference.super_results import SuperResults
@@ -98,14 +98,11 @@ class Results:
     privacy: Privacy | None = declare_optional()
 
     def __post_init__(self) -> None:
-        """Refuse the result of a finished run without its test or its study, and a choice of no site of the run."""
+        """Refuse the result of a finished run without its run or its study."""
         refuse_removed(self.algorithm)
         for key in ("run", *OF_THE_STUDY):
             if self.is_finished and getattr(self, key) is None:
                 raise ConfigError(f"{key} must be given with status {self.status}; it is missing")
-        for site in self.joining or {}:
-            if site not in self.sites:
-                raise ConfigError(f"joining must be of sites of the run, not of {quote_value(site)}")
 
     @property
     def is_finished(self) -> bool:

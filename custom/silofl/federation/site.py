@@ -141,7 +141,7 @@ class SiteRounds:
         message = replace(message, arrays=widen_arrays(message.arrays, self.study))
         check_task(self.name, task, asked, self.study)
         if self.study.rehearsal:
-            return self._rehearse(task, message) | self._say_software(asked)
+            return self._rehearse(message) | self._say_software(asked)
         folder = self.site.run_folder(self.study.name, self.name, asked.run)
         remove_unfinished(folder)
         states = SiteState(folder / "rounds", asked.run, self.name)
@@ -206,12 +206,12 @@ class SiteRounds:
         """The data as they are now; None without dataset.json."""
         return describe_source(self.data.manifest).state if self.data.manifest else None
 
-    def _rehearse(self, task: str, message: Message) -> Message:
+    def _rehearse(self, message: Message) -> Message:
         """Rehearse a training; the site's state, the count of its privacy too, stays as it is."""
         began = time.perf_counter()
         state = self.site.state_folder(self.study.name, self.name)
         with TemporaryDirectory() as folder, closing(self._prepare(message, Path(folder, "run"))) as work:
-            return rehearse_site(task, work, self.gate, state, began)
+            return rehearse_site(work, self.gate, state, began)
 
     def _prepare(self, message: Message, folder: Path, **state: Any) -> Work:  # noqa: ANN401
         """Return a task at this site, with what it has kept at home."""

@@ -29,8 +29,7 @@ SHORT = {
     "buffers": "the change of its BatchNorm buffers by step",
     "distance": "its update is left out, the farthest from its nearest ones",
     "examples": "its number of training examples",
-    # Ledgers of older versions also have these.
-    "opposed": "its update points away from their mean more than they differ",
+    # Ledgers of 0.4.0 have it.
     "validation": "its validation score moves against theirs",
 }
 # Near 0 are the updates of sites that have learnt what there is.
