@@ -62,9 +62,7 @@ def test_time_left_comes_from_the_newest_five_rounds():
     seconds = [99.0, 50.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     ledger = [record(number, value) for number, value in enumerate(seconds, start=1)]
     # the median of 1 to 5 is 3 s a round, for the three rounds after the seventh of ten
-    assert (
-        seconds_left(SimpleNamespace(total_rounds=10, metric="dice", ends_early=False, quiet_rounds=None), ledger) == 9
-    )
+    assert seconds_left(SimpleNamespace(total_rounds=10), ledger) == 9
 
 
 def test_missing_sites_are_named_with_the_reason():

@@ -20,13 +20,9 @@ def test_limit_is_the_studys_or_five_times_the_longest():
     assert limits(Waiting(None), [5, 20, 20, 20]) == [3600, 3600, 600, 600]
     # 5 * 3000 in the second round already: the slowest round so far, not the last one, decides.
     assert limits(Waiting(None), [3000, 200, 400, 1]) == [3600, 15000, 15000, 15000]
-
-
-def test_each_task_has_a_limit_of_its_own():
-    # The test at the end may take longer than any training.
+    # Each task has a limit of its own: the test at the end may take longer than any training.
     waiting = Waiting(None)
-    limits(waiting, [1, 1, 1])
-    assert waiting.limit_s("test", 3) == 3600 and waiting.limit_s("train", 4) == 600
+    assert limits(waiting, [1, 1, 1]) and waiting.limit_s("test", 3) == 3600 and waiting.limit_s("train", 4) == 600
 
 
 def test_repeated_task_counts_once_and_continued_job_anew():

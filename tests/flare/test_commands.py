@@ -29,18 +29,15 @@ def is_whole(path):
         return False
 
 
-def test_a_whole_path_is_its_own(tmp_path):
-    with whole_path(tmp_path) as place:
-        assert place == tmp_path
-
-
-def test_cut_path_is_reached_through_a_link(tmp_path):
+def test_only_a_cut_path_is_reached_through_a_link(tmp_path):
+    with whole_path(tmp_path) as path:
+        assert path == tmp_path
     folder = tmp_path / "My Projects"
     folder.mkdir()
-    with whole_path(folder) as place:
-        assert find_cut(place) is None and place.resolve() == folder
-        (place / "new").touch()
-    assert (folder / "new").is_file() and not place.parent.exists()
+    with whole_path(folder) as path:
+        assert find_cut(path) is None and path.resolve() == folder
+        (path / "new").touch()
+    assert (folder / "new").is_file() and not path.parent.exists()
 
 
 def test_cut_temporary_folder_is_refused(tmp_path, monkeypatch):

@@ -27,6 +27,8 @@ class Heard(Client):
 
 
 JOB = [Heard("east", "e1"), Heard("north", "n1")]
+GONE = Client("south", "s2")
+GONE.last_connect_time = time.time() - 61
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +37,6 @@ def kept_alive(monkeypatch):
     found = []
     monkeypatch.setattr(left_sites, "JobLoop", lambda *arguments: found.append(arguments))
     return found
-
-
-def test_a_site_that_went_without_a_word_has_not_returned():
-    gone = Client("south", "s2")
-    gone.last_connect_time = time.time() - 61
-    assert find_returned_sites(JOB, [*JOB, gone], {"south"}) == []
 
 
 @pytest.mark.parametrize(
@@ -52,10 +48,11 @@ def test_a_site_that_went_without_a_word_has_not_returned():
         ([*JOB, Heard("south", "s2")], ["s2"]),
         # Without a word: its network may be cut, and come back with the job.
         ([Heard("east", "e1")], []),
+        ([*JOB, GONE], []),
         # A site that is no part of the job.
         ([*JOB, Heard("west", "w2")], []),
     ],
-    ids=["all there", "started again", "late", "silent", "others"],
+    ids=["all there", "started again", "late", "silent", "gone", "others"],
 )
 def test_site_has_returned_once_back_without_its_job(connected, tokens):
     assert [site.token for site in find_returned_sites(JOB, connected, {"north", "south"})] == tokens
