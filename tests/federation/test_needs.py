@@ -28,6 +28,7 @@ def test_site_keeps_kept_rounds_with_adam_and_super_model():
     # chose beside its own one
     guarded = make_study(guard=True, name="fedavg")
     assert needs.site_disk_bytes(guarded, 3) == needs.site_disk_bytes(study, 3) + 6 * 2 * 4 * model + 2 * model
+    assert needs.site_memory_bytes(guarded) == needs.site_memory_bytes(study) + 2 * 4 * model
 
 
 def test_site_has_all_models_where_super_model_does():

@@ -1,4 +1,4 @@
-"""The disk space that a study needs at a site, from the sizes of its models."""
+"""The disk space and memory that a study needs at a site, from the sizes of its models."""
 
 from collections.abc import Sequence
 
@@ -11,6 +11,8 @@ from silofl.parts.task import COLLECT, TRAIN, Exchange
 from silofl.study import Study
 
 GIB = 1 << 30
+# Python, torch, MONAI and NVFlare in the two processes of a site or server, before any model.
+PROCESSES_BYTES = GIB
 # Adam keeps two numbers for each parameter.
 OPTIMIZER = 2
 # What a site keeps: the best round, the last and the two before it, the half one, and the one that is being written.
@@ -20,6 +22,11 @@ KEPT_ROUNDS = 6
 def models_bytes(study: Study) -> int:
     """Return the bytes of the models that a site trains side by side."""
     return _model_bytes(study, study.recipe.roles)
+
+
+def traveling_bytes(study: Study) -> int:
+    """Return the bytes of those models that travel, which are all that the server has."""
+    return _model_bytes(study, study.recipe.traveling_roles)
 
 
 def part_bytes(study: Study, num_sites: int) -> int:
@@ -59,6 +66,12 @@ def site_disk_bytes(study: Study, num_sites: int) -> int:
     # A second super model holds the site's own model besides.
     num_second = sum(state.has_second for state in list_kept(study, study.total_rounds))
     return kept + final + num_second * (final + model)
+
+
+def site_memory_bytes(study: Study) -> int:
+    """Estimate a training process without images: models, gradients, optimiser, received and sent arrays."""
+    models = (1 + 1 + OPTIMIZER + 2) * (models_bytes(study) + part_bytes(study, 2))
+    return PROCESSES_BYTES + models + home_bytes(study)
 
 
 def site_names(num_sites: int) -> list[str]:
