@@ -129,7 +129,7 @@ def is_bounded_line(reason):
 
 
 @pytest.mark.parametrize("name", [*NUMBERS, *ARRAYS])
-def test_an_answer_that_is_none_is_refused_with_its_site_and_the_others_go_on(recorded, tmp_path, name):
+def test_unreadable_answer_is_refused_and_others_go_on(recorded, tmp_path, name):
     ledger, results = carried_out(recorded, tmp_path / "run", (NUMBERS | ARRAYS)[name])
     assert list(ledger[1].failed) == ledger[1].missed == ["west"]
     assert "site 'west'" in ledger[1].failed["west"] and SENTENCES.get(name, "") in ledger[1].failed["west"]
@@ -140,7 +140,7 @@ def test_an_answer_that_is_none_is_refused_with_its_site_and_the_others_go_on(re
 
 
 @pytest.mark.parametrize("score", [None, "good", SCORE | {"labels": {"2": 0.9}}, SCORE | {"value": 99}])
-def test_a_test_that_is_none_is_missing_with_its_site_and_the_others_have_theirs(recorded, tmp_path, score):
+def test_unreadable_test_is_missing_and_others_count(recorded, tmp_path, score):
     best = next(number for task, number in recorded["answers"] if task == "test")
     ledger, results = carried_out(recorded, tmp_path / "run", metrics(test=score), "test", best)
     assert results["status"] == "INCOMPLETE" and "site west did not test the model" in results["reasons"][0]
@@ -156,20 +156,20 @@ def of_west(spoil):
     return lambda task, site, answer: spoil(answer) if site == "west" else answer
 
 
-def test_a_thousandfold_update_passes_where_the_study_asks_for_no_bound(play):
+def test_thousandfold_update_passes_without_a_bound(play):
     game = play(federation={"max_update_ratio": None})
     record = game.round(change=of_west(ARRAYS["x1000"]))
     assert record.failed == {} and record.answered == ["east", "north", "west"]
 
 
-def test_an_update_is_not_shorter_for_a_million_steps_that_a_site_claims(play):
+def test_claimed_steps_do_not_shorten_an_update(play):
     claims = meta(num_examples=10**7, steps=5 * 10**6)
     # 1000 a weight, where honest ones change by some hundredths.
     record = play().round(change=of_west(lambda answer: claims(arrays(lambda array: array + 1000)(answer))))
     assert list(record.failed) == ["west"]
 
 
-def test_the_size_of_the_images_is_that_of_most_sites_and_one_cannot_set_it_for_all(play):
+def test_one_site_cannot_set_image_size_for_all(play):
     # 'east' comes first by its name
     game = play(name="harmofl", preset="paper")
     record = game.round(change=lambda task, site, one: meta(image_shape=[1, 8, 8])(one) if site == "east" else one)
@@ -178,7 +178,7 @@ def test_the_size_of_the_images_is_that_of_most_sites_and_one_cannot_set_it_for_
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_a_variance_below_0_costs_its_site_alone_and_one_of_0_is_a_variance(play, precision):
+def test_negative_variance_costs_only_its_site(play, precision):
     def refused(by):
         def lower(answer):
             variances = {name: np.full_like(one, -by) for name, one in answer.arrays.items() if "running_var" in name}

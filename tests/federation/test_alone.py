@@ -26,7 +26,7 @@ def read_result(path):
     return json.loads((path / "results.json").read_text())
 
 
-def test_a_run_that_fails_for_an_unknown_reason_has_a_result_that_names_it(alone, monkeypatch):
+def test_unknown_failure_has_a_result_that_names_it(alone, monkeypatch):
     def broken(*arguments):
         raise TypeError("unhashable")
 

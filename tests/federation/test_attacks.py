@@ -41,7 +41,7 @@ def is_update(name):
 
 
 @pytest.mark.parametrize("algorithm", ["harmofl", "scaffold"])
-def test_an_update_turned_round_with_ten_times_the_examples_is_named_and_no_honest_site(play, algorithm):
+def test_reversed_heavy_update_is_named_and_no_honest_site(play, algorithm):
     training = {"optimizer": "sgd", "momentum": 0} if algorithm == "scaffold" else {}
     game = play(name=algorithm, training=training, rounds=4)
     # The others have 5 and 4 examples, 4.5 in the median: ten times that.
@@ -54,7 +54,7 @@ def test_an_update_turned_round_with_ten_times_the_examples_is_named_and_no_hone
         assert any("'west' says that it has 10 times as many training examples" in note for note in record.notes)
 
 
-def test_a_long_update_is_named_below_the_bound_that_refuses_it(play):
+def test_long_update_is_named_below_the_refusing_bound(play):
     record = play().round(change=scaled(20))
     assert record.failed == {} and record.unlike.keys() == {ATTACKER}
     assert 3 < record.unlike[ATTACKER]["length"] < 100
@@ -66,7 +66,7 @@ def test_honest_sites_are_not_named(play):
     assert [record.unlike for record in game.server.ledger] == [None, None]
 
 
-def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed(play):
+def test_tenfold_amplitude_is_left_out_of_the_mean(play):
     game = play(name="harmofl")
     record = game.round(change=scaled(10, is_amplitude))
     honest = [game.answers["train"][site].arrays[MEAN] for site in ("east", "north")]
@@ -105,7 +105,7 @@ def five(play, five_sites):
     ("algorithm", "rules"),
     [("fedavg", RULES), ("ditto", ("clipped",))],
 )
-def test_an_attack_that_turns_the_mean_round_does_not_turn_the_robust_model(five, algorithm, rules):
+def test_attack_on_the_mean_does_not_turn_robust_model(five, algorithm, rules):
     attack = scaled(-10, is_update)
 
     def learnt(rule=None, change=attack):
@@ -168,7 +168,7 @@ def test_the_selector_is_bounded_with_the_rule_and_without_it(reach, beside):
     assert attacked < 4 * honest and clipped < 2 * honest
 
 
-def test_the_rule_bounds_the_amplitude_too_and_few_examples_move_it_no_further(five):
+def test_robust_rule_bounds_the_amplitude_too(five):
     def found(folder, change=None, **robust):
         game = five(folder, name="harmofl", preset="paper", training={"batch_size": 4}, **robust)
         game.round(change=change)
@@ -197,14 +197,14 @@ def test_a_rule_bounds_scaffolds_control_in_all_rounds(five, rule):
 
 
 @pytest.mark.parametrize("algorithm", ["softpull", "adafed"])
-def test_a_site_that_all_listen_to_a_little_moves_nobodys_own_model_far(reach, algorithm):
+def test_little_listened_site_moves_no_own_model_far(reach, algorithm):
     options = {"name": algorithm, "model": {"normalization": "batch"}, "rounds": 4}
     options |= {"federation": {"min_sites": 5, "max_update_ratio": None}}
     honest, attacked, clipped = reach(lambda game: game.models("east"), scaled(50), count=2, **options)
     assert attacked > 2 * honest and clipped < 1.5 * honest
 
 
-def test_a_site_that_copies_anothers_statistics_does_not_become_all_that_it_listens_to(five):
+def test_copied_statistics_do_not_become_all_listened_to(five):
     def listened(robust):
         game = five(robust=robust, name="adafed", model={"normalization": "batch"}, rounds=4)
         known = {}

@@ -48,7 +48,7 @@ def test_a_validation_that_falls_and_comes_back_is_said_once(values, rounds):
     assert said_after(*({"north": score(value)} for value in values)) == dict.fromkeys(rounds, [SWINGS])
 
 
-def test_a_site_whose_update_points_away_from_the_others_mean_in_most_rounds_is_warned_of():
+def test_site_opposed_in_most_rounds_is_warned_of():
     away, sites = {"west": {"cosine": -0.3}}, ["north", "west"]
     ledger = [Round(number, answered=sites, unlike=away if number < 4 else None) for number in range(1, 6)]
     (caution,) = list_cautions(ledger)
@@ -72,7 +72,7 @@ def test_a_site_whose_update_points_away_from_the_others_mean_in_most_rounds_is_
         ((0.9, 0.65, 0.9), True),
     ],
 )
-def test_a_swing_that_later_rounds_answer_is_not_in_the_report_of_the_run(later, is_kept):
+def test_swing_answered_later_is_not_reported(later, is_kept):
     ledger = rounds_of(*({"north": score(value)} for value in (0.69, 0.20, 0.69, *later)))[:-1]
     assert list_cautions(ledger) == [f"round 3: {SWINGS}"] * is_kept
 
@@ -100,7 +100,7 @@ ONE, BOTH = {"0": 1.0, "1": 0.0}, {"0": 0.9, "1": 0.1}
         ([{"0": 1.0}] * 6, []),
     ],
 )
-def test_a_model_that_answers_one_class_alone_is_said_with_its_sites_once(recalls, rounds):
+def test_one_class_model_is_named_with_sites_once(recalls, rounds):
     validations = [{"north": score(0.5, one), "south": score(0.5, BOTH)} for one in recalls]
     assert said_after(*validations) == dict.fromkeys(rounds, [ONE_CLASS.format("north", 3)])
 
@@ -109,7 +109,7 @@ def test_a_model_that_answers_one_class_alone_is_said_with_its_sites_once(recall
     ("later", "is_kept"),
     [([BOTH] * 3, False), ([ONE, *[BOTH] * 3], False), ([BOTH] * 2, True), ([BOTH, BOTH, ONE], True)],
 )
-def test_a_model_that_learns_the_other_class_later_is_not_in_the_report_of_the_run(later, is_kept):
+def test_model_learning_other_class_later_is_not_reported(later, is_kept):
     recalls = [BOTH, BOTH, ONE, ONE, ONE, *later]
     ledger = rounds_of(*({"north": score(0.5, one), "south": score(0.5, BOTH)} for one in recalls))[:-1]
     assert list_cautions(ledger) == [f"round 5: {ONE_CLASS.format('north', 3)}"] * is_kept

@@ -55,7 +55,7 @@ OPTIONS = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long if "network" in OPTIONS[name] else ()) for name in OPTIONS]
 )
-def test_a_run_that_is_taken_up_from_its_checkpoint_goes_on_the_same(play, tmp_path, name):
+def test_run_from_its_checkpoint_goes_on_the_same(play, tmp_path, name):
     straight, broken = play(folder="straight", **OPTIONS[name]), play(folder="broken", **OPTIONS[name])
     straight.rounds(3)
     for number in (1, 2):
@@ -70,7 +70,7 @@ def test_a_run_that_is_taken_up_from_its_checkpoint_goes_on_the_same(play, tmp_p
 
 
 @pytest.mark.parametrize(("learning", "rounds"), [("moments", (3,)), ("local_steps", (5,))])
-def test_a_round_that_the_server_lost_is_done_again_with_the_same_result(play, tmp_path, learning, rounds):
+def test_lost_round_is_repeated_with_the_same_result(play, tmp_path, learning, rounds):
     selector, model = {"learning": learning, "labels": "best_model"}, {"normalization": "group"}
     options = {"name": "fedsm", "selector": selector, "extra_rounds": 3, "rounds": 2, "model": model}
     straight = play(folder="straight", **options)
@@ -129,7 +129,7 @@ def test_a_run_does_not_go_on_with_another_study(ended, changes, named):
         {"rounds": 9},
     ],
 )
-def test_a_run_goes_on_with_other_times_sites_to_wait_for_and_rounds(ended, changes):
+def test_run_goes_on_with_other_waiting_times_and_rounds(ended, changes):
     server = gone_on(ended(rounds=2)[0], **changes)
     assert server.finished_rounds == 2 and server.study.rounds == changes.get("rounds", 2)
 
@@ -142,7 +142,7 @@ def of_study(game, change):
     return state | {"json": json.dumps(content)}
 
 
-def test_a_run_from_before_a_key_existed_goes_on_with_its_default_alone(ended):
+def test_older_run_gets_defaults_of_new_keys(ended):
     game, _ = ended(rounds=2)
     older = of_study(game, lambda training: training.pop("has_batch_dice"))
     assert restore_run(game.study, older).finished_rounds == 2
@@ -152,7 +152,7 @@ def test_a_run_from_before_a_key_existed_goes_on_with_its_default_alone(ended):
         restore_run(parse(Study, values, "study.yaml"), older)
 
 
-def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(ended, monkeypatch):
+def test_number_of_rounds_must_keep_finished_ones_valid(ended, monkeypatch):
     game, _ = ended(rounds=2)
     assert gone_on(game, rounds=2).study.rounds == 2
     with pytest.raises(StateError, match="rounds must be at least 2,.* not 1"):
@@ -174,5 +174,5 @@ def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(ended, 
         ({}, 6, ""),
     ],
 )
-def test_a_run_of_two_rounds_goes_on_to_more_unless_they_would_have_been_others(make_study, options, rounds, obstacle):
+def test_two_rounds_go_on_to_more_unless_they_differ(make_study, options, rounds, obstacle):
     assert find_obstacle(make_study(**options), make_study(**options | {"rounds": rounds}), 2) == obstacle

@@ -27,7 +27,7 @@ def saying(**meta):
 # --- who is asked what
 
 
-def test_a_run_is_its_rounds_then_one_validation_and_one_test_and_is_saved_after_each_but_the_last(play):
+def test_run_validates_and_tests_once_and_saves_each_round(play):
     game, saved = play(rounds=2), []
     server = game.server
 
@@ -43,7 +43,7 @@ def test_a_run_is_its_rounds_then_one_validation_and_one_test_and_is_saved_after
     assert game.finish() == tests and game.asked == ["test"]
 
 
-def test_a_round_is_validated_with_the_task_of_the_next_one(play):
+def test_round_is_validated_with_the_next_task(play):
     game = play(("east", "west"), rounds=3)
     assert game.round().validation == {}
     game.round()
@@ -52,7 +52,7 @@ def test_a_round_is_validated_with_the_task_of_the_next_one(play):
     assert game.answers["train"]["east"].meta["metrics"]["validation"] == dump_record(first.validation["east"])
 
 
-def test_a_run_that_is_ended_from_outside_asks_nobody_anything_more_and_keeps_its_last_whole_round(play):
+def test_ended_run_asks_nobody_and_keeps_last_whole_round(play):
     game = play(("east", "west"), name="fedsm", selector={"steps": 3}, model={"normalization": "instance"})
     game.round()
     before = game.models("east")
@@ -83,7 +83,7 @@ def test_the_order_of_answers_does_not_matter(play):
 # --- who is not there
 
 
-def test_a_site_that_is_late_or_fails_is_written_down_and_comes_back_to_the_shared_model(play):
+def test_late_site_is_recorded_and_returns_to_shared_model(play):
     game = play()
     late = game.round(absent=("north",))
     assert late.failed == {"north": "no answer in time"} and late.missed == ["north"]
@@ -95,7 +95,7 @@ def test_a_site_that_is_late_or_fails_is_written_down_and_comes_back_to_the_shar
     assert_alike(game.sent["train"]["north"].arrays, game.sent["train"]["east"].arrays)
 
 
-def test_bytes_count_both_ways_twice_for_a_task_that_is_sent_twice_and_those_of_a_refused_answer_not(play):
+def test_bytes_count_both_ways_but_not_of_refused_answers(play):
     game = play(("east", "west"))
     record = game.round(change=spoilt("west", saying(num_examples=0)))
     model = sum(array.nbytes for array in game.models("east").values())
@@ -118,7 +118,7 @@ def test_too_few_answers_end_the_run_with_every_sites_reason(play):
     assert game.server.finished_rounds == 0
 
 
-def test_a_site_that_is_late_with_the_test_is_missing_in_it(play):
+def test_site_late_with_its_test_is_missing(play):
     game = play(rounds=1)
     game.round()
     tests = game.finish(absent=("east",))
@@ -128,7 +128,7 @@ def test_a_site_that_is_late_with_the_test_is_missing_in_it(play):
     assert game.server.ledger[0].notes.count(said) == 1
 
 
-def test_answers_are_settled_in_the_order_of_names_without_those_that_failed():
+def test_answers_are_settled_in_order_without_failures():
     given = {"b": Message(meta={"round": 1}), "c": Message(meta={"error": "no\nGPU"}), "a": Message()}
     assert separate_failures(given, ["e", "d"]) == Answers(
         {"a": Message(), "b": Message(meta={"round": 1})},
@@ -143,7 +143,7 @@ def test_a_site_that_failed_may_say_which_round_it_holds(value, held):
     assert separate_failures(given).held == held
 
 
-def test_a_site_is_asked_once_more_for_the_state_that_it_lost_and_not_for_ever(play):
+def test_site_is_asked_once_more_for_lost_state(play):
     game = play(name="harmofl", rounds=6)
     game.rounds(2)
     shutil.rmtree(game.folder("east") / "rounds")
@@ -164,7 +164,7 @@ def test_a_site_is_asked_once_more_for_the_state_that_it_lost_and_not_for_ever(p
 DRIFT = {"measures_drift": True}
 
 
-def test_measuring_the_drift_changes_no_weight_and_where_it_is_measured_it_must_come(play):
+def test_measured_drift_changes_no_weight_and_must_come(play):
     def without_drift(answer):
         metrics = {name: value for name, value in answer.meta["metrics"].items() if name != "drift"}
         return Message(answer.arrays, answer.meta | {"metrics": metrics})
@@ -202,7 +202,7 @@ def test_one_site_cannot_have_the_super_model_doubt_no_image(play):
 
 
 @pytest.mark.parametrize("weights", ["examples", "uniform"])
-def test_a_site_that_outweighs_all_by_its_own_count_is_named_once(play, weights):
+def test_site_outweighing_all_by_examples_is_named_once(play, weights):
     game, is_said = play(weights=weights), weights == "examples"
     records = [game.round(change=spoilt("west", saying(num_examples=10_000_000))) for _ in range(2)]
     assert records[0].notes == game.warnings and len(game.warnings) == is_said and records[1].notes == []
@@ -212,7 +212,7 @@ def test_a_site_that_outweighs_all_by_its_own_count_is_named_once(play, weights)
     assert [record.unlike for record in records] == [{"west": {"examples": 2.22e6}} if is_said else None] * 2
 
 
-def test_a_refused_update_changes_nothing_and_its_site_is_asked_again(play):
+def test_refused_update_changes_nothing_and_site_is_asked_again(play):
     spoiled, absent = play(), play(folder="absent")
     record = spoiled.round(change=spoilt("west", saying(num_examples=0)))
     assert spoiled.warnings == [record.failed["west"]]
@@ -224,7 +224,7 @@ def test_a_refused_update_changes_nothing_and_its_site_is_asked_again(play):
 # --- parts' own exchanges
 
 
-def test_a_parts_own_exchanges_come_before_and_after_a_round_and_at_the_end(play):
+def test_parts_exchanges_come_before_after_and_at_end(play):
     similar = play(("east", "west"), name="adafed", rounds=2)
     similar.finish()
     assert similar.asked == ["train", "statistics", "train", "validate", "test"]
@@ -234,7 +234,7 @@ def test_a_parts_own_exchanges_come_before_and_after_a_round_and_at_the_end(play
     assert beside.asked == ["train", "selector", "selector", "validate", "assemble", "test_super_model"]
 
 
-def test_an_exchange_that_is_not_needed_keeps_no_round_from_running(play):
+def test_unneeded_exchange_stops_no_round(play):
     game = play(name="adafed", rounds=2)
     game.round()
     record = game.round(change=lambda task, site, one: one.failed("no disk") if task == "statistics" else one)
@@ -250,7 +250,7 @@ def in_every_round(study):
     return study.model_copy(update={"evaluate_every_round": True})
 
 
-def test_a_test_in_every_round_changes_no_weight_and_no_choice(play, make_study, site_data):
+def test_testing_every_round_changes_no_weight_or_choice(play, make_study, site_data):
     study, found = make_study(rounds=2, name="fedbn", guard=True), {}
     for folder, one in (("without", study), ("with", in_every_round(study))):
         # Without the local models that other runs have left.
@@ -268,7 +268,7 @@ def test_a_test_in_every_round_changes_no_weight_and_no_choice(play, make_study,
     assert all(record.test.keys() == {"east", "west"} for record in tested.server.ledger if record.test)
 
 
-def test_the_ledger_says_what_answers_lack_of_arrays_and_of_cases():
+def test_ledger_says_what_answers_lack():
     answers = {
         "east": SiteAnswer({}, Numbers(round=1, unreadable={"damaged": 2, "not finite": 1})),
         "north": SiteAnswer({}, Numbers(round=1), withheld=("a", "b", "c", "d")),

@@ -90,7 +90,7 @@ MORE |= {"scaffold": {"batchnorm", "control"}, **dict.fromkeys(["fedavg", "fedpe
 
 
 @pytest.mark.parametrize("name", MORE)
-def test_every_array_that_an_algorithm_sends_is_of_a_kind_that_may_leave(make_study, gate, name):
+def test_every_sent_array_is_of_an_allowed_kind(make_study, gate, name):
     sent = honest(make_study(name=name))
     here = gate(algorithm={"name": name})
     asked = Request(TRAIN, shapes={key: array.shape for key, array in sent.items()})
@@ -123,7 +123,7 @@ def test_a_known_name_with_another_shape_or_type_never_leaves(gate, answer, kind
     ("kind", "name"),
     [("selector", "selector/image"), ("statistics", "statistics/0/maximum"), ("amplitude", "amplitude/image")],
 )
-def test_a_name_that_only_begins_like_a_parts_never_leaves_and_is_not_repeated(gate, answer, kind, name):
+def test_name_beginning_like_a_parts_never_leaves(gate, answer, kind, name):
     message = answer(kind)
     reason = gate(algorithm=SENDERS[kind]).refusal(request(kind), Message({name: message.arrays[NAMES[kind]]}, META))
     assert "lets only arrays leave that a task asks for" in reason and name not in reason
@@ -154,7 +154,7 @@ SCORE = {"value": 0.5, "num_cases": 6, "num_excluded": 0, "labels": {"1": 0.5}}
         {"error": {"Jane Doe": 1}},
     ],
 )
-def test_no_text_and_no_number_leaves_that_the_schema_does_not_know(gate, meta):
+def test_nothing_outside_the_schema_leaves(gate, meta):
     reason = gate().refusal(request(), Message(meta={"round": 1} | meta))
     assert reason.startswith("the site lets only the numbers of an answer leave") and "Jane" not in reason
 
@@ -171,18 +171,18 @@ def test_a_reason_takes_no_arrays_along(gate, answer):
 
 
 @pytest.mark.parametrize("task", ["validate", "test", "statistics", "anything"])
-def test_no_weights_leave_but_as_the_answer_to_a_training_task(gate, answer, task):
+def test_weights_leave_only_in_answer_to_training(gate, answer, task):
     assert f"the answer to {task} held others" in gate().refusal(Request(task), answer("weights"))
 
 
 @pytest.mark.parametrize(("kind", "name"), [*NAMES.items(), ("selector", "selector/square/network.head.weight")])
-def test_an_array_is_known_by_its_name_and_every_kind_has_a_purpose_of_its_own(gate, kind, name):
+def test_array_is_known_by_name_and_kinds_have_purposes(gate, kind, name):
     here = gate(algorithm=SENDERS[kind])
     assert here.kind(name) == kind
     assert len(here.purpose(kind).split()) > 5 and here.purpose(kind) not in OTHERS.values()
 
 
-def test_what_no_part_of_the_study_knows_or_another_algorithm_would_send_is_unknown(gate):
+def test_arrays_of_no_part_or_another_algorithm_are_unknown(gate):
     others = [NAMES["amplitude"], NAMES["statistics"], NAMES["selector"]]
     for name in ("image", "network.model.2.conv.weight", "model/image", "personal/network.x", "other/a", *others):
         assert gate().kind(name) == UNKNOWN, name
@@ -196,7 +196,7 @@ def test_a_kind_that_the_site_does_not_name_is_refused(gate, answer, kind):
     assert f"not {kind}; the answer held 1 such arrays" in reason
 
 
-def test_an_array_that_is_no_part_of_the_study_never_leaves_and_its_name_neither(gate, answer):
+def test_unknown_array_and_its_name_never_leave(gate, answer):
     message = Message(answer("weights").arrays | {"Jane Doe": UPDATE}, META)
     reason = gate().refusal(request(), message)
     assert "not unknown; the answer held 1 such arrays" in reason and "Jane" not in reason
@@ -209,7 +209,7 @@ def test_numbers_alone_leave_even_where_no_array_may(gate, answer):
     assert "lets no arrays leave, not weights" in gate(may_leave=[]).refusal(request(), answer("weights"))
 
 
-def test_a_refusal_may_leave_itself_however_many_kinds_the_site_lets_leave(gate, answer):
+def test_refusal_may_leave_however_many_kinds_are_allowed(gate, answer):
     ready = "batchnorm amplitude statistics selector control survey evaluation usual_values".split()
     found = gate(may_leave=ready)
     reason = found.refusal(request(), answer("weights"))
@@ -217,13 +217,13 @@ def test_a_refusal_may_leave_itself_however_many_kinds_the_site_lets_leave(gate,
     assert found.refusal(request(), answer("weights").failed(reason)) is None
 
 
-def test_batchnorm_stays_where_the_study_says_so_whatever_the_site_allows(gate, answer):
+def test_batchnorm_stays_where_the_study_says_so(gate, answer):
     here = gate(algorithm={"name": "fedbn"}, may_leave=["weights", "batchnorm"])
     assert "not batchnorm" in here.refusal(request(), answer("batchnorm"))
 
 
 @pytest.mark.parametrize("kind", ["amplitude", "statistics"])
-def test_what_is_a_mean_over_images_leaves_only_from_enough_patients(gate, answer, kind):
+def test_means_over_images_need_enough_patients(gate, answer, kind):
     here = gate(algorithm=SENDERS[kind], min_patients=12)
     for count in (11, 0, None):
         reason = here.refusal(request(kind), answer(kind, num_patients=count, num_examples=500))
@@ -233,7 +233,7 @@ def test_what_is_a_mean_over_images_leaves_only_from_enough_patients(gate, answe
     assert here.refusal(request(), answer("weights", num_patients=1)) is None
 
 
-def test_a_record_says_what_the_array_is_and_how_to_know_it_again(gate):
+def test_record_describes_the_array_and_its_digest(gate):
     name = NAMES["weights"]
     array, turned, _ = gate().records(
         Request("train"), Message({name: UPDATE, "b": np.asfortranarray(UPDATE)}, {"round": 3})
@@ -245,7 +245,7 @@ def test_a_record_says_what_the_array_is_and_how_to_know_it_again(gate):
     assert array == facts and turned["sha256"] == digest
 
 
-def test_the_numbers_of_an_answer_are_one_more_record_in_which_one_that_is_none_is_a_word(gate):
+def test_numbers_are_one_more_record_with_nan_as_word(gate):
     (record,) = gate().records(Request("train"), Message(meta={"round": 2, "metrics": {"loss": float("nan")}}))
     assert record["values"] == {"round": 2, "metrics": {"loss": "NaN"}}
     assert (record["name"], record["purpose"]) == (NUMBERS, OTHERS[NUMBERS])

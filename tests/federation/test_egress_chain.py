@@ -17,7 +17,7 @@ def chain(count):
     return lines
 
 
-def test_each_record_holds_its_number_the_hash_of_the_one_before_and_that_of_its_own_line():
+def test_record_holds_number_hash_before_and_own_hash():
     first, second = chain(2)
     # By hand: the SHA-256 of the line's text up to the key "hash".
     text = f'{{"number": 1, "round": 1, "name": "a", "before": "{ZEROS}"'
@@ -26,7 +26,7 @@ def test_each_record_holds_its_number_the_hash_of_the_one_before_and_that_of_its
     assert json.loads(second)["before"] == digest and json.loads(second)["number"] == 2
 
 
-def test_records_as_they_were_written_are_sound_and_none_are_too():
+def test_written_records_are_sound_and_none_are_too():
     lines = chain(5)
     verdict = check_chain(b"".join(lines))
     assert verdict.fault is None and not verdict.is_torn
@@ -35,7 +35,7 @@ def test_records_as_they_were_written_are_sound_and_none_are_too():
 
 
 @pytest.mark.parametrize(("place", "bit"), [(1, 1), (3, 4), (5, 32)])
-def test_any_altered_byte_of_any_record_is_found_in_that_record(place, bit):
+def test_any_altered_byte_is_found_in_its_record(place, bit):
     lines = chain(5)
     for i in range(len(lines[place - 1]) - 1):
         line = bytearray(lines[place - 1])
@@ -52,7 +52,7 @@ def test_removed_records_are_found_by_the_one_after_them(gone, place):
     assert fault == f"record {place} must not follow record {gone[0] - 1}; one was removed, added or replaced"
 
 
-def test_a_record_that_was_written_in_between_or_replaced_is_found_however_well_it_was_made():
+def test_inserted_or_replaced_record_is_found():
     lines = chain(5)
     false, _ = seal_record({"round": 9, "name": "b"}, check_chain(b"".join(lines[:2])).last)
     inserted, repeated, replaced = (
@@ -71,6 +71,6 @@ def test_a_line_without_its_end_is_no_record():
 
 
 @pytest.mark.parametrize("body", [b'{"a": 1', b"[1", b'{"number": "x", "before": ""', b"7"])
-def test_a_line_that_is_no_record_is_altered_even_with_its_own_hash(body):
+def test_line_without_record_is_altered_despite_its_hash(body):
     line = body + b', "hash": "' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
     assert check_chain(line).fault == "record 1 must be as it was written; it was altered"

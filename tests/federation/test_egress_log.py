@@ -22,7 +22,7 @@ def verdict(folder):
     return check_chain((folder / "egress.jsonl").read_bytes())
 
 
-def test_a_line_that_was_cut_off_is_removed_and_the_chain_goes_on_after_the_last_whole_one(tmp_path, caplog):
+def test_cut_line_is_removed_and_chain_goes_on(tmp_path, caplog):
     EgressLog(tmp_path).write([record(1), record(1, "numbers")])
     with (tmp_path / "egress.jsonl").open("a") as stream:
         stream.write('{"number": 3, "round": 2, "ta')
@@ -34,7 +34,7 @@ def test_a_line_that_was_cut_off_is_removed_and_the_chain_goes_on_after_the_last
 
 
 @pytest.mark.parametrize("line", ["no record", "[]", '{"number": 3, "hash": "a"}'])
-def test_after_a_line_that_is_no_record_nothing_is_written_whatever_it_is(tmp_path, line):
+def test_nothing_is_written_after_a_broken_line(tmp_path, line):
     EgressLog(tmp_path).write([record(1)])
     with (tmp_path / "egress.jsonl").open("a") as stream:
         stream.write(f"{line}\n")
@@ -44,7 +44,7 @@ def test_after_a_line_that_is_no_record_nothing_is_written_whatever_it_is(tmp_pa
     assert (tmp_path / "egress.jsonl").read_bytes() == before
 
 
-def test_two_processes_with_the_same_record_write_one_chain_into_a_folder_that_they_make(tmp_path):
+def test_two_processes_write_one_chain(tmp_path):
     folder = tmp_path / "run"
     first, second = EgressLog(folder), EgressLog(folder)
     for number, log in enumerate((first, second, first), start=1):
@@ -53,7 +53,7 @@ def test_two_processes_with_the_same_record_write_one_chain_into_a_folder_that_t
     assert verdict(folder).fault is None
 
 
-def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_path):
+def test_folder_is_in_use_while_the_log_lives(tmp_path):
     first, second = EgressLog(tmp_path), EgressLog(tmp_path)
     for log in (first, second):
         log.write([record(1)])
@@ -68,6 +68,6 @@ def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_pa
     ("metrics", "is_refused", "spent"),
     [({"epsilon": 2.5}, False, 2.5), ({"epsilon": 2.5}, True, None), ({"loss": 0.5}, False, None), ("x", False, None)],
 )
-def test_what_differential_privacy_has_spent_is_read_of_answers_that_left(metrics, is_refused, spent):
+def test_spent_epsilon_is_read_of_answers_that_left(metrics, is_refused, spent):
     assert read_spent_epsilon({"values": {"metrics": metrics}, "refused": is_refused}) == spent
     assert read_spent_epsilon({"refused": False}) is None

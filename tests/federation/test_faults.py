@@ -132,7 +132,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("recipe", "damage", "file"), FAULTS)
-def test_a_run_of_which_one_file_is_damaged_goes_on_to_the_same_weights(check_alike, carried_out, recipe, damage, file):
+def test_damaged_file_leads_to_the_same_weights(check_alike, carried_out, recipe, damage, file):
     # After the sites have trained the third round, whose answers are lost.
     path = carried_out("stopped", recipe, exchanges=3)
     (damaged,) = [found for found in path.rglob(file) if "west" not in found.parts]
@@ -146,7 +146,7 @@ def test_a_run_of_which_one_file_is_damaged_goes_on_to_the_same_weights(check_al
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_the_state_of_any_round_is_made_again_that_of_the_first_and_of_the_last_too(check_alike, carried_out, number):
+def test_state_of_any_round_is_made_again(check_alike, carried_out, number):
     path = carried_out("lost", "fedbn", happens={number: lambda path: delete(state_of(path, "west", number))})
     check_alike(path)
     assert notes(path)[number - 1] == [AGAIN.format(number, "site 'west'")]
@@ -174,7 +174,7 @@ def lose_all(path):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_run_whose_site_has_lost_two_states_is_not_complete_and_says_what_was_lost(carried_out, recipe):
+def test_run_with_two_lost_states_is_incomplete(carried_out, recipe):
     path = carried_out("lost", recipe, happens={2: lose_all})
     results, last = read_json(path / "results.json"), json.loads((path / "ledger.json").read_text())[2]
     if recipe in VITAL:
@@ -189,7 +189,7 @@ def test_a_run_whose_site_has_lost_two_states_is_not_complete_and_says_what_was_
 
 
 @pytest.mark.parametrize("exchanges", [1, 3, 4, 5])
-def test_a_run_that_is_stopped_anywhere_ends_with_the_same_weights(check_alike, carried_out, exchanges):
+def test_run_stopped_anywhere_ends_with_the_same_weights(check_alike, carried_out, exchanges):
     # Three rounds, then validation and test.
     carried_out("stopped", "fedbn", exchanges)
     path = carried_out("stopped", "fedbn")

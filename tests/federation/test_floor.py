@@ -17,7 +17,7 @@ def let_three_speak(game, *sites):
         game.sites[site].site = game.settings.model_copy(update={"min_patients": 3})
 
 
-def test_a_withheld_validation_has_no_vote_and_is_said_to_be_withheld(play):
+def test_withheld_validation_has_no_vote_and_is_named(play):
     game = play(name="fedbn")
     let_three_speak(game, "west")
     tests = game.finish()
@@ -29,7 +29,7 @@ def test_a_withheld_validation_has_no_vote_and_is_said_to_be_withheld(play):
 
 
 @pytest.mark.parametrize("key", ["num_patients", "label_cases"])
-def test_the_gate_lets_no_score_of_few_patients_out_that_a_part_forgot_to_withhold(play, key):
+def test_gate_lets_no_score_of_few_patients_out(play, key):
     game = play(name="fedavg", rounds=1)
     game.finish()
     answer = game.answers["test"]["east"]

@@ -35,7 +35,7 @@ def test_a_site_that_never_came_is_missed_by_name(named):
 
 
 @pytest.mark.parametrize(("may_miss", "status"), [(0, "INCOMPLETE"), (1, "COMPLETE")])
-def test_a_site_that_comes_late_is_one_that_the_run_may_miss(named, may_miss, status):
+def test_late_site_is_one_that_may_be_missed(named, may_miss, status):
     game = named(here=("east", "north"), may_miss=may_miss)
     game.rounds(1)
     game.server.join("west")
@@ -48,7 +48,7 @@ def test_a_site_that_comes_late_is_one_that_the_run_may_miss(named, may_miss, st
     ("absent", "may_miss", "status"),
     [(("west",), 1, "COMPLETE"), (("north", "west"), 1, "INCOMPLETE"), (("north", "west"), 2, "COMPLETE")],
 )
-def test_a_study_says_how_many_may_be_missing_at_the_end(named, absent, may_miss, status):
+def test_study_says_how_many_may_miss_the_end(named, absent, may_miss, status):
     game = named(may_miss=may_miss)
     results = finished_results(game.server, game.finish(absent=absent))
     assert results.status == status
@@ -65,11 +65,11 @@ def test_a_study_says_how_many_may_be_missing_at_the_end(named, absent, may_miss
         ({"sites": ("east", "west"), "sites_left": ["west"]}, False),
     ],
 )
-def test_a_site_is_expected_where_the_study_names_it_and_has_not_let_it_go(make_study, federation, expected):
+def test_site_is_expected_while_named_and_not_let_go(make_study, federation, expected):
     assert is_expected(make_study(federation=federation), "west") is expected
 
 
-def test_a_run_that_goes_on_leaves_none_of_its_sites_out_but_those_that_left_it(named, make_study):
+def test_continued_run_leaves_out_only_departed_sites(named, make_study):
     game = named()
     game.round()
     study = make_study(rounds=2, federation={"sites": ("east", "north")})

@@ -19,7 +19,7 @@ def test_a_model_weighs_what_travels_of_it():
     assert needs.models_bytes(study) == model and needs.part_bytes(study, 3) == 0
 
 
-def test_a_site_keeps_five_rounds_with_two_numbers_of_adam_and_the_super_model():
+def test_site_keeps_kept_rounds_with_adam_and_super_model():
     study = make_study(name="fedavg")
     model = needs.models_bytes(study)
     # 6 files x (model + 2 of Adam), and the super model's one
@@ -31,7 +31,7 @@ def test_a_site_keeps_five_rounds_with_two_numbers_of_adam_and_the_super_model()
     assert needs.site_memory_bytes(guarded) == needs.site_memory_bytes(study) + 2 * 4 * model
 
 
-def test_a_site_has_every_sites_model_where_the_super_model_does():
+def test_site_has_all_models_where_super_model_does():
     study = make_study(name="fedsm")
     model = needs.models_bytes(make_study(name="fedavg"))
     few, many = (needs.site_disk_bytes(study, number) for number in (3, 10))

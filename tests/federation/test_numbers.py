@@ -41,7 +41,7 @@ def test_numbers_beyond_what_was_asked_or_is_possible_are_refused(make_study, ch
     assert sentence in str(caught.value)
 
 
-def test_of_an_answer_without_examples_those_of_the_first_round_bound_the_patients(make_study):
+def test_first_rounds_examples_bound_the_patients(make_study):
     task = Exchange("statistics", 2, is_needed=False)
     # What is not needed needs the round alone.
     check_numbers("west", task, Numbers(round=2), make_study(), 6)
@@ -51,7 +51,7 @@ def test_of_an_answer_without_examples_those_of_the_first_round_bound_the_patien
         check_numbers("west", task, Numbers(round=2, num_patients=7), make_study(), 6)
 
 
-def test_findings_and_their_absences_are_those_of_the_study_and_areas_are_of_findings_alone(make_study):
+def test_findings_and_areas_are_those_of_the_study(make_study):
     findings = {"task": "multilabel", "labels": {0: "effusion", 1: "nodule"}}
     study = make_study().model_copy(update=findings)
 
@@ -87,7 +87,7 @@ def test_only_the_test_of_a_super_model_has_choices(make_study):
         ({"a": 0.0, "b": 0.0, "c": 1.0}, ""),
     ],
 )
-def test_an_update_a_hundred_times_longer_than_the_others_median_is_refused_and_no_other(lengths, refused):
+def test_hundredfold_update_is_refused_and_no_other(lengths, refused):
     found = find_long_updates(lengths, most=100, min_sites=3)
     assert found.keys() == set(refused)
     sentence = "must send an update at most 100 times as long by step as the others' median"
@@ -95,16 +95,16 @@ def test_an_update_a_hundred_times_longer_than_the_others_median_is_refused_and_
     assert all(f"site '{site}' {sentence}" in said and remedy in said for site, said in found.items())
 
 
-def test_images_of_other_channels_or_axes_are_refused_and_an_answer_may_say_nothing_of_them(make_study):
+def test_images_of_other_channels_or_axes_are_refused(make_study):
     study = make_study()
     between = study.model_copy(update={"data": study.data.model_copy(update={"neighbours": 1})})
     check_image_shape("west", None, study)
     # With its neighbours' a slice has three channels.
     check_image_shape("west", (3, 8, 8), between)
     for wanted, shape, sentence in (
-        (study, (3, 8, 8), "images of 1 channels, not 3"),
-        (study, (1, 8, 8, 8), "images of 2 axes, not 3"),
-        (between, (1, 8, 8), "images of 3 channels, not 1"),
+        (study, (3, 8, 8), "images of 1 channels and 2 axes, not of 3 and 2"),
+        (study, (1, 8, 8, 8), "images of 1 channels and 2 axes, not of 1 and 3"),
+        (between, (1, 8, 8), "images of 3 channels and 2 axes, not of 1 and 2"),
     ):
         with pytest.raises(AggregationError, match=f"site 'west' must have {sentence}"):
             check_image_shape("west", shape, wanted)
@@ -123,20 +123,20 @@ def test_images_of_another_modality_than_the_study_states_are_refused(make_study
         check_modality("west", Domain(modalities=("CT", "MR")), stated)
 
 
-def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_left_out():
+def test_far_ranges_are_left_out():
     # The others take 0.2 to 0.6 together, room for 0.2 - 1.2 to 0.6 + 1.2.
     assert find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(-1.0, 1.79)), 3) == {}
     (said,) = find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(0.3, 1.81)), 3).values()
     assert "west: its images' mean, 0.3 to 1.81, is far from all others' 0.2 to 0.6" in said
 
 
-def test_a_range_without_end_is_left_out_and_makes_no_other_odd_but_of_two_nobody_knows_which_is():
+def test_endless_range_is_left_out_but_not_of_two():
     assert find_odd_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
     assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)), 3) == {}
     assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": Domain()}, 3) == {}
 
 
-def test_voxels_more_than_twelve_times_the_others_sizes_are_left_out():
+def test_voxels_of_twelvefold_size_are_left_out():
     """A super model doubts voxels of half to twice the sites': by a range without end it would doubt none."""
     # Of the others the shortest sides are 0.5 to 0.9 mm, the longest 0.6 to 5: 0.5 / 12 to 0.9 * 12 and 0.6 / 12 to 60.
     sizes = {"east": ((0.5, 0.5, 5.0), (0.9, 0.9, 5.0)), "north": ((0.6,) * 3, (0.6,) * 3)}

@@ -18,7 +18,7 @@ def failing(wrong, when, reason):
     return lambda task, site, answer: answer.failed(reason) if (task, site) == (when, wrong) else answer
 
 
-def test_a_site_that_missed_a_round_or_has_no_test_makes_the_run_incomplete(play):
+def test_missed_round_or_test_makes_the_run_incomplete(play):
     game = play(rounds=2)
     game.round(change=failing("north", "train", "no GPU"))
     tests = game.finish(change=failing("west", "test", "an unexpected MemoryError"))
@@ -40,7 +40,7 @@ def best_first(task, site, answer):
 
 
 @pytest.mark.parametrize("name", ["local", "adafed"])
-def test_a_site_that_comes_late_validates_no_model_of_which_a_part_has_never_been_trained(play, name):
+def test_late_site_validates_no_untrained_part(play, name):
     game = play(rounds=3, name=name, federation={"max_missed_rounds": 1})
     game.round(absent=("east",), change=best_first)
     game.round(change=best_first)
@@ -52,7 +52,7 @@ def test_a_site_that_comes_late_validates_no_model_of_which_a_part_has_never_bee
 
 
 @pytest.mark.parametrize("name", ["fedper"])
-def test_a_site_without_validation_that_came_after_the_best_round_tests_no_random_model(play, name):
+def test_late_site_without_validation_tests_no_random_model(play, name):
     game = play(rounds=3, name=name, federation={"max_missed_rounds": 1})
     data = game.sites["east"].data
     game.sites["east"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
@@ -67,7 +67,7 @@ def test_a_site_without_validation_that_came_after_the_best_round_tests_no_rando
     assert not (game.folder("east") / "supermodel").exists()
 
 
-def test_the_patients_of_each_sites_test_are_counted_and_null_where_nobody_knows_one(play):
+def test_test_patients_are_counted_and_null_where_unknown(play):
     game = play(rounds=1)
     # two test cases at each site, of two patients
     west = game.sites["west"].data
@@ -79,7 +79,7 @@ def test_the_patients_of_each_sites_test_are_counted_and_null_where_nobody_knows
     assert read_record(Results, json.loads(json.dumps(dump_record(found))), "results.json") == found
 
 
-def test_areas_of_sites_with_different_classes_have_no_mean_and_are_pooled_class_by_class(play):
+def test_areas_of_different_classes_are_pooled_by_class(play):
     game = play(rounds=1)
     game.rounds(1)
     own = {"east": {"0": 0.9, "1": 0.8}, "north": {"0": 0.9, "1": 0.8}, "west": {"0": 0.9, "1": 0.8, "2": 0.6}}
@@ -100,12 +100,12 @@ def test_areas_of_sites_with_different_classes_have_no_mean_and_are_pooled_class
     assert same.mean == pytest.approx((0.85 + 0.85 + 0.75) / 3) and same.pooled == pytest.approx(same.mean)
 
 
-def test_a_run_without_numbers_says_what_is_known_of_its_study(make_study):
+def test_run_without_numbers_describes_its_study(make_study):
     failed, unknown = unscored_results(make_study(seed=7), "FAILED", ["no disk"]), unscored_results("x", "UNFINISHED")
     assert (failed.status, failed.reasons, failed.seed, failed.sites) == ("FAILED", ("no disk",), 7, {})
     assert (unknown.study, unknown.seed, unknown.is_finished) == ("x", None, False)
 
 
-def test_a_part_that_does_not_say_what_it_keeps_is_named_all_the_same(make_study, monkeypatch):
+def test_part_silent_on_what_it_keeps_is_named(make_study, monkeypatch):
     monkeypatch.delattr(SiteDynamic, "list_kept")
     assert describe_kept(make_study(name="feddyn")) == ["what 'dynamic' keeps there"]

@@ -48,19 +48,19 @@ def assert_unmoved(game, before, wanted):
         {"federation": {"min_sites_for_ratio": 1}},
     ],
 )
-def test_a_site_that_is_asked_alone_trains_nothing_and_no_model_is_made_of_it(play, options):
+def test_lone_site_trains_nothing_and_makes_no_model(play, options):
     game = play(("east",), min_partners=1, **options)
     assert_unmoved(game, game.models("east"), "site 'east' must have at least 1 other site in the round, not 0, as min")
     # Nothing was read or computed for it.
     assert "data" not in vars(game.sites["east"]) and not (game.folder("east") / "rounds").exists()
 
 
-def test_a_site_whose_partner_is_dead_from_the_first_round_on_moves_no_model(play):
+def test_site_with_dead_partner_moves_no_model(play):
     game = without(play(("east", "west"), min_partners=1), "west")
     assert_unmoved(game, game.models("east"), f"site 'east' must have its answer mixed .* 1 other site, {SANS}")
 
 
-def test_a_site_that_asks_for_more_is_left_out_and_the_others_go_on(play):
+def test_demanding_site_is_left_out_and_others_go_on(play):
     game = play(min_partners=1)
     record = game.round(change=asking(west=3))
     assert record.answered == ["east", "north"] and record.failed.keys() == {"west"}
@@ -74,7 +74,7 @@ def test_a_site_that_asks_for_more_is_left_out_and_the_others_go_on(play):
     )
 
 
-def test_an_array_that_the_others_keep_back_is_not_one_sites_alone(play):
+def test_array_kept_back_by_others_is_not_one_sites(play):
     def keep_back(task, site, answer):
         if task != "train" or site == "east":
             return answer
@@ -93,7 +93,7 @@ def test_an_array_that_the_others_keep_back_is_not_one_sites_alone(play):
     assert any(f"site 'west' keeps back {len(names)} arrays by its policy" in note for note in record.notes)
 
 
-def test_an_amplitude_from_which_all_others_are_left_out_is_not_taken(play):
+def test_amplitude_left_alone_is_not_taken(play):
     def louder(task, site, answer):
         scale = {"east": 1, "north": 1e6, "west": 1e9}[site]
         arrays = {n: scale * a if n.startswith("amplitude") else a for n, a in answer.arrays.items()}
@@ -108,7 +108,7 @@ def test_an_amplitude_from_which_all_others_are_left_out_is_not_taken(play):
     assert game.server.parts["amplitude"].amplitude is None
 
 
-def test_a_server_that_does_not_say_how_many_it_asks_gets_nothing(play):
+def test_server_silent_on_how_many_it_asks_gets_nothing(play):
     game = play(min_partners=1)
     ask = game.ask
 
@@ -121,7 +121,7 @@ def test_a_server_that_does_not_say_how_many_it_asks_gets_nothing(play):
         game.round()
 
 
-def test_of_a_name_those_are_left_that_have_as_many_partners_as_they_ask_for():
+def test_senders_with_enough_partners_are_left():
     def answer(partners, *names):
         return SiteAnswer({name: np.ones(1) for name in names}, Numbers(round=1, min_partners=partners))
 

@@ -36,9 +36,7 @@ def test_a_second_run_without_one_hospital_gets_no_update(begin):
 
 
 @pytest.mark.parametrize(("partners", "is_refused"), [(1, False), (2, False), (3, True)])
-def test_of_a_hospital_that_asks_for_three_partners_two_that_are_missing_together_are_not_told(
-    begin, partners, is_refused
-):
+def test_two_missing_together_are_safe_with_three_partners(begin, partners, is_refused):
     game = begin("first", ALL, partners)
     check_past_runs(game.settings, game.study, "east", Request("train", "first", partners=("east", "north", "a", "b")))
     check_past_runs(game.settings, game.study, "east", Request("test", "first", partners=("east", "north", "a", "b")))
@@ -47,7 +45,7 @@ def test_of_a_hospital_that_asks_for_three_partners_two_that_are_missing_togethe
         check_past_runs(game.settings, game.study, "east", second)
 
 
-def test_the_same_hospitals_may_train_again_and_so_may_others_if_a_hospital_allows_it(begin):
+def test_same_hospitals_or_allowed_ones_may_train_again(begin):
     begin("first", ALL).finish()
     begin("again", ALL).finish()
     begin("allowed", ("east", "north"), repeats=("small",)).finish()

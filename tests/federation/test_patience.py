@@ -28,7 +28,7 @@ PATIENT = SHORT | {"rounds": 9, "federation": {"patience": 2}}
 VALUES = [0.3, 0.5, 0.4, 0.5]
 
 
-def test_a_run_ends_after_as_many_rounds_without_a_better_validation_as_it_has_patience(play):
+def test_run_ends_once_its_patience_is_over(play):
     game = play(**PATIENT)
     tests = game.finish(change=scoring(VALUES))
     assert game.asked == [*["train"] * 4, "validate", "test"] and tests.scores.keys() == {"east", "west"}
@@ -40,7 +40,7 @@ def test_a_run_ends_after_as_many_rounds_without_a_better_validation_as_it_has_p
     )
 
 
-def test_a_run_that_seemed_to_end_goes_on_where_its_last_round_is_better(play):
+def test_better_last_round_lets_the_run_go_on(play):
     game = play(**PATIENT)
     # Rounds 3 and 4 would be the end, but 4 rises by .1; rounds 5 and 6 do not.
     game.finish(change=scoring([0.3, 0.5, 0.4, 0.6, 0.6, 0.6]))
@@ -48,7 +48,7 @@ def test_a_run_that_seemed_to_end_goes_on_where_its_last_round_is_better(play):
     assert game.server.finished_rounds == 6
 
 
-def test_the_rounds_in_which_all_sites_have_the_same_model_do_not_count(play):
+def test_rounds_with_one_shared_model_do_not_count(play):
     statistics = {"source": "running", "rounds": 2}
     game = play(**PATIENT | {"federation": {"patience": 1}}, name="adafed", statistics=statistics)
     game.finish(change=scoring([0.5, *[0.4] * 8]))
@@ -72,7 +72,7 @@ def models_of(game):
 
 
 @pytest.mark.parametrize("name", EXTRA)
-def test_extra_rounds_follow_the_early_end_as_they_would_follow_the_last_planned_round(play, name):
+def test_extra_rounds_follow_the_early_end(play, name):
     options = EXTRA[name] | {"extra_rounds": 2}
     planned = play(folder="planned", **SHORT | {"rounds": 4}, **options)
     patient = play(folder="patient", **PATIENT, **options)

@@ -37,7 +37,7 @@ def list_delivered(game, tests):
 
 
 @pytest.mark.parametrize("options", METHODS)
-def test_models_of_single_sites_stay_where_one_site_keeps_its_share(play, options):
+def test_own_models_stay_where_a_share_is_kept(play, options):
     game = play(rounds=2, **options)
     tests = game.finish(change=sharing("east", "north"))
     assert list_delivered(game, tests) == {}
@@ -57,7 +57,7 @@ def test_models_of_single_sites_leave_where_all_let_them(play, options):
 
 
 @pytest.mark.parametrize("variant", [{}, {"extra_rounds": 1, "selector": {"labels": "best_model"}}])
-def test_fedsm_delivers_its_global_model_alone_and_gives_each_site_its_own_row(play, variant):
+def test_fedsm_delivers_global_model_and_own_rows(play, variant):
     game = play(rounds=2, **FEDSM, **variant)
     tests = game.finish(change=sharing("north", "west"))
     assert list_delivered(game, tests) == {"global": [""]}
@@ -79,7 +79,7 @@ def test_a_restarted_server_knows_who_keeps_its_share(play):
     assert list_delivered(game, game.finish(change=sharing(*SITES))) == {}
 
 
-def test_a_site_is_told_its_weight_in_each_model_that_may_leave(play):
+def test_site_is_told_its_weight_in_leaving_models(play):
     game = play(name="softpull", rounds=3, softpull={"self_weight": 0.7})
     game.rounds(2, change=sharing(*SITES))
     told = game.upcoming("train")["east"].meta["rows"]
@@ -98,5 +98,5 @@ def test_a_site_is_told_its_weight_in_each_model_that_may_leave(play):
         ({"min_partners": 0}, True),
     ],
 )
-def test_a_site_shares_what_it_names_or_what_needs_no_partners(settings, shares):
+def test_site_shares_what_it_names_or_needs_no_partners(settings, shares):
     assert Site(data="/d", state_dir="/s", **settings).shares_models is shares

@@ -14,7 +14,7 @@ def half(make_study):
     return make_study(federation={"precision": "float16"})
 
 
-def test_changes_travel_in_half_precision_and_are_added_to_what_is_not_rounded(play, half):
+def test_changes_travel_in_half_and_add_to_full_precision(play, half):
     run, single = play(("east", "west"), study=half), play(("east", "west"), folder="single")
     begun = run.models("east")
     run.round()

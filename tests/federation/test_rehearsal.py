@@ -44,7 +44,7 @@ def written(game):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsm", "adafed"])
-def test_what_came_is_sent_back_and_nothing_learnt_leaves_or_stays(rehearsed, name):
+def test_arrays_return_and_nothing_learnt_leaves_or_stays(rehearsed, name):
     plain = {"optimizer": "sgd", "momentum": 0.0}
     reports, game = rehearsed(name=name, training=plain, guard=name == "fedavg")
     for site, answer in game.answers["train"].items():
@@ -57,7 +57,7 @@ def test_what_came_is_sent_back_and_nothing_learnt_leaves_or_stays(rehearsed, na
     assert written(game) == [] and game.server.ledger == []
 
 
-def test_a_round_of_real_size_is_shown_from_a_tenth_of_its_steps(rehearsed, monkeypatch):
+def test_round_is_estimated_from_a_tenth_of_its_steps(rehearsed, monkeypatch):
     taken, measure = [], rehearsal.measure_cost
 
     def count(work, steps):
@@ -73,7 +73,7 @@ def test_a_round_of_real_size_is_shown_from_a_tenth_of_its_steps(rehearsed, monk
 
 
 @pytest.mark.parametrize("limit", [None, 0.001])
-def test_no_privacy_is_spent_and_what_all_rounds_would_spend_is_compared(rehearsed, limit):
+def test_no_privacy_is_spent_and_all_rounds_are_compared(rehearsed, limit):
     pytest.importorskip("opacus")
     group = {"normalization": "group"}
     reports, game = rehearsed(privacy=PRIVATE, model=group, site={"max_epsilon": limit})
@@ -84,7 +84,7 @@ def test_no_privacy_is_spent_and_what_all_rounds_would_spend_is_compared(rehears
     assert reports["east"].faults == ((says,) if limit else ()) and reports["north"].faults == ()
 
 
-def test_a_full_disk_and_a_round_that_is_too_long_are_named(rehearsed, monkeypatch):
+def test_full_disk_and_long_round_are_named(rehearsed, monkeypatch):
     monkeypatch.setattr(needs, "site_disk_bytes", lambda study, sites: 1 << 60)
     reports, _ = rehearsed(federation={"task_timeout_s": 1e-4})
     disk, late = reports["east"].faults
@@ -100,7 +100,7 @@ def test_the_record_of_what_left_says_that_nothing_was_learnt(rehearsed):
     assert sum(one["bytes"] for one in arrays) == task.num_bytes
 
 
-def test_in_a_rehearsal_no_trained_answer_leaves_and_in_a_run_no_rehearsed_one(rehearsed, play):
+def test_trained_and_rehearsed_answers_exclude_each_other(rehearsed, play):
     _, game = rehearsed()
     run = play(("east", "north"), folder="run")
     run.round()
@@ -112,13 +112,13 @@ def test_in_a_rehearsal_no_trained_answer_leaves_and_in_a_run_no_rehearsed_one(r
         )
 
 
-def test_a_kind_that_only_a_later_round_takes_out_is_named(rehearsed, monkeypatch):
+def test_kind_needed_only_later_is_named(rehearsed, monkeypatch):
     monkeypatch.setattr(rehearsal.Gate, "list_withheld", lambda self, rounds: ["statistics"])
     reports, _ = rehearsed()
     assert "the site does not let statistics leave, which the study asks for" in reports["east"].faults[0]
 
 
-def test_an_answer_of_a_site_that_trained_is_named_and_not_taken(rehearsed, play):
+def test_answer_of_a_site_that_trained_is_not_taken(rehearsed, play):
     _, game = rehearsed()
     trained = play(("east", "north"), folder="run")
     trained.round()

@@ -43,7 +43,7 @@ def lost(task, site, answer):
         ("scaffold", lost),
     ],
 )
-def test_an_update_that_the_server_does_not_take_has_not_happened_at_its_site_either(play, recipe, change):
+def test_untaken_update_has_not_happened_at_its_site(play, recipe, change):
     found = []
     for folder, missed in (("changed", {"change": change}), ("absent", {"absent": ("east",)})):
         game = play(("east", "west"), folder, **RECIPES[recipe])
@@ -82,7 +82,7 @@ def lose(game, site, number):
     (game.folder(site) / "rounds" / f"round_{number:04d}.pt").unlink()
 
 
-def test_a_private_round_is_not_repeated_for_it_would_spend_the_patients_privacy_again(play, make_study):
+def test_private_round_is_not_repeated(play, make_study):
     plain = make_study(network=SMALL_UNET | {"normalization": "instance"}).model_dump(mode="json", exclude={"privacy"})
     privacy = {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.01}}
     game = play(study=parse(Study, plain | {"privacy": privacy}, "study.yaml"))
@@ -100,7 +100,7 @@ def test_a_private_round_is_not_repeated_for_it_would_spend_the_patients_privacy
     assert game.asked.count("train") == 4
 
 
-def test_a_repeated_round_asks_those_whose_updates_were_in_it_and_gives_the_same(play):
+def test_repeated_round_asks_the_same_sites_and_agrees(play):
     found = []
     for folder in ("whole", "lost"):
         game = play(folder=folder, name="fedbn", federation={"max_missed_rounds": 1})

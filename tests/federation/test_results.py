@@ -35,11 +35,11 @@ def without(values, key):
 
 
 @pytest.mark.parametrize("values", [FAILED, COMPLETE, COMPLETE | CLASSES, WITH_SUPER])
-def test_a_result_is_written_with_the_keys_it_was_read_with(values):
+def test_result_is_written_with_the_keys_read(values):
     assert json.loads(json.dumps(dump_record(read_record(Results, values, "results.json")))) == values
 
 
-def test_a_result_of_a_released_version_is_refused_with_what_reads_it(tmp_path):
+def test_result_of_a_released_version_is_refused(tmp_path):
     older = COMPLETE | {"sites": {"east": 0.5}, "cases": {"east": 2}}
     (tmp_path / "results.json").write_text(json.dumps(older))
     with pytest.raises(ConfigError, match="results.json: .* must be .*; read it with silofl 0.1.0, which wrote it"):
@@ -62,12 +62,12 @@ def test_a_finished_result_without_one_of_its_keys_is_refused(key):
         ({"status": "COMPLET"}, r"not 'COMPLET' \(did you mean 'COMPLETE'\?\)"),
     ],
 )
-def test_a_misspelt_key_or_a_value_of_another_type_is_refused_by_name(changes, sentence):
+def test_misspelt_key_or_wrong_type_is_refused_by_name(changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
         read_record(Results, COMPLETE | changes, "results.json")
 
 
-def test_keys_of_an_earlier_release_are_not_read_and_the_spread_follows_from_the_sites():
+def test_former_keys_are_ignored_and_spread_is_computed():
     former = {"spread": 0.5, "everyone": {}, "unchosen": {}, "left": {}, "digest": "", "batchnorm": "", "cautions": []}
     sites = {"east": EAST, "north": EAST | {"value": 0.25}, "west": None}
     found = read_record(Results, COMPLETE | former | {"sites": sites}, "results.json")
@@ -76,13 +76,13 @@ def test_keys_of_an_earlier_release_are_not_read_and_the_spread_follows_from_the
     assert read_record(Results, FAILED, "results.json").spread is None
 
 
-def test_a_result_of_an_algorithm_of_an_earlier_release_is_refused():
+def test_result_of_a_removed_algorithm_is_refused():
     with pytest.raises(ConfigError, match="Algorithm 'oneshot' is not in this version any more. Choose fedavg."):
         read_record(Results, COMPLETE | {"algorithm": "oneshot"}, "results.json")
 
 
 @pytest.mark.parametrize("place", [".", "workspace/silofl", "server/simulate_job/silofl"])
-def test_a_result_is_found_where_a_run_a_download_and_a_simulation_have_it_and_nowhere_else(tmp_path, place):
+def test_result_is_found_in_run_download_and_simulation(tmp_path, place):
     with pytest.raises(ConfigError, match=f"{tmp_path} must hold the results.json of a run; it holds none"):
         silofl.read_results(str(tmp_path))
     with pytest.raises(ConfigError, match="NVFlare must have the run's result, which it has not"):

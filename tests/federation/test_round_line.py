@@ -14,7 +14,7 @@ def record(number, seconds, **changes):
     return Round(number, seconds=seconds, **(base | changes))
 
 
-def test_a_line_has_the_mean_loss_the_last_validation_and_the_time_that_is_left():
+def test_line_has_loss_validation_and_time_left():
     first = record(1, 30.0, validation={"a": score(0.25), "b": score(0.75)})
     # loss (0.5 + 1.0) / 2; three rounds of 30 s are 90 s, then two of 5 s: the first round holds the start
     assert round_line(STUDY, [first]) == "round   1/4  loss 0.7500  2 of 2 sites  30.0 s  about 2 min left"
@@ -39,7 +39,7 @@ def ledger_of(*values):
     return mark_best([*rounds, record(len(rounds) + 1, 20.0)])
 
 
-def test_a_run_that_may_end_early_says_when_the_validation_rose_last_and_when_it_ends():
+def test_line_says_last_rise_and_early_end():
     first = (1, (0.2, 0.5, 0.6))
     assert "rise" not in round_line(PATIENT, [record(1, 20.0)])
     # The medians of two rounds are 0.5 and 0.6. The sites changed by 0.3, 0.1 and 0, whose median 0.1 is a rise; then
@@ -58,23 +58,21 @@ def test_a_run_that_may_end_early_says_when_the_validation_rose_last_and_when_it
     assert "rises" not in round_line(unknown, ledger_of(first)) and "at most" in round_line(unknown, ledger_of(first))
 
 
-def test_the_time_that_is_left_comes_from_the_newest_five_rounds():
+def test_time_left_comes_from_the_newest_five_rounds():
     seconds = [99.0, 50.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     ledger = [record(number, value) for number, value in enumerate(seconds, start=1)]
     # the median of 1 to 5 is 3 s a round, for the three rounds after the seventh of ten
-    assert (
-        seconds_left(SimpleNamespace(total_rounds=10, metric="dice", ends_early=False, quiet_rounds=None), ledger) == 9
-    )
+    assert seconds_left(SimpleNamespace(total_rounds=10), ledger) == 9
 
 
-def test_everybody_who_is_missing_is_named_on_the_line_with_the_reason():
+def test_missing_sites_are_named_with_the_reason():
     failed = {"b\x1b[2J": "no room\nround   4/4"}
     line = round_line(STUDY, [record(1, 2.0, answered=[], failed=failed | {"a": "NaN"})])
     assert "0 of 2 sites" in line and line.isprintable()
     assert line.endswith("failed: a (NaN), b [2J (no room round   4/4)")
 
 
-def test_what_the_validation_shows_for_the_first_time_stands_below_the_line():
+def test_new_cautions_stand_below_the_line():
     ledger = [record(number, 1.0, validation={"a": score(value)}) for number, value in enumerate((0.7, 0.2, 0.7), 1)]
     line, caution = round_line(STUDY, [*ledger, record(4, 1.0)]).split("\n")
     assert line.startswith("round   4/4") and caution.startswith("CAUTION  the validation fell by more than 0.2 and")

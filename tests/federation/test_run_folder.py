@@ -15,7 +15,7 @@ def finished(ended, tmp_path):
     return game, tests, RunFolder(tmp_path / "run", game.study)
 
 
-def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(finished, tmp_path):
+def test_finished_run_is_complete_and_names_its_round(finished, tmp_path):
     game, tests, folder = finished
     folder.save(game.server)
     folder.finish(game.server, tests)
@@ -36,7 +36,7 @@ def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(f
     assert (folder.path / "checkpoint.pt").is_file()
 
 
-def test_each_round_is_written_as_it_is_with_what_came_after_it(play, tmp_path):
+def test_each_round_is_written_with_what_came_after(play, tmp_path):
     game = play(("east", "west"), rounds=3)
     folder = RunFolder(tmp_path / "run", game.study)
     for number in range(3):
@@ -74,9 +74,7 @@ def with_models(ended, tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", [{"name": "fedavg"}, {"name": "harmofl", "preset": "paper"}])
-def test_the_code_beside_whole_models_loads_every_array_and_refuses_a_file_that_lacks_one(
-    with_models, monkeypatch, algorithm
-):
+def test_loading_code_reads_all_arrays_or_refuses(with_models, monkeypatch, algorithm):
     game, _, folder = with_models(**algorithm)
     names = run_code(folder, monkeypatch)
     assert names["logits"].shape[:2] == (1, 1) and names["study"] == game.study
@@ -93,13 +91,13 @@ def test_the_code_beside_whole_models_loads_every_array_and_refuses_a_file_that_
 
 
 @pytest.mark.parametrize(("algorithm", "why"), [("harmofl", "BatchNorm never left"), ("local", "trained alone")])
-def test_beside_models_that_are_not_whole_it_is_said_where_the_complete_ones_are(with_models, algorithm, why):
+def test_incomplete_models_say_where_complete_ones_are(with_models, algorithm, why):
     _, _, folder = with_models(name=algorithm)
     text = (folder.path / "model" / "README.md").read_text()
     assert why in text and "Each site's complete model is `STATE_DIR/run/supermodel`" in text and "python" not in text
 
 
-def test_what_a_killed_run_leaves_to_download_says_how_it_goes_on(finished, tmp_path):
+def test_killed_runs_download_says_how_to_go_on(finished, tmp_path):
     game, _, folder = finished
     folder.save(game.server)
     folder.copy_progress(tmp_path / "job" / "silofl", game.server.id)
@@ -125,7 +123,7 @@ COPIED = {"results.json", "ledger.json", "metrics.csv", "model"}
         ({"name": "fedsm", "model": {"normalization": "instance"}}, set()),
     ],
 )
-def test_there_is_a_file_for_each_model_and_one_for_a_shared_one(with_models, options, files):
+def test_each_model_has_a_file_and_a_shared_one_too(with_models, options, files):
     _, _, folder = with_models(**options)
     assert {path.name for path in folder.path.glob("model/*.pt")} == files
     assert (folder.path / "supermodel").is_dir()

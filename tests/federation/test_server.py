@@ -28,7 +28,7 @@ def validating(*values):
     return change
 
 
-def test_all_sites_start_from_the_same_model_drawn_from_the_seed(make_study):
+def test_all_sites_start_from_one_seeded_model(make_study):
     servers = [ServerRounds.start(make_study(seed=seed), "run", ["a", "b"]) for seed in (1, 1, 2)]
     first, again, other = ([server.task(site, Exchange(TRAIN, 1)).arrays for site in "ab"] for server in servers)
     assert_alike(first[0], first[1])
@@ -36,7 +36,7 @@ def test_all_sites_start_from_the_same_model_drawn_from_the_seed(make_study):
     assert not np.array_equal(first[0][f"model/{CONV}"], other[0][f"model/{CONV}"])
 
 
-def test_a_task_says_its_run_and_round_the_best_round_and_the_state_to_begin_from(play):
+def test_task_says_run_round_best_round_and_state(play):
     game = play(("east", "west"))
     first = FIRST | {"digest": game.study.digest, "sites": 2, "partners": ["east", "west"]}
     assert game.upcoming("train")["east"].meta == first | SOFTWARE
@@ -48,7 +48,7 @@ def test_a_task_says_its_run_and_round_the_best_round_and_the_state_to_begin_fro
 
 
 @pytest.mark.parametrize("name", ["model", "amplitude"])
-def test_a_site_that_is_called_as_something_that_travels_is_refused(make_study, name):
+def test_site_named_like_a_role_is_refused(make_study, name):
     with pytest.raises(ConfigError, match=f"a site must not be called '{name}'.*give it another name"):
         ServerRounds.start(make_study(name="harmofl"), "run", ["a", name])
     with pytest.raises(ConfigError, match=f"a site must not be called '{name}'"):
@@ -56,7 +56,7 @@ def test_a_site_that_is_called_as_something_that_travels_is_refused(make_study, 
 
 
 @pytest.mark.parametrize("guard", [False, True])
-def test_a_site_that_joins_late_is_asked_from_then_on_and_has_the_shared_model(play, guard):
+def test_late_site_is_asked_and_has_the_shared_model(play, guard):
     game, late = play(("east", "west"), guard=guard), play(("north",), "late", guard=guard)
     game.round()
     game.server.join("north")
@@ -70,7 +70,7 @@ def test_a_site_that_joins_late_is_asked_from_then_on_and_has_the_shared_model(p
     # 5, 4 and 3 training images
     [({}, {"east": 5 / 12, "north": 4 / 12, "west": 3 / 12}), ({"weights": "uniform"}, dict.fromkeys(ALL, 1 / 3))],
 )
-def test_examples_weigh_by_default_and_a_study_may_have_all_sites_weigh_the_same(play, monkeypatch, options, weights):
+def test_examples_weigh_by_default_or_all_sites_alike(play, monkeypatch, options, weights):
     game, computed, compute = play(**options), [], ServerRounds._weights
     monkeypatch.setattr(ServerRounds, "_weights", lambda *asked: computed.append(asked[1]) or compute(*asked))
     assert game.server.image_shape is None
@@ -84,7 +84,7 @@ def test_examples_weigh_by_default_and_a_study_may_have_all_sites_weigh_the_same
 # --- the best round
 
 
-def test_the_best_round_is_the_one_that_validates_best_and_its_model_is_kept(play):
+def test_best_round_validates_best_and_its_model_is_kept(play):
     game = play(("east", "west"), rounds=3)
     game.rounds(2)
     second = game.models("east")

@@ -25,7 +25,7 @@ def begun(play):
     return game, game.upcoming("train")["east"]
 
 
-def test_a_round_asked_for_again_gives_the_same_answer_also_by_a_new_process(play):
+def test_repeated_round_gives_the_same_answer(play):
     game = play(("east",), name="harmofl")
     game.round()
     task, anew = game.upcoming("train")["east"], SiteRounds("east", game.study, game.settings)
@@ -37,7 +37,7 @@ def test_a_round_asked_for_again_gives_the_same_answer_also_by_a_new_process(pla
     assert first.meta == again.meta == {key: other.meta[key] for key in other.meta if key != "software"}
 
 
-def test_what_a_killed_process_had_half_written_is_deleted_at_the_next_task(play):
+def test_half_written_files_are_deleted_at_next_task(play):
     game = play(("east",), rounds=1)
     game.round()
     left = [game.folder("east") / name for name in (".pictures.npz.1.tmp", "rounds/.round_0001.pt.1.tmp")]
@@ -59,14 +59,14 @@ def test_what_a_killed_process_had_half_written_is_deleted_at_the_next_task(play
         ("run", 7, "a task: run must be a text, not 7"),
     ],
 )
-def test_a_task_of_no_round_or_with_a_value_that_is_none_is_refused_and_leaves_no_file(begun, key, value, sentence):
+def test_invalid_task_is_refused_and_leaves_no_file(begun, key, value, sentence):
     game, task = begun
     answer = game.sites["east"].answer("train", Message(task.arrays, task.meta | {key: value}))
     assert answer.arrays == {} and answer.meta["error"] == sentence
     assert not (game.folder("east") / "rounds").exists()
 
 
-def test_a_task_of_any_name_and_round_is_one_line_of_the_sites_log_and_its_round_is_not_sent_back(play, caplog):
+def test_odd_task_is_one_log_line_and_not_echoed(play, caplog):
     task = Message(meta={"run": "run", "round": "1\n2026-01-01 INFO all is right"})
     with caplog.at_level(logging.WARNING):
         answer = play(("east",)).sites["east"].answer("x\x1b[2J", task)
@@ -86,7 +86,7 @@ def test_a_task_of_any_name_and_round_is_one_line_of_the_sites_log_and_its_round
         ),
     ],
 )
-def test_a_fault_is_told_in_full_at_home_and_without_its_text_to_the_server(begun, monkeypatch, caplog, fault, reason):
+def test_fault_is_full_at_home_and_textless_to_server(begun, monkeypatch, caplog, fault, reason):
     def fail(*arguments):
         raise fault
 
@@ -106,7 +106,7 @@ def test_a_run_id_that_leaves_the_state_folder_is_refused(begun, run, caplog):
     assert "run id must be" in caplog.text
 
 
-def test_a_site_says_which_state_it_has_where_it_should_have_a_later_one(play, caplog):
+def test_site_says_which_older_state_it_has(play, caplog):
     game = play(("east",))
     game.rounds(2)
     task = game.upcoming("train")["east"]
@@ -121,7 +121,7 @@ def test_a_site_says_which_state_it_has_where_it_should_have_a_later_one(play, c
     assert "round_0002.pt must be as it was written; its checksum does not fit" in caplog.text
 
 
-def test_what_the_site_itself_refuses_is_in_its_record_and_its_log_with_the_reason(begun, caplog):
+def test_own_refusal_is_in_record_and_log(begun, caplog):
     game, task = begun
     may_leave = game.settings.model_copy(update={"may_leave": ("weights",)})
     with caplog.at_level(logging.ERROR):
@@ -134,7 +134,7 @@ def test_what_the_site_itself_refuses_is_in_its_record_and_its_log_with_the_reas
     assert {(record["task"], record["refused"], record["reason"]) for record in records} == {("train", True, reason)}
 
 
-def test_the_site_itself_refuses_what_no_task_asks_for_without_any_filter(begun, monkeypatch):
+def test_site_refuses_unasked_arrays_without_any_filter(begun, monkeypatch):
     (game, task), answer = begun, Work.answer
     monkeypatch.setattr(Work, "answer", lambda work: answer(work) | Message({"model/image": np.zeros(9)}))
     left = game.sites["east"].answer("train", task)
@@ -170,7 +170,7 @@ def switched(play, tmp_path):
     return start
 
 
-def test_a_paused_site_misses_the_rounds_of_the_pause_and_takes_part_in_those_after_it(switched):
+def test_paused_site_misses_only_the_pause(switched):
     game, write = switched("west", rounds=4, name="fedbn")
     game.round()
     write(paused=["other", "small"])
@@ -198,9 +198,7 @@ def test_what_was_trained_when_the_pause_began_does_not_leave(switched, monkeypa
 
 
 @pytest.mark.parametrize("content", [None, "", "data: [", "paused: small"])
-def test_a_site_whose_settings_cannot_be_read_is_paused_and_only_its_own_log_says_why(
-    switched, tmp_path, caplog, content
-):
+def test_unreadable_settings_pause_and_only_own_log_says_why(switched, tmp_path, caplog, content):
     game, write = switched("west")
     path = tmp_path / "site.yaml"
     path.unlink() if content is None else path.write_text(content)
@@ -211,7 +209,7 @@ def test_a_site_whose_settings_cannot_be_read_is_paused_and_only_its_own_log_say
     assert game.round().failed == {}
 
 
-def test_a_task_with_an_array_of_text_is_refused_by_its_name(play):
+def test_task_with_array_of_text_is_refused_by_name(play):
     game = play(rounds=1)
     task = game.upcoming("train")["east"]
     text = Message({**task.arrays, "model/note": np.array(["a", "b"])}, task.meta)

@@ -18,7 +18,7 @@ def let_go(game, *sites):
     game.resume()
 
 
-def test_the_others_models_are_those_of_a_run_in_which_it_is_absent(play):
+def test_others_models_are_those_of_its_absence(play):
     game, whole = (play(folder=folder, name="softpull") for folder in ("left", "absent"))
     for one in (game, whole):
         one.round()
@@ -32,7 +32,7 @@ def test_the_others_models_are_those_of_a_run_in_which_it_is_absent(play):
 
 
 @pytest.mark.parametrize("left", [(), ("north",)])
-def test_a_run_that_goes_on_without_it_is_complete_and_says_so(play, left):
+def test_run_without_departed_site_is_complete_and_says_so(play, left):
     game = play(("east", "north"), rounds=3)
     game.round()
     let_go(game, *left)

@@ -22,7 +22,7 @@ def running(site, **changes):
 
 
 @pytest.mark.parametrize("release", ["0.1.9", "1.0.0"])
-def test_a_site_of_another_release_is_refused_in_every_round_and_mixed_in_none(play, release):
+def test_site_of_another_release_is_always_refused(play, release):
     game = play(("east", "west"))
     for _ in range(2):
         record = game.round(change=running("west", silofl=release))
@@ -31,7 +31,7 @@ def test_a_site_of_another_release_is_refused_in_every_round_and_mixed_in_none(p
     assert game.round().answered == ["east", "west"]
 
 
-def test_a_site_that_does_not_say_what_it_runs_is_refused(play):
+def test_site_silent_on_its_software_is_refused(play):
     def silent(task, site, answer):
         kept = {key: value for key, value in answer.meta.items() if key != "software"}
         return Message(answer.arrays, kept) if site == "west" else answer
@@ -49,7 +49,7 @@ def test_a_site_trains_nothing_for_a_server_of_another_release(play, monkeypatch
     assert answer.meta["error"].startswith(f"site 'west': the server must run silofl {HERE}, as here, not 1.0.0")
 
 
-def test_a_changed_package_takes_part_and_is_named_in_the_ledger(play):
+def test_changed_package_takes_part_and_is_noted(play):
     game, changed = play(("east", "west")), running("west", package=OTHER, torch="2.12.1")
     record = game.round(change=changed)
     (note,) = record.notes

@@ -48,7 +48,7 @@ def stem(name):
     return re.sub("(ation|al|s)$", "", name)
 
 
-def test_the_names_are_those_of_all_algorithms_their_sections_and_parts():
+def test_names_cover_all_algorithms_sections_and_parts():
     wanted = {"harmofl", "fedsm", "adafed", "fedprox", "amplitude", "perturbation", "proximal", "softpull"}
     assert wanted | {"selector", "statistics", "super_model"} <= set(names_of_papers())
     assert all(answer.section for answer in option_classes())

@@ -12,7 +12,7 @@ def state(tmp_path):
     return SiteState(tmp_path, "run", "east")
 
 
-def test_only_the_states_that_may_be_asked_for_again_are_kept(state):
+def test_only_states_asked_for_again_are_kept(state):
     for number in range(1, 8):
         state.save(number, {"part": {"number": number}}, number - 1, best_round=2 if number > 2 else None)
     assert state.rounds() == [2, 5, 6, 7]
@@ -43,7 +43,7 @@ def test_the_state_of_another_version_is_refused_in_one_sentence(state, tmp_path
         ("run", "east", 1, "must be of round 2, not of 1"),
     ],
 )
-def test_the_state_of_another_run_site_or_round_counts_as_lost(tmp_path, run, site, number, sentence, caplog):
+def test_state_of_another_run_site_or_round_is_lost(tmp_path, run, site, number, sentence, caplog):
     state, other = SiteState(tmp_path / "own", "run", "east"), SiteState(tmp_path / "other", run, site)
     for one in (1, 2):
         state.save(one, {"part": {"number": one}}, one - 1, None)
@@ -53,7 +53,7 @@ def test_the_state_of_another_run_site_or_round_counts_as_lost(tmp_path, run, si
     assert f"round_0002.pt {sentence}; it is another's file" in caplog.text
 
 
-def test_what_is_checked_is_of_the_run_the_site_the_round_and_each_part(state, tmp_path):
+def test_checksum_covers_run_site_round_and_parts(state, tmp_path):
     state.save(1, {"part": {"number": 1}}, 0, None)
     path = tmp_path / "round_0001.pt"
     content = path.read_bytes()
@@ -65,7 +65,7 @@ def test_what_is_checked_is_of_the_run_the_site_the_round_and_each_part(state, t
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_state_is_named_and_the_one_before_it_is_used(state, tmp_path, damage, caplog):
+def test_damaged_state_is_named_and_the_earlier_used(state, tmp_path, damage, caplog):
     for number in (1, 2):
         state.save(number, {"part": {"number": number}}, number - 1, None)
     DAMAGES[damage](tmp_path / "round_0002.pt")
@@ -75,7 +75,7 @@ def test_a_damaged_state_is_named_and_the_one_before_it_is_used(state, tmp_path,
     assert state.load(2) == (0, {})
 
 
-def test_a_server_that_goes_back_round_by_round_does_not_fill_the_disk(state):
+def test_server_going_back_does_not_fill_the_disk(state):
     for number in range(30, 0, -1):
         state.save(number, {"part": {"number": number}}, number - 1, best_round=number)
         assert len(state.rounds()) <= 5
@@ -86,7 +86,7 @@ def test_a_server_that_goes_back_round_by_round_does_not_fill_the_disk(state):
     assert state.load(29) == (29, {"part": {"number": -29}})
 
 
-def test_what_the_server_did_not_take_goes_when_a_later_round_is_kept(state):
+def test_untaken_rounds_go_when_a_later_is_kept(state):
     for number in (1, 2):
         state.save(number, {}, number - 1, None)
     # The answers of rounds 3 and 4 came too late: each began from round 2, and so does the fifth.

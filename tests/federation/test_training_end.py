@@ -60,7 +60,7 @@ def test_the_lies_of_one_site_of_five_choose_no_round(lies):
         ([None, 0.3, None, None], 2),
     ],
 )
-def test_the_last_rise_is_the_round_after_which_none_is_better_by_more_than_the_least(values, last):
+def test_last_rise_is_the_last_clearly_better_round(values, last):
     ledger = make_ledger(*((value,) for value in values))
     assert find_last_rise(ledger) == last
     if last:
@@ -68,7 +68,7 @@ def test_the_last_rise_is_the_round_after_which_none_is_better_by_more_than_the_
         assert rises.index(True) == last
 
 
-def test_training_has_no_end_before_a_site_that_validates_for_the_first_time_has_had_its_rounds():
+def test_training_does_not_end_before_newcomers_had_rounds():
     # c comes in round 4: no earlier round is known to suit it.
     ledger = make_ledger((0.5, 0.5), (0.5, 0.5), (0.5, 0.5), (0.5, 0.5, 0.1), (0.5, 0.5, 0.1), (0.5, 0.5, 0.1))
     assert measure_last_rise(ledger, 3) is None
@@ -76,7 +76,7 @@ def test_training_has_no_end_before_a_site_that_validates_for_the_first_time_has
     assert find_last_rise(ledger) == 4
 
 
-def test_a_median_of_1_is_the_end_in_however_few_rounds():
+def test_median_of_1_ends_in_any_round():
     assert measure_last_rise(make_ledger((0.2, 0.8), (1.0, 1.0)), 10) == 0
     # of 1.0 and .9 it is .95
     assert measure_last_rise(make_ledger((0.2, 0.8), (1.0, 0.9)), 10) is None

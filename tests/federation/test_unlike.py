@@ -19,7 +19,7 @@ def find(products, min_sites=3):
     return find_unlike_updates(products, alike, alike, min_sites)
 
 
-def test_an_update_that_is_turned_round_is_named_and_no_honest_one_with_it():
+def test_reversed_update_is_named_and_no_honest_one():
     # It is so long, and counts for so much, that the mean is turned round too: by it the others would look opposed.
     products = updates(a=[1, 0.1], b=[1, 0.2], c=[1, 0], d=[-30, -3])
     shares = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 3.0}
@@ -27,14 +27,14 @@ def test_an_update_that_is_turned_round_is_named_and_no_honest_one_with_it():
     assert find(products).keys() == {"d"}
 
 
-def test_the_cosine_is_that_to_the_weighted_mean_of_the_others_directions():
+def test_cosine_is_to_the_weighted_mean_direction():
     products = updates(a=[1, 0], b=[0, 1], c=[-1, -1])
     # Of c: directions (1, 0) with 3 and (0, 1) with 1 have the mean (3, 1): -(3 + 1) / (sqrt(2) * sqrt(10)).
     found = find_opposed(products, {"a": 3.0, "b": 1.0, "c": 0.1}, 3)
     assert found == {"c": pytest.approx(-4 / np.sqrt(20))}
 
 
-def test_two_of_eight_that_send_the_same_do_not_hide_each_other():
+def test_two_of_eight_alike_do_not_hide_each_other():
     # Honest updates share a little of the first axis. The cosine of x to each is -0.5 * 0.3 / sqrt(1.25 * 1.09);
     # six times that, -0.771, and 1 for y are above 0; without y the others have a sum of length sqrt(6 + 30 * 0.0826).
     honest = {name: [0.3, *np.eye(7)[number]] for number, name in enumerate("abcdef")}
@@ -44,13 +44,13 @@ def test_two_of_eight_that_send_the_same_do_not_hide_each_other():
     assert found == {name: pytest.approx(-0.771 / 2.912, rel=0.01) for name in "xy"}
 
 
-def test_of_two_sites_nobody_knows_which_is_opposed_or_too_long():
+def test_of_two_sites_nobody_is_opposed_or_long():
     products = updates(a=[1, 0], b=[-9, 0])
     assert find(products) == {} and find(products, min_sites=2) == {"a": {"cosine": -1}, "b": {"length": 9}}
     assert find(updates(a=[1, 0]), min_sites=1) == {} == find(updates(), min_sites=1)
 
 
-def test_what_is_above_three_times_the_others_median_by_step_is_named():
+def test_thrice_the_others_median_by_step_is_named():
     assert find(updates(a=[1, 0.1], b=[1, 0], c=[3, 0])) == {}
     products = updates(a=[1, 0], b=[1, 0], c=[4, 0])
     assert find(products) == {"c": {"length": 4}}

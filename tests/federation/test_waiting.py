@@ -15,21 +15,17 @@ def limits(waiting, seconds, task="train"):
     return found
 
 
-def test_a_limit_is_the_studys_or_an_hour_and_then_five_times_the_longest_but_ten_minutes():
+def test_limit_is_the_studys_or_five_times_the_longest():
     assert limits(Waiting(90.0), [1000, 1, 1]) == [90.0, 90.0, 90.0]
     assert limits(Waiting(None), [5, 20, 20, 20]) == [3600, 3600, 600, 600]
     # 5 * 3000 in the second round already: the slowest round so far, not the last one, decides.
     assert limits(Waiting(None), [3000, 200, 400, 1]) == [3600, 15000, 15000, 15000]
-
-
-def test_each_task_has_a_limit_of_its_own():
-    # The test at the end may take longer than any training.
+    # Each task has a limit of its own: the test at the end may take longer than any training.
     waiting = Waiting(None)
-    limits(waiting, [1, 1, 1])
-    assert waiting.limit_s("test", 3) == 3600 and waiting.limit_s("train", 4) == 600
+    assert limits(waiting, [1, 1, 1]) and waiting.limit_s("test", 3) == 3600 and waiting.limit_s("train", 4) == 600
 
 
-def test_a_task_that_is_given_twice_in_a_round_counts_once_and_a_job_that_goes_on_begins_anew():
+def test_repeated_task_counts_once_and_continued_job_anew():
     # Sites that have lost their state are asked again.
     waiting = Waiting(None)
     assert [waiting.limit_s("train", number) for number in (1, 1, 1, 2, 3)] == [3600, 3600, 3600, 3600, 600]
@@ -37,7 +33,7 @@ def test_a_task_that_is_given_twice_in_a_round_counts_once_and_a_job_that_goes_o
     assert [Waiting(None).limit_s("train", number) for number in (7, 8)] == [3600, 3600]
 
 
-def test_a_site_that_is_late_again_and_again_has_twice_what_others_need():
+def test_always_late_site_has_twice_the_others_time():
     waiting = Waiting(None)
     waiting.answered("train", 30)
     found = []

@@ -10,7 +10,7 @@ from silofl.flare.commands import check_start, find_cut, whole_path
 
 
 @pytest.mark.parametrize("name", ["a b", "a\nb", "a'b", 'a"b', "a\\b", "a#b"])
-def test_a_path_is_cut_where_a_shells_reading_does_not_give_it_back(name):
+def test_path_is_cut_where_a_shell_would_cut(name):
     assert find_cut(f"/tmp/{name}/kit") == name[1]
     assert not is_whole(f"/tmp/{name}/kit")
 
@@ -29,28 +29,25 @@ def is_whole(path):
         return False
 
 
-def test_a_whole_path_is_its_own(tmp_path):
-    with whole_path(tmp_path) as place:
-        assert place == tmp_path
-
-
-def test_a_path_that_would_be_cut_is_reached_through_a_link_for_as_long_as_it_is_needed(tmp_path):
+def test_only_a_cut_path_is_reached_through_a_link(tmp_path):
+    with whole_path(tmp_path) as path:
+        assert path == tmp_path
     folder = tmp_path / "My Projects"
     folder.mkdir()
-    with whole_path(folder) as place:
-        assert find_cut(place) is None and place.resolve() == folder
-        (place / "new").touch()
-    assert (folder / "new").is_file() and not place.parent.exists()
+    with whole_path(folder) as path:
+        assert find_cut(path) is None and path.resolve() == folder
+        (path / "new").touch()
+    assert (folder / "new").is_file() and not path.parent.exists()
 
 
-def test_a_folder_for_temporary_files_that_would_be_cut_too_is_refused(tmp_path, monkeypatch):
+def test_cut_temporary_folder_is_refused(tmp_path, monkeypatch):
     (tmp_path / "my temp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "my temp"))
     with pytest.raises(ConfigError, match="TMPDIR, must have no ' '.*my temp"), whole_path(tmp_path / "my temp"):
         pass
 
 
-def test_a_kit_starts_neither_below_a_blank_nor_by_a_python_below_one(tmp_path, monkeypatch):
+def test_kit_starts_not_below_a_blank(tmp_path, monkeypatch):
     check_start(tmp_path)
     with pytest.raises(ConfigError, match="path of the kit must have no ' '.*My Kits"):
         check_start(tmp_path / "My Kits")

@@ -43,7 +43,7 @@ def configurations(tmp_path):
 
 @pytest.mark.parametrize("file", GENERIC)
 @pytest.mark.parametrize("algorithm", PAPERS)
-def test_a_papers_class_is_the_generic_one_that_takes_its_algorithm_alone(file, algorithm):
+def test_papers_class_is_generic_for_its_algorithm_alone(file, algorithm):
     found = load_class(find_component(file, algorithm))
     assert found.__mro__[1] is PARENTS[file] and found.algorithm == algorithm and found.__doc__
     assert load_class(list_components(file)[0]) is PARENTS[file] and PARENTS[file].algorithm is None
@@ -59,7 +59,7 @@ def test_each_job_names_the_classes_of_its_algorithm(job):
         assert find_component(file, study.algorithm.name) in (folder / file).read_text()
 
 
-def test_a_study_of_another_algorithm_is_refused_with_the_name_to_put_there(configurations):
+def test_study_of_another_algorithm_is_refused_with_remedy(configurations):
     with pytest.raises(ConfigError, match="harmofl.HarmoFLExecutor.*must.*harmofl, not ditto; name .*SiteExecutor"):
         check_components(configurations, "ditto")
     (configurations / "config_fed_client.json").write_text('{"executors": []}')

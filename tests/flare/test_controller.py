@@ -109,7 +109,7 @@ def test_a_run_that_fails_has_its_reason_whatever_it_was(ended, error, reason):
         ({"failed": "b"}, "the process of site 'b', whose own log says why, failed"),
     ],
 )
-def test_a_job_that_was_ended_has_its_reason_and_says_how_to_go_on(ended, ending, reason):
+def test_ended_job_has_its_reason_and_a_remedy(ended, ending, reason):
     results, reasons = ended(lambda: None, **ending)
     assert (results["status"], results["was_stopped"], reasons) == ("FAILED", True, [])
     how = f"with continue_run: {results['run']} to go on"
@@ -120,7 +120,7 @@ class KilledError(BaseException):
     """The end of a process, which no handler of exceptions sees."""
 
 
-def test_a_killed_job_leaves_its_result_and_the_runs_id_to_download(ended, tmp_path, make_study):
+def test_killed_job_leaves_result_and_run_id(ended, tmp_path, make_study):
     with pytest.raises(KilledError):
         ended(raising(KilledError()))
     results = read_results(tmp_path / "download")
@@ -133,7 +133,7 @@ def test_a_killed_job_leaves_its_result_and_the_runs_id_to_download(ended, tmp_p
     assert RunFolder(tmp_path / "run", make_study()).name_run("another") == results.run
 
 
-def test_a_job_whose_run_another_process_writes_says_so_and_leaves_the_run_alone(ended, tmp_path, make_study):
+def test_job_of_a_locked_run_leaves_it_alone(ended, tmp_path, make_study):
     with RunFolder(tmp_path / "run", make_study()).locked(), pytest.raises(FileNotFoundError):
         ended(lambda: None)
     assert list((tmp_path / "run").iterdir()) == [tmp_path / "run" / "lock"]
@@ -165,7 +165,7 @@ def test_settings_that_the_server_cannot_read_are_the_jobs_reason(tmp_path, make
         (ReturnCode.OK, "site 'north' must send an answer that can be read; the server's log says"),
     ],
 )
-def test_a_result_that_nvflare_does_not_pass_on_is_answered_at_once(monkeypatch, code, reason):
+def test_result_held_back_by_nvflare_is_answered_at_once(monkeypatch, code, reason):
     received = []
     monkeypatch.setattr(ModelController, "_process_result", lambda *arguments: None)
     task = SimpleNamespace(get_prop={AppConstants.TASK_PROP_CALLBACK: received.append}.get)
@@ -244,13 +244,13 @@ def test_a_run_begins_with_the_named_sites_that_are_there(make_study):
     assert controller._strangers == ["site 'west' is connected and gets no task, as federation.sites does not name it"]
 
 
-def test_a_run_of_too_few_named_sites_does_not_begin_and_names_who_is_missing(make_study):
+def test_too_few_named_sites_do_not_begin(make_study):
     study = make_study(federation={"sites": ["north", "south", "west"], "min_sites": 2})
     with pytest.raises(AggregationError, match="at least 2 sites must join .*, not 1; start north, south or lower"):
         controller_of("west")._wait_for_sites(study)
 
 
-def test_a_lead_can_see_who_has_answered_and_who_is_waited_for(asked):
+def test_lead_sees_who_answered_and_who_is_awaited(asked):
     seen = []
 
     def look(controller):
@@ -283,7 +283,7 @@ QUICK, TIMEOUT, TRIED = (10, []), (601, ["south"]), (21, ["south"])
         ),
     ],
 )
-def test_a_site_that_does_not_answer_costs_two_timeouts_at_most_until_it_answers_again(rounds_of, does, lasted):
+def test_silent_site_costs_at_most_two_timeouts(rounds_of, does, lasted):
     assert rounds_of(len(lasted), does) == lasted
 
 
@@ -292,7 +292,7 @@ def test_a_site_that_nvflare_no_longer_knows_fails_at_once(asked):
     assert failed == {"south": "its process has ended, or it does not take part in this job"}
 
 
-def test_a_site_that_was_started_again_fails_at_once_and_is_waited_for_once_it_takes_a_task(asked, monkeypatch):
+def test_restarted_site_fails_once_and_is_awaited_later(asked, monkeypatch):
     monkeypatch.setattr(ModelController, "_prepare_task_data", lambda *arguments: None)
     told = {"sites": {"south": AGAIN}}
     failed, controller = asked(meanwhile=lambda controller: controller._take_left(LEFT, told, None))
@@ -302,7 +302,7 @@ def test_a_site_that_was_started_again_fails_at_once_and_is_waited_for_once_it_t
     assert controller._left == {}
 
 
-def test_a_named_site_that_is_there_late_joins_the_run_before_its_next_round(make_study, tmp_path):
+def test_named_late_site_joins_before_the_next_round(make_study, tmp_path):
     study, clients = make_study(rounds=2, federation={"sites": ("north", "south")}), ["north"]
     controller, server = controller_of(), ServerRounds.start(study, "run", ["north"])
     controller.engine.get_clients = lambda: [SimpleNamespace(name=name) for name in clients]
@@ -335,7 +335,7 @@ def returned(make_study):
 SOUTH = {"site": Client("south", "s2")}
 
 
-def test_a_site_that_was_started_again_is_known_by_its_new_token_alone_and_waited_for(returned):
+def test_restarted_site_is_known_by_its_new_token(returned):
     assert returned(SOUTH) == ({"is_taken": True}, {"north": "n1", "south": "s2"}, {})
 
 
@@ -350,7 +350,7 @@ def test_a_site_that_was_started_again_is_known_by_its_new_token_alone_and_waite
     ],
     ids=["not named", "let go", "no word", "a name", "no record of the server's"],
 )
-def test_who_does_not_take_part_is_not_taken_when_it_is_started_again(returned, data, federation):
+def test_uninvolved_site_is_not_taken_when_restarted(returned, data, federation):
     assert returned(data, **federation) == ({}, {"north": "n1", "south": "s1"}, {"south": AGAIN})
 
 
@@ -366,7 +366,7 @@ def failure():
     return tell
 
 
-def test_a_job_goes_on_without_a_site_whose_process_failed_again(failure):
+def test_job_goes_on_without_a_site_failing_again(failure):
     assert failure({"site": "north", "again": True}) == ({"goes_on": True}, {"north": FAILED_AGAIN})
     # A rehearsal outlives every failure.
     once = {"site": "north", "again": False}
@@ -376,7 +376,7 @@ def test_a_job_goes_on_without_a_site_whose_process_failed_again(failure):
 @pytest.mark.parametrize(
     ("is_again", "job"), [(False, {}), (True, {"there": ("east", "north")}), (True, {"left": ("south",)})]
 )
-def test_a_job_ends_by_a_process_that_failed_once_or_that_the_quorum_needs(failure, is_again, job):
+def test_first_failure_or_missing_quorum_ends_the_job(failure, is_again, job):
     answer, left = failure({"site": "north", "again": is_again}, **job)
     assert answer == {"goes_on": False} and "north" not in left
 
@@ -386,7 +386,7 @@ def test_no_word_of_another_form_is_a_sites_failure(failure, data):
     assert failure(data) == ({}, {})
 
 
-def test_the_servers_log_has_one_line_for_each_round_and_who_gets_no_task_once(play, tmp_path):
+def test_server_logs_each_round_and_strangers_once(play, tmp_path):
     game, logged, warned, said = play(("east",), rounds=2), [], [], "site 'west' is connected and gets no task"
     controller = controller_of()
     controller._strangers = [said]
@@ -398,6 +398,6 @@ def test_the_servers_log_has_one_line_for_each_round_and_who_gets_no_task_once(p
     assert [record.notes.count(said) for record in game.server.ledger] == [1, 0] and warned.count(said) == 1
 
 
-def test_a_study_that_the_server_cannot_read_is_the_jobs_reason(monkeypatch):
+def test_unreadable_study_is_the_jobs_reason(monkeypatch):
     monkeypatch.setattr(module, "read_job_study", unreadable)
     assert panics_of(controller_of()) == ["server.yaml: run_dir must be a text, not 3"]

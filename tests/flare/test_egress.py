@@ -93,7 +93,7 @@ def update(server):
     return {name: (ramp / 1000).reshape(start[name].shape) for name, ramp in ramps.items()}
 
 
-def test_what_is_allowed_leaves_as_it_is_and_every_array_is_recorded(site, update):
+def test_allowed_arrays_leave_unchanged_and_are_recorded(site, update):
     filtered = site()
     left = filtered.send(Message(update, META))
     assert left.meta == META
@@ -104,7 +104,7 @@ def test_what_is_allowed_leaves_as_it_is_and_every_array_is_recorded(site, updat
     assert {(record["task"], record["refused"]) for record in filtered.records} == {("train", False)}
 
 
-def test_a_kind_that_stays_takes_the_whole_answer_with_it_and_the_server_is_told_why(site, update):
+def test_kind_that_stays_takes_the_whole_answer(site, update):
     filtered = site(may_leave=["weights"])
     left = filtered.send(Message(update, META))
     assert left.arrays == {} and left.meta.keys() == {"round", "error"}
@@ -153,9 +153,7 @@ def test_what_cannot_be_recorded_does_not_leave(tmp_path, site):
 # --- behind NVFlare's own filters
 
 
-def test_a_name_that_exclude_vars_takes_out_is_neither_sent_nor_recorded_and_mixed_over_the_others(
-    site, server, update
-):
+def test_excluded_name_is_neither_sent_nor_recorded(site, server, update):
     name, other = list(update)[:2]
     filtered, start = site(ExcludeVars(exclude_vars=[name])), model_of(server)
     left = filtered.send(Message(update, META))

@@ -43,14 +43,14 @@ def test_a_message_comes_back_from_nvflare_as_it_went(name, is_difference):
         np.testing.assert_array_equal(received.arrays[key], array, strict=True)
 
 
-def test_to_nvflares_filters_a_sites_answer_is_a_weight_difference_and_a_servers_task_whole_weights():
+def test_answers_are_differences_and_tasks_whole_weights():
     for is_difference, kind in ((True, DataKind.WEIGHT_DIFF), (False, DataKind.WEIGHTS)):
         for message in MESSAGES.values():
             dxo = from_shareable(FLModelUtils.to_shareable(to_model(message, is_difference)))
             assert dxo.data_kind == kind and dxo.data.keys() == message.arrays.keys()
 
 
-def test_what_nvflare_adds_to_the_meta_data_is_not_the_messages_and_a_filter_may_drop_an_array():
+def test_nvflares_meta_is_dropped_and_filters_may_drop_arrays():
     model = over_the_wire(to_model(MESSAGES["several arrays"], True))
     model.meta["client_name"] = "north"
     del model.params["a.bias"]

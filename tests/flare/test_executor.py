@@ -48,7 +48,7 @@ def answer(executor, fl_ctx, **meta):
     ],
     ids=["no privacy.json", "no filters", "no Egress", "no RunNote", "Egress not the last"],
 )
-def test_a_site_without_sound_filters_begins_no_study_and_says_why(filters, monkeypatch):
+def test_site_without_sound_filters_begins_no_study(filters, monkeypatch):
     executor, said = SiteExecutor(), []
     monkeypatch.setattr(executor, "log_error", lambda fl_ctx, text, fire_event: said.append((text, fire_event)))
     executor.handle_event(EventType.START_RUN, context(filters))
@@ -58,15 +58,13 @@ def test_a_site_without_sound_filters_begins_no_study_and_says_why(filters, monk
     assert reply.arrays == {} and "the site's settings have a fault" in reply.meta["error"]
 
 
-def test_filters_as_the_kits_have_them_are_sound_and_a_simulation_has_none():
+def test_kits_filters_are_sound_and_simulations_have_none():
     check_filters(context(scope([RunNote()], [ExcludeVars(exclude_vars=["x"]), Egress()])))
     check_filters(context(None, is_simulation=True))
 
 
 @pytest.mark.parametrize(("limit", "timeout"), [({}, 3600), ({"task_timeout_s": 912}, 912)])
-def test_site_yaml_is_read_before_every_task_the_jobs_folder_is_in_use_and_answers_have_the_studys_time(
-    tmp_path, monkeypatch, make_study, limit, timeout
-):
+def test_settings_are_read_anew_and_job_folder_is_held(tmp_path, monkeypatch, make_study, limit, timeout):
     (tmp_path / "startup").mkdir()
     path = tmp_path / "local" / "site.yaml"
     path.parent.mkdir()

@@ -73,7 +73,7 @@ BOTH = pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
 
 
 @BOTH
-def test_an_update_without_it_and_names_that_only_look_like_it_leave_as_they_are(study, passed, kind):
+def test_update_without_batchnorm_leaves_unchanged(study, passed, kind):
     like = {"network.bn.weight": np.zeros(1), "statistics/0/mean": np.zeros(6)}
     for arrays in (without_batchnorm(study), like):
         left = passed(Message(arrays, {"round": 1}), kind)
@@ -102,7 +102,7 @@ def test_batchnorm_is_taken_out_and_all_else_leaves_unchanged(study, passed):
         ("scaffold", "control", "it sends BatchNorm under 'control' too; choose another algorithm"),
     ],
 )
-def test_a_study_that_needs_batchnorm_is_told_so_in_place_of_an_answer(passed, algorithm, role, why):
+def test_study_that_needs_batchnorm_is_told_so(passed, algorithm, role, why):
     study = make_study(algorithm)
     model = next(iter(build_models(study, None).values()))
     update = add_role(role, read_arrays(model.state_dict(), batchnorm_names(model)))
@@ -126,7 +126,7 @@ def test_batchnorms_own_statistics_do_not_leave_by_another_name_either(passed, k
     assert left.meta["error"] == plain_text(left.meta["error"])
 
 
-def test_the_filter_that_a_job_brings_lets_the_statistics_leave_that_its_study_compares_sites_by(passed):
+def test_jobs_filter_lets_compared_statistics_leave(passed):
     study = make_study("adafed")
     assert passed(Message(STATISTICS), study=study, is_of_job=True).arrays.keys() == STATISTICS.keys()
     assert passed(Message(update_of(make_study())), study=study, is_of_job=True).arrays == {}
@@ -135,7 +135,7 @@ def test_the_filter_that_a_job_brings_lets_the_statistics_leave_that_its_study_c
 
 
 @pytest.mark.parametrize("job", sorted(path.name for path in JOBS.iterdir() if path.is_dir()))
-def test_a_job_has_the_filter_where_its_algorithm_keeps_batchnorm_at_home(job):
+def test_job_has_filter_where_batchnorm_stays_home(job):
     config = json.loads((JOBS / job / "app" / "config" / "config_fed_client.json").read_text())
     study = load_study(JOBS / job / "app" / "config" / "study.yaml")
     paths = [one["path"] for chain in config["task_result_filters"] for one in chain["filters"]]

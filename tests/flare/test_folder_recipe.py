@@ -32,13 +32,13 @@ def recipe(tmp_path):
     return Recorded(folder)
 
 
-def test_a_simulation_is_carried_out_where_nvflare_looks_for_its_result(recipe, tmp_path):
+def test_simulation_runs_where_nvflare_looks_for_results(recipe, tmp_path):
     done = recipe.run(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path)))
     assert recipe.asked == [(tmp_path / "small", ("north", "south"))]
     assert done.get_result() == str(tmp_path / "small")
 
 
-def test_a_job_is_exported_as_its_folder_is_and_nothing_is_prepared_for_it(recipe, tmp_path):
+def test_job_is_exported_as_its_folder_is(recipe, tmp_path):
     recipe.export(str(tmp_path / "out"), env=SimEnv(num_clients=2))
     assert recipe.asked == []
     assert json.loads((tmp_path / "out" / "small" / "meta.json").read_text()) == {"name": "small"}

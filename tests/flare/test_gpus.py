@@ -13,7 +13,7 @@ def ask(manager, requirement=None):
 
 
 @pytest.mark.parametrize(("kind", "second"), [(GPUResourceManager, {}), (WholeGPU, False)])
-def test_a_job_that_asks_for_nothing_waits_until_the_gpu_is_free(kind, second):
+def test_undemanding_job_waits_for_the_free_gpu(kind, second):
     manager = kind(num_of_gpus=1, mem_per_gpu_in_GiB=8, ignore_host=True)
     first = ask(manager)
     assert ask(manager) == second
@@ -21,7 +21,7 @@ def test_a_job_that_asks_for_nothing_waits_until_the_gpu_is_free(kind, second):
     assert bool(ask(manager)) is (kind is WholeGPU)
 
 
-def test_two_gpus_are_two_places_and_a_job_that_says_its_share_gets_that():
+def test_two_gpus_are_two_places_or_named_shares():
     manager = WholeGPU(num_of_gpus=2, mem_per_gpu_in_GiB=8, ignore_host=True)
     assert [ask(manager) for _ in range(3)] == [{0: 7.2}, {1: 7.2}, False]
     manager = WholeGPU(num_of_gpus=1, mem_per_gpu_in_GiB=8, ignore_host=True)

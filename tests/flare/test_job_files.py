@@ -135,7 +135,7 @@ def test_a_model_to_begin_from_and_signatures_are_let_in(app, name):
         "local/resources.json",
     ],
 )
-def test_any_other_file_is_refused_and_nothing_of_the_job_stays(deploy, kit, name):
+def test_any_other_file_is_refused_and_nothing_stays(deploy, kit, name):
     reason = deploy(PLAIN | {name: "{}"})
     assert reason.startswith("a job of SiloFL must hold config_fed_client.json") and left(kit) == ["local", "startup"]
 
@@ -154,7 +154,7 @@ def test_a_configuration_cannot_read_the_hospitals_files(deploy, tmp_path):
     assert deploy(hocon(secret)).startswith("Missing required config")
 
 
-def test_neither_can_what_a_lead_says_of_a_job_read_the_servers(kit, tmp_path):
+def test_leads_words_cannot_read_the_servers(kit, tmp_path):
     secret = tmp_path / "fed_server.json"
     secret.write_text('{"DOE": 1}')
     archive = tmp_path / "job.zip"

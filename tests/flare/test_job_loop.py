@@ -51,7 +51,7 @@ def server(tmp_path, monkeypatch):
 NO_FILE = OSError(errno.EMFILE, "Too many open files")
 
 
-def test_the_loop_goes_on_after_an_error_and_says_so_until_a_pass_has_come_to_its_end(server, tmp_path):
+def test_loop_goes_on_after_an_error_and_says_so(server, tmp_path):
     server.passes.extend([None, NO_FILE, None, None, "end"])
     JobLoop(server.runner, server.manager, tmp_path)
     server.runner.run(server.context)
@@ -61,7 +61,7 @@ def test_the_loop_goes_on_after_an_error_and_says_so_until_a_pass_has_come_to_it
 
 
 @pytest.mark.parametrize(("running", "is_ended"), [({}, True), ({"one": None}, False)])
-def test_an_error_that_stays_ends_the_process_unless_a_job_runs(server, tmp_path, monkeypatch, running, is_ended):
+def test_lasting_error_ends_the_idle_process(server, tmp_path, monkeypatch, running, is_ended):
     codes = []
     monkeypatch.setattr(job_loop, "MOST_FAILURES", 3)
     monkeypatch.setattr(job_loop.os, "_exit", codes.append)

@@ -42,7 +42,7 @@ def test_a_name_that_commands_a_terminal_is_refused(name):
     assert "must have a name of 1 to 200 printable characters" in refuse_meta(META | {"name": name})
 
 
-def test_every_job_of_ours_is_taken_and_what_a_lead_may_ask_for():
+def test_our_jobs_and_allowed_wishes_are_taken():
     metas = [json.loads(path.read_text(encoding="utf-8")) for path in JOBS.glob("*/meta.json")]
     asked = [{"mandatory_clients": ["north"]}, {"scope": "silofl"}, {"resource_spec": {"north": {"num_of_gpus": 1}}}]
     assert len(metas) > 5

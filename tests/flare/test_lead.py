@@ -17,7 +17,7 @@ STUDY = SimpleNamespace(name="small", total_rounds=4, metric="dice", ends_early=
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 3), (2, 2)])
-def test_a_lead_comes_to_know_the_whole_ledger_whenever_it_asks(tmp_path, sizes):
+def test_lead_learns_the_whole_ledger_whenever_it_asks(tmp_path, sizes):
     answer, progress = answer_progress(STUDY, "run-1", tmp_path, lambda: None), Progress(None, [])
     for size in sizes:
         # A round's validation comes with the next one.
@@ -33,7 +33,7 @@ def test_no_question_of_a_lead_breaks_the_controller(tmp_path, data):
     assert answer_progress(STUDY, "run-1", tmp_path, lambda: None)("", data, None)["run"] == "run-1"
 
 
-def test_a_lead_learns_what_will_come_and_what_the_sites_work_on(tmp_path):
+def test_lead_learns_what_comes_and_what_sites_do(tmp_path):
     task = InFlight("train", 1, seconds=20.0, answered=["east"], failed=[], waiting=["south"], now=1000.0)
     progress = Progress(None, [])
     progress.take(answer_progress(STUDY, "run-1", tmp_path, lambda: task)("", {"rounds": 0}, None))
@@ -74,7 +74,7 @@ def lead(monkeypatch):
     return make
 
 
-def test_a_login_waits_for_a_busy_server_and_a_failed_one_leaves_nothing_open(monkeypatch):
+def test_login_waits_for_busy_server_and_closes(monkeypatch):
     """NVFlare waits five seconds for each answer, and asks no second time."""
     limits, closed = [], []
     one = session()
@@ -95,7 +95,7 @@ def test_a_login_waits_for_a_busy_server_and_a_failed_one_leaves_nothing_open(mo
     assert closed == [True]
 
 
-def test_what_nvflare_says_of_a_job_is_its_way_to_the_sites_or_why_it_never_began(lead):
+def test_nvflares_word_on_a_job_is_explained(lead):
     tries = ["try 1: connected sites (0) < min_sites (1)", "try 2: connected sites (0) < min_sites (1)"]
     given_up = {"status": "FINISHED:CAN_NOT_SCHEDULE", "schedule_history": [*tries, "exceeded max schedule count 10"]}
     assert lead(meta=given_up).status("x") == (given_up["status"], f"{tries[1]}; exceeded max schedule count 10")
@@ -104,7 +104,7 @@ def test_what_nvflare_says_of_a_job_is_its_way_to_the_sites_or_why_it_never_bega
     assert lead(meta={"status": "SUBMITTED"}).status("x") == ("SUBMITTED", "")
 
 
-def test_a_lead_without_the_right_learns_so_and_one_whose_job_starts_does_not_lose_it(lead):
+def test_lead_without_right_learns_so(lead):
     progress = Progress(None, [])
     lead(progress=JobNotRunning("not yet")).update("x", progress)
     assert progress.may_ask
@@ -117,7 +117,7 @@ def test_a_server_that_stays_away_is_named_with_its_address(lead):
         lead(meta=OSError("gone")).status("x")
 
 
-def test_a_lead_whose_certificate_is_blocked_is_told_so_and_not_that_the_server_is_away(lead, monkeypatch, tmp_path):
+def test_blocked_lead_is_told_so(lead, monkeypatch, tmp_path):
     def refuse(kit):
         raise ConfigError(IS_BLOCKED % kit.name)
 
@@ -144,6 +144,6 @@ def fail_to_connect(kit):
 
 
 @pytest.mark.parametrize("error", [JobNotFound("no such job"), AuthorizationError("not yours")])
-def test_a_job_of_nobody_or_of_somebody_else_cannot_be_fetched_and_the_lead_is_named(lead, error, tmp_path):
+def test_foreign_job_cannot_be_fetched(lead, error, tmp_path):
     with pytest.raises(ConfigError, match=f"the server knows and that lead submitted; NVFlare says: .*{error}"):
         lead(download=error).download("x", tmp_path)

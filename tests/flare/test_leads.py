@@ -71,7 +71,7 @@ def first(submit, tmp_path):
     return tmp_path / "runs"
 
 
-def test_a_lead_goes_on_with_the_own_run_and_a_complete_one_is_handed_out_again(first, submit, make_study, tmp_path):
+def test_lead_continues_own_run_or_gets_complete_one(first, submit, make_study, tmp_path):
     reasons, panics = submit(LEAD, continue_run="first")
     assert panics == [] and "the job was aborted after round 0 of 3" in reasons[0]
     done = replace(unscored_results(make_study(), "FAILED", run="first"), status="COMPLETE")
@@ -84,7 +84,7 @@ def test_a_lead_goes_on_with_the_own_run_and_a_complete_one_is_handed_out_again(
 
 
 @pytest.mark.parametrize("lead", [OTHER, None])
-def test_a_run_of_another_lead_is_refused_as_one_that_does_not_exist_and_stays_as_it_is(first, submit, lead, tmp_path):
+def test_another_leads_run_seems_not_to_exist(first, submit, lead, tmp_path):
     before = files_of(first)
     reasons, panics = submit(lead, continue_run="first")
     assert reasons == panics and reasons[0].startswith(NOT_YOURS) and LEAD not in reasons[0]
@@ -174,9 +174,7 @@ LET_IN = "the site's data have a fault"
 
 
 @pytest.mark.parametrize("changes", [None, {}, {"continue_run": "small-1"}])
-def test_a_site_takes_part_in_the_pinned_study_of_the_pinned_lead_or_without_pins_in_every_one(
-    begin, make_study, changes
-):
+def test_site_joins_pinned_study_of_pinned_lead(begin, make_study, changes):
     assert LET_IN in (begin(None) if changes is None else begin(pin(make_study), **changes))
 
 
@@ -210,9 +208,7 @@ def test_a_pinned_study_must_name_its_hospitals(begin, make_study):
         (["server", "north"], 1, False),
     ],
 )
-def test_a_pinned_study_goes_to_all_its_hospitals_but_as_many_as_may_be_missing(
-    begin, make_study, targets, may_miss, is_let_in
-):
+def test_pinned_study_goes_to_all_but_the_allowed_missing(begin, make_study, targets, may_miss, is_let_in):
     study = make_study(federation={"sites": ["north", "south", "west"], "min_sites": 2, "may_miss": may_miss})
     reason = begin({"small": {"sha256": study.digest, "lead": LEAD}}, study=study, targets=targets)
     assert (LET_IN in reason) == is_let_in

@@ -27,6 +27,8 @@ class Heard(Client):
 
 
 JOB = [Heard("east", "e1"), Heard("north", "n1")]
+GONE = Client("south", "s2")
+GONE.last_connect_time = time.time() - 61
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +37,6 @@ def kept_alive(monkeypatch):
     found = []
     monkeypatch.setattr(left_sites, "JobLoop", lambda *arguments: found.append(arguments))
     return found
-
-
-def test_a_site_that_went_without_a_word_has_not_returned():
-    gone = Client("south", "s2")
-    gone.last_connect_time = time.time() - 61
-    assert find_returned_sites(JOB, [*JOB, gone], {"south"}) == []
 
 
 @pytest.mark.parametrize(
@@ -52,12 +48,13 @@ def test_a_site_that_went_without_a_word_has_not_returned():
         ([*JOB, Heard("south", "s2")], ["s2"]),
         # Without a word: its network may be cut, and come back with the job.
         ([Heard("east", "e1")], []),
+        ([*JOB, GONE], []),
         # A site that is no part of the job.
         ([*JOB, Heard("west", "w2")], []),
     ],
-    ids=["all there", "started again", "late", "silent", "others"],
+    ids=["all there", "started again", "late", "silent", "gone", "others"],
 )
-def test_a_site_has_returned_to_a_job_once_it_is_back_without_it(connected, tokens):
+def test_site_has_returned_once_back_without_its_job(connected, tokens):
     assert [site.token for site in find_returned_sites(JOB, connected, {"north", "south"})] == tokens
 
 
@@ -100,7 +97,7 @@ def ended_at(monkeypatch):
     return beat
 
 
-def test_a_site_that_hangs_after_a_jobs_end_is_ended_once_and_waited_for_no_longer(ended_at):
+def test_hanging_site_is_ended_once_and_not_awaited(ended_at):
     assert ended_at((10, 60)) == []
     assert ended_at((10, 60, 70, 80, 200)) == [(70, "one", ["north"], [])]
     # Sites that have ended are left alone.
@@ -132,14 +129,14 @@ def give(monkeypatch):
         (EventType.CLIENT_REGISTER_PROCESSED, "n2", []),
     ],
 )
-def test_a_site_that_is_heard_under_a_new_token_is_given_its_own_jobs_alone(give, event, token, asked):
+def test_returned_site_is_given_its_own_jobs_alone(give, event, token, asked):
     given = give(True)
     _, context, said = server_with([JOB[0], Heard("north", token)])
     LeftSites().handle_event(event, context)
     assert (given, said) == (asked, [])
 
 
-def test_a_site_that_is_there_late_is_given_the_jobs_that_name_it_alone(give):
+def test_late_site_is_given_jobs_that_name_it(give):
     given, deploy_maps = give(True), {"one": ["server", "east", "north", "south"], "two": ["@ALL"]}
     jobs = {number: Job(number, {}, {"app": sites}, {}) for number, sites in deploy_maps.items()}
     _, context, _ = server_with([*JOB, Heard("south", "s1")], running_jobs=jobs)
@@ -147,14 +144,14 @@ def test_a_site_that_is_there_late_is_given_the_jobs_that_name_it_alone(give):
     assert given == [("one", "south", "s1")]
 
 
-def test_a_job_waits_no_longer_for_a_returned_site_that_cannot_be_given_the_job(give):
+def test_job_does_not_wait_for_a_failed_return(give):
     give(False)
     _, context, said = server_with([JOB[0], Heard("north", "n2")])
     LeftSites().handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, context)
     assert said == [("one", LEFT, {"sites": {"north": AGAIN}})]
 
 
-def test_what_ran_when_the_server_was_stopped_has_ended_once_it_is_back_and_its_loop_is_kept_alive(kept_alive):
+def test_stopped_servers_jobs_end_and_loop_stays_alive(kept_alive):
     words = {"one": "RUNNING", "two": "DISPATCHED", "three": "SUBMITTED", "four": "FINISHED:COMPLETED"}
     engine, context, _ = server_with()
     found = {job: SimpleNamespace(job_id=job) for job in words}
@@ -202,7 +199,7 @@ def report():
 @pytest.mark.parametrize(
     ("code", "words"), [(102, "unsafe component"), (103, "config error"), (104, "infrastructure error")]
 )
-def test_a_process_that_cannot_begin_is_told_to_its_job_and_ends_it_not(report, code, words):
+def test_unbegun_process_is_told_and_ends_no_job(report, code, words):
     seen, said = report(code)
     assert seen is None and said == [("one", LEFT, {"sites": {"north": UNBEGUN.format(words)}})]
 
@@ -232,7 +229,7 @@ def test_other_reports_are_nvflares_affair(report, report_of):
         (101, None, False),
     ],
 )
-def test_the_job_itself_says_whether_it_goes_on_without_a_process_that_failed(report, code, answer, goes_on):
+def test_job_decides_whether_it_goes_on(report, code, answer, goes_on):
     seen, said = report(code, answer=answer)
     told = [("one", LEFT, {"sites": {"north": FAILED_AGAIN}})] if goes_on else []
     assert (seen, said) == (None if goes_on else code, [("one", FAILED, {"site": "north", "again": False}), *told])

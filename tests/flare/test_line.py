@@ -23,7 +23,7 @@ def test_another_unit_is_refused(text):
         parse_bandwidth(text)
 
 
-def test_on_a_thin_line_nothing_is_sent_again_before_all_that_is_on_its_way_has_come():
+def test_thin_line_resends_only_after_all_has_come():
     settings = make_settings(24e6, 3)
     # Three sites' 4 MiB are 100.7 Mbit, at 24 Mbit/s 4.2 s; twice that is waited for, six times before giving up.
     assert settings[WAIT] == 9 and settings["streaming_retry_timeout"] == 60
@@ -32,7 +32,7 @@ def test_on_a_thin_line_nothing_is_sent_again_before_all_that_is_on_its_way_has_
 
 
 @pytest.mark.parametrize(("kit", "wait_s"), [({}, 5), (make_settings(1e6, 3), 202)])
-def test_nvflare_at_a_site_waits_for_the_server_as_long_as_the_round_and_the_line_allow(monkeypatch, kit, wait_s):
+def test_site_waits_as_long_as_round_and_line_allow(monkeypatch, kit, wait_s):
     monkeypatch.setattr(CommConfigurator, "get_streaming_retry_wait", lambda self, default: kit.get(WAIT, default))
     waited = []
     engine = SimpleNamespace(

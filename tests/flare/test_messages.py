@@ -78,7 +78,7 @@ def ask(kit, monkeypatch):
     return send
 
 
-def test_no_file_is_shown_where_nvflare_itself_shows_whoever_asks_any_file_and_deletes_any_folder(ask, kit, tmp_path):
+def test_no_file_is_shown_though_nvflare_would(ask, kit, tmp_path):
     # Once this fails, NVFlare has mended it.
     (tmp_path / "dataset.json").write_text("DOE^JANE")
     assert ask(SysCommandTopic.SHELL, f"cat {tmp_path}/dataset.json") == "DOE^JANE"
@@ -121,7 +121,7 @@ def deploy(ask, name, app):
         (RUNNING, "a job that runs must stay as it is; nothing was deployed"),
     ],
 )
-def test_no_folder_but_a_jobs_is_replaced_and_none_of_one_that_runs(ask, kit, name, reason):
+def test_only_idle_jobs_folders_are_replaced(ask, kit, name, reason):
     restrict_commands()
     assert deploy(ask, name, packed()) == reason
     assert folders(kit) == {"startup", "local", JOB} and not any((kit / "local").iterdir())
@@ -149,7 +149,7 @@ def test_a_small_archive_does_not_fill_the_disk(ask, kit, monkeypatch, app, reas
     assert not any((kit / JOB).iterdir())
 
 
-def test_an_archive_that_says_less_than_it_holds_is_unpacked_no_further(ask, kit, monkeypatch):
+def test_lying_archive_is_unpacked_no_further(ask, kit, monkeypatch):
     restrict_commands()
     size = 2**20
     app = packed(size=size).replace(size.to_bytes(4, "little"), (1000).to_bytes(4, "little"))
@@ -163,7 +163,7 @@ def guarded(monkeypatch):
     guard_messages(SimpleNamespace(core_cell=SimpleNamespace(add_incoming_filter=lambda **named: None)))
 
 
-def test_a_lead_does_not_fill_the_servers_disk_by_a_small_archive(guarded, tmp_path, monkeypatch):
+def test_small_archive_does_not_fill_the_disk(guarded, tmp_path, monkeypatch):
     path, validator = tmp_path / "job.zip", job_cmds.JobMetaValidator()
     path.write_bytes(packed(size=2**23))
     # It has no meta.json, which NVFlare finds before anything is unpacked.

@@ -57,7 +57,7 @@ def server(monkeypatch, tmp_path):
     manager.frame_mgr_executor.shutdown()
 
 
-def test_a_second_machine_is_refused_and_told_where_the_first_one_is(server):
+def test_second_machine_is_refused_with_the_firsts_address(server):
     said, first = server.connect("p1", "clinic")
     assert said == []
     said, _ = server.connect("p2", "desk", THERE)
@@ -68,9 +68,7 @@ def test_a_second_machine_is_refused_and_told_where_the_first_one_is(server):
     assert said[-1] == "closed"
 
 
-def test_a_blocked_certificate_is_told_so_and_a_list_that_is_half_written_sends_nobody_away(
-    server, tmp_path, monkeypatch
-):
+def test_blocked_certificate_is_told_and_half_list_not(server, tmp_path, monkeypatch):
     taken = []
     monkeypatch.setattr(blocked, "FRESH_S", 0.0)
     monkeypatch.setattr(ConnManager, "process_frame_task", lambda manager, line, frame: taken.append(frame))
@@ -105,7 +103,7 @@ def test_a_blocked_certificate_is_told_so_and_a_list_that_is_half_written_sends_
         (False, 1, (None, None), True),
     ],
 )
-def test_a_crashed_site_waits_no_longer_than_its_heartbeats_are_waited_for(server, is_closed, seconds, who, is_refused):
+def test_crashed_site_waits_no_longer_than_heartbeats(server, is_closed, seconds, who, is_refused):
     _, line = server.connect("p1", "clinic")
     if is_closed:
         server.manager.close_connection(line.conn)
@@ -116,14 +114,14 @@ def test_a_crashed_site_waits_no_longer_than_its_heartbeats_are_waited_for(serve
         assert server.holder() is again
 
 
-def test_jobs_and_other_names_and_those_without_certificates_are_left_to_nvflare(server):
+def test_other_names_are_left_to_nvflare(server):
     for name, owner in (("north.job-1", "north"), ("north", None), ("north", "east")):
         server.connect("p1", "clinic", name=name, owner=owner)
         said, line = server.connect("p2", "desk", name=name, owner=owner)
         assert said == [] and server.holder(name) is line
 
 
-def test_a_site_learns_of_its_own_machines_alone_and_a_person_of_all(server):
+def test_site_learns_own_machines_and_person_all(server):
     server.connect("p1", "clinic")
     server.connect("p3", "ward", name="east", owner="east")
     server.connect("p2", "desk", THERE)
@@ -150,7 +148,7 @@ def test_a_refused_process_says_one_sentence_and_ends(monkeypatch, caplog):
     assert "north must run on one machine, not on this one too: the server hears it from 10.0.0.5" in caplog.messages[0]
 
 
-def test_no_client_ends_the_server_by_saying_that_it_was_refused(server, monkeypatch):
+def test_no_client_ends_the_server_by_a_refusal(server, monkeypatch):
     monkeypatch.setattr(module.os, "_exit", lambda code: pytest.fail("the server ended"))
     assert server.connect("p1", "clinic", **{REFUSED: HERE})[0] == []
 
@@ -202,7 +200,7 @@ def until(condition, seconds=20):
         time.sleep(0.02)
 
 
-def test_a_server_takes_no_compressed_message_and_none_that_is_longer_than_four_pieces(send_message):
+def test_server_takes_no_compressed_or_very_long_message(send_message):
     # Zeros of 2.7 GiB are 2.7 MB once they are compressed.
     assert send_message(module.MOST_BYTES - 1) == module.MOST_BYTES - 1
     assert send_message(module.MOST_BYTES + 1) is None

@@ -41,7 +41,7 @@ def sent(monkeypatch):
 
 
 @pytest.mark.parametrize("in_files", [False, True])
-def test_arrays_arrive_as_they_were_in_pieces_of_a_bounded_size(sent, tmp_path, in_files):
+def test_arrays_arrive_unchanged_in_bounded_pieces(sent, tmp_path, in_files):
     if in_files:
         with keep_in_files(tmp_path):
             error, found = pieces._download()

@@ -39,7 +39,7 @@ def test_the_study_lies_beside_the_jobs_configuration(tmp_path):
     assert read_job_study(fl_ctx).name == "small" and read_job_study(fl_ctx).rounds == 2
 
 
-def test_a_sites_own_file_goes_before_that_of_the_workspace_around_it_and_before_the_environment(tmp_path, monkeypatch):
+def test_own_file_goes_before_workspace_and_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SILOFL_DATA", "/environment")
     write(tmp_path / "local" / "site.yaml", {"data": "/data/{site}", "state_dir": "/state"})
     write(tmp_path / "north" / "local" / "site.yaml", {"data": "/own", "state_dir": "/state"})
@@ -63,7 +63,7 @@ def test_a_wrong_file_is_refused_and_not_passed_over(tmp_path, monkeypatch, sett
         read_site_settings(context(tmp_path))
 
 
-def test_a_servers_settings_are_its_local_file_and_without_one_results_lie_in_the_jobs_folder(tmp_path):
+def test_without_server_settings_results_lie_in_job_folder(tmp_path):
     fl_ctx = context(tmp_path / "server", "server")
     folder = read_server_settings(fl_ctx).run_folder("small", "r1")
     assert folder == tmp_path / "server" / JOB_ID / "silofl"

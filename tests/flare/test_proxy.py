@@ -53,7 +53,7 @@ def receive_all(line):
         return b"".join(iter(lambda: line.recv(64), b""))
 
 
-def test_a_line_goes_through_the_proxy_and_every_byte_of_it_is_the_servers(site, server):
+def test_line_goes_through_proxy_and_keeps_every_byte(site, server):
     with run_proxy() as (port, heads):
         kit = SimpleNamespace(folder=site(f"http://localhost:{port}"), address=server)
         assert receive_all(open_line(kit, 5)) == b"\r\n\r\nhello"
@@ -98,7 +98,7 @@ def test_a_proxy_that_is_none_is_refused_without_its_password(site, named):
     assert "secret" not in str(caught.value)
 
 
-def test_a_site_starts_with_a_site_yaml_that_is_wrong_and_says_so(site, monkeypatch, caplog):
+def test_site_starts_with_wrong_settings_and_says_so(site, monkeypatch, caplog):
     known = aio_http_driver.AioHttpDriver
     monkeypatch.setattr(aio_http_driver, "AioHttpDriver", known)
     with caplog.at_level(logging.ERROR):

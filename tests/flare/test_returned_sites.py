@@ -73,7 +73,7 @@ def server():
     return make
 
 
-def test_a_returned_site_gets_the_job_and_is_known_by_its_new_token(server):
+def test_returned_site_gets_job_under_new_token(server):
     engine, asked, process = server()
     give_job(engine, "one", BACK)
     assert asked == ["job", "resources", "deploy", "start"]
@@ -106,7 +106,7 @@ def test_a_returned_site_gets_the_job_and_is_known_by_its_new_token(server):
         ),
     ],
 )
-def test_a_step_that_fails_leaves_the_site_out_and_its_gpus_free(server, goes, asked, reason):
+def test_failed_step_leaves_site_out_and_gpus_free(server, goes, asked, reason):
     engine, seen, process = server(**goes)
     with pytest.raises(RuntimeError, match=reason):
         give_job(engine, "one", BACK)
@@ -122,7 +122,7 @@ def test_a_step_that_fails_leaves_the_site_out_and_its_gpus_free(server, goes, a
         ({"a": [{"sites": ["server", "north"]}]}, "a"),
     ],
 )
-def test_the_app_of_a_site_is_that_of_the_jobs_deploy_map(deploy_map, app):
+def test_app_of_a_site_follows_deploy_map(deploy_map, app):
     assert find_app(Job("one", {}, deploy_map, {}), "north") == app
 
 
@@ -152,7 +152,7 @@ def heartbeats(monkeypatch):
     return hear
 
 
-def test_a_site_that_fails_once_is_tried_at_its_next_heartbeat_and_then_rarely(heartbeats):
+def test_failed_site_is_tried_again_and_then_rarely(heartbeats):
     def fails(times):
         raise RuntimeError("it must answer")
 

@@ -113,13 +113,13 @@ def test_no_file_of_the_server_goes_into_a_job(stream, store, tmp_path, said):
         ("lab", JOB, ["log.txt"]),
     ],
 )
-def test_a_log_of_no_known_site_job_or_name_is_nowhere(stream, store, tmp_path, client, job, file):
+def test_log_of_unknown_site_job_or_name_is_nowhere(stream, store, tmp_path, client, job, file):
     before = sorted(tmp_path.rglob("*"))
     assert "OK" not in stream(SiteLogs(), client=client, job=job, **{KEY_FILE_NAME: file})
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "kit" / "server.key").read_text() == "secret"
 
 
-def test_a_laboratorys_log_is_kept_with_its_job_and_a_hospitals_is_not_even_if_somebody_sends_one(stream, store):
+def test_laboratorys_log_is_kept_and_hospitals_is_not(stream, store):
     stream(SiteLogs(), client="north")
     assert kept(store) == {}
     # To the job's own process, and to the server's lasting one, which has no job.
@@ -136,7 +136,7 @@ def test_a_log_without_end_is_cut_off_and_not_kept(stream, store, tmp_path, monk
     assert not receiver._logs
 
 
-def test_the_log_of_a_laboratory_adds_nothing_to_a_job_that_its_lead_has_signed():
+def test_laboratorys_log_changes_no_signed_job():
     """NVFlare's own changes the configuration of the job; with nothing at hand it would fail."""
     FinishedLog("error_log.txt")._on_before_job_launch("", None)
     with pytest.raises(AttributeError):

@@ -34,7 +34,7 @@ def wait_for(is_so, seconds=60):
         time.sleep(0.05)
 
 
-def test_a_site_works_in_its_own_session_and_folder_until_it_is_ended(started, tmp_path, free_port):
+def test_site_works_in_own_session_and_folder(started, tmp_path, free_port):
     options = {"-o": tmp_path, "--logging_config": "concise", "--client": "east", "--token": "t", "--port": free_port()}
     options |= {"--parent_pid": os.getpid(), "--decomposer_module": "None"}
     site = started(*(word for option in options.items() for word in option))

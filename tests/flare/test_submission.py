@@ -78,7 +78,7 @@ def test_what_no_server_takes_is_refused(said, change, wrong):
         said(change=change)
 
 
-def test_a_job_must_go_to_every_hospital_that_its_study_names(said):
+def test_job_must_go_to_every_named_hospital(said):
     def change(*sites):
         def write(job):
             meta = json.loads((job / "meta.json").read_text())
@@ -93,7 +93,7 @@ def test_a_job_must_go_to_every_hospital_that_its_study_names(said):
 
 
 @pytest.mark.parametrize("is_settled", [False, True])
-def test_a_pretrained_model_that_the_digest_does_not_settle_is_a_doubt(said, tmp_path, is_settled):
+def test_unsettled_pretrained_model_is_a_doubt(said, tmp_path, is_settled):
     adafed, file = {"name": "adafed", "preset": "reference"}, tmp_path / "pretrained.pt"
     values = read_yaml(study_file(JOBS / "fedavg_phantoms")) | {"algorithm": adafed}
     save_tensors(file, build_plain_model(parse(Study, values, "study.yaml"), 0).state_dict())

@@ -38,7 +38,7 @@ def events():
     return engine.events
 
 
-def test_each_number_is_sent_once_under_its_site_with_its_round(events):
+def test_each_number_is_sent_once_with_site_and_round(events):
     data = [AnalyticsData.from_dxo(from_shareable(event)) for event in events]
     assert [(one.tag, one.value, one.step) for one in data] == [
         ("loss", 0.5, 1),

@@ -36,7 +36,7 @@ def class_paths(config):
     return [path for value in config for path in class_paths(value)] if isinstance(config, list) else []
 
 
-def test_simulated_sites_may_build_only_what_jobs_name_and_the_sites_filters(workspace):
+def test_simulated_sites_build_only_named_classes(workspace):
     allowed = json.loads((workspace / "local" / "resources.json").read_text())["class_allow_list"]
     named = {path for job in JOBS for path in class_paths(json.loads(job.read_text()))}
     filters = {"silofl.flare.egress.RunNote", "silofl.flare.egress.Egress", "silofl.flare.filters.ExcludeBatchNorm"}
@@ -49,7 +49,7 @@ def test_nvflare_refuses_all_other_classes(authorize, path):
         authorize(path)
 
 
-def test_what_a_trusted_job_names_besides_is_built_too_and_nothing_else(workspace, authorize, tmp_path):
+def test_trusted_jobs_classes_are_built_and_no_others(workspace, authorize, tmp_path):
     (tmp_path / "app" / "config").mkdir(parents=True)
     components = [{"path": "silofl.flare.controller.RoundsController"}, {"path": "mlflow.Run"}]
     (tmp_path / "app" / "config" / "config_fed_server.json").write_text(json.dumps({"components": components}))

@@ -4,9 +4,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from silofl.base.errors import ConfigError
 from silofl.core.gain import BETTER
 from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
@@ -66,11 +63,6 @@ def test_a_table_says_at_which_thresholds_its_values_are(joining, results):
         ("at 0.5, mean over 1 site", "0.300"),
         ("kept, mean over 1 site", "0.850"),
     ]
-
-
-def test_a_choice_of_no_site_of_the_run_is_refused(joining):
-    with pytest.raises(ConfigError, match="joining must be of sites of the run, not of 'elsewhere'"):
-        joining(elsewhere=joined())
 
 
 def test_the_page_and_the_terminal_open_with_the_answer_of_all_hospitals(joining, printed):

@@ -28,28 +28,32 @@ def admit_answers(
         server: The run; it learns the images' shape from the answers.
         given: Site -> its answer, which may hold anything.
     """
-    read, unread = _check_each(given, lambda site, message: server.read(site, exchange, message))
-    known, strange = _check_each(read, lambda site, answer: _check_claims(server, site, answer))
+    refused: dict[str, str] = {}
+    answers = _check_each(given, lambda site, message: server.read(site, exchange, message), refused)
+    # A site of another release is refused before its numbers are judged.
+    answers = _check_each(answers, lambda site, answer: _check_claims(server, site, answer), refused)
     # Before the other checks: what some parts expect has the form of the images, which the server learns from answers.
-    server.learn_image_shape(list(known.values()))
-    fitting, unfit = _check_each(known, lambda site, answer: server.check(site, exchange, answer))
-    long, unlike = _compare_updates(server, exchange, fitting)
-    accepted = {site: answer for site, answer in fitting.items() if site not in long}
-    accepted, lonely = part_lonely(accepted, server.is_mixed)
-    return accepted, dict(sorted((unread | strange | unfit | long | lonely).items())), unlike
+    server.learn_image_shape(list(answers.values()))
+    answers = _check_each(answers, lambda site, answer: server.check(site, exchange, answer), refused)
+    too_long, unlike = _compare_updates(server, exchange, answers)
+    answers = {site: answer for site, answer in answers.items() if site not in too_long}
+    # Last: a refused answer is nobody's partner.
+    answers, lonely = part_lonely(answers, server.is_mixed)
+    return answers, dict(sorted((refused | too_long | lonely).items())), unlike
 
 
 def _check_each(
-    answers: Mapping[str, A], check: Callable[[str, A], SiteAnswer]
-) -> tuple[dict[str, SiteAnswer], dict[str, str]]:
-    passed, refused = {}, {}
+    answers: Mapping[str, A], check: Callable[[str, A], SiteAnswer], refused: dict[str, str]
+) -> dict[str, SiteAnswer]:
+    """Return the answers that pass a check; why the others do not goes into ``refused``."""
+    passed = {}
     # By name and not by arrival, here and in the mixing: float sums depend on their order.
     for site in sorted(answers):
         try:
             passed[site] = check(site, answers[site])
         except Exception as error:  # whatever a site sends costs its own answer, and nobody else's
             refused[site] = explain_refusal(site, error)
-    return passed, refused
+    return passed
 
 
 def _check_claims(server: ServerRounds, site: str, answer: SiteAnswer) -> SiteAnswer:
@@ -63,27 +67,38 @@ def _check_claims(server: ServerRounds, site: str, answer: SiteAnswer) -> SiteAn
 def _compare_updates(
     server: ServerRounds, exchange: Exchange, answers: Mapping[str, SiteAnswer]
 ) -> tuple[dict[str, str], Unlike]:
-    """Compare the models' updates with one another."""
-    study, settings = server.study, server.study.federation
-    if exchange.task != TRAIN or not answers:
-        return {}, {}
-    parts, site = [server.parts[role] for role in study.recipe.traveling_roles], next(iter(answers))
-    # Where every site goes on alone, nobody's update is another's matter.
-    wanted = {part.role: part.expected(site, exchange, server) for part in parts}
-    mixed = {role: found.buffers for role, found in wanted.items() if found.averaged}
-    if not mixed:
-        return {}, {}
-    replies = Replies(dict(answers))
-    steps, least = cap_claims(replies.steps, MOST_STEPS), settings.min_sites_for_ratio
-    models = [multiply_updates(replies.updates_of(role), buffers) for role, buffers in mixed.items()]
+    """Compare the models' updates with one another: return why some are refused, and what of the others is unlike."""
+    study = server.study
+    settings = study.federation
     refused: dict[str, str] = {}
+    if exchange.task != TRAIN or not answers:
+        return refused, {}
+    site = next(iter(answers))
+    replies = Replies(dict(answers))
+    steps = cap_claims(replies.steps, MOST_STEPS)
+    models = []
+    for role in study.recipe.traveling_roles:
+        part = server.parts[role]
+        expected = part.expected(site, exchange, server)
+        # Where every site goes on alone, nobody's update is another's matter.
+        if expected.averaged:
+            models.append(multiply_updates(replies.updates_of(part.role), expected.buffers))
+    if not models:
+        return refused, {}
     if settings.max_update_ratio is not None:
         for products in models:
             by_step = {site: length / steps[site] for site, length in products.lengths().items()}
-            refused |= find_long_updates(by_step, settings.max_update_ratio, least)
+            refused |= find_long_updates(by_step, settings.max_update_ratio, settings.min_sites_for_ratio)
+    # What is refused no longer counts among those that the others are compared with.
     examples = {site: number for site, number in replies.examples.items() if site not in refused}
-    weights = dict.fromkeys(examples, 1.0) if study.recipe.weights == "uniform" else cap_claims(examples, BEYOND)
-    unlike = [find_unlike_updates(one.select(examples), steps, weights, least) for one in models]
+    if study.recipe.weights == "uniform":
+        weights = dict.fromkeys(examples, 1.0)
+    else:
+        weights = cap_claims(examples, BEYOND)
+    unlike = [
+        find_unlike_updates(products.select(examples), steps, weights, settings.min_sites_for_ratio)
+        for products in models
+    ]
     if study.recipe.counts_examples:
-        unlike.append(sort_by_site({"examples": find_outweighing(examples, least)}))
+        unlike.append(sort_by_site({"examples": find_outweighing(examples, settings.min_sites_for_ratio)}))
     return refused, join_unlike(unlike)

@@ -41,7 +41,8 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
     # Until an extra round has begun, a lead with more patience may let the training go on.
     if server.study.joint_rounds < min(server.study.rounds, server.finished_rounds):
         plain["joint_rounds"] = server.study.joint_rounds
-    records = [json.dumps(schema.dump_record(record)) for record in server.ledger] if records is None else records
+    if records is None:
+        records = [json.dumps(schema.dump_record(record)) for record in server.ledger]
     return {
         # The ledger joins as text: a record is put into JSON when it is new, and not at every save.
         "json": json.dumps(plain)[:-1] + f', "ledger": [{", ".join(records)}]}}',
@@ -58,21 +59,22 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
         ConfigError: The study names sites that have left and never took part, or all that did.
     """
     plain = json.loads(state["json"])
+    # First of all: what the parts have saved means something under the same study only.
     check_study(study, state)
     _check_sites_left(study, plain)
     study = study.ended_after(plain.get("joint_rounds"))
     parts = start_parts(study, plain["sites"], pretrained)
     return ServerRounds(
         study,
-        plain["run"],
-        plain["sites"],
-        {role: part.restored(state["parts"].get(role, {})) for role, part in parts.items()},
-        read_finished_rounds(state),
-        {role: parts[role].restored(one) for role, one in state["best_parts"].items()},
-        plain["shape"] and tuple(plain["shape"]),
-        schema.read_record(Domain, plain["domain"], "the checkpoint's domain"),
-        plain["lost"],
-        plain["losses"],
+        id=plain["run"],
+        sites=plain["sites"],
+        parts={role: part.restored(state["parts"].get(role, {})) for role, part in parts.items()},
+        ledger=read_finished_rounds(state),
+        best_parts={role: parts[role].restored(saved) for role, saved in state["best_parts"].items()},
+        image_shape=plain["shape"] and tuple(plain["shape"]),
+        domain=schema.read_record(Domain, plain["domain"], "the checkpoint's domain"),
+        lost=plain["lost"],
+        losses=plain["losses"],
     )
 
 
@@ -88,23 +90,27 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
         StateError: Names the keys, with the values of the run.
     """
     plain = json.loads(state["json"])
-    before, now = (dict(flatten_keys(one)) for one in (_add_defaults(plain["study"]), plain_study(study)))
-    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-    changed = [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]
+    before = dict(flatten_keys(_add_defaults(plain["study"])))
+    now = dict(flatten_keys(plain_study(study)))
+    changed = []
+    for key in sorted(before | now):
+        if before.get(key) != now.get(key) and key.partition(".")[0] not in MAY_CHANGE:
+            changed.append(key)
     if changed == ["rounds"]:
+        # A run that patience has ended is compared by the rounds that it had.
         begun = parse(Study, plain["study"], "checkpoint", STORED).ended_after(plain.get("joint_rounds"))
         _check_rounds(begun, study, len(plain["ledger"]), plain["run"])
     elif changed:
-        values = ", ".join(
-            f"{key} {_format_value(before.get(key))}, not {_format_value(now.get(key))}" for key in sorted(changed)
-        )
+        values = [f"{key} {_format_value(before.get(key))}, not {_format_value(now.get(key))}" for key in changed]
         raise StateError(
-            f"study.yaml must be the one that run {plain['run']} was begun with: {values}; set it back, or start anew"
+            f"study.yaml must be the one that run {plain['run']} was begun with: {', '.join(values)}; set "
+            "it back, or start anew"
         )
 
 
 def _check_sites_left(study: Study, plain: Mapping[str, Any]) -> None:
-    left, sites = study.federation.sites_left, plain["sites"]
+    left = study.federation.sites_left
+    sites = plain["sites"]
     if not set(left) < set(sites):
         raise ConfigError(
             f"federation.sites_left must name some of the sites of run {plain['run']}, {', '.join(sites)}, not "

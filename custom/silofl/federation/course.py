@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from silofl.core.divergence import measure_dissimilarity
 from silofl.federation.admission import admit_answers
 from silofl.federation.known_sites import (
     ends_early,
@@ -30,7 +31,6 @@ from silofl.federation.partners import drop_lonely
 from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
-from silofl.federation.site_divergence import measure_apart
 from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.models.precision import narrow_messages
 from silofl.parts.answer import SiteAnswer, plain_text
@@ -139,18 +139,25 @@ class Course:
             self.save()
             self.say(round_line(server.study, server.ledger))
         self._validate()
-        asked = [self._exchange(exchange)[0] for exchange in server.asks(END, server.finished_rounds)]
+        missing: dict[str, str] = {}
+        for exchange in server.asks(END, server.finished_rounds):
+            replies, _ = self._exchange(exchange)
+            missing |= replies.missing | replies.refused
         if server.study.asks_alone:
-            return Tests({}, {site: why for one in asked for site, why in (one.missing | one.refused).items()})
+            return Tests({}, missing)
+        # What the parts assemble now belongs to the model that is tested.
         self._exchange_all(UNTESTED)
         number = server.reported.round
         exchange = Exchange(server.test.task, number, is_needed=False, models_round=number)
         _, _, replies = self._ask_and_admit(exchange)
         self._write_notes(exchange, server.ledger[-1] if server.ledger else None)
-        scores = {site: answer.numbers.metrics.test for site, answer in replies.accepted.items()}
-        empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
-        tested = {site: score for site, score in scores.items() if score is not None}
-        tests = Tests(tested, replies.missing | replies.refused | empty)
+        tests = Tests({}, replies.missing | replies.refused)
+        for site, answer in replies.accepted.items():
+            score = answer.numbers.metrics.test
+            if score is None:
+                tests.missing[site] = "its answer holds no test"
+            else:
+                tests.scores[site] = score
         self._exchange_all(TESTED)
         return tests
 
@@ -173,51 +180,68 @@ class Course:
 
     def run_round(self) -> None:
         """Carry out the next round: the parts' exchanges before it, the training, and the parts' exchanges after it."""
-        started, number, server = time.monotonic(), self.server.finished_rounds + 1, self.server
-        absent = find_absent_sites(server)
-        asked = sorted([*list_present_sites(server), *absent])
-        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), asked, failed=absent)
-        record.notes += [
-            f"site {site!r} has left the study, after round {last}"
-            for site, last in find_departed_sites(server).items()
-            if server.ledger and site in server.ledger[-1].asked
-        ]
-        doubts = [note for part in server.parts.values() for note in part.notes(Exchange(BEFORE, number), server)]
-        self._record_once([*self.remarks(), *doubts], record)
-        if number in self.repeats.first:
-            record.notes.append(self.repeats.reasons[number])
-            # Who was absent in the first attempt is not asked again.
-            record.failed = dict(self.repeats.first[number].failed)
+        started = time.monotonic()
+        server = self.server
+        number = server.finished_rounds + 1
+        record = self._begin_record(number)
         is_training = number <= server.study.last_training
         main = [Exchange(TRAIN, number, models_round=number - 1)] if is_training else server.asks(INSTEAD, number)
         for exchange in server.asks(BEFORE, number):
             self._exchange(exchange, record)
         # Of several exchanges in the training's place the answers to the last one close the round's record.
         replies, weights_of = [self._exchange(exchange, record) for exchange in main][-1]
-        for exchange in server.asks(AFTER, number) if is_training else ():
-            self._exchange(exchange, record)
+        if is_training:
+            for exchange in server.asks(AFTER, number):
+                self._exchange(exchange, record)
         server.close(record, replies, weights_of)
         record.seconds = round(time.monotonic() - started, 3)
+
+    def _begin_record(self, number: int) -> Round:
+        """Return a round's record with what is known before anybody is asked."""
+        server = self.server
+        absent = find_absent_sites(server)
+        asked = sorted([*list_present_sites(server), *absent])
+        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), asked, failed=absent)
+        for site, last_round in find_departed_sites(server).items():
+            # Only the first round without it says so.
+            if server.ledger and site in server.ledger[-1].asked:
+                record.notes.append(f"site {site!r} has left the study, after round {last_round}")
+        notes = list(self.remarks())
+        for part in server.parts.values():
+            notes += part.notes(Exchange(BEFORE, number), server)
+        self._record_once(notes, record)
+        if number in self.repeats.first:
+            record.notes.append(self.repeats.reasons[number])
+            # Who was absent in the first attempt is not asked again.
+            record.failed = dict(self.repeats.first[number].failed)
+        return record
 
     def _exchange(self, exchange: Exchange, record: Round | None = None) -> tuple[Replies, WeightsOf]:
         """Send a task to each site, merge the answers that pass the checks, and record the others."""
         server = self.server
         sent, answers, replies = self._ask_and_admit(exchange, record)
+        # The parts merge what the comparison leaves; the record counts everybody who was accepted.
         compared = replies
         if exchange.is_needed and record:
             record.failed |= answers.failed | replies.refused
             self._record_once(describe_answers(server.software, replies.accepted), record)
             for reason in replies.refused.values():
                 self.warn(reason)
+            # Before the merge: a round of too few answers must leave no trace in the models.
             record.require(len(replies.accepted), server.study.federation.min_sites)
             compared = self._compare_parts(exchange, self._drop_odd_ranges(replies, record), record)
             # What a part leaves out as unlike the others' may leave too little to mix the rest with.
             compared = replace(compared, accepted=drop_lonely(compared.accepted, server.is_mixed))
+        # The merge replaces the parts, and the drift is measured from where the round began.
         started = dict(server.parts)
         weights_of = server.merge(exchange, compared)
         if record and exchange.task == TRAIN and server.study.training.measures_drift:
             shared = checked_cast(started[server.study.recipe.traveling_roles[0]], ModelPart)
-            record.dissimilarity = measure_apart(shared, replies, weights_of)
+            weights = weights_of(shared.role)
+            # Where sites listen otherwise than one another, they begin from different models.
+            if (weights == weights[0]).all():
+                updates = replies.updates_of(shared.role)
+                record.dissimilarity = measure_dissimilarity(updates, weights[0], shared.buffers)
         if record:
             record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
         self._write_notes(exchange, record)
@@ -231,20 +255,24 @@ class Course:
             raise _EndedError
         self.begin(exchange)
         sent, answers = self._ask(exchange, record)
+        # An abort during the exchange leaves answers missing, which is no fault of their sites.
         if self.is_aborted():
             raise _EndedError
         accepted, refused, unlike = admit_answers(self.server, exchange, answers.given)
-        missing = answers.failed | dict.fromkeys(
-            find_departed_sites(self.server).keys() & (exchange.sites or self.server.sites), "it has left the study"
-        )
-        missing |= {} if exchange.sites else find_absent_sites(self.server)
+        missing = dict(answers.failed)
+        for site in find_departed_sites(self.server):
+            if site in (exchange.sites or self.server.sites):
+                missing[site] = "it has left the study"
+        if not exchange.sites:
+            missing |= find_absent_sites(self.server)
         return sent, answers, Replies(accepted, refused, missing, unlike)
 
     def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers]:
         """Send a task to each site, and once more to those that have lost the state that it begins from."""
-        sent = self._prepare_tasks(self._list_asked(exchange, record), exchange)
+        sent = prepare_tasks(self.server, self._list_asked(exchange, record), exchange)
         answers = self.ask(exchange.task, sent)
         lost = find_lost(self.server, exchange, answers.held)
+        # They are asked again once: a site that still lacks its state fails in this exchange.
         if lost and not self.is_aborted():
             self._go_back(exchange, lost)
             answers = self._ask_without(exchange, record, answers, lost)
@@ -253,14 +281,18 @@ class Course:
                 self.warn(note)
                 # An evaluation is about a round that has ended.
                 (record or self.server.ledger[-1]).notes.append(note)
-                self.server.losses += [note] if is_lost_for_good(self.server, site, exchange) else []
+                if is_lost_for_good(self.server, site, exchange):
+                    self.server.losses.append(note)
         return sent, answers
 
     def _list_asked(self, exchange: Exchange, record: Round | None) -> list[str]:
         """Return the sites that a task goes to: in a repeated round those whose updates were in it."""
-        here = list_present_sites(self.server)
-        first = self.repeats.first.get(record.round) if record and exchange.is_needed else None
-        return [site for site in exchange.sites or here if site in (first.answered if first else here)]
+        sites = list_present_sites(self.server)
+        # A part may ask some sites only, of which those are left that are present.
+        asked = [site for site in exchange.sites or sites if site in sites]
+        if record and exchange.is_needed and record.round in self.repeats.first:
+            return [site for site in asked if site in self.repeats.first[record.round].answered]
+        return asked
 
     def _go_back(self, exchange: Exchange, lost: Mapping[str, int]) -> None:
         """Go back to the round before the last one where that makes the lost states again."""
@@ -268,28 +300,30 @@ class Course:
         if earlier is not None and self.repeats.take(self.server, earlier, exchange, lost):
             return_to(self.server, earlier)
             self.warn(self.repeats.reasons[earlier.finished_rounds + 1])
+            # The answers at hand are to models that the run has no more.
             raise _GoneBackError
 
     def _ask_without(
         self, exchange: Exchange, record: Round | None, answers: Answers, lost: Mapping[str, int]
     ) -> Answers:
         """Ask sites once more, to go on without the state that they have lost; none that has lost what is vital."""
-        vital = {site: why for site in lost if (why := vital_sentence(self.server, site, exchange))}
-        older = {site: held for site, held in lost.items() if site not in vital}
-        answers = replace(answers, failed=answers.failed | vital)
+        failed = dict(answers.failed)
+        older = {}
+        for site, held in lost.items():
+            reason = vital_sentence(self.server, site, exchange)
+            if reason:
+                failed[site] = reason
+            else:
+                older[site] = held
+        answers = replace(answers, failed=failed)
         if not older:
             return answers
+        # First, because the tasks that are prepared next say which state each site begins from.
         self.server.lost |= older
-        again = self._prepare_tasks(older, exchange)
+        again = prepare_tasks(self.server, older, exchange)
         if record:
             record.add_traffic(again, {})
         return answers.after(self.ask(exchange.task, again), older)
-
-    def _prepare_tasks(self, sites: Iterable[str], exchange: Exchange) -> dict[str, Message]:
-        """Return each site's task as it travels."""
-        tasks = {site: self.server.task(site, exchange) for site in sites}
-        arrays = narrow_messages({site: task.arrays for site, task in tasks.items()}, self.server.study)
-        return {site: replace(task, arrays=arrays[site]) for site, task in tasks.items()}
 
     def _drop_odd_ranges(self, replies: Replies, record: Round) -> Replies:
         """Return the replies without the ranges of sites whose images nobody else's are like; the ledger says it."""
@@ -312,33 +346,33 @@ class Course:
 
     def _record_unlike(self, unlike: Unlike, record: Round) -> None:
         """Write who is unlike the others into the record, and in a sentence where nothing has said it before."""
-        before = {
-            (site, what) for one in self.server.ledger for site, found in (one.unlike or {}).items() for what in found
-        }
+        before = join_unlike(earlier.unlike or {} for earlier in self.server.ledger)
         record.unlike = join_unlike([record.unlike or {}, unlike]) or None
-        self._record_once(
-            (
-                describe_unlike(site, what, value)
-                for site, found in unlike.items()
-                for what, value in found.items()
-                if (site, what) not in before
-            ),
-            record,
-        )
+        for site, numbers in unlike.items():
+            sentences = [
+                describe_unlike(site, what, number)
+                for what, number in numbers.items()
+                if what not in before.get(site, {})
+            ]
+            self._record_once(sentences, record)
 
     def _record_once(self, notes: Iterable[str], record: Round) -> None:
         """Write what is the same in every round into the first one's record and into the log."""
-        said = {note for before in self.server.ledger for note in before.notes}
-        for note in (note for note in notes if note not in said):
-            self.warn(note)
-            record.notes.append(note)
+        recorded = set()
+        for earlier in self.server.ledger:
+            recorded.update(earlier.notes)
+        for note in notes:
+            if note not in recorded:
+                self.warn(note)
+                record.notes.append(note)
 
     def _write_notes(self, exchange: Exchange, record: Round | None) -> None:
-        notes = [note for part in self.server.parts.values() for note in part.notes(exchange, self.server)]
-        for note in notes:
-            self.warn(note)
-        if record:
-            record.notes += notes
+        for part in self.server.parts.values():
+            notes = part.notes(exchange, self.server)
+            for note in notes:
+                self.warn(note)
+            if record:
+                record.notes += notes
 
     def _validate(self) -> None:
         """Validate the last trained models, which no next training task brings to the sites (see `Work`)."""
@@ -347,11 +381,20 @@ class Course:
         number = self.server.finished_rounds
         exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
         _, answers, replies = self._ask_and_admit(exchange)
-        what = f"did not validate the models of round {number}"
-        silent = [f"site {site!r} {what}: {reason}" for site, reason in answers.failed.items()]
-        self._record_once([*replies.refused.values(), *silent], self.server.ledger[-1])
+        notes = [*replies.refused.values()]
+        for site, reason in answers.failed.items():
+            notes.append(f"site {site!r} did not validate the models of round {number}: {reason}")
+        self._record_once(notes, self.server.ledger[-1])
         self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
         self.save()
+
+
+def prepare_tasks(server: ServerRounds, sites: Iterable[str], exchange: Exchange) -> dict[str, Message]:
+    """Return each site's task as it travels."""
+    tasks = {site: server.task(site, exchange) for site in sites}
+    # All at once, because models that sites share are narrowed once.
+    arrays = narrow_messages({site: task.arrays for site, task in tasks.items()}, server.study)
+    return {site: replace(task, arrays=arrays[site]) for site, task in tasks.items()}
 
 
 def describe_answers(software: Mapping[str, Software], answers: Mapping[str, SiteAnswer]) -> Iterator[str]:
@@ -361,12 +404,12 @@ def describe_answers(software: Mapping[str, Software], answers: Mapping[str, Sit
         software: Site -> what it runs.
         answers: Site -> its accepted answer.
     """
-    for site, one in sorted(software.items()):
-        if differences := read_software().differences(one):
+    for site, of_site in sorted(software.items()):
+        if differences := read_software().differences(of_site):
             yield f"site {site!r} runs other software than the server: {', '.join(differences)}"
     for site, answer in answers.items():
         if names := answer.withheld:
-            shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
+            shown = ", ".join([*names[:3], "..."] if len(names) > 3 else names)
             yield f"site {site!r} keeps back {len(names)} arrays by its policy: {shown}"
         if reasons := answer.numbers.unreadable:
             counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
@@ -375,9 +418,14 @@ def describe_answers(software: Mapping[str, Software], answers: Mapping[str, Sit
 
 def separate_failures(given: Mapping[str, Message], late: Iterable[str] = ()) -> Answers:
     """Separate answers, in the order of site names, from the failures among them and the sites that were late."""
-    settled = dict(sorted(given.items()))
-    failed = {site: plain_text(one.meta["error"]) for site, one in settled.items() if "error" in one.meta}
-    said = {site: settled[site].meta.get("held") for site in failed}
-    held = {site: number for site, number in said.items() if type(number) is int and number >= 0}
-    answers = {site: answer for site, answer in settled.items() if site not in failed}
+    answers, failed, held = {}, {}, {}
+    for site, message in sorted(given.items()):
+        if "error" not in message.meta:
+            answers[site] = message
+            continue
+        failed[site] = plain_text(message.meta["error"])
+        number = message.meta.get("held")
+        # A bool is an int too, and a site may send anything.
+        if type(number) is int and number >= 0:
+            held[site] = number
     return Answers(answers, failed | dict.fromkeys(sorted(late), "no answer in time"), held)

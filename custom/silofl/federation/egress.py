@@ -31,6 +31,7 @@ from silofl.parts.task import TRAIN, Exchange, Expected, Message
 from silofl.setup.site import Site
 from silofl.setup.software import Software
 from silofl.study import Study
+from silofl.training.site_score import SiteScore
 
 NUMBERS, REASON, UNKNOWN = "numbers", "reason", "unknown"
 # Kinds of no part: the counts and scores of every answer, the sentence in place of one, and arrays that no part of the
@@ -73,6 +74,7 @@ class TaskHeader(Section):
         rows: Site -> this site's weight in that site's own model; empty where no such model leaves its hospital.
     """
 
+    # The parts add entries of their own to a task.
     model_config = ConfigDict(extra="ignore", frozen=True)
     run: Annotated[str, Strict()]
     round: Number
@@ -131,9 +133,18 @@ class Request:
         for name, array in message.arrays.items():
             if np.asarray(array).dtype.kind not in "biuf":
                 raise TrainingError(f"the task's array {quote_value(name)} holds no numbers; the server must be mended")
-        shapes, asked = {name: np.shape(array) for name, array in message.arrays.items()}, TaskHeader.of(message)
-        said = (asked.sites, asked.mixed, asked.rows, asked.partners)
-        return cls(task, asked.run, asked.round, asked.step, shapes, *said)
+        header = TaskHeader.of(message)
+        return cls(
+            task,
+            run=header.run,
+            round=header.round,
+            step=header.step,
+            shapes={name: np.shape(array) for name, array in message.arrays.items()},
+            sites=header.sites,
+            mixed=header.mixed,
+            rows=header.rows,
+            partners=header.partners,
+        )
 
 
 @dataclass(frozen=True)
@@ -160,17 +171,20 @@ class Gate:
         Raises:
             ConfigError: A part of the study cannot be loaded.
         """
-        sent = tuple(list_kinds(study))
-        known = {kind.name for kind in sent}
-        names = known if site.may_leave is None else set(site.may_leave)
-        stays = {"batchnorm"} if study.recipe.stays_home == "batchnorm" else set()
+        kinds = tuple(list_kinds(study))
+        # A site without a list of its own lets out all that the study's parts send.
+        allowed = {kind.name for kind in kinds} if site.may_leave is None else set(site.may_leave)
         # A site cannot allow arrays that no part knows, even by naming their kind.
-        return cls(study, sent, frozenset(names - stays - {UNKNOWN}), site.min_patients, site.min_partners)
+        allowed.discard(UNKNOWN)
+        if study.recipe.stays_home == "batchnorm":
+            allowed.discard("batchnorm")
+        return cls(study, kinds, frozenset(allowed), site.min_patients, site.min_partners)
 
     def kind(self, name: str) -> str:
         """Return the kind of an array by its name on the wire."""
-        known = find_kind(self.kinds, read_role(name), name.removeprefix(f"{read_role(name)}/"))
-        return known.name if known else UNKNOWN
+        role = read_role(name)
+        of_a_part = find_kind(self.kinds, role, name.removeprefix(f"{role}/"))
+        return of_a_part.name if of_a_part else UNKNOWN
 
     @property
     def risks(self) -> dict[str, str]:
@@ -179,7 +193,10 @@ class Gate:
 
     def purpose(self, kind: str) -> str:
         """Return the sentence on a kind for people."""
-        return next((known.purpose for known in self.kinds if known.name == kind), OTHERS.get(kind, OTHERS[UNKNOWN]))
+        for of_a_part in self.kinds:
+            if of_a_part.name == kind:
+                return of_a_part.purpose
+        return OTHERS.get(kind, OTHERS[UNKNOWN])
 
     def check_partners(self, site: str, request: Request) -> None:
         """Refuse a task whose answer could not be mixed with those of enough others, before anything is computed.
@@ -187,10 +204,10 @@ class Gate:
         Raises:
             TrainingError: By its own word the server asks too few sites; the sentence may leave the site.
         """
-        others = (request.sites or 1) - 1
-        if others < self.min_partners and any(map(self._server.is_mixed, self._expected(request))):
+        partners = (request.sites or 1) - 1
+        if partners < self.min_partners and any(map(self._server.is_mixed, self._expected(request))):
             raise TrainingError(
-                f"site {site!r} must have at least {count_partners(self.min_partners)} in the round, not {others}, "
+                f"site {site!r} must have at least {count_partners(self.min_partners)} in the round, not {partners}, "
                 "as min_partners of its site.yaml asks; add sites to the study, or ask the site to lower it"
             )
 
@@ -203,12 +220,15 @@ class Gate:
         for name in message.arrays:
             names.setdefault(self.kind(name), []).append(name)
         names |= {kind.name: [kind.role] for kind in self.list_entries(message)}
-        kind = min(names.keys() - self.allowed, default=None)
-        if kind is not None:
-            listed = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
-            # With a long list the sentence would be cut, and be none that may leave.
-            let = listed if len(listed) <= 60 else "only other kinds"
-            return f"the site lets {let} leave, not {kind}; the answer held {len(names[kind])} such arrays: {ASK}"
+        # The kinds come first, because their sentence names no array.
+        forbidden = sorted(names.keys() - self.allowed)
+        if forbidden:
+            allowed = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
+            if len(allowed) > 60:
+                # With a long list the sentence would be cut, and be none that may leave.
+                allowed = "only other kinds"
+            count = len(names[forbidden[0]])
+            return f"the site lets {allowed} leave, not {forbidden[0]}; the answer held {count} such arrays: {ASK}"
         answer = self._read_answer(request, message)
         if answer is None:
             return (
@@ -222,7 +242,8 @@ class Gate:
                     f"the site lets only arrays leave that a task asks for; the answer to {request.task} held others "
                     f"of the kind {self.kind(name)}: ask the site for its egress.jsonl"
                 )
-            shape, dtype = _expected_shape(expected[name], request.shapes.get(name)), expected[name].dtype
+            shape = _expected_shape(expected[name], request.shapes.get(name))
+            dtype = expected[name].dtype
             if np.shape(array) != shape or np.asarray(array).dtype not in types_on_wire(dtype, self.study):
                 return (
                     f"the site lets {name!r} leave only as {dtype} of shape {shape}, not as {np.asarray(array).dtype} "
@@ -232,14 +253,15 @@ class Gate:
         if of_images and (answer.numbers.num_patients or 0) < self.min_patients:
             return f"the site lets {of_images[0]} leave only from {self.min_patients} patients or more; it has fewer"
         metrics = answer.numbers.metrics
-        scores = [
-            one for one in (metrics.validation, metrics.round_test, metrics.test) if one and one.value is not None
-        ]
-        # Cases are at least as many as their patients, which a validation does not count.
-        counts = [n for one in scores for n in (one.num_cases, one.num_patients, *(one.label_cases or {}).values())]
-        if any(count is not None and count < self.min_patients for count in counts):
-            return f"the site lets a score leave only of {self.min_patients} patients or more; it has fewer"
+        for score in (metrics.validation, metrics.round_test, metrics.test):
+            if score and score.value is not None and self._is_of_few(score):
+                return f"the site lets a score leave only of {self.min_patients} patients or more; it has fewer"
         return None
+
+    def _is_of_few(self, score: SiteScore) -> bool:
+        # Cases are at least as many as their patients, which a validation does not count.
+        counts = (score.num_cases, score.num_patients, *(score.label_cases or {}).values())
+        return any(count is not None and count < self.min_patients for count in counts)
 
     def records(self, request: Request, message: Message, reason: str | None = None) -> list[dict[str, Any]]:
         """Return one record for each array of an answer, and one for its numbers.
@@ -248,13 +270,18 @@ class Gate:
             reason: Why it does not leave; None where it does.
         """
         facts = {"round": message.meta.get("round"), "task": request.task, "refused": reason is not None}
-        facts |= {} if reason is None else {"reason": reason}
-        records = [facts | self._describe_array(name, np.asarray(array)) for name, array in message.arrays.items()]
-        records = [record | ({"purpose": RETURNED} if "rehearsal" in message.meta else {}) for record in records]
-        for one in self.list_entries(message):
-            said = json.dumps(message.meta[one.role]).encode()
-            digest = {"bytes": len(said), "sha256": hashlib.sha256(said).hexdigest(), "purpose": one.purpose}
-            records.append(facts | {"name": one.role, "kind": one.name, "shape": [], "dtype": "json"} | digest)
+        if reason is not None:
+            facts["reason"] = reason
+        records = []
+        for name, array in message.arrays.items():
+            record = facts | self._describe_array(name, np.asarray(array))
+            if "rehearsal" in message.meta:
+                record["purpose"] = RETURNED
+            records.append(record)
+        for entry in self.list_entries(message):
+            content = json.dumps(message.meta[entry.role]).encode()
+            digest = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "purpose": entry.purpose}
+            records.append(facts | {"name": entry.role, "kind": entry.name, "shape": [], "dtype": "json"} | digest)
         # NaN as a word: other programs cannot read it as a number.
         text = json.dumps(message.meta, default=str)
         kind = REASON if "error" in message.meta and message.meta.keys() <= {"error", "round"} else NUMBERS
@@ -269,16 +296,23 @@ class Gate:
 
     def list_withheld(self, rounds: Sequence[int]) -> list[str]:
         """Return the kinds of arrays that the first or the last of some rounds asks for, and that may not leave."""
-        return sorted(self.list_kinds(*(Exchange(TRAIN, number) for number in (rounds[0], rounds[-1]))) - self.allowed)
+        return sorted(self.list_kinds(Exchange(TRAIN, rounds[0]), Exchange(TRAIN, rounds[-1])) - self.allowed)
 
     def list_kinds(self, *exchanges: Exchange) -> set[str]:
         """Return the kinds of arrays that some tasks ask for."""
-        return {self.kind(name) for one in exchanges for name in self._server.expected("site", one)}
+        names: set[str] = set()
+        for exchange in exchanges:
+            names |= self._server.expected("site", exchange).keys()
+        return {self.kind(name) for name in names}
 
     def list_entries(self, message: Message) -> list[Kind]:
         """Return the kinds that leave as an entry of an answer, without an array; not where it is withheld."""
-        entries = {kind: message.meta.get(kind.role) for kind in self.kinds if kind.is_entry}
-        return [kind for kind, entry in entries.items() if isinstance(entry, dict) and "withheld" not in entry]
+        kinds = []
+        for kind in self.kinds:
+            entry = message.meta.get(kind.role)
+            if kind.is_entry and isinstance(entry, dict) and "withheld" not in entry:
+                kinds.append(kind)
+        return kinds
 
     @cached_property
     def _server(self) -> ServerRounds:
@@ -294,6 +328,7 @@ class Gate:
         """Return the answer as the server would read it; None where it holds other numbers, texts or names."""
         meta = message.meta
         if "error" in meta:
+            # The sentence leaves as it is, so nothing may stand in it that the server would take out.
             is_plain = meta["error"] == plain_text(meta["error"]) and meta.keys() <= {"round", "error", "held"}
             return SiteAnswer() if is_plain and not message.arrays else None
         try:
@@ -319,6 +354,7 @@ class Gate:
             "shape": list(array.shape),
             "dtype": str(array.dtype),
             "bytes": array.nbytes,
+            # Of the numbers in their order, whatever the array's layout in memory is.
             "sha256": hashlib.sha256(array.tobytes()).hexdigest(),
             "purpose": self.purpose(kind),
         }

@@ -68,11 +68,12 @@ def check_chain(content: bytes) -> Verdict:
     whole, _, torn = content.rpartition(b"\n")
     links: list[Link] = []
     fault = None
-    for place, line in enumerate(whole.split(b"\n") if whole else (), start=1):
+    lines = whole.split(b"\n") if whole else []
+    for index, line in enumerate(lines, start=1):
         before = links[-1] if links else Link()
         link, hash_before = _read_line(line)
         if link is None:
-            fault = f"record {place} must be as it was written; it was altered"
+            fault = f"record {index} must be as it was written; it was altered"
             break
         if (link.number, hash_before) != (before.number + 1, before.hash):
             fault = f"record {link.number} must not follow record {before.number}; one was removed, added or replaced"
@@ -85,6 +86,7 @@ def _read_line(line: bytes) -> tuple[Link | None, str]:
     """Return a record's link, None where it is not as it was written, and the hash of the one before it."""
     body, _, end = line.rpartition(MARK)
     digest = hashlib.sha256(body).hexdigest()
+    # Before anything else is read: JSON that was altered is never parsed.
     if end != digest.encode() + b'"}':
         return None, ""
     try:

@@ -38,7 +38,8 @@ class EgressLog:
         self._lock = open_own(folder / LOCK, "a")
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         # Bytes that have been read or written, and where the chain stands after them.
-        self._size, self._last = 0, Link()
+        self._size = 0
+        self._last = Link()
         if self.path.is_file():
             with self._open_records():
                 pass
@@ -50,17 +51,20 @@ class EgressLog:
             OSError: The file cannot be written; then nothing may leave.
             ConfigError: The records that are there cannot be read; then nothing may leave either.
         """
-        time, lines = datetime.now(UTC).isoformat(timespec="seconds"), []
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        lines = []
         with self._open_records() as stream:
-            last = self._last
+            link = self._last
             for record in records:
-                line, last = seal_record({"time": time} | dict(record), last)
+                line, link = seal_record({"time": time} | dict(record), link)
                 lines.append(line)
             stream.writelines(lines)
             stream.flush()
             # What a power cut takes from the record must not have left the site.
             os.fsync(stream.fileno())
-            self._size, self._last = stream.tell(), last
+            # Only now: after a failed write the next one looks at what the file holds.
+            self._size = stream.tell()
+            self._last = link
 
     @contextmanager
     def _open_records(self) -> Iterator[IO[bytes]]:
@@ -90,6 +94,7 @@ class EgressLog:
             record = json.loads(line)
         except ValueError:
             record = None
+        # Whether the hash fits is for site egress-check to say; the next record needs the last number and hash.
         if not isinstance(record, dict) or not record.keys() >= NEEDED:
             raise ConfigError(
                 f"{self.path} must hold records as they were written, not a line that is none; site egress-check says "
@@ -101,5 +106,5 @@ class EgressLog:
 def read_spent_epsilon(record: Mapping[str, Any]) -> float | None:
     """Return what a record of an answer's numbers says that was spent by then; None where it says nothing."""
     metrics = (record.get("values") or {}).get("metrics")
-    found = metrics.get("epsilon") if isinstance(metrics, dict) else None
-    return found if isinstance(found, float) and not record["refused"] else None
+    epsilon = metrics.get("epsilon") if isinstance(metrics, dict) else None
+    return epsilon if isinstance(epsilon, float) and not record["refused"] else None

@@ -27,8 +27,13 @@ BATCHNORM = Kept("its BatchNorm, which no site sends", is_of_model=True)
 def find_recipe_in_use(server: ServerRounds) -> Recipe:
     """Return the study's recipe, with BatchNorm at home where no site sends it."""
     recipe = server.study.recipe
-    is_home = recipe.stays_home == "nothing" and any(isinstance(p, ModelPart) and p.home for p in server.parts.values())
-    return replace(recipe, stays_home="batchnorm") if is_home else recipe
+    if recipe.stays_home == "nothing" and _keeps_batchnorm(server):
+        return replace(recipe, stays_home="batchnorm")
+    return recipe
+
+
+def _keeps_batchnorm(server: ServerRounds) -> bool:
+    return any(isinstance(part, ModelPart) and part.home for part in server.parts.values())
 
 
 def list_present_sites(server: ServerRounds) -> list[str]:
@@ -57,32 +62,38 @@ def find_absent_sites(server: ServerRounds) -> dict[str, str]:
 
 def find_departed_sites(server: ServerRounds) -> dict[str, int]:
     """Return site -> the last round that its update went into, 0 for none, of the sites that have left the study."""
-    gone = [site for site in server.sites if site in server.study.federation.sites_left]
-    return {site: should_hold(server, site, server.finished_rounds) for site in gone}
+    rounds = {}
+    for site in server.sites:
+        if site in server.study.federation.sites_left:
+            rounds[site] = should_hold(server, site, server.finished_rounds)
+    return rounds
 
 
 def is_over(server: ServerRounds) -> bool:
     """Return whether all rounds are finished, or as many as the study has patience for."""
-    is_finished_early = ends_early(server) and not server.study.recipe.extra_rounds
-    return server.finished_rounds >= server.study.total_rounds or is_finished_early
+    if server.finished_rounds >= server.study.total_rounds:
+        return True
+    return ends_early(server) and not server.study.recipe.extra_rounds
 
 
 def has_validated(server: ServerRounds) -> bool:
     """Return whether the last round that trained models has been validated; without a round nothing is left to be."""
-    is_after = server.finished_rounds > server.study.last_training
-    return is_after or not server.ledger or bool(server.ledger[-1].validation)
+    if not server.ledger or server.finished_rounds > server.study.last_training:
+        return True
+    return bool(server.ledger[-1].validation)
 
 
 def ends_early(server: ServerRounds) -> bool:
     """Return whether training ends early with the last finished round, which may lack its validation yet."""
-    study, finished = server.study, server.finished_rounds
+    study = server.study
     patience = study.federation.patience
-    if patience is None or finished >= study.joint_rounds:
+    if patience is None or server.finished_rounds >= study.joint_rounds:
         return False
+    start = server.finished_rounds - patience
     # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
-    first = study.recipe.shared_rounds(study.rounds) if study.recipe.mixing else 0
-    start = finished - patience
-    return start >= first and is_finished(measure_rise_after(server.ledger, start))
+    if study.recipe.mixing and start < study.recipe.shared_rounds(study.rounds):
+        return False
+    return start >= 0 and is_finished(measure_rise_after(server.ledger, start))
 
 
 def early_end(server: ServerRounds) -> str | None:
@@ -104,6 +115,7 @@ def take_software(server: ServerRounds, site: str, said: Software | None) -> Non
             together with the server's.
     """
     if said is None:
+        # A process says it with its first answer only.
         if site in server.software:
             return
         raise AggregationError(f"site {site!r} must say which software it runs; install the study's wheel there")
@@ -134,6 +146,7 @@ def last_with_state(study: Study) -> int:
 
 def should_hold(server: ServerRounds, site: str, number: int) -> int:
     """Return the newest round <= ``number`` that took the site's update and left it a state; 0 if none."""
+    # The later exchanges of a round begin from the state that its training has just left.
     if number > server.finished_rounds and site in server.trained:
         return server.finished_rounds + 1
     rounds = server.ledger[: min(number, last_with_state(server.study))]
@@ -153,15 +166,17 @@ def find_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int])
 
 def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[Kept]:
     """Return what of its state a site needs for a task."""
-    is_training = is_learning(server.study, exchange.task, exchange.round)
     kept = list_kept(server.study, should_hold(server, site, exchange.models_round))
-    kept += [BATCHNORM] * any(isinstance(p, ModelPart) and p.home for p in server.parts.values())
-    return [one for one in kept if is_training or not one.is_for_training]
+    if _keeps_batchnorm(server):
+        kept.append(BATCHNORM)
+    if is_learning(server.study, exchange.task, exchange.round):
+        return kept
+    return [state for state in kept if not state.is_for_training]
 
 
 def vital_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | None:
     """Return why a site that has lost its state takes no part in an exchange; None where it goes on without it."""
-    vital = [one.what for one in list_state_for(server, site, exchange) if one.is_vital]
+    vital = [state.what for state in list_state_for(server, site, exchange) if state.is_vital]
     if not vital:
         return None
     return (
@@ -172,21 +187,28 @@ def vital_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str |
 
 def lost_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | None:
     """Return what a site lacked of its state in an exchange, and what of that the server sent; None where nothing."""
-    number, kept = exchange.models_round, list_state_for(server, site, exchange)
-    if not server.has_lost(site, number) or not kept:
+    number = exchange.models_round
+    states = list_state_for(server, site, exchange)
+    if not server.has_lost(site, number) or not states:
         return None
-    held, came = server.held(site, number), [one.what for one in kept if one.is_sent_again]
-    lost = [one.what for one in kept if not one.is_sent_again]
+    held = server.held(site, number)
+    lost: list[str] = []
+    sent: list[str] = []
+    for state in states:
+        (sent if state.is_sent_again else lost).append(state.what)
+    clauses = []
+    if lost:
+        clauses.append(f"{' and '.join(lost)} could not be restored")
+    if sent:
+        clauses.append(f"{' and '.join(sent)} came from the server, to within rounding")
     older = f"from that of round {held}" if held else "from none"
-    said = [f"{' and '.join(lost)} could not be restored"] if lost else []
-    said += [f"{' and '.join(came)} came from the server, to within rounding"] if came else []
     return (
         f"site {site!r} began the {exchange.task} of round {exchange.round} without its state of round "
-        f"{should_hold(server, site, number)}, {older}: {'; '.join(said)}"
+        f"{should_hold(server, site, number)}, {older}: {'; '.join(clauses)}"
     )
 
 
 def is_lost_for_good(server: ServerRounds, site: str, exchange: Exchange) -> bool:
     """Return whether a site went into an exchange without something that nobody can send it again."""
-    kept = list_state_for(server, site, exchange)
-    return server.has_lost(site, exchange.models_round) and not all(one.is_sent_again for one in kept)
+    states = list_state_for(server, site, exchange)
+    return server.has_lost(site, exchange.models_round) and not all(state.is_sent_again for state in states)

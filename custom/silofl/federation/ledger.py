@@ -51,8 +51,15 @@ class Round:
 
     # Keys of release 0.4's ledgers that are not read any more.
     FORMER_KEYS: ClassVar = (
-        *("distance", "late", "refused", "withheld", "unreadable"),
-        *("is_level", "drift", "recorded", "software"),
+        "distance",
+        "late",
+        "refused",
+        "withheld",
+        "unreadable",
+        "is_level",
+        "drift",
+        "recorded",
+        "software",
     )
     round: int
     started_at: str = ""
@@ -106,8 +113,9 @@ class Round:
         """
         if num_answers >= wanted:
             return
-        reasons = self.failed
-        sites = {reason: [site for site in reasons if reasons[site] == reason] for reason in reasons.values()}
+        sites: dict[str, list[str]] = {}
+        for site, reason in self.failed.items():
+            sites.setdefault(reason, []).append(site)
         listed = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites.items())
         raise AggregationError(
             f"round {self.round} must have answers of at least {wanted} sites, not {num_answers}: {listed}"
@@ -116,14 +124,10 @@ class Round:
     def close(self, weights: np.ndarray, examples: dict[str, int], metrics: dict[str, dict[str, float]]) -> None:
         """Complete the record after the round; sites in the order of the weights' rows."""
         self.answered = list(examples)
-        self.examples, self.metrics = examples, metrics
-        rows = zip(self.answered, weights.tolist(), strict=True)
-        self.weights = {site: dict(zip(self.answered, row, strict=True)) for site, row in rows}
-
-
-def validators(ledger: Iterable[Round]) -> set[str]:
-    """Return the sites that validated a round."""
-    return {site for record in ledger for site in record.validated}
+        self.examples = examples
+        self.metrics = metrics
+        for site, row in zip(self.answered, weights.tolist(), strict=True):
+            self.weights[site] = dict(zip(self.answered, row, strict=True))
 
 
 def compare_with_best(record: Round, before: Sequence[Round]) -> int:
@@ -144,26 +148,30 @@ def compare_with_best(record: Round, before: Sequence[Round]) -> int:
     Args:
         before: The rounds before it.
     """
-    best = find_best_round(before)
-    previous = before[best - 1] if best else Round(0)
-    new, old = record.validated, previous.validated
     if begins_anew(record, before):
         return 1
+    best = find_best_round(before)
+    previous = before[best - 1] if best else Round(0)
+    new = record.validated
+    old = previous.validated
     rise = measure_change(record, previous)
     # Nothing to compare by: the round that more sites have validated is known better.
     if rise is None:
         return 1 if len(new) > len(old) else -1
-    signs = (np.sign(new[site] - old[site]) for site in new.keys() & old.keys())
-    order = int(np.sign(rise if abs(rise) > ROUNDING else sum(signs)))
+    if abs(rise) <= ROUNDING:
+        # Of sites that rise and sites that fall the larger number decides.
+        rise = sum(np.sign(new[site] - old[site]) for site in new.keys() & old.keys())
+    order = int(np.sign(rise))
     return order if order or new.keys() >= old.keys() else -1
 
 
 def begins_anew(record: Round, before: Sequence[Round]) -> bool:
     """Return whether no round before this one is known to suit its sites, as `compare_with_best` says."""
-    newcomers = record.validated.keys() - validators(before)
+    newcomers = record.validated.keys() - set().union(*(earlier.validated for earlier in before))
     best = find_best_round(before) or 0
-    late = newcomers.difference(*(one.answered for one in before[:best]))
-    return bool(late) or bool(newcomers and 2 * len(newcomers) >= len(record.validated))
+    if newcomers.difference(*(earlier.answered for earlier in before[:best])):
+        return True
+    return bool(newcomers) and 2 * len(newcomers) >= len(record.validated)
 
 
 def measure_change(record: Round, previous: Round) -> float | None:
@@ -171,11 +179,15 @@ def measure_change(record: Round, previous: Round) -> float | None:
     shared = sorted(record.validated.keys() & previous.validated.keys())
     if not shared:
         return None
-    return measure_rise(*([one.validation[site] for site in shared] for one in (record, previous)))
+    return measure_rise(
+        [record.validation[site] for site in shared],
+        [previous.validation[site] for site in shared],
+    )
 
 
 def mark_round(record: Round, before: Sequence[Round]) -> None:
     """Mark a round that is the best so far; of level rounds it is the last, as of a site's own model."""
+    # None and not False, so that the key is absent from all other records.
     record.is_best = compare_with_best(record, before) >= 0 or None
 
 
@@ -191,8 +203,9 @@ def measure_rise_after(ledger: Sequence[Round], number: int) -> float | None:
     anew in a later one.
     """
     start = max(0, number)
-    has_begun_anew = any(begins_anew(ledger[place], ledger[:place]) for place in range(start, len(ledger)))
-    if has_begun_anew or find_best_round(ledger[:start]) is None:
+    if find_best_round(ledger[:start]) is None:
+        return None
+    if any(begins_anew(ledger[index], ledger[:index]) for index in range(start, len(ledger))):
         return None
     return max([0.0, *_list_rises(ledger, start)])
 
@@ -209,8 +222,10 @@ def find_last_rise(ledger: Sequence[Round]) -> int | None:
 
     With patience the training ends as many rounds after it, if no later round raises the validation.
     """
-    beginnings = [record.round for place, record in enumerate(ledger) if begins_anew(record, ledger[:place])]
-    number = beginnings[-1] if beginnings else None
+    number = None
+    for index, record in enumerate(ledger):
+        if begins_anew(record, ledger[:index]):
+            number = record.round
     while number is not None and not all(is_finished(rise) for rise in _list_rises(ledger, number)):
         number += 1
     return number
@@ -219,12 +234,15 @@ def find_last_rise(ledger: Sequence[Round]) -> int | None:
 def explain_choice(ledger: Sequence[Round]) -> str:
     """Return in words which round is reported, and why."""
     best = find_best_round(ledger)
-    if best is None:
-        is_withheld = any(score.withheld for record in ledger for score in record.validation.values())
-        return f"last round, {len(ledger)}: {'all validation is withheld' if is_withheld else 'no validation data'}"
-    # Of two sites it is the mean, as a reader expects.
-    how = ", by the sites' median change" if len(ledger[best - 1].validated) > 2 else ""
-    return f"best validation, round {best}{how}"
+    if best is not None:
+        # Of two sites it is the mean, as a reader expects.
+        how = ", by the sites' median change" if len(ledger[best - 1].validated) > 2 else ""
+        return f"best validation, round {best}{how}"
+    reason = "no validation data"
+    for record in ledger:
+        if any(score.withheld for score in record.validation.values()):
+            reason = "all validation is withheld"
+    return f"last round, {len(ledger)}: {reason}"
 
 
 def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None:
@@ -249,20 +267,23 @@ def metrics_csv(
         tested_rounds: Site -> the round whose models it tested.
         tests: Site -> value on its test data.
     """
-    head = ("round", "site", "part", "metric", "value")
-    tested = ((tested_rounds[site], site, "test", metric, value) for site, value in sorted(tests.items()))
-    return encode_csv([head, *(row for record in ledger for row in _score_rows(record, metric)), *tested])
+    rows: list[tuple[object, ...]] = [("round", "site", "part", "metric", "value")]
+    for record in ledger:
+        rows += _score_rows(record, metric)
+    for site, value in sorted(tests.items()):
+        rows.append((tested_rounds[site], site, "test", metric, value))
+    return encode_csv(rows)
 
 
 def format_spans(rounds: Iterable[int]) -> str:
     """Return numbers of rounds as ``1-2, 6-7, 11``."""
-    found: list[list[int]] = []
+    spans: list[list[int]] = []
     for number in sorted(rounds):
-        if found and found[-1][-1] == number - 1:
-            found[-1][1:] = [number]
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1][1:] = [number]
         else:
-            found.append([number])
-    return ", ".join("-".join(map(str, span)) for span in found)
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)
 
 
 def _list_rises(ledger: Sequence[Round], number: int) -> Iterator[float]:

@@ -21,6 +21,8 @@ def describe_missing_part(recipe: Mapping[str, object]) -> str | None:
 
 def describe_complete_model(recipe: Mapping[str, object], run_id: str, is_simulation: bool) -> str:
     """Say why the files of the models are not whole, and where each site's complete one is."""
-    place = f"{run_id}/{FOLDER}"
-    where = f"sites/NAME/{place}` of the run's folder" if is_simulation else f"STATE_DIR/{place}`, {STATE_DIR}"
-    return f"{describe_missing_part(recipe)} Each site's complete model is `{where}."
+    if is_simulation:
+        path = f"`sites/NAME/{run_id}/{FOLDER}` of the run's folder"
+    else:
+        path = f"`STATE_DIR/{run_id}/{FOLDER}`, {STATE_DIR}"
+    return f"{describe_missing_part(recipe)} Each site's complete model is {path}."

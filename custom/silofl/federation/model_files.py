@@ -53,13 +53,15 @@ def describe_models(run: Path, server: ServerRounds) -> None:
 
 def _write_readme(run: Path, server: ServerRounds) -> str:
     """Return how to load a model: of the files here where they are whole, else where the complete ones are."""
-    study, data = server.study, server.study.data
-    # Without a site that has sent its own, any size.
+    study = server.study
+    data = study.data
+    # Without a site that has sent its images' shape, any size will do.
     shape = server.image_shape or data.image_shape or (data.in_channels, *(128,) * data.dimensions)
     recipe = find_recipe_in_use(server).as_dict()
-    best, last = (sorted(p.name for p in (run / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
+    best = sorted(path.name for path in (run / "model").glob("best*.pt"))
+    newest = sorted(path.name for path in (run / "model").glob("last*.pt"))
     rounds = f"best: {server.reported.how}; last: round {server.finished_rounds}"
-    files = f"{', '.join([*best, *last])} ({rounds}); " if best else ""
+    files = f"{', '.join([*best, *newest])} ({rounds}); " if best else ""
     if describe_missing_part(recipe) is None:
         how = HOW_TO_LOAD.format(code=loading_code("study.yaml", best[0], shape))
     else:

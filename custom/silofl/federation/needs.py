@@ -31,32 +31,41 @@ def traveling_bytes(study: Study) -> int:
 
 def part_bytes(study: Study, num_sites: int) -> int:
     """Return the bytes that a round brings to a site besides the models; 0 where it brings nothing."""
-    server, last = _start_server(study, num_sites), study.total_rounds
-    rounds = [Exchange(TRAIN, 1), *(server.asks(INSTEAD, last) if last > study.training_rounds else [])]
-    models = {*study.recipe.traveling_roles}
-    tasks = [server.task(server.sites[0], one).arrays for one in rounds]
-    return max(sum(array.nbytes for name, array in one.items() if read_role(name) not in models) for one in tasks)
+    server = _start_server(study, num_sites)
+    exchanges = [Exchange(TRAIN, 1)]
+    if study.total_rounds > study.training_rounds:
+        # The extra rounds bring other arrays than a training does.
+        exchanges += server.asks(INSTEAD, study.total_rounds)
+    sizes = []
+    for exchange in exchanges:
+        arrays = server.task(server.sites[0], exchange).arrays
+        beside = [name for name in arrays if read_role(name) not in study.recipe.traveling_roles]
+        sizes.append(sum(arrays[name].nbytes for name in beside))
+    return max(sizes)
 
 
 def home_bytes(study: Study) -> int:
     """Return the bytes of site-only state of all parts."""
-    kept = sum(one.num_models for one in list_kept(study, study.total_rounds))
+    kept = sum(state.num_models for state in list_kept(study, study.total_rounds))
     return kept * _model_bytes(study, study.recipe.roles[:1])
 
 
 def _end_bytes(study: Study) -> int:
     """Return the bytes that each site sends once, at the end."""
-    wanted = _start_server(study, 2).expected("site-1", Exchange(COLLECT, study.rounds))
-    return sum(one.num_bytes for one in wanted.values())
+    expected = _start_server(study, 2).expected("site-1", Exchange(COLLECT, study.rounds))
+    return sum(array.num_bytes for array in expected.values())
 
 
 def site_disk_bytes(study: Study, num_sites: int) -> int:
     """Return the size of a site's state: its kept rounds with their optimisers, and its super models."""
-    one, beside = _model_bytes(study, study.recipe.roles[:1]), part_bytes(study, num_sites)
+    model = _model_bytes(study, study.recipe.roles[:1])
+    beside = part_bytes(study, num_sites)
     kept = KEPT_ROUNDS * ((1 + OPTIMIZER) * (models_bytes(study) + beside) + home_bytes(study))
     has_all_sites = study.recipe.pairs_models or _end_bytes(study) > 0
-    final = one * (num_sites + 1 if has_all_sites else 1) + beside
-    return kept + final + sum(final + one for what in list_kept(study, study.total_rounds) if what.has_second)
+    final = model * (num_sites + 1 if has_all_sites else 1) + beside
+    # A second super model holds the site's own model besides.
+    num_second = sum(state.has_second for state in list_kept(study, study.total_rounds))
+    return kept + final + num_second * (final + model)
 
 
 def site_memory_bytes(study: Study) -> int:
@@ -71,6 +80,7 @@ def site_names(num_sites: int) -> list[str]:
 
 
 def _model_bytes(study: Study, roles: Sequence[str]) -> int:
+    # None leaves out the input normalisation, whose size depends on the images.
     models = build_models(study, None)
     return sum(value.nbytes for role in roles for value in models[role].state_dict().values())
 

@@ -1,6 +1,6 @@
 """Checks of the numbers of an answer against its task and its study, and of answers against one another."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from silofl.base.errors import AggregationError, quote_value
 from silofl.core.outliers import find_edges, find_far_ranges, medians_of_others
@@ -10,7 +10,7 @@ from silofl.parts.task import TRAIN, Exchange
 from silofl.study import Study
 from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.floor import EMPTY, SURFACE
-from silofl.training.site_score import SuperScore
+from silofl.training.site_score import SiteScore, SuperScore
 
 # What a classification's score has beside its value.
 METRICS = frozenset(CLASSIFICATION_ONLY["metric"])
@@ -32,17 +32,24 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         raise AggregationError(f"site {site!r} must answer for round {exchange.round}, not {numbers.round}")
     if numbers.metrics.round_test and not study.evaluate_every_round:
         raise AggregationError(f"site {site!r} must send no test score of a round, for which the study does not ask")
-    examples, steps, metrics = numbers.num_examples, numbers.steps, numbers.metrics
+    examples = numbers.num_examples
+    steps = numbers.steps
+    metrics = numbers.metrics
+    # An evaluation says no examples; then those of the first round bound its patients.
     most_patients = examples or most_examples
     if most_patients is not None and (numbers.num_patients or 0) > most_patients:
         raise AggregationError(
             f"site {site!r} must have at most as many patients in training as examples, {most_patients}, not "
             f"{numbers.num_patients}: each example is one patient's"
         )
+    # An evaluation has no training whose numbers could be missing.
     if not exchange.is_needed:
         return
     wanted: dict[str, float | None] = {"num_examples": examples, "steps": steps}
-    wanted |= {"epsilon": metrics.epsilon} if study.is_private else {"loss": metrics.loss}
+    if study.is_private:
+        wanted["epsilon"] = metrics.epsilon
+    else:
+        wanted["loss"] = metrics.loss
     if exchange.task == TRAIN and study.training.measures_drift:
         wanted["drift"] = metrics.drift
     missing = next((name for name, value in wanted.items() if value is None), None)
@@ -53,6 +60,7 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
             f"site {site!r} must have at most {most_examples} training examples, as in its first round, not "
             f"{examples}; start the study anew with other data"
         )
+    # With more steps than its data allow, a site's update would look short by step.
     most = study.training.local_epochs * study.steps_an_epoch(examples)
     if steps > most:
         raise AggregationError(f"site {site!r} must take at most {most} steps with {examples} examples, not {steps}")
@@ -64,11 +72,14 @@ def check_image_shape(site: str, shape: tuple[int, ...] | None, study: Study) ->
     Raises:
         AggregationError: Names the site and the number.
     """
-    channels, axes = study.data.in_channels, study.data.dimensions
-    if shape is not None and shape[0] != channels:
-        raise AggregationError(f"site {site!r} must have images of {channels} channels, not {shape[0]}")
-    if shape is not None and len(shape) != 1 + axes:
-        raise AggregationError(f"site {site!r} must have images of {axes} axes, not {len(shape) - 1}")
+    if shape is None:
+        return
+    wanted = (study.data.in_channels, study.data.dimensions)
+    if (shape[0], len(shape) - 1) != wanted:
+        raise AggregationError(
+            f"site {site!r} must have images of {wanted[0]} channels and {wanted[1]} axes, not of {shape[0]} and "
+            f"{len(shape) - 1}"
+        )
 
 
 def check_modality(site: str, domain: Domain, study: Study) -> None:
@@ -78,9 +89,9 @@ def check_modality(site: str, domain: Domain, study: Study) -> None:
         AggregationError: Names the site and the modality.
     """
     stated = study.data.modality
-    others = [one for one in domain.modalities if stated is not None and one != stated]
-    if others:
-        raise AggregationError(f"site {site!r} must have {stated} images, as data.modality says, not {others[0]}")
+    for modality in domain.modalities:
+        if stated not in (None, modality):
+            raise AggregationError(f"site {site!r} must have {stated} images, as data.modality says, not {modality}")
 
 
 def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str]) -> None:
@@ -94,26 +105,39 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
         AggregationError: Names the site and the first such name.
     """
     roles = {*study.recipe.roles, *parts}
-    scores = [score for score in (metrics.validation, metrics.round_test, metrics.test) if score]
-    labels, losses = {"0", *map(str, study.scored)}, {*TRAINING, *(f"loss_{role}" for role in roles)}
+    losses = {*TRAINING, *(f"loss_{role}" for role in roles)}
+    # What the study has, and what an answer names of it.
     named: list[tuple[Collection[str], Collection[str]]] = [(losses, metrics.training)]
-    named += [(labels, score.labels or ()) for score in scores]
-    named += [(METRICS, score.also or ()) for score in scores]
-    named += [(set(map(str, study.labels)), score.areas or ()) for score in scores]
-    measures = {*labels, *study.extra_metrics, EMPTY, SURFACE}
-    named += [(measures, score.withheld.names) for score in scores if score.withheld]
-    thresholds = [score.calling.thresholds for score in scores if score.calling]
-    named += [(set(map(str, study.called if study.operating_point else ())), one) for one in thresholds]
-    named += [(study.extra_metrics, score.extra_metrics or ()) for score in scores]
-    # A super model's test has the values of the sites' models, of which the site itself learns with the task.
-    plain = [score for score in scores if not isinstance(score, SuperScore)]
-    named += [one for score in plain for one in ((roles, score.models or ()), ((), score.choices or ()))]
-    unknown = sorted(name for known, names in named for name in names if name not in known)
+    for score in (metrics.validation, metrics.round_test, metrics.test):
+        if score:
+            named += _list_names(score, study, roles)
+    unknown: list[str] = []
+    for allowed, names in named:
+        unknown += [name for name in names if name not in allowed]
     if unknown:
         raise AggregationError(
             f"site {site!r} must send numbers of the study's own labels, metrics and models, not of "
-            f"{quote_value(unknown[0])}"
+            f"{quote_value(min(unknown))}"
         )
+
+
+def _list_names(
+    score: SiteScore, study: Study, roles: Collection[str]
+) -> Iterator[tuple[Collection[str], Collection[str]]]:
+    """Yield the names that a score may have, and those of the same sort that it has."""
+    labels = {"0", *map(str, study.scored)}
+    yield labels, score.labels or ()
+    yield METRICS, score.also or ()
+    yield {*map(str, study.labels)}, score.areas or ()
+    yield study.extra_metrics, score.extra_metrics or ()
+    if score.withheld:
+        yield {*labels, *study.extra_metrics, EMPTY, SURFACE}, score.withheld.names
+    if score.calling:
+        yield {*map(str, study.called if study.operating_point else ())}, score.calling.thresholds
+    # A super model's test has the values of the sites' models, of which the site itself learns with the task.
+    if not isinstance(score, SuperScore):
+        yield roles, score.models or ()
+        yield (), score.choices or ()
 
 
 def find_long_updates(norms: Mapping[str, float], most: float, min_sites: int) -> dict[str, str]:
@@ -131,14 +155,15 @@ def find_long_updates(norms: Mapping[str, float], most: float, min_sites: int) -
     """
     if len(norms) < min_sites:
         return {}
-    medians = medians_of_others(norms)
-    return {
-        site: f"site {site!r} must send an update at most {most:g} times as long by step as the others' median "
-        f"{medians[site]:.3g}, not {value:.3g}; look for a fault there, or raise federation.max_update_ratio"
-        for site, value in norms.items()
+    reasons = {}
+    for site, median in medians_of_others(norms).items():
         # Where most others have not moved, any length would be too long.
-        if value > most * medians[site] > 0
-    }
+        if norms[site] > most * median > 0:
+            reasons[site] = (
+                f"site {site!r} must send an update at most {most:g} times as long by step as the others' median "
+                f"{median:.3g}, not {norms[site]:.3g}; look for a fault there, or raise federation.max_update_ratio"
+            )
+    return reasons
 
 
 def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
@@ -156,11 +181,11 @@ def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, 
     reasons = _find_odd_voxels(domains, min_sites)
     ranges: dict[str, dict[str, tuple[float, float]]] = {}
     for site, domain in domains.items():
-        for one in domain.intensities:
-            ranges.setdefault(one.measure, {})[site] = one.low, one.high
-    for measure, known in ranges.items():
-        for site, (least, most) in find_far_ranges(known, min_sites).items():
-            low, high = known[site]
+        for intensity in domain.intensities:
+            ranges.setdefault(intensity.measure, {})[site] = intensity.low, intensity.high
+    for measure, of_sites in ranges.items():
+        for site, (least, most) in find_far_ranges(of_sites, min_sites).items():
+            low, high = of_sites[site]
             reasons[site] = (
                 f"{site}: its images' {measure}, {low:g} to {high:g}, is far from all others' {least:g} to {most:g}; "
                 "the warnings of predict do without its ranges"
@@ -169,18 +194,21 @@ def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, 
 
 
 def _find_odd_voxels(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
-    said = {site: domain.voxels for site, domain in domains.items() if domain.voxels is not None}
-    if len(said) < max(min_sites, 2):
-        return {}
-    reasons = {}
-    for site, one in said.items():
-        known = [other for name, other in said.items() if name != site]
-        least = [find_edges([other.least[side] for other in known])[0] for side in range(3)]
-        most = [find_edges([other.most[side] for other in known])[1] for side in range(3)]
-        others = VoxelSizes((least[0], least[1], least[2]), (most[0], most[1], most[2]))
-        if not others.reaches(one, MOST_SIZE_RATIO):
+    sizes = {site: domain.voxels for site, domain in domains.items() if domain.voxels is not None}
+    reasons: dict[str, str] = {}
+    if len(sizes) < max(min_sites, 2):
+        return reasons
+    for site, voxels in sizes.items():
+        peers = [sizes[peer] for peer in sizes if peer != site]
+        least = []
+        most = []
+        for side in range(3):
+            least.append(find_edges([peer.least[side] for peer in peers])[0])
+            most.append(find_edges([peer.most[side] for peer in peers])[1])
+        typical = VoxelSizes((least[0], least[1], least[2]), (most[0], most[1], most[2]))
+        if not typical.reaches(voxels, MOST_SIZE_RATIO):
             reasons[site] = (
-                f"{site}: its images' voxels, {one}, are far from all others' {others}; the warnings of predict do "
+                f"{site}: its images' voxels, {voxels}, are far from all others' {typical}; the warnings of predict do "
                 "without its ranges"
             )
     return reasons

@@ -29,13 +29,20 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         server: The run after its last round.
         tests: The sites' test scores.
     """
-    scores, reported, study = tests.scores, server.reported, server.study
-    sites = {site: _name_labels(study, scores[site]) if site in scores else None for site in server.sites}
-    sites = dict(sorted((sites | dict.fromkeys(find_absent_sites(server))).items()))
+    scores = tests.scores
+    study = server.study
+    sites: dict[str, SiteScore | None] = {}
+    for site in sorted({*server.sites, *find_absent_sites(server)}):
+        sites[site] = _name_labels(study, scores[site]) if site in scores else None
+    values: list[float | None] = []
     # Means over different classes have no mean.
-    known = [one.value for one in sites.values() if one and one.value is not None]
-    known = known if have_same_classes(scores.values()) else []
-    reasons = _shortcomings(server, tests)
+    if have_same_classes(scores.values()):
+        values = [score.value for score in sites.values() if score]
+    of_parts: dict[str, Any] = {}
+    for part in server.parts.values():
+        of_parts |= part.outcome(server, scores).results
+    reasons = _list_shortcomings(server, tests)
+    reported = server.reported
     return Results(
         **describe_study(study, find_recipe_in_use(server)),
         status="INCOMPLETE" if reasons else "COMPLETE",
@@ -43,12 +50,12 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         best_round=reported.one_round,
         model=reported.how,
         sites=sites,
-        mean=mean_of_known(known),
+        mean=mean_of_known(values),
         pooled=pool_scores(scores.values()),
         run=server.id,
         ended_early=early_end(server),
         validation=reported.validation,
-        **{key: more for part in server.parts.values() for key, more in part.outcome(server, scores).results.items()},
+        **of_parts,
     )
 
 
@@ -60,36 +67,56 @@ def _name_labels(study: Study, score: SiteScore) -> SiteScore:
         # A region is named already.
         return None if table is None else {names.get(label, label): value for label, value in table.items()}
 
-    calling, withheld = score.calling, score.withheld
-    plain = {part.name: getattr(score, part.name) for part in fields(SiteScore)}
+    # Not `replace`: a super model's score becomes one of a site, without what it has besides.
+    plain = {field.name: getattr(score, field.name) for field in fields(SiteScore)}
     plain["models"] = score.choices and score.models
-    plain |= {key: named(plain[key]) for key in ("labels", "label_cases", "areas")}
-    if calling:
-        shares = {key: named(getattr(calling, key)) for key in ("thresholds", "sensitivity", "specificity")}
-        plain["calling"] = replace(calling, **shares)
-    if withheld:
-        plain["withheld"] = replace(withheld, names=tuple(names.get(label, label) for label in withheld.names))
+    for key in ("labels", "label_cases", "areas"):
+        plain[key] = named(plain[key])
+    if score.calling:
+        plain["calling"] = replace(
+            score.calling,
+            thresholds=named(score.calling.thresholds),
+            sensitivity=named(score.calling.sensitivity),
+            specificity=named(score.calling.specificity),
+        )
+    if score.withheld:
+        shown = tuple(names.get(label, label) for label in score.withheld.names)
+        plain["withheld"] = replace(score.withheld, names=shown)
     return SiteScore(**plain)
 
 
-def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
+def _list_shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
     """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
-    settings, reasons = server.study.federation, []
-    present = sorted([*list_present_sites(server), *find_absent_sites(server)])
-    late = {site for record in server.ledger[:1] for site, why in record.failed.items() if why == NEVER}
-    allowed, absent = settings.max_missed_rounds, {*settings.named} & (tests.missing.keys() | late) & {*present}
-    forgiven = absent if len(absent) <= settings.may_miss else set()
-    for site in (one for one in present if one not in forgiven):
-        missed = [record.round for record in server.ledger if site in record.missed]
-        if len(missed) > allowed:
-            last = next(r for r in reversed(server.ledger) if site in r.missed)
-            reason = last.failed.get(site, "no answer in time")
-            reasons.append(f"site {site} missed rounds {missed} ({reason}); the study allows {allowed}")
-        if server.study.asks_alone and site in tests.missing:
-            reasons.append(f"site {site} did not answer ({tests.missing[site]})")
-        elif site not in tests.scores and not server.study.asks_alone:
+    settings = server.study.federation
+    reasons = []
+    for site in _list_obliged(server, tests):
+        missed = [record for record in server.ledger if site in record.missed]
+        if len(missed) > settings.max_missed_rounds:
+            reason = missed[-1].failed.get(site, "no answer in time")
+            reasons.append(
+                f"site {site} missed rounds {[record.round for record in missed]} ({reason}); the study "
+                f"allows {settings.max_missed_rounds}"
+            )
+        if server.study.asks_alone:
+            if site in tests.missing:
+                reasons.append(f"site {site} did not answer ({tests.missing[site]})")
+        elif site not in tests.scores:
             reasons.append(f"site {site} did not test the model ({tests.missing.get(site, 'no answer')})")
+    # Several exchanges may say the same loss.
     return reasons + list(dict.fromkeys(server.losses))
+
+
+def _list_obliged(server: ServerRounds, tests: Tests) -> list[str]:
+    """Return the sites that a complete run needs: all, unless few enough of those named are absent."""
+    settings = server.study.federation
+    present = sorted([*list_present_sites(server), *find_absent_sites(server)])
+    absent = {*tests.missing}
+    if server.ledger:
+        absent |= {site for site, reason in server.ledger[0].failed.items() if reason == NEVER}
+    absent &= {*settings.named} & {*present}
+    if len(absent) > settings.may_miss:
+        return present
+    return [site for site in present if site not in absent]
 
 
 def describe_failure(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +27,17 @@ def describe_partners(server: ServerRounds, site: str, number: int) -> dict[str,
         model after round ``number``; nothing where such models stay with their sites, or where there are none.
     """
     present = list_present_sites(server)
-    said: dict[str, Any] = {"sites": len(present), "partners": present}
+    facts: dict[str, Any] = {"sites": len(present), "partners": present}
     if not server.ledger:
-        return said
+        return facts
     answered = server.ledger[-1].answered
-    said["mixed"] = [server.finished_rounds, len(answered) if site in answered else 0]
+    facts["mixed"] = [server.finished_rounds, len(answered) if site in answered else 0]
     models = [part for part in server.parts.values() if isinstance(part, ModelPart)]
     leaves = any(part.own for part in models) and not any(part.stays_home for part in models)
     if leaves and 0 < number <= len(server.ledger):
         weights = server.ledger[number - 1].weights
-        said["rows"] = {other: row[site] for other, row in weights.items() if site in row}
-    return said
+        facts["rows"] = {owner: row[site] for owner, row in weights.items() if site in row}
+    return facts
 
 
 def part_lonely(
@@ -52,40 +52,44 @@ def part_lonely(
     Returns:
         Site -> its answer as `drop_lonely` leaves it. Site -> why its answer does not count.
     """
-    left = drop_lonely(answers, is_mixed)
-    sent = {site: [name for name in answer.arrays if is_mixed(name)] for site, answer in answers.items()}
-    alone = [site for site, names in sent.items() if names and left[site].arrays.keys().isdisjoint(names)]
-    return {site: answer for site, answer in left.items() if site not in alone}, {
-        site: f"site {site!r} must have its answer mixed with those of at least "
-        f"{count_partners(answers[site].numbers.min_partners)}, as min_partners of its site.yaml asks; fewer sent "
-        "the like: let more sites take part"
-        for site in alone
-    }
+    accepted = drop_lonely(answers, is_mixed)
+    lonely = {}
+    for site, answer in answers.items():
+        names = [name for name in answer.arrays if is_mixed(name)]
+        # An answer without anything to mix, as of an evaluation, needs no partner.
+        if names and accepted[site].arrays.keys().isdisjoint(names):
+            accepted.pop(site)
+            lonely[site] = (
+                f"site {site!r} must have its answer mixed with those of at least "
+                f"{count_partners(answer.numbers.min_partners)}, as min_partners of its site.yaml asks; fewer sent "
+                "the like: let more sites take part"
+            )
+    return accepted, lonely
 
 
 def drop_lonely(answers: Mapping[str, SiteAnswer], is_mixed: Callable[[str], bool]) -> dict[str, SiteAnswer]:
     """Return the answers without the arrays that fewer others have sent than their site asks for."""
     asked = {site: answer.numbers.min_partners for site, answer in answers.items()}
-    names = {name for answer in answers.values() for name in answer.arrays if is_mixed(name)}
-    senders = {name: frozenset(site for site in answers if name in answers[site].arrays) for name in names}
-    # Most arrays have the same senders.
-    partnered = {sites: _find_partnered(sites, asked) for sites in {*senders.values()}}
-    return {
-        site: _drop(answer, {name for name, sites in senders.items() if site in sites - partnered[sites]})
-        for site, answer in answers.items()
-    }
+    senders: dict[str, set[str]] = {}
+    for site, answer in answers.items():
+        for name in filter(is_mixed, answer.arrays):
+            senders.setdefault(name, set()).add(site)
+    lonely: dict[str, set[str]] = {}
+    for name, sites in senders.items():
+        for site in sites - _find_partnered(sites, asked):
+            lonely.setdefault(site, set()).add(name)
+    left = dict(answers)
+    for site, names in lonely.items():
+        answer = answers[site]
+        arrays = {name: array for name, array in answer.arrays.items() if name not in names}
+        # What is taken out counts as withheld by a policy: its row is renormalised over the other sites.
+        left[site] = replace(answer, arrays=arrays, withheld=tuple(sorted(names.union(answer.withheld))))
+    return left
 
 
-def _find_partnered(sites: frozenset[str], asked: Mapping[str, int]) -> frozenset[str]:
+def _find_partnered(sites: Set[str], asked: Mapping[str, int]) -> Set[str]:
     """Return the most of these sites that have as many partners among them as each asks for."""
     # One that asks for more than all of them has too few in any smaller number too.
     while lonely := {site for site in sites if asked[site] > len(sites) - 1}:
-        sites -= lonely
+        sites = sites - lonely
     return sites
-
-
-def _drop(answer: SiteAnswer, names: set[str]) -> SiteAnswer:
-    if not names:
-        return answer
-    arrays = {name: array for name, array in answer.arrays.items() if name not in names}
-    return replace(answer, arrays=arrays, withheld=tuple(sorted(names.union(answer.withheld))))

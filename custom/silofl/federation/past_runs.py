@@ -69,15 +69,16 @@ def check_past_runs(settings: Site, study: Study, site: str, request: Request) -
     current = past.runs.get(request.run, PastRun())
     sites = frozenset(current.sites) | frozenset(request.partners)
     fewest = max(settings.min_partners, 2)
-    for run, other in past.runs.items():
-        is_compared = run != request.run and (other.has_delivered or _is_running(folder / run))
-        difference = sites.symmetric_difference(other.sites)
+    for run, earlier in past.runs.items():
+        is_compared = run != request.run and (earlier.has_delivered or _is_running(folder / run))
+        difference = sites.symmetric_difference(earlier.sites)
         if is_compared and 0 < len(difference) < fewest and study.name not in settings.repeats:
             raise TrainingError(
                 f"site {site!r} trained in another run of study {study.name!r} that differs from this one in "
                 f"{', '.join(sorted(difference))} alone, whose update the two models would tell; let the same sites "
                 "take part, or ask the site to name the study in repeats of site.yaml"
             )
+    # The record is written before the task is carried out, so that a process that is killed leaves it.
     has_delivered = current.has_delivered or request.task == find_test_task(study)
     if request.task == TRAIN or has_delivered:
         now = replace(current, sites=tuple(sorted(sites)), has_delivered=has_delivered)

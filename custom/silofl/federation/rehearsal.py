@@ -6,20 +6,20 @@ A site trains a tenth of a round's steps at most on its data, validates, and sen
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from silofl.base.errors import TrainingError, quote_value
+from silofl.base.errors import TrainingError
 from silofl.core.spread import count_digits_apart
 from silofl.federation import needs
-from silofl.federation.course import Network
+from silofl.federation.course import Network, prepare_tasks
 from silofl.federation.egress import ASK, Gate, Request
 from silofl.federation.known_sites import find_absent_sites, take_software
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import measure_cost, measure_validation
 from silofl.federation.waiting import FIRST_S
-from silofl.models.precision import narrow_arrays, narrow_messages
+from silofl.models.precision import narrow_arrays
 from silofl.parts.answer import explain_refusal, plain_text
 from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.parts.work import Work
@@ -57,11 +57,10 @@ class SiteReport:
     left_out: int | None = None
 
 
-def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) -> Message:
+def rehearse_site(work: Work, gate: Gate, state: Path, began: float) -> Message:
     """Carry out a training task as a rehearsal, and answer with the arrays as they came.
 
     Args:
-        task: Its name.
         work: The task, in a folder that is thrown away.
         gate: What may leave the site.
         state: The site's own state of the study, which is only read.
@@ -70,18 +69,18 @@ def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) 
     Raises:
         SiloFLError: The site could not train; the sentence may name a case.
     """
-    if task != TRAIN:
-        raise TrainingError(f"a rehearsal must ask for {TRAIN}, not {quote_value(task)}")
-    study, data, training = work.study, work.data, work.data.training
-    an_epoch, epochs = study.steps_an_epoch(len(training)), study.training.local_epochs
-    cost = measure_cost(work, max(1, min(an_epoch * epochs // SHARE, MOST_STEPS)))
+    study = work.study
+    training = work.data.training
+    an_epoch = study.steps_an_epoch(len(training))
+    cost = measure_cost(work, max(1, min(an_epoch * study.training.local_epochs // SHARE, MOST_STEPS)))
     validation_s, peak_bytes = measure_validation(work)
     numbers: dict[str, Any] = {"round": work.number, "image_shape": list(training.image_shape)}
     numbers |= {"num_examples": len(training), "num_patients": training.num_patients}
-    numbers |= {"unreadable": dict(data.unreadable)} if data.unreadable else {}
+    if work.data.unreadable:
+        numbers["unreadable"] = dict(work.data.unreadable)
     arrays = gate.select_returned(Request.of(TRAIN, work.message), work.message.arrays, training.image_shape)
     numbers["rehearsal"] = {
-        "round_seconds": cost.of_round(an_epoch, epochs) + validation_s,
+        "round_seconds": cost.of_round(an_epoch, study.training.local_epochs) + validation_s,
         "peak_bytes": max(cost.peak_bytes, peak_bytes),
         "device": work.device.type,
         "faults": [plain_text(fault) for fault in _list_faults(work, gate, state)],
@@ -92,17 +91,20 @@ def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) 
 
 def _list_faults(work: Work, gate: Gate, state: Path) -> Iterator[str]:
     """Yield what would fail later in a run, each as a sentence for the server."""
-    study, sites = work.study, work.message.meta.get("sites") or 2
-    if kept := gate.list_withheld(range(1, study.rounds + 1)):
-        yield f"the site does not let {', '.join(kept)} leave, which the study asks for; {ASK}"
+    study = work.study
+    if withheld := gate.list_withheld(range(1, study.rounds + 1)):
+        yield f"the site does not let {', '.join(withheld)} leave, which the study asks for; {ASK}"
     if study.promise:
         before = read_count(state, work.site, study.promise[1])
         epsilon = compute_study_epsilon(study, measure_round(study, work.data.training)[1], before)
-        if work.max_epsilon is not None and epsilon > work.max_epsilon:
-            limit, digits = work.max_epsilon, count_digits_apart(epsilon, work.max_epsilon)
+        limit = work.max_epsilon
+        if limit is not None and epsilon > limit:
+            digits = count_digits_apart(epsilon, limit)
             yield f"all rounds spend epsilon {epsilon:.{digits}g}, more than max_epsilon of the site, {limit:g}"
-    wanted = needs.site_disk_bytes(study, sites)
-    free = shutil.disk_usage(next(one for one in (state, *state.parents) if one.is_dir())).free
+    wanted = needs.site_disk_bytes(study, work.message.meta.get("sites") or 2)
+    # The site's folder of the study need not be there yet.
+    disk = next(folder for folder in (state, *state.parents) if folder.is_dir())
+    free = shutil.disk_usage(disk).free
     if free < wanted:
         yield f"the site's disk must have {wanted / needs.GIB:.1f} GiB free for its state, not {free / needs.GIB:.1f}"
 
@@ -114,30 +116,37 @@ def rehearse_round(server: ServerRounds, ask: Network) -> dict[str, SiteReport]:
         server: The run; it stays as it is.
         ask: The network.
     """
-    exchange, study = Exchange(TRAIN, 1), server.study
-    tasks = {site: server.task(site, exchange) for site in server.sites}
-    narrow = narrow_messages({site: task.arrays for site, task in tasks.items()}, study)
-    tasks = {site: replace(task, arrays=narrow[site]) for site, task in tasks.items()}
-    answers, limit = ask(TRAIN, tasks), study.federation.task_timeout_s or FIRST_S
-    reports = {site: SiteReport((reason,)) for site, reason in (answers.failed | find_absent_sites(server)).items()}
+    exchange = Exchange(TRAIN, 1)
+    study = server.study
+    tasks = prepare_tasks(server, server.sites, exchange)
+    answers = ask(TRAIN, tasks)
+    limit = study.federation.task_timeout_s or FIRST_S
+    reports = {}
+    # Who never came is reported as well, since the study names it.
+    for site, reason in (answers.failed | find_absent_sites(server)).items():
+        reports[site] = SiteReport((reason,))
     for site, message in answers.given.items():
         try:
             numbers = server.read(site, exchange, message).numbers
             take_software(server, site, numbers.software)
-            found = numbers.rehearsal
-            if found is None:
+            rehearsal = numbers.rehearsal
+            if rehearsal is None:
                 raise TrainingError(f"site {site!r} must rehearse, not train; have it upgraded")
         except Exception as error:  # whatever a site sends hides no other's report
             reports[site] = SiteReport((explain_refusal(site, error),))
             continue
-        seconds = found.round_seconds + max(0.0, answers.seconds.get(site, 0.0) - found.seconds)
-        late = f"a round must take at most {limit:.0f} s, not {seconds:.0f} s; raise federation.task_timeout_s"
+        # What the answer took beyond the site's own work is the way of the messages.
+        seconds = rehearsal.round_seconds + max(0.0, answers.seconds.get(site, 0.0) - rehearsal.seconds)
+        faults = rehearsal.faults
+        if seconds > limit:
+            late = f"a round must take at most {limit:.0f} s, not {seconds:.0f} s; raise federation.task_timeout_s"
+            faults = (*faults, late)
         reports[site] = SiteReport(
-            faults=found.faults + (late,) * (seconds > limit),
+            faults=faults,
             round_seconds=seconds,
             run_hours=seconds * study.total_rounds / 3600,
-            peak_bytes=found.peak_bytes,
-            device=found.device,
+            peak_bytes=rehearsal.peak_bytes,
+            device=rehearsal.device,
             bytes_to=tasks[site].num_bytes,
             bytes_from=message.num_bytes,
             left_out=sum(numbers.unreadable.values()),

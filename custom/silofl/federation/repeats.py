@@ -31,8 +31,8 @@ class Repeats:
             exchange: What the sites were asked to do.
             lost: Site -> the last round whose state it has.
         """
-        again, present = server.ledger[earlier.finished_rounds :], set(list_present_sites(server))
-        answered = {site for record in again for site in record.answered}
+        again = server.ledger[earlier.finished_rounds :]
+        answered: set[str] = set().union(*(record.answered for record in again))
         if (
             # A repeated round would spend the patients' privacy once more, and its noise would be another.
             server.study.is_private
@@ -40,7 +40,7 @@ class Repeats:
             or any(record.round in self.first for record in again)
             # A site that has joined or left since would make it another round.
             or earlier.sites != server.sites
-            or not answered <= present
+            or not answered.issubset(list_present_sites(server))
             or not any(list_state_for(server, site, exchange) for site in lost)
             or not all(_makes_again(server, earlier, exchange, site, held) for site, held in lost.items())
         ):
@@ -57,10 +57,14 @@ class Repeats:
 
 def return_to(server: ServerRounds, earlier: ServerRounds) -> None:
     """Make a run what it was earlier; what is known of the sites' software stays known."""
-    vars(server).update(vars(earlier) | {"software": server.software})
+    # The sites' processes have not gone back with the run.
+    software = server.software
+    vars(server).update(vars(earlier))
+    server.software = software
 
 
 def _makes_again(server: ServerRounds, earlier: ServerRounds, exchange: Exchange, site: str, held: int) -> bool:
     """Return whether the rounds after an earlier one make a site's lost state, from one that it has."""
-    number = earlier.finished_rounds
-    return should_hold(server, site, exchange.models_round) > number and held >= should_hold(earlier, site, number)
+    last_kept = earlier.finished_rounds
+    is_later = should_hold(server, site, exchange.models_round) > last_kept
+    return is_later and held >= should_hold(earlier, site, last_kept)

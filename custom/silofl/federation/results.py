@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from silofl.base.errors import ConfigError, quote_value
+from silofl.base.errors import ConfigError
 from silofl.base.schema import declare_optional, format_key_lists, read_file
 from silofl.core.presets import refuse_removed
 from silofl.inference.super_results import SuperResults
@@ -98,13 +98,11 @@ class Results:
     privacy: Privacy | None = declare_optional()
 
     def __post_init__(self) -> None:
-        """Refuse the result of a finished run without its test or its study, and a choice of no site of the run."""
+        """Refuse the result of a finished run without its run or its study."""
         refuse_removed(self.algorithm)
-        for key in ("run", *OF_THE_STUDY) if self.is_finished else ():
-            if getattr(self, key) is None:
+        for key in ("run", *OF_THE_STUDY):
+            if self.is_finished and getattr(self, key) is None:
                 raise ConfigError(f"{key} must be given with status {self.status}; it is missing")
-        for site in sorted({*(self.joining or {})} - {*self.sites}):
-            raise ConfigError(f"joining must be of sites of the run, not of {quote_value(site)}")
 
     @property
     def is_finished(self) -> bool:
@@ -119,17 +117,19 @@ class Results:
     @property
     def values(self) -> dict[str, float | None]:
         """Site -> the metric, mean over its test cases; None without a test."""
-        return {site: None if one is None else one.value for site, one in self.sites.items()}
+        return {site: score.value if score else None for site, score in self.sites.items()}
 
     @property
     def spread(self) -> float | None:
         """Standard deviation of the sites' values (divisor: their number); None where they have no mean."""
-        return None if self.mean is None else float(np.std([one for one in self.values.values() if one is not None]))
+        if self.mean is None:
+            return None
+        return float(np.std([value for value in self.values.values() if value is not None]))
 
     @property
     def tests(self) -> dict[str, SiteScore]:
         """Site -> its test, of the sites that have one."""
-        return {site: one for site, one in self.sites.items() if one is not None}
+        return {site: score for site, score in self.sites.items() if score is not None}
 
     @property
     def has_findings(self) -> bool:
@@ -149,7 +149,7 @@ class Results:
     @property
     def callings(self) -> Mapping[str, CallingScore]:
         """Site -> how its classes are called; empty of a segmentation."""
-        return {site: one.calling for site, one in self.tests.items() if one.calling}
+        return {site: score.calling for site, score in self.tests.items() if score.calling}
 
     @property
     def validation_mean(self) -> float | None:
@@ -158,21 +158,25 @@ class Results:
 
     def mean_of_sites(self, values: Iterable[float | None], metric: str | None = None) -> float | None:
         """Return the mean over sites of a metric, or the study's; None of means over classes that differ by site."""
-        known = metric or self.metric
-        # A site that withholds classes has a mean over the others as the study's metric alone.
-        scores = [one for one in self.tests.values() if known == self.metric or not one.withheld]
-        cases = [one.label_cases or {} for one in scores]
-        classes = {frozenset(label for label, count in one.items() if count) for one in cases}
-        # A site of one class has no area.
-        differ = len({one for one in classes if known not in RANKED or len(one) > 1}) > 1
-        return None if known in CLASS_MEANS and differ else mean_of_known(values)
+        metric = metric or self.metric
+        classes = set()
+        for score in self.tests.values():
+            labels = frozenset(label for label, count in (score.label_cases or {}).items() if count)
+            # A site that withholds classes has a mean over the others as the study's metric alone.
+            is_counted = metric == self.metric or not score.withheld
+            # A site of one class has no area.
+            if is_counted and (metric not in RANKED or len(labels) > 1):
+                classes.add(labels)
+        return None if metric in CLASS_MEANS and len(classes) > 1 else mean_of_known(values)
 
     @property
     def joining_means(self) -> dict[str, float | None]:
         """Model -> mean of the test values over the sites that chose; empty without a choice."""
-        sites = (self.joining or {}).values()
-        names = (LOCAL, AT_ZERO, SHIFTED, FEDERATED, CHOSEN) if sites else ()
-        return {name: self.mean_of_sites(one.tested(name) for one in sites) for name in names}
+        means = {}
+        if self.joining:
+            for name in (LOCAL, AT_ZERO, SHIFTED, FEDERATED, CHOSEN):
+                means[name] = self.mean_of_sites(choice.tested(name) for choice in self.joining.values())
+        return means
 
 
 def read_results(folder: Path) -> Results | None:
@@ -193,11 +197,11 @@ def find_results(folder: Path) -> Results:
     Raises:
         ConfigError: There is none, or it is not what silofl wrote.
     """
-    found = (read_results(folder / place) for place in PLACES)
-    result = next((one for one in found if one is not None), None)
-    if result is None:
-        raise ConfigError(f"{folder} must hold the {FILE} of a run; it holds none: name the folder of a run")
-    return result
+    for place in PLACES:
+        results = read_results(folder / place)
+        if results is not None:
+            return results
+    raise ConfigError(f"{folder} must hold the {FILE} of a run; it holds none: name the folder of a run")
 
 
 PAGE = """# results.json

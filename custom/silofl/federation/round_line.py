@@ -41,7 +41,8 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     Args:
         ledger: The finished rounds up to the one that the line is about.
     """
-    record, before = ledger[-1], ledger[-2] if len(ledger) > 1 else None
+    record = ledger[-1]
+    before = ledger[-2] if len(ledger) > 1 else None
     losses = [values["loss"] for values in record.metrics.values() if "loss" in values]
     # Sites validate a round's model in the next round, so this is the round before.
     validation = ""
@@ -50,9 +51,6 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
         validation = f"validation {whole.metric}, median {median:.4f} (round {before.round})"
     elif before and before.validation_mean is not None:
         validation = f"validation {whole.metric} {before.validation_mean:.4f} (round {before.round})"
-    left = seconds_left(whole, ledger)
-    failed = ", ".join(f"{site} ({reason})" for site, reason in sorted(record.failed.items()))
-    duration = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"
     parts = [
         f"round {record.round:>3}/{whole.total_rounds}",
         f"loss {np.mean(losses):.4f}" if losses else "",
@@ -60,27 +58,32 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
         describe_rise(whole, ledger),
         f"{len(record.answered)} of {len(record.asked)} sites",
         f"{record.seconds:.1f} s",
-        # After the last round comes the test, whose time nobody knows.
-        "" if left < 1 else f"{'at most' if whole.ends_early else 'about'} {duration} left",
-        f"failed: {failed}" if failed else "",
     ]
+    left = seconds_left(whole, ledger)
+    # After the last round comes the test, whose time nobody knows.
+    if left >= 1:
+        duration = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"
+        parts.append(f"{'at most' if whole.ends_early else 'about'} {duration} left")
+    if record.failed:
+        failed = ", ".join(f"{site} ({reason})" for site, reason in sorted(record.failed.items()))
+        parts.append(f"failed: {failed}")
+    lines = ["  ".join(filter(None, parts)), *(f"CAUTION  {caution}" for caution in list_new_cautions(ledger))]
     # A lead's ledger comes from the server, with whatever names and reasons.
-    lines = ["  ".join(part for part in parts if part), *(f"CAUTION  {one}" for one in list_new_cautions(ledger))]
     return "\n".join(map(make_printable, lines))
 
 
 def describe_rise(whole: Whole, ledger: Sequence[Round]) -> str:
     """Return which round raised the validation last, and with which the run then ends; empty where nothing ends it."""
-    last = None if whole.quiet_rounds is None else find_last_rise(ledger)
-    if last is None:
+    rise = None if whole.quiet_rounds is None else find_last_rise(ledger)
+    if rise is None:
         return ""
-    return f"last rise in round {last}, ends in round {last_round(whole, ledger)} if nothing rises"
+    return f"last rise in round {rise}, ends in round {last_round(whole, ledger)} if nothing rises"
 
 
 def last_round(whole: Whole, ledger: Sequence[Round]) -> int:
     """Return the round with which the run ends if no later one raises the validation."""
-    last = None if whole.quiet_rounds is None else find_last_rise(ledger)
-    return whole.total_rounds if last is None else min(whole.total_rounds, last + (whole.quiet_rounds or 0))
+    rise = None if whole.quiet_rounds is None else find_last_rise(ledger)
+    return whole.total_rounds if rise is None else min(whole.total_rounds, rise + (whole.quiet_rounds or 0))
 
 
 def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:

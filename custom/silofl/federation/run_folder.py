@@ -67,7 +67,8 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, study: Study) -> None:
-        self.path, self.study = path, study
+        self.path = path
+        self.study = study
         self._pretrained: Arrays | None = None
         # The finished rounds of the checkpoint there; None where no whole one is.
         self._saved: int | None = None
@@ -206,11 +207,14 @@ class RunFolder:
         save_models(self.path, "best", server, reported)
         if any(part.outcome(server, tests.scores).models for part in server.parts.values()):
             describe_models(self.path, server)
-        makers = (part.outcome(server, tests.scores).make_contents for part in reported.values())
-        contents = next((made for make in makers if (made := make())), None)
+        contents = None
+        for part in reported.values():
+            # Of several parts the first that has one makes the super model.
+            contents = contents or part.outcome(server, tests.scores).make_contents()
         results = finished_results(server, tests)
         if contents is not None:
-            facts, scores = contents.facts | self._card_facts(results, tests), tests.scores.values()
+            facts = contents.facts | self._card_facts(results, tests)
+            scores = tests.scores.values()
             # Where each site tests a model of its own, nobody has looked at the mean of all.
             is_tested = contents.rule == "only" or all(isinstance(score, SuperScore) for score in scores)
             calling = pool_callings(scores, self.study) if is_tested else contents.calling
@@ -250,8 +254,8 @@ class RunFolder:
 
     def write_stop(self, server: ServerRounds, what: str) -> None:
         """Write the result of a run that was ended from outside, as `stopped_results` names what ended it."""
-        stopped = stopped_results(self.study, server.id, server.finished_rounds, what)
-        write_json(self.path / RESULT, dump_record(stopped))
+        results = stopped_results(self.study, server.id, server.finished_rounds, what)
+        write_json(self.path / RESULT, dump_record(results))
 
     def copy_results(self, target: Path) -> None:
         """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""
@@ -332,7 +336,8 @@ class RunFolder:
         self._write_metrics(server, tests)
 
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
-        values, reported = {site: score.value for site, score in tests.items()}, server.reported
+        reported = server.reported
+        values = {site: score.value for site, score in tests.items()}
         rounds = {site: reported.rounds.get(site, reported.round) for site in tests}
         write_text(self.path / "metrics.csv", metrics_csv(server.ledger, self.study.metric, rounds, values))
 
@@ -343,8 +348,9 @@ def _digest_id(run: str | bytes) -> str:
 
 def result_files(folder: Path, patterns: Sequence[str] = RESULTS) -> Iterator[Path]:
     """Yield the files of a run's results in a folder, those below its folders too, and nothing else that is there."""
-    for path in (path for pattern in patterns for path in folder.glob(pattern)):
-        yield from (one for one in (path, *path.rglob("*")) if one.is_file())
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            yield from (file for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def check_lead(path: Path, lead: str | None, continued: str | None = None) -> None:

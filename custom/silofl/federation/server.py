@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, reduce
-from operator import or_
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +18,7 @@ from silofl.core.array_file import store
 from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
 from silofl.federation.known_sites import check_sites, last_with_state, should_hold
-from silofl.federation.ledger import (
-    Round,
-    explain_choice,
-    find_best_round,
-    mark_round,
-    measure_last_rise,
-)
+from silofl.federation.ledger import Round, explain_choice, find_best_round, mark_round, measure_last_rise
 from silofl.federation.numbers import check_numbers
 from silofl.federation.partners import describe_partners
 from silofl.models.precision import widen_arrays
@@ -97,9 +90,11 @@ class ServerRounds:
         """The best round on validation, or the last without validation, unless a part has something better."""
         number = self.best_round or self.finished_rounds
         validation = self.ledger[number - 1].validation if number else {}
-        best = Reported(number, self.parts | self.best_parts, validation, explain_choice(self.ledger))
-        best = replace(best, run=self.id, finished=self.finished_rounds)
-        return reduce(lambda reported, part: part.reported(reported, self), self.parts.values(), best)
+        reported = Reported(number, self.parts | self.best_parts, validation, explain_choice(self.ledger))
+        reported = replace(reported, run=self.id, finished=self.finished_rounds)
+        for part in self.parts.values():
+            reported = part.reported(reported, self)
+        return reported
 
     def measure_last_rise(self) -> float | None:
         """Return by how much the last rounds that trained models raised the sites' validation."""
@@ -108,7 +103,10 @@ class ServerRounds:
     @property
     def test(self) -> OwnTest:
         """How sites test the run's model."""
-        return next((part.test for part in self.parts.values() if part.test), OwnTest())
+        for part in self.parts.values():
+            if part.test:
+                return part.test
+        return OwnTest()
 
     def held(self, site: str, number: int) -> int:
         """Return the newest round <= ``number`` whose saved state the site still has; 0 if none."""
@@ -125,6 +123,7 @@ class ServerRounds:
 
     def join(self, site: str) -> None:
         """Add a site that joins a resumed run."""
+        # The order of the sites is that of all rows and sums.
         self.sites = sorted([*self.sites, site])
         check_sites(self)
         self.parts = {role: part.joined(site) for role, part in self.parts.items()}
@@ -132,7 +131,10 @@ class ServerRounds:
 
     def asks(self, moment: str, number: int) -> list[Exchange]:
         """Return the parts' own exchanges at a moment of a round."""
-        return [exchange for part in self.parts.values() for exchange in part.asks(moment, number, self)]
+        exchanges: list[Exchange] = []
+        for part in self.parts.values():
+            exchanges += part.asks(moment, number, self)
+        return exchanges
 
     def task(self, site: str, exchange: Exchange) -> Message:
         """Return a task for a site, with every part's share of it."""
@@ -141,32 +143,40 @@ class ServerRounds:
         meta |= describe_partners(self, site, exchange.models_round)
         if self.study.joint_rounds < self.study.rounds:
             meta["joint_rounds"] = self.study.joint_rounds
-        message = Message(meta=meta | ({} if site in self.software else {"software": read_software().model_dump()}))
+        if site not in self.software:
+            meta["software"] = read_software().model_dump()
+        message = Message(meta=meta)
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)
         return message
 
     def is_mixed(self, name: str) -> bool:
         """Return whether an array of an answer is mixed with other sites'."""
-        kind = find_kind(self._kinds, read_role(name), name.removeprefix(f"{read_role(name)}/"))
-        return kind is None or kind.is_mixed
+        role = read_role(name)
+        of_a_part = find_kind(self._kinds, role, name.removeprefix(f"{role}/"))
+        return of_a_part is None or of_a_part.is_mixed
 
     def expected(self, site: str, exchange: Exchange) -> dict[str, Expected]:
         """Return the arrays of a correct answer, with their conditions."""
-        wanted = (part.expected(site, exchange, self).arrays for part in self.parts.values())
-        return {name: one for arrays in wanted for name, one in arrays.items()}
+        arrays: dict[str, Expected] = {}
+        for part in self.parts.values():
+            arrays |= part.expected(site, exchange, self).arrays
+        return arrays
 
     def read(self, site: str, exchange: Exchange, message: Message) -> SiteAnswer:
         """Read a site's answer; the errors of `read_answer`."""
-        known = {role: part.expected(site, exchange, self).entry for role, part in self.parts.items()}
-        entries = {role: entry for role, entry in known.items() if entry}
+        entries = {}
+        for role, part in self.parts.items():
+            if entry := part.expected(site, exchange, self).entry:
+                entries[role] = entry
         arrays = store(widen_arrays(message.arrays, self.study))
         return read_answer(site, arrays, message.meta, entries, self.test.score)
 
     def learn_image_shape(self, answers: Sequence[SiteAnswer]) -> None:
         """Take the shape that most answers give, or the first of as many, where none is known yet."""
         shapes = Counter(answer.numbers.image_shape for answer in answers if answer.numbers.image_shape)
-        self.image_shape = self.image_shape or next((shape for shape, _ in shapes.most_common(1)), None)
+        if shapes and self.image_shape is None:
+            [(self.image_shape, _)] = shapes.most_common(1)
 
     def check(self, site: str, exchange: Exchange, answer: SiteAnswer) -> SiteAnswer:
         """Check a site's answer against what it was asked for, and return it in the expected types.
@@ -175,8 +185,8 @@ class ServerRounds:
             AggregationError: Names the site and what is wrong with its answer.
         """
         expected = self.expected(site, exchange)
-        first = next((record.examples[site] for record in self.ledger if site in record.examples), None)
-        check_numbers(site, exchange, answer.numbers, self.study, first)
+        examples = [record.examples[site] for record in self.ledger if site in record.examples]
+        check_numbers(site, exchange, answer.numbers, self.study, examples[0] if examples else None)
         arrays = store(check_arrays(site, answer.arrays, expected))
         if exchange.is_needed and expected and not arrays:
             raise AggregationError(f"site {site!r} must send arrays that were asked for; its answer holds none")
@@ -190,8 +200,10 @@ class ServerRounds:
         if exchange.task == TRAIN:
             self.trained = frozenset(replies.accepted)
             # A training task validates the models of the round before, so this comes before the parts replace them.
-            self.take_scores({site: one.numbers.metrics for site, one in replies.accepted.items()})
-            self.domain = reduce(or_, (one.domain for one in replies.accepted.values()), self.domain)
+            self.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
+            for answer in replies.accepted.values():
+                self.domain = self.domain | answer.domain
+        # Cached, because every part must see the same weights, also after others have been merged.
         weights_of = cache(lambda role: self._weights(role, exchange.round, replies))
         for role in list(self.parts):
             self.parts[role] = self.parts[role].merged(exchange, replies, weights_of, self)
@@ -219,8 +231,8 @@ class ServerRounds:
         if not self.ledger:
             return
         record = self.ledger[-1]
-        record.validation = {site: score for site, one in metrics.items() if (score := one.validation)}
-        record.test = {site: score for site, one in metrics.items() if (score := one.round_test)} or None
+        record.validation = {site: of_site.validation for site, of_site in metrics.items() if of_site.validation}
+        record.test = {site: of_site.round_test for site, of_site in metrics.items() if of_site.round_test} or None
         mark_round(record, self.ledger[:-1])
         if record.is_best:
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}

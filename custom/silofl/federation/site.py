@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from silofl.base.errors import ConfigError, PauseError, PinError, SiloFLError, TrainingError, one_line
+from silofl.base.errors import PauseError, SiloFLError, one_line
 from silofl.base.files import remove_unfinished
 from silofl.data.cache import describe_source
 from silofl.data.learnt import check_not_learnt, record_learnt
@@ -21,6 +21,7 @@ from silofl.federation.past_runs import check_past_runs
 from silofl.federation.rehearsal import rehearse_site
 from silofl.federation.state import SiteState
 from silofl.federation.steps import StepFile
+from silofl.federation.task_checks import check_task
 from silofl.models.precision import narrow_arrays, widen_arrays
 from silofl.parts.answer import public_reason
 from silofl.parts.half_round import HalfRound, digest_task
@@ -29,7 +30,7 @@ from silofl.parts.task import TRAIN, Message
 from silofl.parts.work import Work
 from silofl.setup.extensions import allow_extensions, check_extensions
 from silofl.setup.site import Site
-from silofl.setup.software import Software, read_software
+from silofl.setup.software import read_software
 from silofl.study import Study
 from silofl.training.device import choose_device, keep_freed_memory, set_threads
 
@@ -99,8 +100,7 @@ class SiteRounds:
                 logger.error("%s is refused: %s", what, reason)
                 # Here, because a job's last filter gets the refusal alone.
                 folder = self.site.run_folder(self.study.name, self.name, request.run)
-                records = self.gate.records(request, answer, reason)
-                EgressLog(folder).write(records)
+                EgressLog(folder).write(self.gate.records(request, answer, reason))
                 return message.failed(reason)
             return answer
         except PauseError as pause:
@@ -139,14 +139,9 @@ class SiteRounds:
         asked = TaskHeader.of(message)
         study = self.study.ended_after(asked.joint_rounds)
         message = replace(message, arrays=widen_arrays(message.arrays, self.study))
-        if asked.software is not None:
-            self._check_software(asked.software)
-        self._check_study(asked.digest)
-        rounds = min(study.total_rounds, self.study.total_rounds)
-        if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
-            raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
+        check_task(self.name, task, asked, self.study)
         if self.study.rehearsal:
-            return self._rehearse(task, message) | self._say_software(asked)
+            return self._rehearse(message) | self._say_software(asked)
         folder = self.site.run_folder(self.study.name, self.name, asked.run)
         remove_unfinished(folder)
         states = SiteState(folder / "rounds", asked.run, self.name)
@@ -160,7 +155,8 @@ class SiteRounds:
             return message.failed(reason) | Message(meta={"held": held})
         self._compare_with_learnt(folder, task)
         half = HalfRound(folder, partial(self._describe_task, task, message, asked))
-        answer, has_state = half.answer(), leaves_state(study, task, asked.round)
+        answer = half.answer()
+        has_state = leaves_state(study, task, asked.round)
         # Without the state that goes with an answer, nothing could go on from it.
         if answer is None or (has_state and states.load(asked.round)[0] < asked.round):
             answer = self._carry_out_anew(task, message, asked, kept, held, half)
@@ -176,9 +172,18 @@ class SiteRounds:
             kept: The site's state of the round ``held``.
         """
         folder = self.site.run_folder(self.study.name, self.name, asked.run)
-        steps, locate = StepFile(folder), partial(self.site.run_folder, site=self.name)
-        state = {"kept": kept, "held": held, "task": task, "on_step": steps.write, "locate_run": locate}
-        work = self._prepare(message, folder, half=half, settings=self.site, **state)
+        steps = StepFile(folder)
+        work = self._prepare(
+            message,
+            folder,
+            half=half,
+            settings=self.site,
+            kept=kept,
+            held=held,
+            task=task,
+            on_step=steps.write,
+            locate_run=partial(self.site.run_folder, site=self.name),
+        )
         with closing(work), closing(steps):
             answer = work.answer()
         states = SiteState(folder / "rounds", asked.run, self.name)
@@ -201,17 +206,23 @@ class SiteRounds:
         """The data as they are now; None without dataset.json."""
         return describe_source(self.data.manifest).state if self.data.manifest else None
 
-    def _rehearse(self, task: str, message: Message) -> Message:
+    def _rehearse(self, message: Message) -> Message:
         """Rehearse a training; the site's state, the count of its privacy too, stays as it is."""
-        began, state = time.perf_counter(), self.site.state_folder(self.study.name, self.name)
+        began = time.perf_counter()
+        state = self.site.state_folder(self.study.name, self.name)
         with TemporaryDirectory() as folder, closing(self._prepare(message, Path(folder, "run"))) as work:
-            return rehearse_site(task, work, self.gate, state, began)
+            return rehearse_site(work, self.gate, state, began)
 
     def _prepare(self, message: Message, folder: Path, **state: Any) -> Work:  # noqa: ANN401
         """Return a task at this site, with what it has kept at home."""
         study = self.study.ended_after(TaskHeader.of(message).joint_rounds)
         return Work(
-            *(self.name, study, self.data, message, self.device, self.site.processes),
+            self.name,
+            study,
+            self.data,
+            message,
+            self.device,
+            self.site.processes,
             folder=folder,
             data_folder=self.site.data_folder(self.study.name, self.name),
             min_patients=self.site.min_patients,
@@ -222,29 +233,17 @@ class SiteRounds:
         )
 
     def _say_software(self, asked: TaskHeader) -> Message:
-        """Return what the site runs, where the server does not know it yet or knows it of an earlier process."""
-        is_known, self._has_said_software = self._has_said_software and asked.software is None, True
-        return Message(meta={} if is_known else {"software": read_software().model_dump()})
+        # A server that tells its own software does not know the site's, or knows it of an earlier process.
+        if self._has_said_software and asked.software is None:
+            return Message()
+        self._has_said_software = True
+        return Message(meta={"software": read_software().model_dump()})
 
     def _compare_with_learnt(self, folder: Path, task: str) -> None:
         """Refuse test images that the run learnt from before dataset.json changed; record what it learns from now."""
-        if folder not in self._recorded:
-            check_not_learnt([folder], self.data, self.study)
-        if folder not in self._recorded and task == TRAIN:
+        if folder in self._recorded:
+            return
+        check_not_learnt([folder], self.data, self.study)
+        if task == TRAIN:
             record_learnt(folder, self.data)
             self._recorded.add(folder)
-
-    def _check_software(self, server: Software) -> None:
-        """Refuse a server of another version before anything is trained."""
-        try:
-            read_software().check_compatible(server, "the server")
-        except ConfigError as error:
-            raise TrainingError(f"site {self.name!r}: {error}") from None
-
-    def _check_study(self, digest: str | None) -> None:
-        """Refuse a server with another study, which a job can give it: fewer sites or rounds than were agreed."""
-        if digest != self.study.digest:
-            raise PinError(
-                f"study {self.study.name!r} must be the same at the server as at site {self.name!r}, with digest "
-                f"{self.study.digest}; have deploy_map of meta.json name one app for all"
-            )

@@ -26,7 +26,8 @@ class SiteState:
     """
 
     def __init__(self, folder: Path, run: str, site: str) -> None:
-        self.folder, self._belongs_to = folder, {"run": run, "site": site}
+        self.folder = folder
+        self._belongs_to = {"run": run, "site": site}
 
     def rounds(self) -> list[int]:
         """Return the rounds on disk, ascending."""
@@ -39,7 +40,9 @@ class SiteState:
         Raises:
             StateError: Another version of SiloFL wrote it.
         """
-        for earlier in reversed([n for n in self.rounds() if n <= number]):
+        for earlier in reversed(self.rounds()):
+            if earlier > number:
+                continue
             try:
                 return earlier, load_state(self._path(earlier), FORMAT, self._belongs_to | {"round": earlier})
             except DamagedError as error:
@@ -66,6 +69,7 @@ class SiteState:
         # has replaced. A server that asks for rounds from the last to the first must not fill the disk.
         kept = {number, *taken[-GENERATIONS:], *[n for n in rounds if n > number][-LATER:]}
         if best_round is not None:
+            # The best round may have left no state here, as of a site that was absent: then the one before it counts.
             kept.update([n for n in taken if n <= best_round][-1:])
         for n in rounds:
             if n not in kept:

@@ -51,7 +51,9 @@ def measure_cost(work: Work, steps: int = STEPS) -> StepCost:
     Raises:
         TrainingError: The loss is not finite.
     """
-    study, part, device = work.study, work.data.training, work.device
+    study = work.study
+    part = work.data.training
+    device = work.device
     set_threads(study.torch_threads)
     keep_freed_memory()
     # Making the models takes as long for however many examples.
@@ -69,10 +71,11 @@ def measure_cost(work: Work, steps: int = STEPS) -> StepCost:
     with work.spread():
         results = train(learners, [_time_batches(batches, marks)])
     lasted = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    # The first step also sets everything up.
     timed = lasted[1:] or lasted
     ended = time.perf_counter()
-    for one in work.parts:
-        one.finish(results)
+    for site_part in work.parts:
+        site_part.finish(results)
     beside += time.perf_counter() - ended
     an_epoch = study.steps_an_epoch(len(work.data.training))
     return StepCost(sum(timed) / len(timed), beside / an_epoch, _peak_bytes(device))
@@ -84,7 +87,8 @@ def measure_validation(work: Work) -> tuple[float, int]:
     Args:
         work: A task at a site.
     """
-    began, examples = time.perf_counter(), work.data.validation
+    began = time.perf_counter()
+    examples = work.data.validation
     if len(examples):
         evaluate(work.deployed[work.study.recipe.roles[-1]], examples, work.study, work.device)
     return time.perf_counter() - began, _peak_bytes(work.device)

@@ -19,7 +19,8 @@ class StepFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path, self._written = folder / FILE, time.monotonic()
+        self._path = folder / FILE
+        self._written = time.monotonic()
 
     def write(self, step: int, steps: int) -> None:
         """Write which step of how many begins, at most every `EVERY_S`; no training fails because it cannot."""

@@ -29,13 +29,11 @@ SHORT = {
     "buffers": "the change of its BatchNorm buffers by step",
     "distance": "its update is left out, the farthest from its nearest ones",
     "examples": "its number of training examples",
-    # Ledgers of older versions also have these.
-    "opposed": "its update points away from their mean more than they differ",
+    # Ledgers of 0.4.0 have it.
     "validation": "its validation score moves against theirs",
 }
 # Near 0 are the updates of sites that have learnt what there is.
 OPPOSED = -0.1
-OF_A_PART = "sent {} that is {:.3g} times the others' median"
 
 
 def find_unlike_updates(
@@ -50,22 +48,34 @@ def find_unlike_updates(
     """
     if len(products.sites) < min_sites:
         return {}
-    found = {"cosine": find_opposed(products, weights, min_sites)}
-    for what, of_these in (("length", products.parameters), ("buffers", products.buffers)):
-        by_step = {site: length / steps[site] for site, length in products.lengths(of_these).items()}
-        found[what] = {site: ratio for site, ratio in compare_to_others(by_step).items() if ratio > BEYOND}
-    return sort_by_site(found)
+    return sort_by_site(
+        {
+            "cosine": find_opposed(products, weights, min_sites),
+            "length": _find_long(products.lengths(products.parameters), steps),
+            "buffers": _find_long(products.lengths(products.buffers), steps),
+        }
+    )
+
+
+def _find_long(lengths: Mapping[str, float], steps: Mapping[str, float]) -> dict[str, float]:
+    """Return site -> how many times the others' median its length by step is, where that is much."""
+    ratios = compare_to_others({site: length / steps[site] for site, length in lengths.items()})
+    return {site: ratio for site, ratio in ratios.items() if ratio > BEYOND}
 
 
 def find_outweighing(examples: Mapping[str, int], min_sites: int) -> dict[str, float]:
     """Return site -> how many times the others' median of training examples it says that it has, from 3 times on."""
-    ratios = compare_to_others(examples) if len(examples) >= min_sites else {}
-    return {site: ratio for site, ratio in ratios.items() if ratio >= BEYOND}
+    if len(examples) < min_sites:
+        return {}
+    return {site: ratio for site, ratio in compare_to_others(examples).items() if ratio >= BEYOND}
 
 
 def describe_unlike(site: str, what: str, value: float) -> str:
     """Return what the ledger says of a site the first time that something of it is unlike the others'."""
-    sentence = SENTENCES[what].format(value) if what in SENTENCES else OF_A_PART.format(f"its {what}", value)
+    if what in SENTENCES:
+        sentence = SENTENCES[what].format(value)
+    else:
+        sentence = f"sent its {what} that is {value:.3g} times the others' median"
     return f"site {site!r} {sentence}; `unlike` of the ledger has all such rounds"
 
 
@@ -94,15 +104,18 @@ def find_opposed(products: Products, weights: Mapping[str, float], min_sites: in
 def measure_cosines(products: Products, weights: Mapping[str, float]) -> dict[str, float]:
     """Return site -> the cosine of its update to the mean of the others', without sites that have not moved."""
     lengths = np.sqrt(products.parameters.diagonal())
-    here = [row for row in range(len(products.sites)) if lengths[row] > 0]
     shares = np.array([weights[site] for site in products.sites])
-    return {products.sites[row]: _cosine_to_mean(products.parameters, lengths, shares, row, here) for row in here}
+    moved = [row for row in range(len(products.sites)) if lengths[row] > 0]
+    return {products.sites[row]: _cosine_to_mean(products.parameters, lengths, shares, row, moved) for row in moved}
 
 
-def sort_by_site(found: Mapping[str, Mapping[str, float]]) -> Unlike:
+def sort_by_site(measured: Mapping[str, Mapping[str, float]]) -> Unlike:
     """Return site -> what is unlike -> number, from what is unlike -> site -> number."""
-    sites = {site for numbers in found.values() for site in numbers}
-    return {site: {what: numbers[site] for what, numbers in found.items() if site in numbers} for site in sites}
+    by_site: Unlike = {}
+    for what, numbers in measured.items():
+        for site, number in numbers.items():
+            by_site.setdefault(site, {})[what] = number
+    return by_site
 
 
 def join_unlike(several: Iterable[Unlike]) -> Unlike:
@@ -120,13 +133,14 @@ def _cosine_to_mean(
     lengths: NDArray[np.float64],
     shares: NDArray[np.float64],
     row: int,
-    here: Iterable[int],
+    moved: Iterable[int],
 ) -> float:
-    """Return the cosine of an update to the mean of the directions of the others that are here."""
-    others = [one for one in here if one != row]
+    """Return the cosine of an update to the mean of the directions of the others that have moved."""
+    peers = [peer for peer in moved if peer != row]
     # Those nearest to it by direction may be odd together with it, and would hide it.
-    alike = sorted(others, key=lambda one: products[row, one] / lengths[one])
-    others = sorted(alike[: len(others) - count_hidden(len(others) + 1)])
-    directions = shares[others] / lengths[others]
-    length = np.sqrt(directions @ products[np.ix_(others, others)] @ directions)
-    return float(products[row, others] @ directions / (lengths[row] * length)) if length > 0 else 0.0
+    by_likeness = sorted(peers, key=lambda peer: products[row, peer] / lengths[peer])
+    # In the order of the sites again: float sums depend on their order.
+    counted = sorted(by_likeness[: len(peers) - count_hidden(len(peers) + 1)])
+    directions = shares[counted] / lengths[counted]
+    length = np.sqrt(directions @ products[np.ix_(counted, counted)] @ directions)
+    return float(products[row, counted] @ directions / (lengths[row] * length)) if length > 0 else 0.0

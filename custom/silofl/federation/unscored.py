@@ -19,7 +19,8 @@ def describe_study(study: Study, recipe: Recipe | None = None) -> dict[str, Any]
         # The file of a part is broken: that is why the run has failed, which must have a result all the same.
         kept = []
     recipe = recipe or study.recipe
-    described = recipe.as_dict() | {"questions": recipe.questions(kept, study.training.frozen)}
+    described = recipe.as_dict()
+    described["questions"] = recipe.questions(kept, study.training.frozen)
     return study.description() | {"version": __version__, "recipe": described}
 
 
@@ -33,13 +34,15 @@ def unscored_results(
         was_stopped: Whether it was stopped from outside.
     """
     if isinstance(study, str):
-        known: dict[str, Any] = dict.fromkeys(OF_THE_STUDY) | {"study": study, "recipe": {}, "labels": {}}
+        facts: dict[str, Any] = dict.fromkeys(OF_THE_STUDY) | {"study": study, "recipe": {}, "labels": {}}
     else:
-        # Which version an unfinished run was started with is not known.
-        known = describe_study(study) | ({"version": None} if status == UNFINISHED else {})
+        facts = describe_study(study)
+        if status == UNFINISHED:
+            # Which version an unfinished run was started with is not known.
+            facts["version"] = None
     nothing: dict[str, Any] = dict.fromkeys(("best_round", "model", "mean", "pooled"))
     return Results(
-        **known,
+        **facts,
         status=status,
         reasons=tuple(reasons),
         sites={},

@@ -31,6 +31,7 @@ class Waiting:
         """
         if self.fixed_s is not None:
             return self.fixed_s
+        # A set, because a task that is given twice in a round counts once.
         rounds = self._rounds.setdefault(task, set())
         rounds.add(number)
         least = FIRST_S if len(rounds) <= FIRST_ROUNDS else LEAST_S
@@ -43,8 +44,9 @@ class Waiting:
         and again, as one that takes every task and answers none, it does not cost each round the whole limit.
         """
         longest_s = self._longest_s.get(task, 0.0)
-        is_short = self._late.get(site, 0) >= LATE_TIMES and longest_s > 0
-        return min(limit_s, SHORT_MULTIPLE * longest_s) if is_short else limit_s
+        if self._late.get(site, 0) < LATE_TIMES or longest_s == 0:
+            return limit_s
+        return min(limit_s, SHORT_MULTIPLE * longest_s)
 
     def answered(self, task: str, seconds: float) -> None:
         """Take in how long a site has needed for a task."""

@@ -32,10 +32,10 @@ def read_blocked(path: Path) -> dict[str, str]:
     Raises:
         ConfigError: It is no such list.
     """
-    found: dict[str, Any] = read_json(path, absent={})
-    if not all(isinstance(name, str) for name in found.values()):
+    names: dict[str, Any] = read_json(path, absent={})
+    if not all(isinstance(name, str) for name in names.values()):
         raise ConfigError(f"{path.name} must be an object of serial numbers and names; take the one of remove-kit")
-    return found
+    return names
 
 
 class BlockList:
@@ -46,7 +46,8 @@ class BlockList:
     """
 
     def __init__(self, kit: Path) -> None:
-        self._path, self._read_at = kit / FILE, -FRESH_S
+        self._path = kit / FILE
+        self._read_at = -FRESH_S
         self._known: dict[str, str] = {}
         self._fault: ConfigError | None = None
 
@@ -73,7 +74,8 @@ class BlockList:
 
     def _read(self) -> dict[str, str]:
         if time.monotonic() - self._read_at >= FRESH_S:
-            self._read_at, self._fault = time.monotonic(), None
+            self._read_at = time.monotonic()
+            self._fault = None
             try:
                 self._known = read_blocked(self._path)
             except ConfigError as fault:

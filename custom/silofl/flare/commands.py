@@ -15,8 +15,8 @@ CUT = re.compile(r"""[ \t\r\n'"\\#]""")
 
 def find_cut(path: str | Path) -> str | None:
     """Return the first character at which NVFlare cuts a path in two or takes some of it away; None for a whole one."""
-    found = CUT.search(str(path))
-    return found and found[0]
+    match = CUT.search(str(path))
+    return match and match[0]
 
 
 def check_whole(what: str, path: str | Path) -> None:
@@ -59,8 +59,8 @@ def whole_path(folder: Path) -> Iterator[Path]:
     if find_cut(folder) is None:
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="silofl-") as place:
-        check_whole("the folder for temporary files, TMPDIR,", place)
-        link = Path(place, "link")
+    with tempfile.TemporaryDirectory(prefix="silofl-") as temporary:
+        check_whole("the folder for temporary files, TMPDIR,", temporary)
+        link = Path(temporary, "link")
         link.symlink_to(folder)
         yield link

@@ -24,6 +24,7 @@ def find_component(file: str, algorithm: str) -> str:
         file: ``config_fed_client.json`` or ``config_fed_server.json``.
         algorithm: The study's ``algorithm.name``.
     """
+    # Only the published algorithms have classes of their own.
     if algorithm not in PAPERS:
         return GENERIC[file]
     return f"silofl.flare.{algorithm}.{PAPERS[algorithm]}{ROLES[file]}"
@@ -63,10 +64,11 @@ def check_components(configurations: Path, algorithm: str) -> None:
         ConfigError: They disagree, or a configuration cannot be read.
     """
     for file in GENERIC:
-        others = {find_component(file, one): one for one in PAPERS if one != algorithm}
+        papers = {find_component(file, paper): paper for paper in PAPERS if paper != algorithm}
         for entry in _list_entries(read_json(configurations / file)):
-            if (path := entry.get("path")) in others:
-                raise ConfigError(_disagreement(f"{path} of {configurations / file}", others[path], file, algorithm))
+            path = entry.get("path")
+            if path in papers:
+                raise ConfigError(_disagreement(f"{path} of {configurations / file}", papers[path], file, algorithm))
 
 
 def name_components(configurations: Path, algorithm: str) -> None:
@@ -75,9 +77,9 @@ def name_components(configurations: Path, algorithm: str) -> None:
     A class of another package stays.
     """
     for file in GENERIC:
-        known, content = list_components(file), read_json(configurations / file)
+        content = read_json(configurations / file)
         for entry in _list_entries(content):
-            if entry.get("path") in known:
+            if entry.get("path") in list_components(file):
                 entry["path"] = find_component(file, algorithm)
         write_json(configurations / file, content)
 
@@ -91,4 +93,5 @@ def _disagreement(what: str, algorithm: str, file: str, name: str) -> str:
 
 def _list_entries(configuration: dict[str, Any]) -> list[dict[str, Any]]:
     """Return where a configuration names executors and controllers."""
-    return [one["executor"] for one in configuration.get("executors", ())] + configuration.get("workflows", [])
+    executors = [entry["executor"] for entry in configuration.get("executors", ())]
+    return executors + configuration.get("workflows", [])

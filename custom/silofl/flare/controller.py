@@ -36,6 +36,7 @@ from silofl.flare.components import check_algorithm
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.in_flight import PROGRESS, InFlight, answer_progress
 from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
+from silofl.flare.nvflare_patches import outlive_failures, send_uncopied
 from silofl.flare.pieces import move_in_pieces
 from silofl.flare.places import (
     check_deployed,
@@ -115,7 +116,8 @@ class RoundsController(ModelController):
         self._waiting = Waiting(study.federation.task_timeout_s)
         run = study.continue_run or f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         try:
-            settings, lead = read_server_settings(self.fl_ctx), read_job_lead(self.fl_ctx)
+            settings = read_server_settings(self.fl_ctx)
+            lead = read_job_lead(self.fl_ctx)
             allow_extensions(settings.extensions)
             if study.rehearsal:
                 self._rehearse(study)
@@ -175,8 +177,7 @@ class RoundsController(ModelController):
             make_folder(folder)
             with keep_in_files(folder):
                 reports = rehearse_round(ServerRounds.start(study, run, self._list_sites(study), pretrained), self._ask)
-            found = {site: dump_record(one) for site, one in reports.items()}
-            write_json(folder / REHEARSAL, found)
+            write_json(folder / REHEARSAL, {site: dump_record(report) for site, report in reports.items()})
         except Exception as error:  # without a report its lead learns why from the server's log
             self.system_panic(describe_failure(error), self.fl_ctx)
 
@@ -185,11 +186,7 @@ class RoundsController(ModelController):
         self.engine.register_app_command(LEFT, self._take_left)
         self.engine.register_app_command(RETURNED, self._take_returned, study)
         self.engine.register_app_command(FAILED, self._take_failed, quorum)
-        # NVFlare ends the job for everybody where one site answers that it is unsafe, or that it knows no such task:
-        # the quorum decides there too.
-        self.fl_ctx.get_prop(FLContextKey.RUNNER).ABORT_RETURN_CODES = ()
-        # And where it has not heard a site for eleven minutes, it takes its task away, for which the site may return.
-        self.communicator.process_dead_client_report = lambda name, context: None
+        outlive_failures(self.fl_ctx.get_prop(FLContextKey.RUNNER), self.communicator)
 
     def _publish(self, run: str, folder: RunFolder) -> None:
         """Bring the finished rounds to where the study lead downloads them from."""
@@ -217,11 +214,11 @@ class RoundsController(ModelController):
 
     def _list_sites(self, study: Study) -> list[str]:
         """Return the job's sites that take part, and keep a sentence on each other."""
-        here = {client.name for client in self.engine.get_clients()}
-        sites = list_expected_sites(study, here)
+        connected = {client.name for client in self.engine.get_clients()}
+        sites = list_expected_sites(study, connected)
         self._strangers = [
             f"site {site!r} is connected and gets no task, as federation.sites does not name it"
-            for site in sorted(here - {*sites})
+            for site in sorted(connected - {*sites})
         ]
         return sites
 
@@ -251,9 +248,10 @@ class RoundsController(ModelController):
         wanted = study.federation.sites or max(len(self.engine.get_clients()), study.federation.min_sites)
         # NVFlare gives a job to nobody who comes after it began: for sites by name `silofl run` has waited before.
         expected = wanted if isinstance(wanted, int) else 0
-        if (there := len(self.engine.get_clients())) < expected:
-            limit = f"{study.federation.join_timeout_s:g} s"
-            self.info(f"{there} of {expected} sites are there; the first round waits at most {limit} for the others")
+        connected = len(self.engine.get_clients())
+        if connected < expected:
+            limit = f"at most {study.federation.join_timeout_s:g} s"
+            self.info(f"{connected} of {expected} sites are there; the first round waits {limit} for the others")
         while len(self.engine.get_clients()) < expected and time.monotonic() < deadline:
             time.sleep(POLL_S)
         sites = self._list_sites(study)
@@ -274,8 +272,9 @@ class RoundsController(ModelController):
         given: dict[str, Message] = {}
         took: dict[str, float] = {}
         self._taken = {}
-        started, rounds = time.monotonic(), {message.meta["round"] for message in messages.values()}
-        limit_s = self._waiting.limit_s(task_name, max(rounds, default=0))
+        started = time.monotonic()
+        number = max((message.meta["round"] for message in messages.values()), default=0)
+        limit_s = self._waiting.limit_s(task_name, number)
 
         def receive(model: FLModel) -> None:
             # The first counts: `_process_result` answers after it, in place of a site whose answer never came here.
@@ -293,18 +292,18 @@ class RoundsController(ModelController):
             return [s for s in messages if s not in given and s not in self._late and passed_s <= limits[s]]
 
         self._find_in_flight = lambda: InFlight.of(
-            Exchange(task_name, max(rounds, default=0)), time.monotonic() - started, dict(given), list_waited_for()
+            Exchange(task_name, number), time.monotonic() - started, dict(given), list_waited_for()
         )
         # One task a site instead of a broadcast, because messages differ: each holds the site's personalised model.
         for site, message in messages.items():
+            model = to_model(message, is_difference=False)
             # NVFlare takes whole seconds, and 0 as no limit at all.
-            model, timeout = to_model(message, is_difference=False), max(1, round(limit_s))
-            self.send_model(task_name, model, targets=[site], timeout=timeout, callback=receive)
+            self.send_model(task_name, model, targets=[site], timeout=max(1, round(limit_s)), callback=receive)
         # Sites answer in threads of NVFlare's, and leave without a word: both are looked for anew each time.
         while waiting := list_waited_for():
-            here = {client.name for client in self.engine.get_clients()}
+            connected = {client.name for client in self.engine.get_clients()}
             for site in waiting:
-                if site in self._left or site not in here:
+                if site in self._left or site not in connected:
                     given.setdefault(site, Message(meta={"error": self._left.get(site, GONE)}))
             if self.abort_signal.triggered:
                 break
@@ -336,12 +335,13 @@ class RoundsController(ModelController):
     def _take_returned(self, topic: str, data: object, context: FLContext, study: Study) -> dict[str, Any]:
         """Know a site that comes during the job by its new token, where the study has it take part."""
         site = data.get("site") if isinstance(data, dict) else None
+        # The command may hold anything, since it came over the network.
         if not isinstance(site, Client) or not is_expected(study, site.name):
             return {}
-        known = self.engine.client_manager
+        manager = self.engine.client_manager
         # What still comes by its token of before is refused from here on.
-        others = {token: one for token, one in known.clients.items() if one.name != site.name}
-        known.set_clients(others | {site.token: site})
+        clients = {token: client for token, client in manager.clients.items() if client.name != site.name}
+        manager.set_clients(clients | {site.token: site})
         self._left.pop(site.name, None)
         return {"is_taken": True}
 
@@ -353,8 +353,8 @@ class RoundsController(ModelController):
         """
         if not isinstance(data, dict) or not isinstance(site := data.get("site"), str):
             return {}
-        others = {client.name for client in self.engine.get_clients()} - self._left.keys() - {site}
-        if goes_on := (data.get("again") is True or not quorum) and len(others) >= quorum:
+        staying = {client.name for client in self.engine.get_clients()} - self._left.keys() - {site}
+        if goes_on := (data.get("again") is True or not quorum) and len(staying) >= quorum:
             self._left[site] = FAILED_AGAIN if quorum else FAILED_ONCE
         else:
             self._ending = f"the process of site {site!r}, whose own log says why, failed"
@@ -362,7 +362,8 @@ class RoundsController(ModelController):
 
     def _process_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Answer in place of a site for which NVFlare reports an error, or whose result it cannot read."""
-        code, name = client_task.result.get_return_code(), client_task.client.name
+        code = client_task.result.get_return_code()
+        name = client_task.client.name
         super()._process_result(client_task, fl_ctx)
         # NVFlare does not call the callback for such a result: the round would wait until its time is over.
         reason = f"NVFlare at the site answered {code}; the site's own log says why"
@@ -374,8 +375,7 @@ class RoundsController(ModelController):
 
     def _prepare_task(self, *options: Any, **named: Any) -> Task:  # noqa: ANN401 - of NVFlare's own
         task = super()._prepare_task(*options, **named)
-        # NVFlare would send a copy of the model, and make one for each site.
-        task._broadcast_data = task.data
+        send_uncopied(task)
         return task
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:

@@ -68,7 +68,8 @@ class Egress(Filter):
         if code != ReturnCode.OK:
             # Built anew: such a reply passes no other filter, and could hold anything.
             return make_reply(code if code in CODES else ReturnCode.EXECUTION_EXCEPTION)
-        message, request = from_model(FLModelUtils.from_shareable(shareable)), _read_request(fl_ctx)
+        message = from_model(FLModelUtils.from_shareable(shareable))
+        request = _read_request(fl_ctx)
         study, site, gate = self._job(fl_ctx)
         log = self._log(fl_ctx, study, site, request.run)
         reason = gate.refusal(request, message)
@@ -124,8 +125,10 @@ def check_scope(scope: Scope | None) -> None:
 
 
 def _is_sound(scope: Scope) -> bool:
-    tasks, results = scope.task_data_filters[FilterKey.IN], scope.task_result_filters[FilterKey.OUT]
-    return any(type(one) is RunNote for one in tasks) and [type(one) for one in results][-1:] == [Egress]
+    # The very classes: of a subclass nobody knows what it lets out.
+    of_tasks = [type(task_filter) for task_filter in scope.task_data_filters[FilterKey.IN]]
+    of_results = [type(result_filter) for result_filter in scope.task_result_filters[FilterKey.OUT]]
+    return RunNote in of_tasks and of_results[-1:] == [Egress]
 
 
 def effective_scope(kit: Kit) -> Scope | None:
@@ -178,11 +181,12 @@ def filter_answer(
     values |= {FLContextKey.TASK_NAME: task, FLContextKey.SCOPE_OBJECT: scope}
     for key, value in values.items():
         context.set_prop(key, value, private=True, sticky=False)
-    *others, last = scope.task_result_filters[FilterKey.OUT]
-    last.begin("trial", study, site)
-    for one in others:
-        if isinstance(one, BatchNormStaysHome):
-            one.begin("trial", study)
+    *earlier, egress = scope.task_result_filters[FilterKey.OUT]
+    # The filters read the study and the settings from a job, which a trial has not.
+    egress.begin("trial", study, site)
+    for result_filter in earlier:
+        if isinstance(result_filter, BatchNormStaysHome):
+            result_filter.begin("trial", study)
     given = FLModelUtils.to_shareable(to_model(message, is_difference=False))
     apply_filters(Scope.TASK_DATA_FILTERS_NAME, given, context, {}, task, FilterKey.IN)
     packed = FLModelUtils.to_shareable(to_model(answer, is_difference=True))

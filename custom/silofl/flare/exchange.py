@@ -10,9 +10,11 @@ META = "silofl"
 
 def to_model(message: Message, is_difference: bool) -> FLModel:
     """Return a message as an NVFlare model: a weight difference from a site, full weights from the server."""
-    kind = ParamsType.DIFF if is_difference else ParamsType.FULL
+    params_type = ParamsType.DIFF if is_difference else ParamsType.FULL
     number = message.meta.get("round")
-    return FLModel(params_type=kind, params=dict(message.arrays), current_round=number, meta={META: message.meta})
+    return FLModel(
+        params_type=params_type, params=dict(message.arrays), current_round=number, meta={META: message.meta}
+    )
 
 
 def from_model(model: FLModel) -> Message:

@@ -49,7 +49,8 @@ class SiteExecutor(Executor):
             try:
                 check_filters(fl_ctx)
                 self._in_use = mark_in_use(find_job_folder(fl_ctx))
-                study, site = read_job_study(fl_ctx), read_site_settings(fl_ctx)
+                study = read_job_study(fl_ctx)
+                site = read_site_settings(fl_ctx)
                 check_algorithm(self, self.algorithm, study)
                 check_pinned(fl_ctx, study, site)
                 wait_for_line(fl_ctx.get_prop(FLContextKey.RUNNER), study.federation.task_timeout_s or FIRST_S)

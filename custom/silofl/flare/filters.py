@@ -41,14 +41,14 @@ class BatchNormStaysHome(Filter):
         study, names, roles = self._read_job(fl_ctx)
         if self.is_of_job(fl_ctx):
             roles = frozenset()
-        found = sorted(
-            name
-            for name in message.arrays
-            if read_role(name) in roles or name.removeprefix(f"{read_role(name)}/") in names
-        )
-        if not found:
+        batchnorm = []
+        for name in sorted(message.arrays):
+            role = read_role(name)
+            if role in roles or name.removeprefix(f"{role}/") in names:
+                batchnorm.append(name)
+        if not batchnorm:
             return shareable
-        left = self.replace_answer(message, found, study)
+        left = self.replace_answer(message, batchnorm, study)
         if reason := left.meta.get("error"):
             self.log_error(fl_ctx, str(reason), fire_event=False)
         return FLModelUtils.to_shareable(to_model(left, is_difference=True))
@@ -73,8 +73,9 @@ class BatchNormStaysHome(Filter):
     def begin(self, job: str, study: Study) -> None:
         """Take a job's study, BatchNorm's names in its network, and the roles under which it has names of others."""
         models = build_models(study, None).values()
-        names = frozenset(name for model in models for name in batchnorm_names(model))
-        self._jobs = {job: (study, names, frozenset(kind.role for kind in list_kinds(study) if kind.is_batchnorm))}
+        names: frozenset[str] = frozenset().union(*map(batchnorm_names, models))
+        roles = frozenset(sent.role for sent in list_kinds(study) if sent.is_batchnorm)
+        self._jobs = {job: (study, names, roles)}
 
     def _read_job(self, fl_ctx: FLContext) -> tuple[Study, frozenset[str], frozenset[str]]:
         """Return the running job's study with BatchNorm's names and roles, read once a job."""
@@ -108,9 +109,9 @@ class ExcludeBatchNorm(BatchNormStaysHome):
 
 def explain_need(found: list[str], study: Study) -> str | None:
     """Return why a study cannot do without the BatchNorm in an answer; None where it can."""
-    others = sorted({read_role(name) for name in found} - {*study.recipe.traveling_roles})
-    if others:
-        return f"it sends BatchNorm under {others[0]!r} too; choose another algorithm, or stay out of the study"
+    roles = sorted({read_role(name) for name in found} - {*study.recipe.traveling_roles})
+    if roles:
+        return f"it sends BatchNorm under {roles[0]!r} too; choose another algorithm, or stay out of the study"
     if study.recipe.stays_home != "nothing":
         return None
     algorithm = study.algorithm

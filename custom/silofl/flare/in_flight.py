@@ -52,9 +52,17 @@ class InFlight:
             given: Site -> its answer, of those that have answered.
             waiting: The sites that are waited for.
         """
+        # A failure is an answer too, with a reason in place of arrays.
         failed = {site for site, message in given.items() if "error" in message.meta}
-        answered, left = sorted(given.keys() - failed), sorted(set(waiting) - given.keys())
-        return cls(exchange.task, exchange.round, seconds, answered, sorted(failed), left, now=time.time())
+        return cls(
+            exchange.task,
+            exchange.round,
+            seconds,
+            answered=sorted(given.keys() - failed),
+            failed=sorted(failed),
+            waiting=sorted(set(waiting) - given.keys()),
+            now=time.time(),
+        )
 
 
 def answer_progress(
@@ -70,10 +78,10 @@ def answer_progress(
     known_before |= {"ends_early": study.ends_early, "quiet_rounds": study.quiet_rounds}
 
     def answer(topic: str, data: object, context: FLContext) -> dict[str, Any]:
-        known = data.get("rounds", 0) if isinstance(data, dict) else 0
+        number = data.get("rounds", 0) if isinstance(data, dict) else 0
         # The last known round too: its validation comes with the next one.
-        first = max(known - 1, 0) if type(known) is int else 0
-        ledger = read_json(folder / FILE, list, absent=[])[first:]
-        return known_before | {"first": first, "ledger": ledger, "in_flight": dump_record(find_in_flight())}
+        start = max(number - 1, 0) if type(number) is int else 0
+        ledger = read_json(folder / FILE, list, absent=[])[start:]
+        return known_before | {"first": start, "ledger": ledger, "in_flight": dump_record(find_in_flight())}
 
     return answer

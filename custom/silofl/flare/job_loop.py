@@ -14,6 +14,7 @@ from typing import Any
 
 from silofl.base.errors import ExitCode, error_text
 from silofl.base.files import open_own
+from silofl.flare.nvflare_patches import replace_job_threads
 
 logger = logging.getLogger(__name__)
 # In the kit: empty while jobs are started, else the error. Its time is that of the last look for jobs.
@@ -40,7 +41,9 @@ class JobLoop:
         self._written_at = 0.0
         self._has_failed = False
         self._ends_jobs = threading.Lock()
-        run, finish, list_jobs = runner.run, runner._job_complete_process, manager.get_jobs_to_schedule
+        start = runner.run
+        finish = runner._job_complete_process
+        list_jobs = manager.get_jobs_to_schedule
 
         def note_pass(*arguments: object) -> object:
             jobs = list_jobs(*arguments)
@@ -55,9 +58,13 @@ class JobLoop:
             if self._ends_jobs.acquire(blocking=False):
                 self._repeat(finish, arguments, "ended")
 
-        manager.get_jobs_to_schedule = note_pass
-        runner._job_complete_process = finish_once
-        runner.run = lambda context: self._repeat(run, (context,), "started")
+        replace_job_threads(
+            runner,
+            manager,
+            start_jobs=lambda context: self._repeat(start, (context,), "started"),
+            end_jobs=finish_once,
+            list_jobs=note_pass,
+        )
 
     def _repeat(self, loop: Callable[..., object], arguments: tuple[object, ...], what: str) -> None:
         """Run a loop of NVFlare until it is to stop, anew after each error."""

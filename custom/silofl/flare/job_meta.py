@@ -19,7 +19,7 @@ OF_LEADS = {
     *(JobMetaKey.JOB_NAME, JobMetaKey.DEPLOY_MAP, JobMetaKey.MIN_CLIENTS, JobMetaKey.MANDATORY_CLIENTS),
     JobMetaKey.STUDY,
 }
-OF_SERVER = frozenset(one.value for one in JobMetaKey if one not in OF_LEADS)
+OF_SERVER = frozenset(key.value for key in JobMetaKey if key not in OF_LEADS)
 LONGEST_NAME = 200
 
 

@@ -17,7 +17,7 @@ from silofl.base.files import read_json
 Kind = Literal["server", "hospital", "admin"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Kind of kit -> the file in startup/ that only this kind has.
-SETTINGS: dict[Kind, str] = {kind: f"fed_{kind}.json" for kind in KINDS} | {"hospital": "fed_client.json"}
+SETTINGS: dict[Kind, str] = {"server": "fed_server.json", "hospital": "fed_client.json", "admin": "fed_admin.json"}
 WHOSE: dict[Kind, str] = {"server": "the server", "hospital": "a hospital", "admin": "a person"}
 # A certificate with fewer days left is reported: renewing a kit involves two institutions.
 DAYS_TO_WARN = 30
@@ -145,41 +145,48 @@ def read_kit(folder: Path, kinds: tuple[Kind, ...] = KINDS) -> Kit:
     Raises:
         ConfigError: The folder is no such kit, or a part of it is broken.
     """
-    for kind in kinds:
-        path = folder / "startup" / SETTINGS[kind]
+    for party in kinds:
+        path = folder / "startup" / SETTINGS[party]
         if path.is_file():
-            return _read_kit(folder, kind, read_json(path))
-    for kind in (one for one in KINDS if one not in kinds):
-        if (folder / "startup" / SETTINGS[kind]).is_file():
-            wanted = " or ".join(WHOSE[one] for one in kinds)
-            raise ConfigError(f"{folder} must be the kit of {wanted}, not of {WHOSE[kind]}; take another")
+            return _read_kit(folder, party, read_json(path))
+    for party in KINDS:
+        if (folder / "startup" / SETTINGS[party]).is_file():
+            wanted = " or ".join(map(WHOSE.__getitem__, kinds))
+            raise ConfigError(f"{folder} must be the kit of {wanted}, not of {WHOSE[party]}; take another")
     if folder.name == "startup" and any((folder / name).is_file() for name in SETTINGS.values()):
         raise ConfigError(f"{folder} must be a kit, not the startup folder in it; name {folder.parent}")
-    names = " or ".join(SETTINGS[kind] for kind in kinds)
+    names = " or ".join(map(SETTINGS.__getitem__, kinds))
     raise ConfigError(f"{names} must exist in {folder / 'startup'}; it is not there: {REMEDY}")
 
 
 def _read_kit(folder: Path, kind: Kind, settings: dict[str, Any]) -> Kit:
-    own, root = read_certificate(_certificate_path(folder, kind)), read_certificate(folder / "startup" / "rootCA.pem")
+    certificate = read_certificate(_certificate_path(folder, kind))
+    root = read_certificate(folder / "startup" / "rootCA.pem")
     try:
-        address = _read_address(kind, settings, own)
+        address = _read_address(kind, settings, certificate)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, x509.ExtensionNotFound):
         raise ConfigError(f"{SETTINGS[kind]} must name a server as host:port; it does not: {REMEDY}") from None
-    return Kit(folder, kind, own, root, address, settings.get("require_signed_jobs") is True)
+    return Kit(folder, kind, certificate, root, address, settings.get("require_signed_jobs") is True)
 
 
-def _read_address(kind: Kind, settings: dict[str, Any], own: x509.Certificate) -> Address:
+def _read_address(kind: Kind, settings: dict[str, Any], certificate: x509.Certificate) -> Address:
     if kind == "admin":
         admin = settings["admin"]
-        scheme, security = admin.get("scheme", "grpc"), admin.get("connection_security", "mtls")
-        return Address(admin["host"], int(admin["port"]), scheme, security, admin.get("server_identity", admin["host"]))
+        return Address(
+            host=admin["host"],
+            port=int(admin["port"]),
+            scheme=admin.get("scheme", "grpc"),
+            security=admin.get("connection_security", "mtls"),
+            identity=admin.get("server_identity", admin["host"]),
+        )
     server = settings["servers"][0]
     host, port = server["service"]["target"].rsplit(":", 1)
     security = (server if kind == "server" else settings["client"]).get("connection_security", "mtls")
     identity = server.get("identity", host)
     if kind == "server":
         # NVFlare writes the server's name as its own target, not its address.
-        identity, host = subject(own, NameOID.COMMON_NAME), hosts(own)[0]
+        identity = subject(certificate, NameOID.COMMON_NAME)
+        host = hosts(certificate)[0]
     return Address(host, int(port), server["service"].get("scheme", "grpc"), security, identity)
 
 
@@ -187,10 +194,10 @@ def is_exposed(key: Path) -> bool:
     """Return whether other accounts of the machine may read, write or run a private key."""
     if not key.is_file():
         return False
-    found = key.stat()
+    status = key.stat()
     # Kubernetes lends a secret to an account by a group of its own, to be read.
-    is_lent = found.st_uid != os.geteuid() and found.st_gid in os.getgroups()
-    return bool(found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~(stat.S_IRGRP if is_lent else 0))
+    is_lent = status.st_uid != os.geteuid() and status.st_gid in os.getgroups()
+    return bool(status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~(stat.S_IRGRP if is_lent else 0))
 
 
 def read_certificate(path: Path) -> x509.Certificate:

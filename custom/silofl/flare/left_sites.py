@@ -76,8 +76,9 @@ class LeftSites(FLComponent):
         engine = fl_ctx.get_engine()
         for job, process in list(engine.run_processes.items()):
             left = self._reported.setdefault(job, {})
-            known, named = process[RunProcessKey.PARTICIPANTS].values(), list_named(engine.job_runner, job)
-            for site in find_returned_sites(known, engine.get_clients(), named):
+            participants = process[RunProcessKey.PARTICIPANTS].values()
+            named = list_named(engine.job_runner, job)
+            for site in find_returned_sites(participants, engine.get_clients(), named):
                 # What was reported of its process before is over.
                 left.pop(site.name, None)
                 if not self._returned.give(engine, job, site):
@@ -89,7 +90,8 @@ class LeftSites(FLComponent):
 
     def _end_hanging(self, engine: Any, fl_ctx: FLContext) -> None:  # noqa: ANN401 - NVFlare's ServerEngine
         """End the sites' processes of jobs that have ended at the server a while ago, and wait for them no longer."""
-        now, runner = time.monotonic(), engine.job_runner
+        now = time.monotonic()
+        runner = engine.job_runner
         self._ran_at |= dict.fromkeys(list(engine.run_processes), now)
         for job in [job for job, ran_at in self._ran_at.items() if now - ran_at > HANGING_S]:
             del self._ran_at[job]
@@ -137,6 +139,7 @@ class LeftSites(FLComponent):
         running = engine.job_runner.running_jobs.get(job)
         if running is None:
             return False
+        # A continuation is another job, with the same name and lead.
         key = (site, *(running.meta.get(name) for name in (JobMetaKey.JOB_NAME, JobMetaKey.SUBMITTER_NAME)))
         now = time.monotonic()
         is_again = now - self._failed_at.get(key, -DAY_S) < DAY_S
@@ -154,7 +157,11 @@ def find_returned_sites(participants: Iterable[Client], connected: Iterable[Clie
         connected: All sites that are connected now, by the server's own record.
         named: The sites that the job names, which may not have been there when it began.
     """
-    tokens = dict.fromkeys(named) | {one.name: one.token for one in participants}
-    # NVFlare keeps one that went without a word for ten minutes.
-    heard = [one for one in connected if time.time() - one.last_connect_time < HEARD_S]
-    return sorted((one for one in heard if tokens.get(one.name, one.token) != one.token), key=lambda one: one.name)
+    tokens = dict.fromkeys(named) | {client.name: client.token for client in participants}
+    returned = []
+    for client in connected:
+        # NVFlare keeps one that went without a word for ten minutes.
+        is_heard = time.time() - client.last_connect_time < HEARD_S
+        if is_heard and tokens.get(client.name, client.token) != client.token:
+            returned.append(client)
+    return sorted(returned, key=lambda client: client.name)

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from silofl.base.errors import ConfigError, quote_value
+from silofl.flare.nvflare_patches import set_answer_times
 
 COMM_CONFIG = "comm_config.json"
 WINDOW, WAIT, GIVE_UP = "streaming_window_size", "streaming_retry_wait", "streaming_retry_timeout"
@@ -16,7 +17,8 @@ MIB = 1 << 20
 # NVFlare's own.
 DEFAULTS = {WINDOW: 64 * MIB, WAIT: 5, GIVE_UP: 60}
 # On its way at a time, of which each MiB is acknowledged; and so often it is sent again at the most.
-THIN_WINDOW, TRIES = 4 * MIB, 6
+THIN_WINDOW = 4 * MIB
+TRIES = 6
 UNITS = {"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
 
 
@@ -26,11 +28,11 @@ def parse_bandwidth(text: str, where: str = "--bandwidth") -> float:
     Raises:
         ConfigError: It is no number above 0 with a unit.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kbit|Mbit|Gbit)", text)
-    if found is None or float(found[1]) == 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kbit|Mbit|Gbit)", text)
+    if match is None or float(match[1]) == 0:
         units = ", ".join(UNITS)
         raise ConfigError(f"{where} must be a number above 0 and {units}, as 50Mbit, not {quote_value(text)}")
-    return float(found[1]) * UNITS[found[2]]
+    return float(match[1]) * UNITS[match[2]]
 
 
 def make_settings(bits: float, sites: int) -> dict[str, int]:
@@ -50,5 +52,4 @@ def wait_for_line(runner: Any, timeout_s: float) -> None:  # noqa: ANN401 - NVFl
     """Have a site send its answer anew after this time, not 300 s, and ask anew whether it may as the line allows."""
     from nvflare.fuel.f3.comm_config import CommConfigurator
 
-    runner.submit_task_result_timeout = timeout_s
-    runner.task_check_timeout = CommConfigurator().get_streaming_retry_wait(DEFAULTS[WAIT])
+    set_answer_times(runner, timeout_s, CommConfigurator().get_streaming_retry_wait(DEFAULTS[WAIT]))

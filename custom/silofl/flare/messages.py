@@ -22,12 +22,12 @@ from nvflare.fuel.f3.message import Message as CellMessage
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
 from nvflare.private.admin_defs import Message, error_reply
 from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ, CellMessageHeaderKeys, RequestHeader, SysCommandTopic
-from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor, DeployProcessor
-from nvflare.private.fed.server import job_cmds
 from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
 from nvflare.private.fed.server.server_commands import ServerCommands
 from nvflare.widgets.fed_event import FED_EVENT_TOPIC
+
+from silofl.flare.nvflare_patches import replace_commands, replace_job_check
 
 # A model to begin from is the largest file of a job; a laboratory's code may have many.
 MOST_BYTES = 4 * 1024**3
@@ -83,12 +83,18 @@ def is_job(name: Any) -> bool:  # noqa: ANN401
 
 def restrict_commands() -> None:
     """Keep NVFlare from showing a hospital's files, and from deleting or replacing other folders than jobs'."""
-    known = ClientRequestProcessors.request_processors
-    own = {DeleteRunNumberProcessor: DeleteJob, DeployProcessor: DeployJob}
-    # In place: NVFlare's deployer holds this very list.
-    known[:] = [
-        own[type(one)]() if type(one) in own else one for one in known if SysCommandTopic.SHELL not in one.get_topics()
-    ]
+    replace_commands(_choose_commands)
+
+
+def _choose_commands(processors: list[Any]) -> list[Any]:
+    replacements = {DeleteRunNumberProcessor: DeleteJob, DeployProcessor: DeployJob}
+    chosen = []
+    for processor in processors:
+        if SysCommandTopic.SHELL in processor.get_topics():
+            continue
+        safe = replacements.get(type(processor))
+        chosen.append(safe() if safe else processor)
+    return chosen
 
 
 def guard_messages(cell: Cell) -> None:
@@ -96,8 +102,7 @@ def guard_messages(cell: Cell) -> None:
 
     NVFlare has verified whose message it is.
     """
-    # NVFlare takes the class from its module when a job comes.
-    job_cmds.JobMetaValidator = BoundedJobs
+    replace_job_check(BoundedJobs)
     cell.core_cell.add_incoming_filter(channel="*", topic="*", cb=_refuse_message)
 
 
@@ -148,8 +153,8 @@ def _refuse_size(job: Any) -> str | None:  # noqa: ANN401
     if len(sizes) > MOST_FILES:
         return f"a job must have at most {MOST_FILES} files, not {len(sizes)}; nothing was unpacked"
     if sum(sizes) > MOST_BYTES:
-        most, size = MOST_BYTES / 1024**3, sum(sizes) / 1024**3
-        return f"a job must have at most {most:.0f} GiB unpacked, not {size:.1f}; nothing was unpacked"
+        size = sum(sizes) / 1024**3
+        return f"a job must have at most {MOST_BYTES >> 30} GiB unpacked, not {size:.1f}; nothing was unpacked"
     return None
 
 

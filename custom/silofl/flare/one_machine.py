@@ -21,7 +21,6 @@ from typing import Any
 from weakref import WeakSet
 
 from aiohttp import ClientSession, ClientTimeout, web
-from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.connection import BytesAlike
 from nvflare.fuel.f3.drivers import aio_http_driver
 from nvflare.fuel.f3.drivers.aio_http_driver import WS_PATH
@@ -35,6 +34,7 @@ from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.flare.blocked import BlockList
 from silofl.flare.kit import Kit
+from silofl.flare.nvflare_patches import replace_connections, replace_driver
 from silofl.flare.proxy import describe_proxy
 
 # Six of the heartbeats that a site sends.
@@ -57,8 +57,8 @@ logger = logging.getLogger(__name__)
 def find_place(kit: Path) -> str:
     """Return a digest by which a server knows a kit's folder again, in a container too, and a copy of it from it."""
     with suppress(OSError):
-        known = (kit / "startup" / "rootCA.pem").stat()
-        return hashlib.sha256(f"{known.st_ino} {known.st_ctime_ns}".encode()).hexdigest()
+        certificate = (kit / "startup" / "rootCA.pem").stat()
+        return hashlib.sha256(f"{certificate.st_ino} {certificate.st_ctime_ns}".encode()).hexdigest()
     return ""
 
 
@@ -73,8 +73,8 @@ class _Machine:
     @property
     def address(self) -> str:
         """Its address without the port, as it is seen from here."""
-        found = self.line.conn.get_conn_properties().get(DriverParams.PEER_ADDR.value, "an unknown address")
-        return str(found).rpartition(":")[0] or str(found)
+        address = self.line.conn.get_conn_properties().get(DriverParams.PEER_ADDR.value, "an unknown address")
+        return str(address).rpartition(":")[0] or str(address)
 
 
 class OneMachine(ConnManager):
@@ -108,7 +108,8 @@ class OneMachine(ConnManager):
 
     def update_endpoint(self, sfm_conn: SfmConnection, data: dict[str, Any]) -> None:
         """Take a handshake, or refuse it; a process that is refused ends here."""
-        name, is_listener = data.get(HandshakeKeys.ENDPOINT_NAME, ""), sfm_conn.conn.connector.mode == Mode.PASSIVE
+        name = data.get(HandshakeKeys.ENDPOINT_NAME, "")
+        is_listener = sfm_conn.conn.connector.mode == Mode.PASSIVE
         if not is_listener and REFUSED in data:
             end_refused(self.local_endpoint.name, data[REFUSED])
         if not is_listener and BLOCKED in data:
@@ -120,22 +121,22 @@ class OneMachine(ConnManager):
         # The processes of a site's jobs have names below its own. Without certificates a name proves nothing.
         if is_listener and name.rpartition(".")[2] == owner:
             new = _Machine(data.get(PROCESS), data.get(PLACE), sfm_conn)
-            first = self._decide(name, new)
-            if first is not None:
-                logger.warning("%s at %s was refused: it is connected from %s", name, new.address, first.address)
-                self._reply(sfm_conn, REFUSED, first.address)
+            holder = self._decide(name, new)
+            if holder is not None:
+                logger.warning("%s at %s was refused: it is connected from %s", name, new.address, holder.address)
+                self._reply(sfm_conn, REFUSED, holder.address)
                 return
         super().update_endpoint(sfm_conn, data)
 
     def _decide(self, name: str, new: _Machine) -> _Machine | None:
         """Let a machine in, or return the one that has its name."""
         with self._deciding:
-            first = self._machines.get(name, new)
-            if first.process == new.process or not self._is_heard(first, new.place):
+            holder = self._machines.get(name, new)
+            if holder.process == new.process or not self._is_heard(holder, new.place):
                 self._machines[name] = new
                 return None
             self._refused[name] = (new.address, time.time())
-            return first
+            return holder
 
     def _is_heard(self, machine: _Machine, place: str | None) -> bool:
         """Return whether a machine still has its name, when one at some place asks for it."""
@@ -145,16 +146,16 @@ class OneMachine(ConnManager):
 
     def _describe(self, owner: str, place: str | None) -> dict[str, dict[str, Any]]:
         """Return the machines that are connected and refused, of all sites for a person, of itself for a site."""
-        found: dict[str, dict[str, Any]] = {}
+        machines: dict[str, dict[str, Any]] = {}
         with self._deciding:
             for name, machine in self._machines.items():
                 site = name.rpartition(".")[2]
                 if site == owner or "@" in owner:
                     second, at = self._refused.get(name, (None, 0.0))
                     is_heard = self._is_heard(machine, None)
-                    first = {"first": machine.address if is_heard else None, "is_here": machine.place == place}
-                    found[site] = first | {"second": second, "seconds": time.time() - at}
-        return found
+                    state = {"first": machine.address if is_heard else None, "is_here": machine.place == place}
+                    machines[site] = state | {"second": second, "seconds": time.time() - at}
+        return machines
 
     def _reply(self, line: SfmConnection, key: str, value: object) -> None:
         line.send_dict(Types.READY, 1, {HandshakeKeys.ENDPOINT_NAME: self.local_endpoint.name, key: value})
@@ -188,9 +189,8 @@ class Listener(aio_http_driver.AioHttpDriver):
 
 def refuse_second_machines() -> None:
     """Have this process's connections, from the next cell on, be those of one machine for each name."""
-    # NVFlare has no setting for either: its filters see a message when the older connection is gone already.
-    communicator.ConnManager = OneMachine
-    aio_http_driver.AioHttpDriver = Listener
+    replace_connections(OneMachine)
+    replace_driver(Listener)
 
 
 def find_serial(line: web.Request | web.WebSocketResponse | None) -> str | None:
@@ -238,7 +238,8 @@ def ask_machines(kit: Kit) -> dict[str, dict[str, Any]] | None:
 
 
 async def _exchange(kit: Kit, question: bytes) -> dict[str, dict[str, Any]] | None:
-    url, limit = f"wss://{kit.address.host}:{kit.address.port}/{WS_PATH}", ClientTimeout(total=None, connect=ANSWER_S)
+    url = f"wss://{kit.address.host}:{kit.address.port}/{WS_PATH}"
+    limit = ClientTimeout(total=None, connect=ANSWER_S)
     way = describe_proxy(kit.folder)
     async with ClientSession(timeout=limit) as session, session.ws_connect(url, ssl=kit.tls(), **way) as line:
         await line.send_bytes(question)
@@ -246,9 +247,9 @@ async def _exchange(kit: Kit, question: bytes) -> dict[str, dict[str, Any]] | No
             async with asyncio.timeout(ANSWER_S):
                 # The first frame is NVFlare's own answer.
                 async for frame in line:
-                    said = ConnManager.get_dict_payload(Prefix.from_bytes(frame.data), frame.data)
-                    if BLOCKED in said:
+                    payload = ConnManager.get_dict_payload(Prefix.from_bytes(frame.data), frame.data)
+                    if BLOCKED in payload:
                         raise ConfigError(IS_BLOCKED % kit.name)
-                    if ANSWER in said:
-                        return said[ANSWER]
+                    if ANSWER in payload:
+                        return payload[ANSWER]
     return None

@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from nvflare.app_common.decomposers import numpy_decomposers
 from nvflare.app_common.np.np_downloader import ArrayDownloadable
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.byte_streamer import TxTask
 from nvflare.fuel.f3.streaming.cacheable import ItemConsumer
 from nvflare.fuel.f3.streaming.download_service import download_object
-from nvflare.fuel.utils import fobs
-from nvflare.fuel.utils.fobs import dots
 
 from silofl.core.array_file import ArrayFile
+from silofl.flare.nvflare_patches import replace_array_transfer, replace_message_ends
 
 # Of a piece: the line is idle once between two of them.
 BYTES = 1 << 24
@@ -80,13 +78,8 @@ class Taken(ItemConsumer):
 
 def move_in_pieces() -> None:
     """Have this process send arrays in pieces, an `ArrayFile` take those that it receives, and both soon let go."""
-    numpy_decomposers.register()
-    handler = fobs.get_dot_handler(dots.NUMPY_DOWNLOAD)
-    # NVFlare has settings for torch's tensors alone.
-    handler.to_downloadable = lambda arrays, max_chunk_size, context: Pieces(arrays, max_chunk_size)
-    handler.download = _download
-    RxTask._schedule_remove_task = _forget_later
-    TxTask.remove_task = _let_go
+    replace_array_transfer(lambda arrays, max_chunk_size, context: Pieces(arrays, max_chunk_size), _download)
+    replace_message_ends(_let_go, _forget_later)
 
 
 def _let_go(task: TxTask) -> None:
@@ -110,13 +103,13 @@ def _forget_later(task: RxTask, ttl: float | None = None) -> None:
             return
         task.cleanup_timer = WAITS
     due = now + (task.completed_task_ttl if ttl is None else ttl)
-    over = []
+    expired = []
     with _lock:
         heapq.heappush(_received, (due, id(task), task))
         while _received and _received[0][0] <= now:
-            over.append(heapq.heappop(_received)[2])
-    for one in over:
-        one._remove_task()
+            expired.append(heapq.heappop(_received)[2])
+    for message in expired:
+        message._remove_task()
 
 
 def _length(array: NDArray) -> int:

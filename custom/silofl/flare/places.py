@@ -64,7 +64,8 @@ def check_deployed(fl_ctx: FLContext, study: Study) -> None:
     Raises:
         PinError: It does not.
     """
-    meta, settings = fl_ctx.get_prop(FLContextKey.JOB_META) or {}, study.federation
+    meta = fl_ctx.get_prop(FLContextKey.JOB_META) or {}
+    settings = study.federation
     missing = find_unreached(meta, settings.named)
     # A simulated job says nothing of whom it goes to.
     if meta.get(JobMetaKey.DEPLOY_MAP.value) and len(missing) > settings.may_miss:
@@ -117,9 +118,9 @@ def download_folder(fl_ctx: FLContext) -> Path:
 
 
 def _read_local(fl_ctx: FLContext, name: str, section: type[S], default: S | None, remedy: str) -> S:
-    found = local_file(Path(_workspace(fl_ctx).get_root_dir()), name)
-    if found is not None:
-        return load_settings(section, found)
+    path = local_file(Path(_workspace(fl_ctx).get_root_dir()), name)
+    if path is not None:
+        return load_settings(section, path)
     if default is None:
         raise ConfigError(f"local/{name} must exist at site {fl_ctx.get_identity_name()!r}; write it, {remedy}")
     return default
@@ -128,8 +129,11 @@ def _read_local(fl_ctx: FLContext, name: str, section: type[S], default: S | Non
 def local_file(root: Path, name: str) -> Path | None:
     """Return a file in the ``local/`` folder of a site's workspace, or in that of all simulated sites around it."""
     # The simulator's sites share the local folder of the workspace that holds theirs.
-    places = (folder / "local" / name for folder in (root, root.resolve().parent))
-    return next((place for place in places if place.is_file()), None)
+    for folder in (root, root.resolve().parent):
+        path = folder / "local" / name
+        if path.is_file():
+            return path
+    return None
 
 
 def _config_folder(fl_ctx: FLContext) -> Path:

@@ -47,11 +47,11 @@ REPLACED = {
     },
     # A pod or a batch job needs none of them: jobs are processes in the one in which the site is.
     **{
-        f"{NVFLARE_LAUNCHERS}.{module}.{side}{kind}JobLauncher": (
+        f"{NVFLARE_LAUNCHERS}.{module}.{side}{launcher}JobLauncher": (
             f"nvflare.app_common.job_launcher.{side.lower()}_process_launcher.{side}ProcessJobLauncher",
             does,
         )
-        for module, kind, does in (
+        for module, launcher, does in (
             ("k8s_launcher", "K8s", "which needs all secrets of the namespace, and by which a job names its image"),
             ("slurm", "Slurm", "by which a job names an image and a command of its own"),
         )
@@ -167,8 +167,12 @@ def count_job_gpus(kit: Kit) -> int:
     Raises:
         ConfigError: The site has no resources.json, or it cannot be read.
     """
-    arguments = [one.get("args") or {} for one in kit.local("resources.json")[1].get("components") or ()]
-    return max((one["num_of_gpus"] for one in arguments if type(one.get("num_of_gpus")) is int), default=0)
+    most = 0
+    for component in kit.local("resources.json")[1].get("components") or ():
+        number = (component.get("args") or {}).get("num_of_gpus")
+        if type(number) is int:
+            most = max(most, number)
+    return most
 
 
 def launches_containers(kit: Kit) -> bool:
@@ -186,10 +190,10 @@ def list_replaced(kit: Kit) -> Iterator[str]:
     for part in kit.local("resources.json")[1].get("components") or ():
         # A streamer that may send nothing changes no job either.
         if (path := part.get("path")) in REPLACED and (path != STREAMER or streams_logs(kit)):
-            own, does = REPLACED[path]
+            replacement, does = REPLACED[path]
             yield (
-                f"local/resources.json must have {own} in place of {path}, {does}; take it from the resources.json of "
-                "site_configs/"
+                f"local/resources.json must have {replacement} in place of {path}, {does}; take it from the "
+                "resources.json of site_configs/"
             )
 
 
@@ -261,6 +265,6 @@ def _is_module(name: str) -> bool:
 
 def _starts_programs(name: str) -> bool:
     """Return whether what an allow list names starts programs by a job's own arguments, as far as is known."""
-    package, *_, last = name.split(".")
+    package, *_, class_name = name.split(".")
     # What the standard library has under exact names is no component: `subprocess.Popen`, `os.system`.
-    return package in sys.stdlib_module_names or last in COMMAND_CLASSES
+    return package in sys.stdlib_module_names or class_name in COMMAND_CLASSES

@@ -21,6 +21,7 @@ from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
 from silofl.base.errors import ConfigError
 from silofl.base.settings import load_settings
 from silofl.flare.kit import Kit
+from silofl.flare.nvflare_patches import replace_driver
 from silofl.setup.site import Site
 
 # Of a proxy's answer, which has no body, as much is read.
@@ -85,12 +86,12 @@ def read_proxy(kit: Path) -> Proxy | None:
     named = load_settings(Site, settings).proxy if settings.is_file() else None
     if named is None:
         return None
-    found = urlsplit(named)
+    url = urlsplit(named)
     headers = {}
-    if found.username:
-        account = base64.b64encode(f"{unquote(found.username)}:{unquote(found.password or '')}".encode()).decode()
+    if url.username:
+        account = base64.b64encode(f"{unquote(url.username)}:{unquote(url.password or '')}".encode()).decode()
         headers["Proxy-Authorization"] = f"Basic {account}"
-    return Proxy(str(found.hostname), int(found.port or 0), headers)
+    return Proxy(str(url.hostname), int(url.port or 0), headers)
 
 
 def use_proxy(kit: Path) -> None:
@@ -102,9 +103,8 @@ def use_proxy(kit: Path) -> None:
         logger.error("the server is reached without a proxy; %s", error)
         return
     if options:
-        # NVFlare has no setting for it, and finds its drivers in their modules when it first connects.
         ProxiedDriver.options = options
-        aio_http_driver.AioHttpDriver = ProxiedDriver
+        replace_driver(ProxiedDriver)
 
 
 def describe_proxy(kit: Path) -> dict[str, Any]:
@@ -129,7 +129,9 @@ def open_line(kit: Kit, seconds: float, host: str = "") -> socket.socket:
         ProxyError: The proxy refuses.
         OSError: Nothing answers.
     """
-    server, port, proxy = host or kit.address.host, kit.address.port, read_proxy(kit.folder)
+    server = host or kit.address.host
+    port = kit.address.port
+    proxy = read_proxy(kit.folder)
     if proxy is None:
         return socket.create_connection((server, port), seconds)
     line = socket.create_connection((proxy.host, proxy.port), seconds)

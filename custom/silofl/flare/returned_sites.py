@@ -22,6 +22,7 @@ from nvflare.private.fed.utils.fed_utils import extract_participants
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
 from silofl.base.errors import error_text
+from silofl.flare.nvflare_patches import find_pending_sites
 
 logger = logging.getLogger(__name__)
 # The topic of the command by which a running controller takes a site's new token, or does not.
@@ -55,24 +56,24 @@ class ReturnedSites:
             Whether the job may wait for the site.
         """
         with self._deciding:
-            found = self._returns.setdefault((job, site.token), _Return())
-            is_due = not found.is_under_way and time.monotonic() >= found.next_at
-            found.is_under_way |= is_due
+            attempt = self._returns.setdefault((job, site.token), _Return())
+            is_due = not attempt.is_under_way and time.monotonic() >= attempt.next_at
+            attempt.is_under_way |= is_due
         if is_due:
             # It takes seconds, and the site waits for the answer to its heartbeat.
-            threading.Thread(target=self._give, args=(found, engine, job, site), daemon=True).start()
-        return found.failures < FAILURES
+            threading.Thread(target=self._give, args=(attempt, engine, job, site), daemon=True).start()
+        return attempt.failures < FAILURES
 
-    def _give(self, found: _Return, engine: Any, job: str, site: Client) -> None:  # noqa: ANN401
+    def _give(self, attempt: _Return, engine: Any, job: str, site: Client) -> None:  # noqa: ANN401
         try:
             give_job(engine, job, site)
             logger.info("site %s, which came while job %s ran, takes part", site.name, job)
         except Exception as error:  # whatever NVFlare or the site says, the job runs on
             why = error_text(error)
             logger.warning("site %s, which came while job %s ran, does not take part: %s", site.name, job, why)
-            found.failures += 1
-            found.next_at = time.monotonic() + RETRY_S * (2**found.failures - 2)
-        found.is_under_way = False
+            attempt.failures += 1
+            attempt.next_at = time.monotonic() + RETRY_S * (2**attempt.failures - 2)
+        attempt.is_under_way = False
 
 
 def give_job(engine: Any, number: str, site: Client) -> None:  # noqa: ANN401 - NVFlare's ServerEngine
@@ -86,7 +87,8 @@ def give_job(engine: Any, number: str, site: Client) -> None:  # noqa: ANN401 - 
     Raises:
         RuntimeError: The job does not take the site, or the site not the job.
     """
-    runner, process = engine.job_runner, engine.run_processes.get(number)
+    runner = engine.job_runner
+    process = engine.run_processes.get(number)
     job = runner.running_jobs.get(number)
     if job is None or process is None or job.run_aborted:
         raise RuntimeError("the job must run; it has ended, or has just begun")
@@ -95,7 +97,8 @@ def give_job(engine: Any, number: str, site: Client) -> None:  # noqa: ANN401 - 
     if not isinstance(answer, dict) or answer.get("is_taken") is not True:
         raise RuntimeError("the job must take the site; its study does not name it, or lets it go")
     with engine.new_context() as context:
-        app, needs = find_app(job, site.name), {site.name: get_resource_manager_spec(job.meta, site.name)}
+        app = find_app(job, site.name)
+        needs = {site.name: get_resource_manager_spec(job.meta, site.name)}
         free = engine.check_client_resources(job, needs, context)
         is_free, token = free.get(site.name, (False, ""))
         if not is_free:
@@ -103,7 +106,8 @@ def give_job(engine: Any, number: str, site: Client) -> None:  # noqa: ANN401 - 
         try:
             _deploy(engine, job, app, site, context)
             with runner.lock:
-                if (pending := runner._pending_client_outcomes.get(number)) is None:
+                pending = find_pending_sites(runner, number)
+                if pending is None:
                     raise RuntimeError("the job must run; it has ended meanwhile")
                 pending.add(site.name)
             dispatch = {site.name: DispatchInfo(app, needs[site.name], token)}
@@ -118,8 +122,9 @@ def give_job(engine: Any, number: str, site: Client) -> None:  # noqa: ANN401 - 
             runner.resolve_client_outcome(number, site.name)
             engine.cancel_client_resources(free, needs, context)
             raise
-    others = {token: one for token, one in process[RunProcessKey.PARTICIPANTS].items() if one.name != site.name}
-    process[RunProcessKey.PARTICIPANTS] = others | {site.token: site}
+    clients = process[RunProcessKey.PARTICIPANTS]
+    remaining = {token: client for token, client in clients.items() if client.name != site.name}
+    process[RunProcessKey.PARTICIPANTS] = remaining | {site.token: site}
 
 
 def find_app(job: Job, site: str) -> str:

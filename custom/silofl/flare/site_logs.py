@@ -45,8 +45,10 @@ class SiteLogs(JobLogReceiver):
 
     def _on_chunk_received(self, data: bytes, stream_ctx: StreamContext, fl_ctx: FLContext) -> None:
         if stream_ctx.get(NUMBER) not in self._logs:
-            log, stream_ctx[NUMBER] = _Log({KEY_FILE_NAME: _read_file_name(stream_ctx)}), secrets.token_hex()
-            self._logs[stream_ctx[NUMBER]] = log
+            # Before the number: a log whose name is refused is none.
+            file_name = _read_file_name(stream_ctx)
+            stream_ctx[NUMBER] = secrets.token_hex()
+            self._logs[stream_ctx[NUMBER]] = _Log({KEY_FILE_NAME: file_name})
         log = self._logs[stream_ctx[NUMBER]]
         log.size += len(data)
         if log.size > MOST_BYTES:
@@ -61,7 +63,7 @@ class SiteLogs(JobLogReceiver):
 
     def _get_trusted_stream_identity(self, fl_ctx: FLContext) -> tuple[str, str]:
         client, job = super()._get_trusted_stream_identity(fl_ctx)
-        if client not in {one.name for one in fl_ctx.get_engine().get_clients()}:
+        if client not in {connected.name for connected in fl_ctx.get_engine().get_clients()}:
             raise TrainingError(f"a log must be of a site that the server knows, not of {quote_value(client)}")
         # The server's lasting process, to which a site sends the log of a job that has ended, has no job of its own.
         if not is_job(job) or job != (fl_ctx.get_job_id() or job):

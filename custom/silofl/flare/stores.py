@@ -26,7 +26,8 @@ def set_stores(resources: dict[str, Any], root: str) -> None:
         ConfigError: resources.json does not say where they are in NVFlare's form.
     """
     snapshots, jobs = _find_arguments(resources)
-    snapshots["root_dir"], jobs["uri_root"] = f"{root}/snapshots", f"{root}/jobs"
+    snapshots["root_dir"] = f"{root}/snapshots"
+    jobs["uri_root"] = f"{root}/jobs"
 
 
 def is_volatile(place: str) -> bool:
