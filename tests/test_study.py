@@ -147,7 +147,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"regions": {"a" * 101: [1]}}, "the name of a region must have 1 to 100 characters"),
         (
             {"task": "classification", "labels": {0: "a", 1: "b"}, "regions": {"all": [0, 1]}},
-            "regions must be left out for classification, which scores each class, not .*; remove them",
+            "regions must be left out for classification, .*; remove them",
         ),
         ({"extra_metrics": "a==1/x"}, "extra_metrics must be a list, not 'a==1/x'"),
         (
@@ -187,7 +187,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ),
         # a file of weights
         ({"model": {"weights": "w.pt"}}, "model.weights must go with model.weights_sha256"),
-        ({"model": {"weights_sha256": "0" * 64}}, "model.weights_sha256 must go with model.weights"),
+        ({"model": {"weights_sha256": "0" * 64}}, "model.weights must go with model.weights_sha256"),
         ({"model": {"weights": "../w.pt", "weights_sha256": "0" * 64}}, "model.weights must be letters, digits"),
         ({"model": {"weights": "w.pt", "weights_sha256": "abc"}}, "must be the 64 digits of the file's SHA-256.*'abc'"),
         # rules of use and operating points that say nothing
@@ -488,7 +488,7 @@ def test_a_run_id_that_is_no_plain_name_is_refused(run):
 
 def test_a_run_that_lies_in_the_sites_cache_is_refused():
     for cache in (None, "/state/s/cache", "/state/s/cache/x"):
-        with pytest.raises(ConfigError, match="run id must be another than the name of the site's cache, not 'cache'"):
+        with pytest.raises(ConfigError, match="and not the name of the site's cache, not 'cache'"):
             Site(data="/data", state_dir="/state/{study}", cache_dir=cache).run_folder("s", "north", "cache")
     site = Site(data="/data", state_dir="/state/{study}", cache_dir="/scratch/cache")
     assert site.run_folder("s", "north", "cache") == Path("/state/s/cache")
