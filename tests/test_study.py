@@ -26,7 +26,7 @@ def study(**changes):
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
-def test_every_jobs_study_is_valid_carries_its_name_and_allows_a_verdict(job):
+def test_every_jobs_study_is_valid_and_allows_a_verdict(job):
     own = load_study(job / "app" / "config" / "study.yaml")
     assert own.name == job.name and not any("no verdict" in caution for caution in own.cautions)
 
@@ -269,7 +269,7 @@ def test_files_that_cannot_be_read_are_told_apart(tmp_path, monkeypatch):
         ("y" * 1000 + ": 1", r"study.yaml: y+\.\.\. must be a known key; it is not$"),
     ],
 )
-def test_what_no_settings_file_needs_is_one_short_sentence_in_time(tmp_path, line, sentence):
+def test_absurd_settings_are_one_short_sentence_in_time(tmp_path, line, sentence):
     path, started = tmp_path / "study.yaml", time.process_time()
     key = line.partition(":")[0]
     path.write_text("".join(f"{name}: {value}\n" for name, value in MINIMAL.items() if name != key) + f"{line}\n")
@@ -319,7 +319,7 @@ def test_what_is_written_is_read_back_as_it_was():
     assert read_value(dump_yaml(values)) == values
 
 
-def test_a_pipe_a_device_or_a_folder_is_no_settings_file(tmp_path):
+def test_pipes_devices_and_folders_are_no_settings_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
         with pytest.raises(ConfigError, match=f"must be a YAML file, not {kind}; put the file there"):
@@ -338,7 +338,7 @@ def test_a_sites_folders_are_filled_in(tmp_path, monkeypatch):
     assert Server(run_dir="/runs/{study}/{run}").run_folder("s", "r1") == Path("/runs/s/r1")
 
 
-def test_a_sites_folder_that_depends_on_where_nvflare_runs_is_refused(monkeypatch):
+def test_a_relative_folder_of_a_site_is_refused(monkeypatch):
     monkeypatch.setenv("SILOFL_DATA", "data/nuclei")
     with pytest.raises(ConfigError, match="must be an absolute path, not data/nuclei/north"):
         Site(data="$SILOFL_DATA/{site}", state_dir="/state").data_folder("s", "north")
@@ -354,7 +354,7 @@ def test_a_placeholder_with_a_slip_is_no_folder(monkeypatch):
     assert str(site.cache_folder("organs", "north")) == "/scratch/organs"
 
 
-def test_a_site_may_name_a_folder_of_data_for_each_study_it_takes_part_in(monkeypatch):
+def test_a_site_may_name_a_data_folder_for_each_study(monkeypatch):
     monkeypatch.setenv("ROOT", "/data")
     site = Site(data={"organs": "$ROOT/{site}", "nuclei": "/n"}, state_dir="/state")
     assert site.data_folder("organs", "north") == Path("/data/north")
@@ -379,7 +379,7 @@ def test_a_pin_that_no_study_can_have_is_refused(digest):
         parse(Site, values, "site.yaml")
 
 
-def test_a_digest_is_that_of_the_settings_however_they_are_written():
+def test_a_digest_does_not_depend_on_the_notation():
     same = [
         study(),
         study(continue_run="organs-1"),
@@ -425,9 +425,7 @@ PRIVATE = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}, "
 
 
 @pytest.mark.parametrize(("changes", "is_same"), [(PATIENT, True), ({}, False), (PATIENT | PRIVATE, False)])
-def test_a_pin_stays_valid_when_a_study_with_patience_goes_on_to_more_rounds_unless_they_spend_epsilon(
-    changes, is_same
-):
+def test_more_rounds_with_patience_keep_a_pin_without_epsilon(changes, is_same):
     few, many = study(rounds=200, **changes), study(rounds=400, **changes)
     assert (few.digest == many.digest) == is_same
     pins = {few.name: {"sha256": few.digest, "lead": "a"}}
@@ -446,7 +444,7 @@ def test_options_that_no_digest_tells_apart_are_refused(value):
     "changes",
     [{"super_model": {"answer": "ensemble"}}, {"selector": {"labels": "best_model"}, "extra_rounds": 2}],
 )
-def test_a_rule_on_the_fallback_is_refused_where_no_case_falls_back(changes):
+def test_a_rule_on_a_missing_fallback_is_refused(changes):
     study(do_not_use={"on_fallback": True}, algorithm={"name": "fedsm"})
     with pytest.raises(ConfigError, match=r"do_not_use\.on_fallback must go with selector\.labels site and"):
         study(do_not_use={"on_fallback": True}, algorithm={"name": "fedsm"} | changes)
@@ -515,9 +513,7 @@ def test_a_sites_wrong_value_is_refused_with_its_key(changes, message):
 @pytest.mark.parametrize(
     ("channels", "neighbours", "in_channels", "middle"), [(1, 0, 1, [0]), (3, 0, 3, [0, 1, 2]), (2, 2, 10, [4, 5])]
 )
-def test_the_network_sees_the_channels_of_a_slice_between_those_of_its_neighbours(
-    channels, neighbours, in_channels, middle
-):
+def test_the_network_sees_a_slice_between_its_neighbours(channels, neighbours, in_channels, middle):
     settings = study(data={"channels": channels, "neighbours": neighbours}).data
     assert settings.in_channels == in_channels and list(range(in_channels))[settings.shown] == middle
 
@@ -526,7 +522,7 @@ EYE = {"labels": {1: "rim", 2: "cup"}}
 NESTED = {"disc": [1, 2], "cup": [2]}
 
 
-def test_regions_are_scored_in_place_of_the_labels_that_the_network_answers_with():
+def test_regions_are_scored_in_place_of_labels():
     nested = study(**EYE, regions=NESTED)
     assert nested.scored == {"disc": (1, 2), "cup": (2,)} and study(**EYE).scored == {1: (1,), 2: (2,)}
     assert nested.out_channels == study(**EYE).out_channels == 3
@@ -534,7 +530,7 @@ def test_regions_are_scored_in_place_of_the_labels_that_the_network_answers_with
     assert parse(Study, plain_study(nested), "study.yaml") == nested
 
 
-def test_a_job_folder_in_the_place_of_a_study_is_told_where_the_study_is():
+def test_a_job_folder_is_told_where_its_study_is():
     with pytest.raises(ConfigError, match=r"must be a study.yaml, not a job folder; name .*app/config/study.yaml"):
         load_study(Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms")
 
@@ -579,7 +575,7 @@ def test_fedbn_without_batchnorm_is_fedavg_and_refused(normalization):
         ({"rounds": 10, "algorithm": {"name": "local"}}, None),
     ],
 )
-def test_rounds_that_allow_no_verdict_are_told_with_the_number_that_does(changes, remedy):
+def test_rounds_without_a_verdict_are_told_with_enough(changes, remedy):
     told = [one for one in study(**changes).cautions if "no verdict" in one]
     assert bool(told) == (remedy is not None)
     if remedy:
@@ -587,7 +583,7 @@ def test_rounds_that_allow_no_verdict_are_told_with_the_number_that_does(changes
         assert not [one for one in study(**changes | {"rounds": int(remedy)}).cautions if "no verdict" in one]
 
 
-def test_an_operating_point_names_what_it_calls_and_none_leaves_the_digest_as_it_was():
+def test_an_operating_point_is_named_and_changes_no_digest():
     asked, two = study(operating_point={"sensitivity": 0.95}, **CLASSES), study(**CLASSES)
     assert asked.called == (1,) and asked.operating_point.wish == "a sensitivity of 0.95"
     assert study(**CLASSES | {"task": "multilabel"}).called == (0, 1)

@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_batches_bit_by_bit(study):
             assert torch.equal(inputs, other_inputs) and torch.equal(targets, other_targets)
 
 
-def test_an_augmentation_that_changes_the_size_or_blurs_a_label_is_refused(study):
+def test_an_augmentation_that_resizes_or_blurs_a_label_is_refused(study):
     augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
     for size in ((8, 10), (12, 8)):
         with pytest.raises(ConfigError, match="data.augment must keep an image's size .*; make images square with Re"):

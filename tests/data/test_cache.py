@@ -84,7 +84,7 @@ def test_other_settings_that_matter_have_another_fingerprint(site, study, name_o
         assert name_of(study(**other)) != before
 
 
-def test_a_touched_a_longer_and_an_added_file_have_another_fingerprint(site, study, name_of):
+def test_a_touched_longer_or_added_file_changes_the_fingerprint(site, study, name_of):
     def touch():
         os.utime(site.folder / "f-mask.png", ns=(1, 1))
         return name_of(study())

@@ -17,7 +17,7 @@ def scans(count):
     return counts, values
 
 
-def test_no_bin_is_of_fewer_patients_than_may_be_told_and_no_voxel_is_lost():
+def test_bins_of_few_patients_are_merged_and_lose_no_voxel():
     counts, values = scans(6)
     # A screw in one patient alone.
     counts[True, "p0"][0][-1] += 6

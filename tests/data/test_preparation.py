@@ -87,7 +87,7 @@ def test_intensities_are_scaled_over_the_whole_volume(study, prepare, volume):
 
 
 @pytest.mark.parametrize("wrong", [0.5, 300, -1])
-def test_a_label_that_a_transform_has_made_no_labels_number_is_refused(site, study, wrong):
+def test_a_label_changed_by_a_transform_is_refused(site, study, wrong):
     manifest, steps = read_manifest(site.write(), study()), build_preparation(study())
     broken = replace(steps, image_steps=lambda case: {**case, "label": case["label"] * 0 + wrong})
     with pytest.raises(DataError, match=f"case 'a': a label map must have whole numbers from 0 to 255 .*not {wrong}; "):
@@ -110,7 +110,7 @@ TILTED = np.array([[0.0, -1.5, 0, 7], [0.5, 0, 0, 8], [0, 0, 4, 9], [0, 0, 0, 1]
         ({"transforms": [{"CenterSpatialCrop": {"roi_size": [2, 2]}}]}, {}, (0.5, 1.5, 4)),
     ],
 )
-def test_the_size_of_a_volumes_voxels_is_that_of_the_prepared_ones(study, prepare, volume, settings, changes, expected):
+def test_the_voxel_size_is_that_of_the_prepared_volume(study, prepare, volume, settings, changes, expected):
     volume(TILTED, **changes)
     case = prepare(study(intensity="raw", **settings))
     assert case.spacing == pytest.approx(expected, rel=1e-5)
@@ -131,7 +131,7 @@ def stacked(order):
         ([0, 2], [(2, 2, 1), (2, 1, 0), (1, 0, 0)], {"volume_transforms": [{"Orientation": {"axcodes": "RAI"}}]}),
     ],
 )
-def test_neighbours_are_slices_of_the_record_alone_as_it_was_turned(study, prepare, volume, slices, order, settings):
+def test_neighbours_are_slices_of_the_turned_record_only(study, prepare, volume, slices, order, settings):
     # What lies outside may be another record's, in another part.
     volume(slices=slices)
     np.testing.assert_array_equal(prepare(study(intensity="raw", neighbours=1, **settings)).images, stacked(order))

@@ -75,7 +75,7 @@ def test_images_of_several_sizes_are_refused_with_the_remedy(site, load, part, s
     assert resized.training.images.shape[1:] == resized.test.images.shape[1:] == (1, 8, 8)
 
 
-def test_equal_images_in_two_parts_are_refused_whatever_another_study_has_cached(empty_site, study, tmp_path):
+def test_equal_images_in_two_parts_are_refused_despite_a_cache(empty_site, study, tmp_path):
     images = empty_site.rng.integers(0, 255, (4, 8, 8), dtype=np.uint8)
     np.savez(empty_site.folder / "all.npz", images=images[[0, 1, 2, 3, 0]])
     for number, part in enumerate((*FOUR_PARTS[:2], "training", "validation", "test")):
@@ -88,7 +88,7 @@ def test_equal_images_in_two_parts_are_refused_whatever_another_study_has_cached
         load_site_data(folder, strict, tmp_path / "cache")
 
 
-def test_a_cache_that_cannot_be_written_and_a_full_disk_are_told(load, site, study, tmp_path, monkeypatch):
+def test_an_unwritable_cache_and_a_full_disk_are_told(load, site, study, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(DataError, match="cache_dir must be a folder .* written; the system said"):

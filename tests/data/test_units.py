@@ -18,7 +18,7 @@ def count(units):
     return units.count, units.name, units.is_one_person
 
 
-def test_slices_of_a_case_and_cases_of_a_patient_are_one_unit():
+def test_slices_and_cases_of_a_patient_are_one_unit():
     units = find_units(part("aabbc", ["p", "p", "p", "p", "q"]))
     assert units == Units("patient", {"a": "p", "b": "p", "c": "q"}, is_one_person=False)
 
@@ -30,7 +30,7 @@ def test_recordings_count_where_patients_do_not():
     assert count(unknown) == (2, "recording", False)
 
 
-def test_patients_count_before_recordings_and_cases_where_a_recording_is_unknown():
+def test_patients_count_before_recordings_and_these_before_cases():
     assert count(find_units(part("ab", "pq"), recordings("ab", "11"))) == (2, "patient", False)
     assert count(find_units(part("ab", "pp"), recordings("ab", ["1", None]))) == (2, "case", True)
 

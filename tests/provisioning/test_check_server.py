@@ -49,7 +49,7 @@ def checked(kit, capsys, code):
     return {one["check"]: (one["status"], one["sentence"]) for one in found["checks"]}
 
 
-def test_a_server_that_is_installed_as_it_should_be_can_serve(server, capsys):
+def test_a_server_installed_as_it_should_be_can_serve(server, capsys):
     kit, _ = server
     found = checked(kit, capsys, 0)
     assert {status for name, (status, _) in found.items() if name != "disk"} == {"ok"}

@@ -12,9 +12,7 @@ SOON = timedelta(days=350)
 
 
 @pytest.mark.parametrize("name", ["north", "server", "lead@study.example.org"])
-def test_only_the_renewed_certificate_changes_and_it_says_the_same_of_its_owner_and_lasts_360_days(
-    workspace, kits, files_of, name
-):
+def test_only_the_renewed_certificate_changes(workspace, kits, files_of, name):
     before, old = files_of(kits), read_kit(kits / name)
     record, now = read_json(workspace / "silofl" / "state" / "cert.json"), old.certificate.not_valid_before_utc + SOON
     later = renew_kit.make_renewed_certificate(old, record["root_pri_key"], now)

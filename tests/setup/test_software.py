@@ -28,7 +28,7 @@ def test_a_machine_says_what_is_installed_on_it():
 
 
 @pytest.mark.parametrize("name", ["setup/site.py", "inference/templates/notes.md.j2"])
-def test_one_changed_letter_a_new_file_or_a_missing_one_is_another_package(tmp_path, name):
+def test_a_changed_new_or_missing_file_is_another_package(tmp_path, name):
     ignored = shutil.ignore_patterns("__pycache__")
     for copy in ("same", "changed", "more", "less"):
         shutil.copytree(PACKAGE, tmp_path / copy, ignore=ignored)
@@ -42,7 +42,7 @@ def test_one_changed_letter_a_new_file_or_a_missing_one_is_another_package(tmp_p
     assert len({*digests}) == 4 and digests[0] == read_software().package
 
 
-def test_a_package_has_the_same_digest_from_the_wheel_as_from_the_sources(tmp_path):
+def test_wheel_and_sources_have_the_same_digest(tmp_path):
     shutil.copytree(SOURCES, tmp_path / "custom", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "./custom"]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
