@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.base.settings import parse
 from silofl.data.contrasts import build_source, parse_case, read_source
 from silofl.data.domain import Domain
 from silofl.data.drop_channels import DropChannels
@@ -15,7 +14,6 @@ from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.data.prepared_image import prepare_image, prepare_with_way_back
 from silofl.data.transforms import build_augmentation
-from silofl.study import Study
 from tests.data.conftest import edit
 
 RNG = np.random.default_rng(0)
@@ -39,7 +37,7 @@ def volumes(empty_site):
                 shift = patient == "b" and name != "label"
                 grid = affine if name == "T2" and affine is not None else of_all
                 nibabel.save(nibabel.Nifti1Image(array + np.int16(shift), grid), folder / f"{name}.nii.gz")
-            files = [None if one is None else f"{patient}/{one}.nii.gz" for one in images]
+            files = [None if name is None else f"{patient}/{name}.nii.gz" for name in images]
             record = {"image": files if image is None else f"{patient}/{image}.nii.gz", "patient": patient}
             empty_site.content[part] = [record | {"label": f"{patient}/label.nii.gz"}]
         return empty_site.write(**({"channel_names": list(names)} if names else {}))
@@ -57,12 +55,6 @@ def read(study):
         return read_source(manifest.source(manifest.training[0]), settings.data).array
 
     return run
-
-
-def prepare(folder, settings):
-    """Return the images of the first case of a site's training."""
-    manifest = read_manifest(folder, settings)
-    return prepare_case(manifest.training[0], manifest, build_preparation(settings)).images
 
 
 def test_one_or_several_files_become_channels_in_the_studys_order(volumes, read):
@@ -108,15 +100,14 @@ def test_only_contrasts_on_different_grids_are_resampled_if_asked_for(volumes, r
 
 def test_a_contrast_that_lies_beside_the_first_is_refused(volumes, read):
     # T1 has four voxels of 1 mm, the last centre at 3 mm; T2's first voxel begins half of one before its centre.
-    for x, is_there in ((4.4, False), (3.4, True), (-3.4, True), (-4.4, False)):
-        grid = np.diag([1.0, 1, 2, 1])
+    grid = GRID.copy()
+    for x in (3.4, -3.4):
         grid[0, 3] = x
-        folder = volumes(affine=grid)
-        if is_there:
-            assert read(folder, resample=True).shape == (2, 4, 5, 3)
-        else:
-            with pytest.raises(DataError, match="a/T2.nii.gz must overlap with a/T1.nii.gz, to whose grid data.resamp"):
-                read(folder, resample=True)
+        assert read(volumes(affine=grid), resample=True).shape == (2, 4, 5, 3)
+    for x in (4.4, -4.4):
+        grid[0, 3] = x
+        with pytest.raises(DataError, match="a/T2.nii.gz must overlap with a/T1.nii.gz, to whose grid data.resamp"):
+            read(volumes(affine=grid), resample=True)
 
 
 @pytest.mark.parametrize("name", ["T1", "T2"])
@@ -156,11 +147,6 @@ def test_a_contrast_without_a_stated_grid_is_not_resampled(volumes, read, name, 
 def test_what_does_not_fit_is_refused_in_one_sentence(volumes, read, written, data, sentence):
     with pytest.raises(DataError, match=re.escape(sentence)):
         read(volumes(**written), **data)
-
-
-def small(algorithm="fedavg", data=NAMES, **training):
-    values = {"name": "small", "task": "segmentation", "labels": {1: "nucleus"}, "rounds": 1, "data": data}
-    return parse(Study, values | {"training": training, "algorithm": {"name": algorithm}}, "study.yaml")
 
 
 def test_a_dropped_contrast_is_zeros_in_all_neighbours():
@@ -204,8 +190,10 @@ SCALED = {"transforms": [{"ScaleIntensityRange": {"a_min": 0, "a_max": 1000, "b_
     + [SCALED, SCALED | {"neighbours": 1}, SCALED | {"dimensions": 3, "patches": {"size": [16, 16, 16]}}],
 )
 def test_a_missing_contrast_is_zeros_after_all_transforms(volumes, study, data):
-    settings, folder = study(**NAMES | data), volumes(images=(None, "T2"))
-    trained = prepare(folder, settings)
+    settings = study(**NAMES | data)
+    folder = volumes(images=(None, "T2"))
+    manifest = read_manifest(folder, settings)
+    trained = prepare_case(manifest.training[0], manifest, build_preparation(settings)).images
     answered = prepare_image(build_source({"T2": folder / "a" / "T2.nii.gz"}, settings.data), settings)
     np.testing.assert_array_equal(answered, trained)
     # Of 2D images with neighbours, T1 and T2 of each slice.

@@ -48,7 +48,7 @@ def test_two_domains_together_hold_the_images_of_both():
     both = MR | other
     assert (both.modalities, both.axes, both.colours) == (("CT", "MR"), ("LPS", "RAS"), ("grey",))
     ranges = {"mean": (0.1, 0.6), "roughness": (0.0, 0.3), "contrast": (0, 1)}
-    assert {one.measure: (one.low, one.high) for one in both.intensities} == ranges
+    assert {values.measure: (values.low, values.high) for values in both.intensities} == ranges
     assert MR | Domain() == Domain() | MR == MR | MR == MR
 
 

@@ -20,11 +20,11 @@ LABEL = (VOLUME > 500).astype(np.uint8)
 def prepare(site):
     """Prepare the first training case of the site under a study."""
 
-    def first(study):
+    def prepare_first(study):
         manifest = read_manifest(site.write(split_unit=study.data.split_unit), study)
         return prepare_case(manifest.training[0], manifest, build_preparation(study))
 
-    return first
+    return prepare_first
 
 
 @pytest.fixture
@@ -176,9 +176,9 @@ def test_a_transform_that_fails_names_the_case(study, prepare, options):
     ],
 )
 def test_an_image_without_slices_is_refused_where_it_needs_some(shape, is_window, settings, sentence):
-    image, (key, value) = Image(np.zeros(shape, np.uint8), None, 255, is_window), *settings.items()
+    image = Image(np.zeros(shape, np.uint8), None, 255, is_window)
     check_has_slices(image, DataSettings(), "a.png")
-    with pytest.raises(DataError, match=f"a.png must be a volume.* data.{key} {value}, {sentence}$"):
+    with pytest.raises(DataError, match=f"a.png must be a volume.* {sentence}$"):
         check_has_slices(image, DataSettings(**settings), "a.png")
     # One slice is a volume.
     check_has_slices(Image(np.zeros((1, 4, 4, 1), np.uint8), np.eye(4), 255), DataSettings(**settings), "a.nii.gz")

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -52,14 +53,10 @@ def test_wheel_and_sources_have_the_same_digest(tmp_path):
 
 
 @pytest.mark.parametrize(("other", "works"), [("0.3.7", True), ("0.4.0", False), ("1.3.0", False)])
-def test_versions_work_together_that_differ_in_their_last_number_alone(other, works):
-    if works:
+def test_versions_that_differ_in_their_last_number_work_together(other, works):
+    refusal = pytest.raises(ConfigError, match=f"site 'north' must run silofl 0.3, as here, not {other}; install the")
+    with nullcontext() if works else refusal:
         software().check_compatible(software(silofl=other), "site 'north'")
-    else:
-        with pytest.raises(
-            ConfigError, match=f"site 'north' must run silofl 0.3, as here, not {other}; install the same"
-        ):
-            software().check_compatible(software(silofl=other), "site 'north'")
 
 
 def test_other_differences_are_said_in_words():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -100,13 +101,10 @@ def _find_generators(value: object) -> list[np.random.RandomState]:
     if isinstance(value, np.random.RandomState):
         return [value]
     if hasattr(value, "randomize"):
-        value = vars(value).values()
-    elif not isinstance(value, list | tuple):
+        value = list(vars(value).values())
+    if not isinstance(value, list | tuple):
         return []
-    generators = []
-    for inner in value:
-        generators += _find_generators(inner)
-    return generators
+    return list(chain.from_iterable(map(_find_generators, value)))
 
 
 def _draw_order(part: Examples, seed: int, sampler: str) -> np.ndarray:

@@ -156,11 +156,14 @@ def _publish_entry(temporary: Path, target: Path) -> None:
 
 
 def _write_cases(folder: Path, cases: Cases) -> None:
-    index: dict[str, Any] = {part: _empty_index() for part in PARTS}
+    index: dict[str, Any] = {}
     forms: list[tuple[str, tuple[int, ...] | None]] = []
     with ExitStack() as stack:
         files = {}
         for part in PARTS:
+            # An example has a case, a slice and a patient, a volume of its own size its shapes; a case has the rest.
+            index[part] = {key: [] for key in ("cases", "slices", "patients", "images", "targets")}
+            index[part] |= {"spacings": {}, "digests": {}}
             for role in ("images", "targets"):
                 files[part, role] = stack.enter_context(open_own(folder / f"{part}_{role}", "wb"))
         for part, case in cases:
@@ -186,9 +189,3 @@ def _write_cases(folder: Path, cases: Cases) -> None:
             os.fsync(file.fileno())
     index["forms"] = forms
     write_text(folder / INDEX, json.dumps(index))
-
-
-def _empty_index() -> dict[str, Any]:
-    # An example has a case, a slice and a patient, a volume of its own size its shapes; a case has the rest.
-    lists = {key: [] for key in ("cases", "slices", "patients", "images", "targets")}
-    return {**lists, "spacings": {}, "digests": {}}

@@ -92,11 +92,9 @@ def build_source(case: Case, settings: DataSettings) -> ImageFiles:
 
 def list_missing_contrasts(names: Iterable[str], sources: Iterable[ImageFiles]) -> list[str]:
     """Return which contrasts, of those of a study, some image lacks."""
-    # A name that every image has is in the intersection of all; without any image nothing is missing.
-    complete = [frozenset(source.contrasts) for source in sources]
-    if not complete:
-        return []
-    in_all = frozenset.intersection(*complete)
+    names = list(names)
+    # Without any image nothing is missing.
+    in_all = set(names).intersection(*[source.contrasts for source in sources])
     return [name for name in names if name not in in_all]
 
 

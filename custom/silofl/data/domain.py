@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -302,13 +303,10 @@ def measure_domain(forms: Iterable[Form], images: Iterable[NDArray[np.float32]])
         for measure, value in measure_images(image[None]).items():
             values.setdefault(measure, []).append(value)
     arrays = {measure: np.concatenate(measured) for measure, measured in values.items()}
-    modalities: list[str] = []
-    for form in forms:
-        modalities += form.modalities
     return Domain(
         kinds=_sort_unique(form.kind for form in forms),
         colours=_sort_unique(form.colour for form in forms),
-        modalities=_sort_unique(modalities),
+        modalities=_sort_unique(chain.from_iterable(form.modalities for form in forms)),
         axes=_sort_unique(form.axes for form in forms),
         intensities=tuple(_range(measure, arrays) for measure in arrays),
         voxels=_join_voxels([form.voxel_mm for form in forms if form.voxel_mm is not None]),

@@ -1,6 +1,7 @@
 """The inventories of several sites side by side: what all can supply."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 from silofl.data.inventory import Inventory
 
@@ -11,9 +12,7 @@ def describe_inventories(inventories: Mapping[str, Inventory]) -> list[str]:
     if len({*tasks.values()}) > 1:
         listed = ", ".join(f"{site} has {task}" for site, task in tasks.items())
         return [f"The hospitals have data for different tasks: {listed}. Make one study for each."]
-    names: list[str] = []
-    for inventory in inventories.values():
-        names += [name for name in inventory.labels if name not in names]
+    names = list(dict.fromkeys(chain.from_iterable(inventory.labels for inventory in inventories.values())))
     # Of a label that a site withholds nobody may conclude that the site can supply it.
     common = [name for name in names if all(inventory.labels.get(name) for inventory in inventories.values())]
     sentences = [f"All can supply: {', '.join(common)}." if common else "There is no label that all can supply."]

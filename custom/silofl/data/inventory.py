@@ -17,7 +17,7 @@ from silofl.base.naming import check_name
 from silofl.base.settings import Section, parse
 from silofl.core.few import find_few
 from silofl.core.findings import unpack_findings
-from silofl.data.contrasts import check_contrasts, read_source
+from silofl.data.contrasts import read_source
 from silofl.data.ct_values import NUM_BINS, Patient, count_values, share_values
 from silofl.data.domain import image_kind
 from silofl.data.manifest import FILE_NAME, Manifest, parse_channel_names, read_content, read_manifest
@@ -128,7 +128,6 @@ def _build_reading_study(folder: Path) -> Study:
     try:
         task, labels = read_task_and_labels(content)
         names = parse_channel_names(content)
-        check_contrasts(names, "channel_names in dataset.json")
         # Nothing is trained: where a study must choose, it names the first that fits the task.
         values = {
             "name": "survey",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from silofl.data.volumes import SLICES, Array, Volumes, central_slices
 from silofl.study.data_settings import PatchSettings
 
+T = TypeVar("T")
 # The sides of a volume's voxels in mm, along its axes X, Y and Z.
 Spacing = tuple[float, float, float]
 
@@ -82,10 +84,14 @@ class Examples:
             self,
             images=self.images[rows],
             targets=self.targets[rows],
-            cases=tuple(self.cases[row] for row in rows),
-            slices=tuple(self.slices[row] for row in rows),
-            patients=tuple(self.patients[row] for row in rows),
+            cases=_select(self.cases, rows),
+            slices=_select(self.slices, rows),
+            patients=_select(self.patients, rows),
         )
+
+
+def _select(values: tuple[T, ...], rows: Sequence[int] | NDArray) -> tuple[T, ...]:
+    return tuple(values[row] for row in rows)
 
 
 def take_central_slices(part: Examples) -> Examples:
@@ -101,9 +107,9 @@ def take_central_slices(part: Examples) -> Examples:
     return Examples(
         images=np.concatenate([central_slices(image)[slices] for image in part.images]),
         targets=classes[rows],
-        cases=tuple(part.cases[row] for row in rows),
-        slices=tuple(part.slices[row] for row in rows),
-        patients=tuple(part.patients[row] for row in rows),
+        cases=_select(part.cases, rows),
+        slices=_select(part.slices, rows),
+        patients=_select(part.patients, rows),
     )
 
 

@@ -274,9 +274,7 @@ def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[st
         return [{"keys": ("image",), **options}]
     if transform.name in PADDING:
         # Mode and value are for the image only: a label map is padded with background.
-        background = dict(options)
-        background.pop("mode", None)
-        background.pop("value", None)
+        background = {key: value for key, value in options.items() if key not in ("mode", "value")}
         return [{"keys": ("image",), **options}, {"keys": ("label",), **background}]
     if transform.name in LABEL_MODE:
         factory = getattr(monai.transforms, transform.name + "d")

@@ -41,12 +41,6 @@ class UnreadableCases:
     known: dict[str, str]
     errors: list[UnreadableError] = field(default_factory=list)
 
-    @property
-    def most(self) -> int:
-        """How many cases may be left out."""
-        # 0.05 x 20 is 1, which sums of floats may miss.
-        return math.floor(self.share * self.num_cases + 1e-9)
-
     def must_skip(self, case: str) -> bool:
         """Return whether a case was left out before."""
         return _hash(case) in self.known
@@ -93,12 +87,14 @@ class UnreadableCases:
         return absent
 
     def _check_count(self, count: int) -> None:
-        if count > self.most:
+        # 0.05 x 20 is 1, which products of floats may miss.
+        most = math.floor(self.share * self.num_cases + 1e-9)
+        if count > most:
             faults = Faults(MOST_FAULTS + 1)
             faults.errors = [*self.errors[:MOST_FAULTS]]
             remedy = "; mend them and write dataset.json anew, or raise it"
             raise DataError(
-                f"at most {self.most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}, "
+                f"at most {most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}, "
                 f"not {count}{f': {faults.describe()}' if self.errors else remedy}"
             )
 

@@ -15,11 +15,8 @@ from pydantic import AfterValidator
 
 from silofl.base.errors import ExtensionError
 
-# The groups of entry points.
-NETWORKS = "silofl.networks"
-LOSSES = "silofl.losses"
-TRANSFORMS = "silofl.transforms"
-METRICS = "silofl.metrics"
+# A package announces its parts in these groups of entry points.
+NETWORKS, LOSSES, TRANSFORMS, METRICS = "silofl.networks", "silofl.losses", "silofl.transforms", "silofl.metrics"
 # On a machine without site.yaml or server.yaml, as a researcher's, the settings are this variable.
 VARIABLE = "SILOFL_EXTENSIONS"
 WORD = "[A-Za-z0-9][A-Za-z0-9._-]*"
