@@ -245,12 +245,8 @@ def change_wheel(kit):
     next(kit.glob("*.whl")).write_bytes(b"something else")
 
 
-def empty_store_at_restart(kit):
+def empty_at_restart(kit):
     replace_in(kit / "local" / "resources.json", "/var/lib/silofl/server/jobs", "/tmp/nvflare/jobs-storage")
-
-
-def take_unsigned_jobs(kit):
-    change_json(kit / "startup" / "fed_client.json", require_signed_jobs=False)
 
 
 def change_key(change):
@@ -273,7 +269,11 @@ def change_key(change):
         ("north", change_resources(class_allow_list=["silofl."]), "must name exact classes, not 'silofl.'"),
         ("north", change_resources(class_list_enforcement_mode="warn"), "must be 'enforce', not 'warn'"),
         ("north", change_resources(app_validator=None), "app_validator in local/resources"),
-        ("north", take_unsigned_jobs, "signed jobs must be required"),
+        (
+            "north",
+            lambda kit: change_json(kit / "startup" / "fed_client.json", require_signed_jobs=False),
+            "signed jobs must be required",
+        ),
         (
             "north",
             remove("SHA256SUMS"),
@@ -298,7 +298,7 @@ def change_key(change):
         ("north", remove("local/privacy.json"), "local/privacy.json must have silofl.flare.egress.RunNote"),
         ("north", remove("local/authorization.json"), "local/authorization.json must exist"),
         ("north", remove(LOCK), "requirements.lock must be there"),
-        ("server", empty_store_at_restart, "durable folder, not /tmp/nvflare/jobs-storage"),
+        ("server", empty_at_restart, "durable folder, not /tmp/nvflare/jobs-storage"),
     ],
 )
 def test_open_and_volatile_kits_are_not_right(kits, name, change, sentence):

@@ -62,10 +62,6 @@ def expose(kit, home, monkeypatch):
     (home / "jobs" / "model.pt").touch(mode=0o644)
 
 
-def lose(kit, home, monkeypatch):
-    (home / "jobs").rmdir()
-
-
 def replace_resources(change, value):
     def carry_out(kit, home, monkeypatch):
         path = kit.folder / "local" / "resources.json"
@@ -94,7 +90,11 @@ def let_key_be_read(kit, home, monkeypatch):
     ("change", "check", "sentence"),
     [
         (expose, "modes", "not 1 of"),
-        (lose, "folders", "the folder of jobs must be there; it is not: install -d -m 700 "),
+        (
+            lambda kit, home, _: (home / "jobs").rmdir(),
+            "folders",
+            "the folder of jobs must be there; it is not: install -d -m 700 ",
+        ),
         (
             replace_resources(set_stores, "/tmp/nvflare"),
             "folders",
