@@ -128,14 +128,6 @@ def _list_purposes(heading: str, commands: Mapping[str, Command]) -> str:
     return "\n".join([f"{heading}:", *lines])
 
 
-def make_parser() -> Parser:
-    """Return the parser of all commands."""
-    parser = Parser(prog="silofl", description="Federated learning of medical-image models on NVFlare.")
-    parser.add_argument("--version", action="version", version=f"silofl {__version__}")
-    add_commands(parser, ROLES)
-    return parser
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 1 failed, 2 bad input, 3 incomplete, 4 do not use."""
     if arguments is None:
@@ -143,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         atexit.register(gc.freeze)
         # No command opens a window; a notebook names a way to draw that this environment may not have.
         os.environ["MPLBACKEND"] = "agg"
-    parser = make_parser()
+    parser = Parser(prog="silofl", description="Federated learning of medical-image models on NVFlare.")
+    parser.add_argument("--version", action="version", version=f"silofl {__version__}")
+    add_commands(parser, ROLES)
     given = list(sys.argv[1:] if arguments is None else arguments)
     for text in given:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.

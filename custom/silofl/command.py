@@ -11,9 +11,7 @@ from typing import Any
 from silofl import __version__
 
 # The wheels of what a person starts by hand, of researchers and study leads, and of clinics.
-HOSPITAL_WHEEL = "silofl-hospital"
-DESK_WHEEL = "silofl-desk"
-CLINIC_WHEEL = "silofl-clinic"
+HOSPITAL_WHEEL, DESK_WHEEL, CLINIC_WHEEL = "silofl-hospital", "silofl-desk", "silofl-clinic"
 WHEELS = (HOSPITAL_WHEEL, DESK_WHEEL, CLINIC_WHEEL)
 # What lacks a wheel says so, with the version that fits.
 LACKS = "must have the wheel {0}, which is not here; install {0} " + __version__

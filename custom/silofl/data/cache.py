@@ -70,23 +70,20 @@ def load_or_prepare(
     Raises:
         DataError: The folder cannot be written, or preparing fails.
     """
+    target = cache_dir / name
     with protect_entries(cache_dir):
-        return _load_or_prepare(cache_dir / name, prepare, source)
-
-
-def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: CacheSource) -> dict[str, Examples]:
-    parts = _open_parts(target)
-    if parts is not None:
-        return parts
-    try:
-        _build_entry(target, prepare, source)
-        return _open_all(target)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise DataError(
-            f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
-            "free space, or name another folder with cache_dir in site.yaml, in a simulation with --cache"
-        ) from None
+        parts = _open_parts(target)
+        if parts is not None:
+            return parts
+        try:
+            _build_entry(target, prepare, source)
+            return _open_all(target)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise DataError(
+                f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
+                "free space, or name another folder with cache_dir in site.yaml, in a simulation with --cache"
+            ) from None
 
 
 def _open_parts(folder: Path) -> dict[str, Examples] | None:

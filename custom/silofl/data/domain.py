@@ -266,12 +266,16 @@ def read_form(source: ImageFiles, image: Image) -> Form:
     if image.affine is not None:
         check_affine(image.affine, name)
     header = read_header(path)
+    sides = None
+    if image.affine is not None and header.has_spacing:
+        # They are sorted because how a volume was turned when it was stored changes no voxel.
+        sides = tuple(sorted(np.linalg.norm(image.affine[:3, :3], axis=0).tolist()))
     return Form(
         kind=image_kind(image),
         colour=_colour(image),
         axes=_axes(image.affine) if header.has_orientation else None,
         header=header,
-        voxel_mm=_voxel_sides(image.affine) if image.affine is not None and header.has_spacing else None,
+        voxel_mm=sides,
         # Each contrast may be a file of its own, with a modality of its own.
         modalities=_sort_unique(read_header(file).modality for file, _ in filter(None, source.files)),
         codes=read_codes(path),
@@ -344,11 +348,6 @@ def _axes(affine: NDArray[np.float64]) -> str:
     from nibabel.orientations import aff2axcodes
 
     return "".join(aff2axcodes(affine))
-
-
-def _voxel_sides(affine: NDArray[np.float64]) -> Sides:
-    # They are sorted because how a volume was turned when it was stored changes no voxel.
-    return tuple(sorted(np.linalg.norm(affine[:3, :3], axis=0).tolist()))
 
 
 def _join_voxels(sides: Sequence[Sides]) -> VoxelSizes | None:

@@ -78,10 +78,9 @@ def find_extension(where: str, group: str, name: str) -> EntryPoint:
         installed = None
     # Only this very version was reviewed: another one may do anything.
     if installed is None or installed.version != version:
-        present = installed.version if installed else "none"
         raise ExtensionError(
-            f"{where} needs package {package!r} in version {version}, not {present}; install the wheel that was "
-            "reviewed"
+            f"{where} needs package {package!r} in version {version}, not "
+            f"{installed.version if installed else 'none'}; install the wheel that was reviewed"
         )
     announced = {entry.name: entry for entry in installed.entry_points if entry.group == group}
     if part not in announced:

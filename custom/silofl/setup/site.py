@@ -223,16 +223,17 @@ class Site(Section):
         # nobody looks for a record of what left, the command forget neither.
         folder = self.state_folder(study, site) / run
         if not re.fullmatch(NAME, run) or self.cache_folder(study, site).is_relative_to(folder):
-            words = WORDS["string_pattern_mismatch"]
-            raise ConfigError(f"the server's run id must be {words}, and not the name of the site's cache, not {run!r}")
+            raise ConfigError(
+                f"the server's run id must be {WORDS['string_pattern_mismatch']}, and not the name of the site's "
+                f"cache, not {run!r}"
+            )
         return folder
 
     def answered_file(self, site: str) -> Path:
         """Return the file of the test sets whose scores the site has told: one for all studies, whatever their name."""
-        above, placeholder, _ = self.state_dir.partition("{study}")
         # A study's own folder is none of all studies: the file lies above it.
-        template = above.rpartition("/")[0] if placeholder else above
-        return _fill_template(template, "", site) / f".answered-{site}.json"
+        above, placeholder, _ = self.state_dir.partition("{study}")
+        return _fill_template(above.rpartition("/")[0] if placeholder else above, "", site) / f".answered-{site}.json"
 
     def cache_folder(self, study: str, site: str) -> Path:
         """Return the folder of decoded images."""

@@ -60,10 +60,8 @@ class Software(Section):
         """Return in words how another machine's software differs from this one, where it may."""
         differences = []
         for name in ("silofl", "nvflare", "torch", "python"):
-            version_here = getattr(self, name)
-            version_there = getattr(other, name)
-            if version_there != version_here:
-                differences.append(f"{name} {version_there} instead of {version_here}")
+            if getattr(other, name) != getattr(self, name):
+                differences.append(f"{name} {getattr(other, name)} instead of {getattr(self, name)}")
         # Other versions have other files anyway.
         if self.silofl == other.silofl and self.package != other.package:
             differences.append(
@@ -103,6 +101,7 @@ def _release(number: str) -> str:
 
 def find_installed_version(name: str) -> str | None:
     """Return the version of an installed package; None where it is not installed."""
+    # A site needs neither nvflare nor torch for some commands.
     try:
         return version(name)
     except PackageNotFoundError:

@@ -229,7 +229,7 @@ class Study(Section):
             *[("data.augment", TRANSFORMS, transform.name) for transform in self.data.augment],
             *[("extra_metrics", METRICS, name) for name in self.extra_metrics],
         ]
-        return [(key, group, name) for key, group, name in named if is_extension(name)]
+        return [(key, group, name) for key, group, name in named if name and is_extension(name)]
 
     @property
     def asks_alone(self) -> bool:
@@ -275,14 +275,13 @@ class Study(Section):
 
         The absence of a finding is scored too, and of no label.
         """
-        scored: dict[int | str, tuple[int, ...]] = {}
-        scored |= self.regions or {number: (number,) for number in sorted(self.labels)}
-        if self.is_multilabel:
-            scored |= {name_absence(name): () for name in self.labels.values()}
-        return scored
+        labels: Any = self.regions or {number: (number,) for number in sorted(self.labels)}
+        absences = {name_absence(name): () for name in self.labels.values()} if self.is_multilabel else {}
+        return {**labels, **absences}
 
     def steps_an_epoch(self, num_examples: int) -> int:
         """Return the most training steps of an epoch; a last batch of one example joins the one before it."""
+        # Of each volume an epoch has several patches.
         patches = self.data.patches
         return math.ceil(num_examples * (patches.per_volume if patches else 1) / self.training.batch_size)
 
@@ -352,6 +351,7 @@ class Study(Section):
     @property
     def out_channels(self) -> int:
         """Channels of the network's output: one for a single label (sigmoid), else background and labels (softmax)."""
+        # Only label maps have a background, which a single label needs no channel for.
         if self.task != "segmentation":
             return len(self.labels)
         return 1 if len(self.labels) == 1 else len(self.labels) + 1
@@ -363,6 +363,7 @@ def load_study(path: Path, context: object = None) -> Study:
     Args:
         context: `STORED`, or None of a study that is to begin.
     """
+    # People name the folder that they submit.
     inside = path / "app" / "config" / "study.yaml"
     if inside.is_file():
         raise ConfigError(f"{path} must be a study.yaml, not a job folder; name {inside}")

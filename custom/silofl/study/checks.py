@@ -53,7 +53,6 @@ def check_course(study: Study) -> None:
         ConfigError: Names the key.
     """
     _check_home(study)
-    _check_home_statistics(study)
     _check_patience(study)
     _check_privacy(study)
     _check_use(study)
@@ -225,9 +224,6 @@ def _check_home(study: Study) -> None:
             f"({study.algorithm.name}), not {study.model.normalization}; choose one of them, or fedavg, which is the "
             "same then"
         )
-
-
-def _check_home_statistics(study: Study) -> None:
     # A model of another hospital answers here without the statistics that it keeps there.
     if study.model.normalization == "batch_home" and study.recipe.pairs_models:
         raise ConfigError(
@@ -252,13 +248,13 @@ def _check_privacy(study: Study) -> None:
             f"{study.model.normalization!r}, by which images see each other; change it"
         )
     switches = (
-        ("training.has_batch_dice", study.training.has_batch_dice, "so that each image has its own gradient"),
-        ("training.measures_drift", study.training.measures_drift, "since nothing but models leaves then"),
-        ("guard", study.is_guarded, "since its local model learns from whole batches"),
+        ("training.has_batch_dice", study.training.has_batch_dice, "each image needs a gradient"),
+        ("training.measures_drift", study.training.measures_drift, "nothing but models may leave"),
+        ("guard", study.is_guarded, "its model learns by batches"),
     )
     for key, is_on, reason in switches:
         if is_on:
-            raise ConfigError(f"{key} must be false with privacy.dp_sgd, {reason}; change it")
+            raise ConfigError(f"{key} must be false with privacy.dp_sgd: {reason}")
 
 
 def _check_use(study: Study) -> None:

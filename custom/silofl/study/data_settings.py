@@ -30,11 +30,10 @@ def _refuse_ambiguous(value: object) -> object:
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise ValueError("keys that are text")
-        inner_values = [*value.values()]
-    else:
-        inner_values = value if isinstance(value, list) else []
-    for inner in inner_values:
-        _refuse_ambiguous(inner)
+        _refuse_ambiguous([*value.values()])
+    if isinstance(value, list):
+        for inner in value:
+            _refuse_ambiguous(inner)
     return value
 
 
@@ -136,14 +135,11 @@ class DataSettings(Section):
     @property
     def image_shape(self) -> tuple[int, ...] | None:
         """(C, *spatial) of the prepared images, or of their patches; None where the files decide it."""
-        size = None
-        for transform in self.transforms:
-            # The last one decides.
-            if transform.name.startswith("Resize"):
-                size = transform.options.get("spatial_size")
         if self.patches:
-            size = self.patches.size
-        return (self.in_channels, *size) if isinstance(size, list | tuple) else None
+            return (self.in_channels, *self.patches.size)
+        # The last resize decides.
+        sizes = [step.options.get("spatial_size") for step in self.transforms if step.name.startswith("Resize")]
+        return (self.in_channels, *sizes[-1]) if sizes and isinstance(sizes[-1], list | tuple) else None
 
     @property
     def shown(self) -> slice:
