@@ -24,7 +24,7 @@ from pathlib import Path
 from provisioning.workspace import REPOSITORY
 from silofl.base.errors import ConfigError, ExitCode
 
-# Of each file in a wheel or archive, whatever it has in the folder of the source.
+# Each file in a wheel or archive has this mode, whatever it has in the folder of the source.
 MODE = stat.S_IFREG | 0o644
 README = "README.md"
 # A link or picture of the README that leads to a file of the repository.
@@ -75,12 +75,12 @@ def describe_package(readme: str) -> str:
 def _build(
     source: Path, target: Path, command: Sequence[str], pattern: str, rewrite: Callable[[Path, Path], Path]
 ) -> Path:
-    """Have Python build a copy of the source into its folder ``dist``, and write what it built to the target."""
     with tempfile.TemporaryDirectory() as scratch:
         # An earlier build/ beside the source would bring back modules that were deleted since.
         ignored = shutil.ignore_patterns("build", "dist", "*.egg-info")
         copied = Path(shutil.copytree(source, f"{scratch}/source", ignore=ignored))
-        if (readme := copied / README).is_file():
+        readme = copied / README
+        if readme.is_file():
             readme.write_text(describe_package(readme.read_text(encoding="utf-8")), encoding="utf-8")
         done = subprocess.run([sys.executable, *command], cwd=copied, capture_output=True, text=True)
         if done.returncode:
@@ -96,9 +96,11 @@ def _rewrite_wheel(wheel: Path, target: Path) -> Path:
     with zipfile.ZipFile(wheel) as built, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as written:
         # What describes the wheel comes last, as its format asks.
         for name in sorted(built.namelist(), key=lambda name: (".dist-info/" in name, name)):
-            # Without a date: the first day of the format's calendar.
+            # Without a date an entry has the first day of the format's calendar.
             entry = zipfile.ZipInfo(name)
-            entry.create_system, entry.external_attr = 3, MODE << 16
+            # The modes are Unix's, also where the wheel is built on another system.
+            entry.create_system = 3
+            entry.external_attr = MODE << 16
             written.writestr(entry, built.read(name))
     return target
 
@@ -112,8 +114,10 @@ def _rewrite_sdist(sdist: Path, target: Path) -> Path:
         tarfile.open(fileobj=packed, mode="w") as written,
     ):
         for member in sorted(filter(tarfile.TarInfo.isfile, built), key=lambda member: member.name):
+            # A new entry has no date and no owner.
             entry = tarfile.TarInfo(member.name)
-            entry.size, entry.mode = member.size, stat.S_IMODE(MODE)
+            entry.size = member.size
+            entry.mode = stat.S_IMODE(MODE)
             written.addfile(entry, built.extractfile(member))
     return target
 

@@ -12,7 +12,7 @@ import argparse
 import json
 import stat
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,11 +45,19 @@ def check_folders(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any
     Raises:
         ConfigError: A folder holds no kit, or a kit cannot be read.
     """
-    kits = [kit for path in paths for kit in find_kits(path)]
-    root, classes = _find_root(paths, kits), read_job_classes(jobs)
-    findings = [finding for kit in kits for finding in check_kit(kit, root, classes, now)]
-    findings += [finding for path in paths for finding in _find_stray_keys(path, kits)]
-    sites, people = {kit.name: read_site_rights(kit) for kit in kits if kit.kind in SIDES}, _select_people(kits)
+    kits: list[Kit] = []
+    for path in paths:
+        kits += find_kits(path)
+    root = _find_root(paths, kits)
+    classes = read_job_classes(jobs)
+    findings: list[Finding] = []
+    for kit in kits:
+        findings += check_kit(kit, root, classes, now)
+    for path in paths:
+        findings += _find_stray_keys(path, kits)
+    sites = {kit.name: read_site_rights(kit) for kit in kits if kit.kind in SIDES}
+    # Sites decide of people's rights: without a site's kit nothing is known of them.
+    people = [kit for kit in kits if kit.kind == "admin" and sites]
     findings += _find_unknown_roles(people, sites)
     return {
         "kits": [_kit_facts(kit, now) for kit in kits],
@@ -59,42 +67,35 @@ def check_folders(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any
     }
 
 
-def _select_people(kits: list[Kit]) -> list[Kit]:
-    """Return the kits of people, of whose rights sites decide: without a site's kit nothing is known of them."""
-    has_sites = any(kit.kind in SIDES for kit in kits)
-    return [kit for kit in kits if kit.kind == "admin" and has_sites]
-
-
-def _find_unknown_roles(people: list[Kit], sites: Mapping[str, Rights]) -> list[Finding]:
-    """Return the people whose role no site knows: it is in their certificates, and gives them no right."""
-    known = {role for rights in sites.values() for role in rights.roles}
-    return [
-        Finding(
-            person.name,
-            True,
-            f"the role must be one that a local/authorization.json names, {', '.join(sorted(known))}, not "
-            f"{person.role!r}{suggest_nearest(person.role, known)}; correct project.yml and make the kits anew",
-        )
-        for person in people
-        if known and person.role not in known
-    ]
+def _find_unknown_roles(people: list[Kit], sites: Mapping[str, Rights]) -> Iterator[Finding]:
+    # A role that no site knows is in the certificate, and gives its person no right.
+    roles = sorted(set[str]().union(*(rights.roles for rights in sites.values())))
+    for person in people:
+        if roles and person.role not in roles:
+            text = (
+                f"the role must be one that a local/authorization.json names, {', '.join(roles)}, not "
+                f"{person.role!r}{suggest_nearest(person.role, roles)}; correct project.yml and make the kits anew"
+            )
+            yield Finding(person.name, True, text)
 
 
 def _collect_rights(people: list[Kit], sites: Mapping[str, Rights]) -> dict[str, dict[str, list[str]]]:
     """Return person -> right -> sites at which the person has the right for their own jobs."""
-    return {
-        person.name: {
-            right: [site for site, rights in sites.items() if rights.has(right, person.name, person.org, person.role)]
-            for right in RIGHTS
-        }
-        for person in people
-    }
+    collected: dict[str, dict[str, list[str]]] = {}
+    for person in people:
+        held = collected[person.name] = {right: [] for right in RIGHTS}
+        for right, holding_sites in held.items():
+            for site, rights in sites.items():
+                if rights.has(right, person.name, person.org, person.role):
+                    holding_sites.append(site)
+    return collected
 
 
 def _find_root(paths: list[Path], kits: list[Kit]) -> x509.Certificate:
     """Return the root certificate in the provisioner's record, or else the one that most kits have."""
-    for record in (record for path in paths for record in path.glob("*/state/cert.json")):
-        return x509.load_pem_x509_certificate(read_json(record)["root_cert"].encode())
+    for path in paths:
+        for record in path.glob("*/state/cert.json"):
+            return x509.load_pem_x509_certificate(read_json(record)["root_cert"].encode())
     return Counter(kit.root for kit in kits).most_common(1)[0][0]
 
 
@@ -109,9 +110,8 @@ def _kit_facts(kit: Kit, now: datetime) -> dict[str, Any]:
     }
 
 
-def _find_stray_keys(path: Path, kits: list[Kit]) -> list[Finding]:
-    """Find private keys outside the kits; the provisioner's record may hold them, for its owner only."""
-    findings = []
+def _find_stray_keys(path: Path, kits: list[Kit]) -> Iterator[Finding]:
+    # Outside the kits only the provisioner's record may hold private keys, for its owner.
     for key in find_private_keys(path):
         if any(key.is_relative_to(kit.folder) for kit in kits):
             continue
@@ -122,8 +122,7 @@ def _find_stray_keys(path: Path, kits: list[Kit]) -> list[Finding]:
             text = f"must be readable by its owner only, for it holds the root's private key; call: {command}"
         else:
             continue
-        findings.append(Finding(str(key), True, text))
-    return findings
+        yield Finding(str(key), True, text)
 
 
 def _report_lines(report: dict[str, Any]) -> list[str]:

@@ -40,10 +40,10 @@ KEY_MARK = b"PRIVATE KEY-----"
 SIDES = {"server": "server", "hospital": "client"}
 # Kind of kit -> its machine's own settings.
 SETTINGS: dict[str, tuple[str, type[Section]]] = {"server": ("server.yaml", Server), "hospital": ("site.yaml", Site)}
-# Where results are recorded for people; a hospital or server adds the line by hand.
-TRACKING = tuple(
-    f"nvflare.app_opt.tracking.{kind}"
-    for kind in ("mlflow.mlflow_receiver.MLflowReceiver", "wandb.wandb_receiver.WandBReceiver")
+# A hospital or server that records results for people adds one of these lines by hand.
+TRACKING = (
+    "nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver",
+    "nvflare.app_opt.tracking.wandb.wandb_receiver.WandBReceiver",
 )
 
 
@@ -96,9 +96,8 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
 
 
 def _find_doubts(kit: Kit) -> Iterator[str]:
-    """Find what its owner may want, and should look at."""
     script = kit.folder / SCRIPT
-    # A kit for Docker has another script.
+    # A kit for Docker has another script, which is not looked at.
     if kit.kind != "admin" and script.is_file() and UMASK not in script.read_text(encoding="utf-8").splitlines():
         yield (
             f"{SCRIPT} is an older version's, which does not set {UMASK}: other accounts may read logs and jobs; fill "
@@ -119,7 +118,6 @@ def _find_doubts(kit: Kit) -> Iterator[str]:
 
 
 def _find_validity_faults(kit: Kit, now: datetime) -> list[Finding]:
-    """Find certificates that begin later, have ended, or end soon."""
     findings = []
     if now < kit.valid_from:
         text = (
@@ -129,10 +127,11 @@ def _find_validity_faults(kit: Kit, now: datetime) -> list[Finding]:
         findings.append(Finding(kit.name, True, text))
     left = days_left(kit, now)
     if left < DAYS_TO_WARN:
-        which, remedy = ("certificate", "renew it with renew-kit")
+        text = f"certificate must be valid for {DAYS_TO_WARN} days, not {left}"
         if kit.ends_with_root:
-            which, remedy = ("root certificate", "make new kits for all, of a new root")
-        text = f"the {which} must be valid for {DAYS_TO_WARN} days, not {left}; {remedy}"
+            text = f"the root {text}; make new kits for all, of a new root"
+        else:
+            text = f"the {text}; renew it with renew-kit"
         findings.append(Finding(kit.name, left < 0, text))
     return findings
 
@@ -148,10 +147,10 @@ def _find_place_faults(kit: Kit) -> Iterator[str]:
 
 
 def _find_mode_faults(kit: Kit) -> Iterator[str]:
-    """Find what every account of the machine may write: it could have other code run as the kit's account."""
-    folders = [kit.folder / "startup", kit.folder / "local"]
-    places = [kit.folder, *folders, *(place for folder in folders for place in sorted(folder.rglob("*")))]
-    exposed = [place for place in places if not place.is_symlink() and place.stat().st_mode & stat.S_IWOTH]
+    startup = kit.folder / "startup"
+    local = kit.folder / "local"
+    paths = [kit.folder, startup, local, *sorted(startup.rglob("*")), *sorted(local.rglob("*"))]
+    exposed = [path for path in paths if not path.is_symlink() and path.stat().st_mode & stat.S_IWOTH]
     if exposed:
         which = "the kit's folder" if exposed[0] == kit.folder else exposed[0].relative_to(kit.folder)
         yield (
@@ -170,7 +169,6 @@ def _find_chain_faults(kit: Kit, root: x509.Certificate) -> Iterator[str]:
 
 
 def _find_key_faults(kit: Kit) -> Iterator[str]:
-    """Find private keys of others in the kit, and a key of its owner that is missing or does not fit."""
     key = kit.key_path
     for path in find_private_keys(kit.folder):
         if path != key:
@@ -197,12 +195,11 @@ def find_private_keys(folder: Path) -> list[Path]:
 
 
 def _find_settings_faults(kit: Kit) -> Iterator[str]:
-    """Find settings of the machine, or a study of the kit, that the site could not read."""
     name, section = SETTINGS[kit.kind]
-    found: dict[Path, type[Section]] = {kit.folder / "local" / name: section}
+    sections: dict[Path, type[Section]] = {kit.folder / "local" / name: section}
     if (kit.folder / STUDY).is_file():
-        found[kit.folder / STUDY] = Study
-    for path, section in found.items():
+        sections[kit.folder / STUDY] = Study
+    for path, section in sections.items():
         try:
             load_settings(section, path)
         except ConfigError as error:
@@ -210,7 +207,6 @@ def _find_settings_faults(kit: Kit) -> Iterator[str]:
 
 
 def _find_class_faults(kit: Kit, classes: set[str]) -> Iterator[str]:
-    """Find classes of jobs that the site's NVFlare would refuse, and an allow list that it would not enforce."""
     policy = read_class_policy(kit)
     if policy.gap:
         yield policy.gap
@@ -225,7 +221,8 @@ def _find_class_faults(kit: Kit, classes: set[str]) -> Iterator[str]:
 
 def _find_policy_faults(kit: Kit) -> Iterator[str]:
     # `prepare-containers` puts the site's resources in the default's place, where NVFlare looks for them.
-    for name in ("authorization.json",) if launches_containers(kit) else ("resources.json", "authorization.json"):
+    names = ["authorization.json"] if launches_containers(kit) else ["resources.json", "authorization.json"]
+    for name in names:
         if not (kit.folder / "local" / name).is_file():
             yield f"local/{name} must exist, or NVFlare's default decides; fill the kit with fill-kits"
     yield from _find_settings_faults(kit)
@@ -239,24 +236,26 @@ def _find_policy_faults(kit: Kit) -> Iterator[str]:
         except ConfigError as error:
             yield str(error)
     yield from list_replaced(kit)
-    resources = kit.local("resources.json")[1]
-    for place in read_stores(resources) if kit.kind == "server" else ():
-        if is_volatile(place):
-            yield f"local/resources.json must keep jobs and snapshots in a durable folder, not {place}; name another"
+    # Jobs and snapshots are the server's.
+    stores = read_stores(kit.local("resources.json")[1]) if kit.kind == "server" else []
+    for store in filter(is_volatile, stores):
+        yield f"local/resources.json must keep jobs and snapshots in a durable folder, not {store}; name another"
 
 
 def _find_foreign_rights(kit: Kit) -> Iterator[str]:
-    """Find rights over a site's machine that people of other organisations have; at the server also a study lead."""
     if not (kit.folder / "local" / "authorization.json").is_file():
         return
     rights = read_site_rights(kit)
     for right in ("byoc", "shell_commands"):
         roles = [role for role in rights.roles if rights.has(right, "anybody", f"not {kit.org}", role)]
+        # The lead of the server's own organisation has no business on its machine either.
         if kit.kind == "server" and rights.has(right, "anybody", kit.org, "lead"):
             roles = sorted({*roles, "lead"})
         if roles:
-            who = ", ".join(roles)
-            yield f"{right} in local/{rights.file} must be for nobody from elsewhere, not for {who}; set it to none"
+            yield (
+                f"{right} in local/{rights.file} must be for nobody from elsewhere, not for {', '.join(roles)}; set it "
+                "to none"
+            )
     yield from list_old_rights(kit)
 
 
@@ -266,16 +265,24 @@ def read_job_classes(jobs: Path) -> dict[str, set[str]]:
     Raises:
         ConfigError: There is no job.
     """
-    sides = {side: sorted(jobs.glob(f"*/app*/config/config_fed_{side}.json")) for side in SIDES.values()}
-    if not all(sides.values()):
-        raise ConfigError(f"{jobs} must hold job folders; name them with --jobs")
-    return {side: {name for path in paths for name in _class_names(read_json(path))} for side, paths in sides.items()}
+    classes: dict[str, set[str]] = {}
+    for side in SIDES.values():
+        paths = sorted(jobs.glob(f"*/app*/config/config_fed_{side}.json"))
+        if not paths:
+            raise ConfigError(f"{jobs} must hold job folders; name them with --jobs")
+        classes[side] = set()
+        for path in paths:
+            classes[side].update(_class_names(read_json(path)))
+    return classes
 
 
 def _class_names(value: object) -> Iterator[str]:
+    # NVFlare builds what stands at these keys, at any depth.
     if isinstance(value, dict):
-        yield from (value[key] for key in ("path", "class_path") if isinstance(value.get(key), str))
+        for key in ("path", "class_path"):
+            if isinstance(value.get(key), str):
+                yield value[key]
         value = list(value.values())
     if isinstance(value, list):
-        for part in value:
-            yield from _class_names(part)
+        for inner in value:
+            yield from _class_names(inner)

@@ -26,18 +26,18 @@ from silofl.flare.kit import Kit
 from silofl.flare.stores import is_volatile, read_stores, set_stores
 from silofl.study import load_study
 
-# Kind of kit -> the policies that it gets into local/. An admin's kit decides nothing.
+# These policies come into local/ of each kind of kit. An admin's kit decides nothing.
 POLICIES = {
-    kind: (settings, "resources.json", "authorization.json", "privacy.json")
-    for kind, settings in (("hospital", "site.yaml"), ("server", "server.yaml"))
+    "hospital": ("site.yaml", "resources.json", "authorization.json", "privacy.json"),
+    "server": ("server.yaml", "resources.json", "authorization.json", "privacy.json"),
 }
 SERVER_STORES = "/var/lib/silofl/server"
-# At the head of a start script, and so of all that starts it: systemd, a container, Slurm, a person.
+# This stands at the head of a start script, and so holds however it is started: systemd, a container, Slurm, a person.
 GUARD = f"""# What it writes, no other account reads; Python imports nothing from the kit, in which folders of jobs lie.
 {UMASK}
 export PYTHONSAFEPATH=1
 """
-# NVFlare's: they have people start a kit before they read INSTALL.md, and a person shut down the network.
+# These files of NVFlare's have people start a kit before they read INSTALL.md, and a person shut down the network.
 FOREIGN = ("readme.txt", "startup/readme.txt", "startup/system_info.ipynb")
 NO_PROJECT: Mapping[str, Any] = {}
 
@@ -75,15 +75,19 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
         ConfigError: A wheel, a policy or the study is missing or wrong.
     """
     wheels = find_own_wheels(contents.wheel, kit.role)
-    own = kit.folder / "local" / "site.yaml"
-    is_new = contents.has_new_policies or not own.exists()
-    settings = _find_policies("hospital", contents) / own.name if is_new and kit.kind == "hospital" else own
-    lock = _choose_lock(contents, settings if kit.kind == "hospital" else None)
+    settings = None
+    if kit.kind == "hospital":
+        # The lock is for the device of the site.yaml that the kit will have.
+        settings = kit.folder / "local" / "site.yaml"
+        if contents.has_new_policies or not settings.exists():
+            settings = _find_policies("hospital", contents) / settings.name
+    lock = _choose_lock(contents, settings)
     _put_wheels(kit.folder, wheels)
     packages = [name_package(wheel, digest_file(wheel)) for wheel in wheels]
     if packages:
         write_supply(kit.folder, packages, lock)
-    _drop_foreign(kit.folder)
+    for name in FOREIGN:
+        (kit.folder / name).unlink(missing_ok=True)
     if kit.kind == "admin":
         write_persons_guide(kit)
         return
@@ -97,27 +101,22 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     write_guide(kit, {"packages": named, "lock_checksum": lock_checksum})
 
 
-def _drop_foreign(folder: Path) -> None:
-    for name in FOREIGN:
-        (folder / name).unlink(missing_ok=True)
-
-
 def _guard_start(script: Path) -> None:
-    """Have a kit's start script keep other accounts out."""
-    first, _, rest = script.read_text(encoding="utf-8").partition("\n")
-    write_text(script, f"{first}\n{GUARD}{rest.removeprefix(GUARD)}")
+    # The guard comes behind the line that names the shell, once however often the kit is filled.
+    shell, _, rest = script.read_text(encoding="utf-8").partition("\n")
+    write_text(script, f"{shell}\n{GUARD}{rest.removeprefix(GUARD)}")
     # NVFlare's start.sh calls it as a program.
     script.chmod(0o700)
 
 
 def _put_line(path: Path, settings: Mapping[str, int]) -> None:
-    """Write what the network's line asks for beside what else is said there."""
+    # What else a site says of its line stays.
     if settings:
         write_json(path, read_json(path, absent={}) | settings)
 
 
 def _put_wheels(folder: Path, wheels: Sequence[Path]) -> None:
-    """Replace all other wheels, as of other versions, by these."""
+    # Wheels of other versions go, since pip would not know which is meant.
     for old in set(folder.glob("*.whl")) - {folder / wheel.name for wheel in wheels}:
         old.unlink()
     for wheel in wheels:
@@ -127,7 +126,6 @@ def _put_wheels(folder: Path, wheels: Sequence[Path]) -> None:
 
 
 def _put_study(folder: Path, path: Path) -> None:
-    """Put a study.yaml into a kit, with the model beside it that it names."""
     for source, name in _study_files(path).items():
         if not (folder / name).exists() or not source.samefile(folder / name):
             shutil.copyfile(source, folder / name)
@@ -135,7 +133,8 @@ def _put_study(folder: Path, path: Path) -> None:
 
 def _study_files(path: Path) -> dict[Path, str]:
     """Return the files of a study, with their names in a kit: study.yaml, and the model that it names."""
-    names, study = {path: STUDY}, load_study(path)
+    names = {path: STUDY}
+    study = load_study(path)
     if study.model_file:
         names[path.with_name(study.model_file)] = study.model_file
     for source in names:
@@ -145,7 +144,6 @@ def _study_files(path: Path) -> dict[Path, str]:
 
 
 def _find_policies(kind: str, contents: Contents) -> Path:
-    """Return the folder of the policies of a kind of kit."""
     source = contents.site_configs / (contents.hospital_kind if kind == "hospital" else kind)
     missing = [name for name in POLICIES[kind] if not (source / name).is_file()]
     if missing:
@@ -155,21 +153,21 @@ def _find_policies(kind: str, contents: Contents) -> Path:
 
 def _choose_lock(contents: Contents, settings: Path | None) -> Path:
     """Return the lock for what a site.yaml asks for, or for a machine without one; refuse one of another device."""
-    device = read_yaml(settings).get("device") if settings else "cpu"
+    device = read_yaml(settings).get("device") if settings else None
     if contents.lock is None:
         return next(iter(CUDA_LOCKS.values())) if device == "cuda" else SITE_LOCK
-    is_right = settings is None or device not in ("cpu", "cuda")
-    if not is_right and is_for_gpu(read_lock(contents.lock)) != (device == "cuda"):
-        wanted, other = ("a GPU", "the CPU") if device == "cuda" else ("the CPU", "a GPU")
+    # A machine that leaves its device open, or has no site.yaml, takes any lock.
+    if device in ("cpu", "cuda") and is_for_gpu(read_lock(contents.lock)) != (device == "cuda"):
         raise ConfigError(
-            f"--lock must install torch for {wanted}, as device: {device} of {settings.parent.name}/{settings.name} "
-            f"asks, not for {other}; leave --lock out, or name another --kind with --policies"
+            f"--lock must install torch for {'a GPU' if device == 'cuda' else 'the CPU'}, as device: {device} of "
+            f"{settings.parent.name}/{settings.name} asks; leave --lock out, or name another --kind with --policies"
         )
     return contents.lock
 
 
 def _put_policies(kit: Kit, contents: Contents) -> None:
-    source, local = _find_policies(kit.kind, contents), kit.folder / "local"
+    source = _find_policies(kit.kind, contents)
+    local = kit.folder / "local"
     for name in POLICIES[kit.kind]:
         if contents.has_new_policies or not (local / name).exists():
             shutil.copyfile(source / name, local / name)
@@ -184,17 +182,18 @@ def _put_policies(kit: Kit, contents: Contents) -> None:
         settings = read_yaml(local / "site.yaml")
         # Without one of its own, a site's cache is beside its state.
         settings.pop("cache_dir", None)
-        places = {"data": f"{root}/{{site}}", "state_dir": f"{root}/.silofl/{{study}}/{{site}}"}
-        write_yaml(local / "site.yaml", settings | places)
+        settings["data"] = f"{root}/{{site}}"
+        settings["state_dir"] = f"{root}/.silofl/{{study}}/{{site}}"
+        write_yaml(local / "site.yaml", settings)
 
 
 def _put_server_places(local: Path, root: Path | None) -> None:
-    """Have the server keep everything in durable folders."""
     if root:
         run_dir = f"{root}/.silofl/server/runs/{{study}}/{{run}}"
         write_yaml(local / "server.yaml", read_yaml(local / "server.yaml") | {"run_dir": run_dir})
     resources = read_json(local / "resources.json")
-    if root or any(is_volatile(place) for place in read_stores(resources)):
+    # Jobs and snapshots in a volatile folder would be lost with the machine's next start.
+    if root or any(map(is_volatile, read_stores(resources))):
         set_stores(resources, f"{root}/.silofl/server" if root else SERVER_STORES)
         write_json(local / "resources.json", resources)
 
@@ -224,8 +223,9 @@ def check_contents(options: argparse.Namespace, kinds: Iterable[str], roles: Ite
     Raises:
         ConfigError: A wheel, a policy or the study is missing or wrong.
     """
-    for role in ("", *roles) if options.wheel else ():
-        find_own_wheels(options.wheel, role)
+    if options.wheel:
+        for role in ("", *roles):
+            find_own_wheels(options.wheel, role)
     if options.lock:
         read_lock(options.lock)
     if options.study:
@@ -244,8 +244,9 @@ def read_line(project: Mapping[str, Any]) -> dict[str, int]:
     """
     if "bandwidth" not in project:
         return {}
-    sites = [one for one in project["participants"] if one.get("type") == "client"]
-    return line.make_settings(line.parse_bandwidth(str(project["bandwidth"]), "bandwidth of project.yml"), len(sites))
+    bits = line.parse_bandwidth(str(project["bandwidth"]), "bandwidth of project.yml")
+    types = [participant.get("type") for participant in project["participants"]]
+    return line.make_settings(bits, types.count("client"))
 
 
 def describe_contents(options: argparse.Namespace, wheel: Path, project: Mapping[str, Any] = NO_PROJECT) -> Contents:
@@ -264,7 +265,10 @@ def describe_contents(options: argparse.Namespace, wheel: Path, project: Mapping
 def run(options: argparse.Namespace) -> int:
     """Fill the named kits."""
     contents = replace(describe_contents(options, options.wheel), has_new_policies=options.policies)
-    kits = [kit for path in options.kits for kit in find_kits(path)]
+    kits: list[Kit] = []
+    for path in options.kits:
+        kits += find_kits(path)
+    # A wheel that is missing for the last kit must not leave the first ones filled.
     for kit in kits:
         find_own_wheels(contents.wheel, kit.role)
     for kit in kits:

@@ -1,7 +1,7 @@
 """What people and machine of a kit follow: INSTALL.md, pages, and files for systemd, nftables, containers and Slurm."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,22 +23,26 @@ from silofl.setup.software import find_installed_version
 from silofl.study import load_study
 from silofl_hospital.site.candidate import Candidate
 
-# Where INSTALL.md has a hospital put the software, everything else, and the kit.
-SOFTWARE, HOME = "/opt/silofl", "/var/lib/silofl"
+# INSTALL.md has a hospital put the software, everything else, and the kit here.
+SOFTWARE = "/opt/silofl"
+HOME = "/var/lib/silofl"
 FOLDER = f"{HOME}/kit"
-STUDY, SYSTEM, PAGES, SUMS = "study.yaml", "system", "docs", "SHA256SUMS"
-# Of a kit, what comes with it; its logs and jobs come later.
+STUDY = "study.yaml"
+SYSTEM = "system"
+PAGES = "docs"
+SUMS = "SHA256SUMS"
+# These files come with a kit; its logs and jobs come later.
 CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*", f"{PAGES}/*")
 TEMPLATES = Path(__file__).parent
 ENVIRONMENT = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True)
-# Of a site alone: a server is no batch job.
+# Only a site gets this one: a server is no batch job.
 BATCH = "silofl.sbatch"
 # Page of a kit -> the repository's, and where links of these lead in a kit.
 READ = {name: f"docs/{name}" for name in ("hospital-it.md", "privacy.md", "security.md")}
 READ["reporting.md"] = "SECURITY.md"
 MOVED = {"](../site_configs/": "](../local/", "](../SECURITY.md": "](reporting.md", "](docs/": "]("}
 CHECKER = "check_dossier.py"
-# Of machines with a service of their own.
+# These kinds of kits are machines with a service of their own.
 ROLES = {"hospital": "site", "server": "server"}
 LINK = re.compile(r"\[(?P<words>[^]]+)\]\((?P<file>[^)#]*)(#[^)]*)?\)")
 GUIDES = {
@@ -47,7 +51,8 @@ GUIDES = {
     "admin": "INSTALL_person.md.j2",
 }
 # The packages of a lock once installed: with torch for the CPU as measured, for a GPU by the size of its files.
-SOFTWARE_BYTES, GPU_BYTES = 2 * GIB, 7 * GIB
+SOFTWARE_BYTES = 2 * GIB
+GPU_BYTES = 7 * GIB
 
 
 def write_guide(kit: Kit, facts: Mapping[str, Any]) -> None:
@@ -75,6 +80,7 @@ def write_guide(kit: Kit, facts: Mapping[str, Any]) -> None:
         text = ENVIRONMENT.get_template(f"{SYSTEM}/{template.name}").render(values)
         write_text(kit.folder / SYSTEM / template.stem, text)
     _put_pages(kit.folder)
+    # The checksums come last, when all that they are of is there; INSTALL.md itself names theirs.
     write_text(kit.folder / SUMS, _format_checksums(kit.folder))
     values["sums"] = digest_file(kit.folder / SUMS)
     _write_install(kit, values)
@@ -90,12 +96,16 @@ def write_persons_guide(kit: Kit) -> None:
 
 
 def _common_facts(kit: Kit) -> dict[str, Any]:
-    address, root = kit.address, cert_fingerprint_sha256(kit.root)
-    return {"kit": kit, "host": address.host, "port": address.port, "root": root, "software": SOFTWARE}
+    return {
+        "kit": kit,
+        "host": kit.address.host,
+        "port": kit.address.port,
+        "root": cert_fingerprint_sha256(kit.root),
+        "software": SOFTWARE,
+    }
 
 
 def _lock_facts(lock: Path) -> dict[str, Any]:
-    """Return for which Python and device a lock is, and how much it downloads."""
     python, size = read_target(lock)
     number = python or "3.11"
     return {
@@ -111,10 +121,7 @@ def _write_install(kit: Kit, values: Mapping[str, Any]) -> None:
 
 
 def _put_pages(folder: Path) -> None:
-    """Put the pages that a hospital is to know into a kit, and what checks a dossier.
-
-    A link to what is not in the kit becomes its words.
-    """
+    # A link to what is not in the kit becomes its words.
     for name, source in READ.items():
         text = (REPOSITORY / source).read_text(encoding="utf-8")
         for old, new in MOVED.items():
@@ -126,38 +133,43 @@ def _put_pages(folder: Path) -> None:
 
 def _rewrite_link(link: re.Match[str], folder: Path) -> str:
     target = link["file"]
-    return link[0] if not target or target in READ or (folder / PAGES / target).is_file() else link["words"]
+    is_in_kit = not target or target in READ or (folder / PAGES / target).is_file()
+    return link[0] if is_in_kit else link["words"]
 
 
 def _format_checksums(folder: Path) -> str:
-    """Return the checksums of what came in a kit, as sha256sum reads them, the wheels' first."""
-    files = [path for pattern in CAME for path in sorted(folder.glob(pattern)) if path.is_file()]
-    # Not of the key, which is nobody's business, nor of the certificate, which is renewed every year.
-    came = [path for path in files if path.suffix not in (".key", ".crt")]
-    return "".join(f"{digest_file(path)}  {path.relative_to(folder)}\n" for path in came)
+    lines = []
+    for pattern in CAME:
+        for path in sorted(folder.glob(pattern)):
+            # The key is nobody's business, and the certificate is renewed every year.
+            if path.is_file() and path.suffix not in (".key", ".crt"):
+                lines.append(f"{digest_file(path)}  {path.relative_to(folder)}\n")
+    return "".join(lines)
 
 
 def _folder_facts(kit: Kit) -> dict[str, Any]:
-    """Return the folders that a hospital's INSTALL.md and services name."""
     settings = read_yaml(kit.folder / "local" / "site.yaml")
     study = load_study(kit.folder / STUDY).name if (kit.folder / STUDY).is_file() else "STUDY"
-    named = settings["data"]
-    data = named if isinstance(named, str) else named.get(study, f"{HOME}/data/{{study}}")
-    written = [_fixed_part(str(settings[key])) for key in ("state_dir", "cache_dir") if settings.get(key)]
+    data = settings["data"]
+    if isinstance(data, dict):
+        data = data.get(study, f"{HOME}/data/{{study}}")
     data = data.replace("{study}", study).replace("{site}", kit.name)
+    state = _fixed_part(settings["state_dir"])
+    # Without a cache_dir of its own a site's cache is beside its state.
+    cache = _fixed_part(settings.get("cache_dir") or settings["state_dir"])
     return {
         "home": HOME,
         "folder": FOLDER,
         "data": data,
         "data_parent": str(Path(data).parent),
-        "state_parent": written[0],
-        "written": " ".join([HOME, *sorted({place for place in written if not Path(place).is_relative_to(HOME)})]),
+        "state_parent": state,
+        "written": _list_written({state, cache}),
         "keeps_all": settings.get("keep_days") is None,
     }
 
 
 def _container_facts(kit: Kit) -> dict[str, Any]:
-    """Return what ``kubernetes.yaml`` names besides folders."""
+    # A name of Kubernetes has small letters, digits and hyphens, and at most 63 of them.
     words = "-".join(re.findall("[a-z0-9]+", kit.name.lower()))
     is_numeric = False
     with suppress(ValueError):
@@ -166,22 +178,27 @@ def _container_facts(kit: Kit) -> dict[str, Any]:
 
 
 def _server_folders(kit: Kit) -> dict[str, str]:
-    """Return the folders that a server's INSTALL.md and services name."""
-    runs = _fixed_part(str(read_yaml(kit.folder / "local" / "server.yaml")["run_dir"]))
-    places = sorted({runs, *read_stores(kit.local("resources.json")[1])})
-    others = [place for place in places if not Path(place).is_relative_to(HOME)]
-    return {"home": HOME, "folder": FOLDER, "places": " ".join(places), "written": " ".join([HOME, *others])}
+    runs = _fixed_part(read_yaml(kit.folder / "local" / "server.yaml")["run_dir"])
+    folders = {runs, *read_stores(kit.local("resources.json")[1])}
+    places = " ".join(sorted(folders))
+    return {"home": HOME, "folder": FOLDER, "places": places, "written": _list_written(folders)}
 
 
-def _fixed_part(place: str) -> str:
-    """Return the part of a folder's path that is the same for all studies."""
-    return re.split(r"[{$]", place)[0].rstrip("/")
+def _list_written(folders: Collection[str]) -> str:
+    # systemd lets a service write there; what lies in its home needs no word of its own.
+    outside = [folder for folder in folders if not Path(folder).is_relative_to(HOME)]
+    return " ".join([HOME, *sorted(outside)])
+
+
+def _fixed_part(folder: str) -> str:
+    # Up to the first name that is filled in, the path is the same for all studies.
+    return re.split(r"[{$]", folder)[0].rstrip("/")
 
 
 def _resource_facts(kit: Kit) -> dict[str, Any]:
-    """Return the kit's study, and the disk and memory that it needs; no study where the kit has none."""
     size = GPU_BYTES if is_for_gpu(read_lock(kit.folder / LOCK)) else SOFTWARE_BYTES
-    path, software = kit.folder / STUDY, f"{size / GIB:.0f} GiB"
+    software = f"{size / GIB:.0f} GiB"
+    path = kit.folder / STUDY
     if not path.is_file():
         return {"study": None, "disk": software}
     study = load_study(path)

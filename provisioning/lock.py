@@ -28,8 +28,9 @@ from provisioning.workspace import CLINIC_LOCK, CUDA_LOCKS, REPOSITORY, SITE_LOC
 from silofl.base.errors import ConfigError, ExitCode, one_line
 from silofl.federation.needs import GIB
 
-# The extras of the package: what a study may ask every site for, and what the clinic's wheel asks for.
-STUDIES_EXTRA, CLINIC_EXTRA = "dp", "dicom"
+# These extras of the package have what a study may ask every site for, and what the clinic's wheel asks for.
+STUDIES_EXTRA = "dp"
+CLINIC_EXTRA = "dicom"
 # The systems of sites with GPUs, in uv's word and as the wheels' names have them, the newest first.
 SYSTEM = "x86_64-manylinux_2_28"
 PLATFORMS = [*(f"manylinux_2_{minor}_x86_64" for minor in range(28, 4, -1)), "manylinux2014_x86_64", "linux_x86_64"]
@@ -52,8 +53,8 @@ def resolve_packages(arguments: Sequence[str]) -> list[Package]:
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise ConfigError(f"pip must find every package; {reason}; check its configuration")
-        found = json.loads(report.read_text(encoding="utf-8"))["install"]
-    return sorted(_read_package(one) for one in found)
+        entries = json.loads(report.read_text(encoding="utf-8"))["install"]
+    return sorted(map(_read_package, entries))
 
 
 def resolve_for_cuda(requirements: Path, versions: Path, python: str) -> tuple[list[Package], int]:
@@ -68,31 +69,37 @@ def resolve_for_cuda(requirements: Path, versions: Path, python: str) -> tuple[l
         ConfigError: uv is not installed, or does not find every package.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        found = Path(scratch, "pylock.toml")
+        lock = Path(scratch, "pylock.toml")
         command = ["uv", "pip", "compile", "--quiet", str(requirements), "-c", str(versions), "--format", "pylock.toml"]
-        command += ["--python-version", python, "--python-platform", SYSTEM, "--only-binary", ":all:", "-o", str(found)]
+        command += ["--python-version", python, "--python-platform", SYSTEM, "--only-binary", ":all:", "-o", str(lock)]
         try:
             done = subprocess.run(command, capture_output=True, text=True)
         except FileNotFoundError:
             raise ConfigError("uv must be installed to write the locks for GPUs; it is not: pip install uv") from None
         if done.returncode:
             raise ConfigError(f"uv must find every package; {one_line(done.stderr)}; check its configuration")
-        packages = tomllib.loads(found.read_text(encoding="utf-8"))["packages"]
-    wheels = [(one, min(one["wheels"], key=lambda wheel: _rank_wheel(wheel, python))) for one in packages]
-    named = [Package(one["name"], one["version"], wheel["hashes"]["sha256"]) for one, wheel in wheels]
-    return sorted(named), sum(wheel["size"] for _, wheel in wheels)
+        packages = tomllib.loads(lock.read_text(encoding="utf-8"))["packages"]
+    chosen = []
+    size = 0
+    for package in packages:
+        wheel = min(package["wheels"], key=lambda wheel: _rank_wheel(wheel, python))
+        chosen.append(Package(package["name"], package["version"], wheel["hashes"]["sha256"]))
+        size += wheel["size"]
+    return sorted(chosen), size
 
 
 def _rank_wheel(wheel: dict, python: str) -> int:
-    """Return the place of a wheel among those that pip would take, the best first."""
+    """Return how many tags pip would like better than those of a wheel."""
     version = tuple(map(int, python.split(".")))
-    known = [*cpython_tags(version, platforms=PLATFORMS), *compatible_tags(version, platforms=PLATFORMS)]
+    # These are in pip's order: the best first.
+    accepted = [*cpython_tags(version, platforms=PLATFORMS), *compatible_tags(version, platforms=PLATFORMS)]
     tags = parse_wheel_filename(wheel["url"].rpartition("/")[2])[3]
-    return min((place for place, tag in enumerate(known) if tag in tags), default=len(known))
+    return min((rank for rank, tag in enumerate(accepted) if tag in tags), default=len(accepted))
 
 
 def _read_package(entry: dict) -> Package:
-    name, version = canonicalize_name(entry["metadata"]["name"]), entry["metadata"]["version"]
+    name = canonicalize_name(entry["metadata"]["name"])
+    version = entry["metadata"]["version"]
     digest = entry["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
     if digest is None:
         raise ConfigError(f"{name} {version} must come with a SHA-256 from the package index; it has none")
@@ -114,38 +121,45 @@ def run(options: argparse.Namespace) -> int:
         f"Written by python -m provisioning lock for {platform.system()} {platform.machine()}, Python "
         f"{sys.version_info.major}.{sys.version_info.minor}, from the files that pip chose there."
     )
-    given = options.index
-    place = [] if given is None else ["--no-index", "--find-links"] if Path(given).is_dir() else ["--index-url"]
-    place += [given] if given else []
-    everything = resolve_packages([*place, "-r", str(REPOSITORY / "requirements.txt")])
-    versions = {one.name: one for one in everything}
+    index = []
+    if options.index:
+        index = ["--no-index", "--find-links"] if Path(options.index).is_dir() else ["--index-url"]
+        index.append(options.index)
+    everything = resolve_packages([*index, "-r", str(REPOSITORY / "requirements.txt")])
     with tempfile.TemporaryDirectory() as scratch:
-        constraints, requirements = Path(scratch, "versions.txt"), Path(scratch, "site.txt")
-        constraints.write_text("".join(f"{one.name}=={one.version}\n" for one in everything), encoding="utf-8")
-        requirements.write_text("".join(f"{one}\n" for one in wanted), encoding="utf-8")
-        # The very files of the first answer: one index must not give two.
-        sites, clinics = (
-            [versions[one.name] for one in resolve_packages([*place, "-c", str(constraints), *names])]
-            for names in (wanted, of_clinic)
-        )
-        locks = ((REPOSITORY / LOCK, everything), (SITE_LOCK, sites), (CLINIC_LOCK, clinics))
-        for path, packages in locks if options.out is None else ((options.out, sites),):
-            _write_lock(path, packages, header)
-        for python, path in CUDA_LOCKS.items() if options.out is None else ():
+        constraints = Path(scratch, "versions.txt")
+        constraints.write_text("".join(f"{package.name}=={package.version}\n" for package in everything))
+        sites = _select(everything, [*index, "-c", str(constraints), *wanted])
+        if options.out is not None:
+            _write_lock(options.out, sites, header)
+            return ExitCode.COMPLETE
+        clinics = _select(everything, [*index, "-c", str(constraints), *of_clinic])
+        _write_lock(REPOSITORY / LOCK, everything, header)
+        _write_lock(SITE_LOCK, sites, header)
+        _write_lock(CLINIC_LOCK, clinics, header)
+        requirements = Path(scratch, "site.txt")
+        requirements.write_text("".join(f"{requirement}\n" for requirement in wanted), encoding="utf-8")
+        for python, path in CUDA_LOCKS.items():
             packages, size = resolve_for_cuda(requirements, constraints, python)
             about = f"Linux x86_64 with an NVIDIA GPU, Python {python}; {size / GIB:.1f} GiB to download, by uv."
             _write_lock(path, packages, f"Written by python -m provisioning lock for {about}")
     return ExitCode.COMPLETE
 
 
+def _select(everything: Sequence[Package], arguments: Sequence[str]) -> list[Package]:
+    # The checksums are those of the first answer: one index must not give two files of a version.
+    by_name = {package.name: package for package in everything}
+    return [by_name[package.name] for package in resolve_packages(arguments)]
+
+
 def list_wanted() -> tuple[list[str], list[str]]:
     """Return what a site and a clinic install beside the project's own wheels, as ``pip install`` takes it."""
-    project, clinic = (
-        tomllib.loads((REPOSITORY / "custom" / name / "pyproject.toml").read_text())["project"]
-        for name in ("", "silofl_clinic")
-    )
-    wanted, extras = project["dependencies"], project["optional-dependencies"]
-    of_clinic = [one for one in clinic["dependencies"] if "silofl" not in one]
+    project = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["project"]
+    clinic = tomllib.loads((REPOSITORY / "custom" / "silofl_clinic" / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"]
+    extras = project["optional-dependencies"]
+    # The own wheels come from the kit, not from an index.
+    of_clinic = [requirement for requirement in clinic["dependencies"] if "silofl" not in requirement]
     return [*wanted, *extras[STUDIES_EXTRA]], [*wanted, *extras[CLINIC_EXTRA], *of_clinic]
 
 

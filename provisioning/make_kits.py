@@ -19,11 +19,8 @@ from provisioning.workspace import certificates_file, find_kits, kits_folder, wr
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.settings import NAME, WORDS, read_yaml
 
-# Of a participant; NVFlare takes others too, as properties of their own.
-KEYS = (
-    *("name", "type", "org", "role", "default_host", "host_names", "fed_learn_port", "admin_port"),
-    "connect_to",
-)
+# NVFlare reads these keys of a participant; it takes others too, as properties of their own.
+KEYS = "name type org role default_host host_names fed_learn_port admin_port connect_to".split()
 # Type of a participant -> how it gets its kit in a network that is there.
 ADDED = {"client": "add it with add-hospital", "admin": "add it with add-person"}
 
@@ -39,14 +36,15 @@ def make_project(path: Path, host: str | None = None, port: int | None = None) -
         ConfigError: The file cannot be read, has no server, or has a relay.
     """
     project = read_yaml(path)
-    participants = project.get("participants")
-    servers = [p for p in participants or () if isinstance(p, dict) and p.get("type") == "server"]
+    # What is no participant NVFlare refuses itself.
+    participants = [entry for entry in project.get("participants") or () if isinstance(entry, dict)]
+    servers = [participant for participant in participants if participant.get("type") == "server"]
     if len(servers) != 1 or not project.get("name"):
         raise ConfigError(
             f"{path} must have a name and participants with one server; start from provisioning/project.yml"
         )
-    check_participants([{"name": str(project["name"])}, *(one for one in participants if isinstance(one, dict))])
-    for participant in (one for one in participants if isinstance(one, dict)):
+    check_participants([{"name": str(project["name"])}, *participants])
+    for participant in participants:
         _check_keys(path, participant)
         if participant.get("type") == "relay":
             raise ConfigError(
@@ -54,16 +52,19 @@ def make_project(path: Path, host: str | None = None, port: int | None = None) -
                 "its hospitals connect to the server, through a proxy if need be."
             )
     read_line(project)
-    servers[0].update({"default_host": host} if host else {}, **({"fed_learn_port": port} if port else {}))
+    if host:
+        servers[0]["default_host"] = host
+    if port:
+        servers[0]["fed_learn_port"] = port
     return project
 
 
 def _check_keys(path: Path, participant: Mapping[str, object]) -> None:
-    """Refuse a key that looks like one of NVFlare's: NVFlare ignores it, and takes its own default."""
     for key in participant:
-        # Far enough from NVFlare's further keys, as listening_host, which it takes as they are.
-        meant = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.8) if key not in KEYS else []
-        if meant:
+        # NVFlare ignores a misspelt key and takes its own default. The cutoff is far enough from its further keys, as
+        # listening_host, which it takes as they are.
+        meant = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.8)
+        if key not in KEYS and meant:
             raise ConfigError(
                 f"{path} must not have the key {key!r} at {participant.get('name')!r}, which NVFlare would ignore; did "
                 f"you mean {meant[0]!r}?"
@@ -106,7 +107,7 @@ def make_kits(project: Project, workspace: Path) -> Path:
 
 def _check_unchanged(project: Project, folder: Path) -> None:
     saved = read_yaml(folder / "project.yml")
-    earlier = {known["name"]: known for known in saved["participants"]}
+    earlier = {participant["name"]: participant for participant in saved["participants"]}
     for participant in project["participants"]:
         name = participant.get("name")
         if name not in earlier:
@@ -115,7 +116,7 @@ def _check_unchanged(project: Project, folder: Path) -> None:
         if participant != earlier[name]:
             raise ConfigError(f"participant {name!r} must be as it was provisioned in {folder}; name a new WORKSPACE")
     if "bandwidth" in project:
-        # For the kits of hospitals that are added later.
+        # The kits of hospitals that are added later need it too.
         write_yaml(folder / "project.yml", saved | {"bandwidth": project["bandwidth"]})
 
 
@@ -133,8 +134,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Make the kits of a network, or fill them again."""
     project = make_project(options.project, options.host, options.port)
-    people = [one for one in project["participants"] if isinstance(one, dict)]
-    check_contents(options, ["server", "hospital"], [str(one.get("role")) for one in people])
+    participants = [entry for entry in project["participants"] if isinstance(entry, dict)]
+    # All is checked before the first key is made.
+    check_contents(options, ["server", "hospital"], [str(participant.get("role")) for participant in participants])
     folder = make_kits(project, options.workspace)
     wheel = options.wheel or build_wheels(folder / "wheel")[0]
     for kit in find_kits(kits_folder(folder)):

@@ -15,10 +15,11 @@ from pathlib import Path
 from silofl.base.errors import ConfigError
 from silofl.base.files import hold_lock
 
-# Networks at a time on one machine: 10.213.1.0/24 and so on.
+# So many networks may run on one machine at a time: 10.213.1.0/24 and so on.
 NUMBERS = range(1, 100)
 PREFIX = "10.213"
-LOCKS, DEVICES = Path("/run"), Path("/sys/class/net")
+LOCKS = Path("/run")
+DEVICES = Path("/sys/class/net")
 
 
 class Namespaces:
@@ -33,7 +34,9 @@ class Namespaces:
     """
 
     def __init__(self, names: Sequence[str], bits: float | None = None) -> None:
-        self._names, self._number, self._lock = tuple(names), 0, ExitStack()
+        self._names = tuple(names)
+        self._number = 0
+        self._lock = ExitStack()
         self._rate = f"{bits / len(names):.0f}" if bits else None
 
     @property
@@ -69,13 +72,16 @@ class Namespaces:
 
     def inside(self, name: str, command: Sequence[str]) -> list[str]:
         """Return the command that runs a command in a hospital's namespace; the same command where it has none."""
-        return ["ip", "netns", "exec", self._space(name), *command] if name in self._names else list(command)
+        if name not in self._names:
+            return list(command)
+        return ["ip", "netns", "exec", self._space(name), *command]
 
     def limit(self, name: str, bits: str) -> None:
         """Limit a hospital's wire both ways, in bits a second as `tc` reads them."""
-        for inside, device in ((["-n", self._space(name)], "eth0"), ([], self._wire(name))):
-            limit = ["tbf", "rate", bits, "burst", "32kb", "latency", "400ms"]
-            _run("tc", *inside, "qdisc", "add", "dev", device, "root", *limit)
+        limit = ["root", "tbf", "rate", bits, "burst", "32kb", "latency", "400ms"]
+        # A limit holds for what a device sends, so that each end of the wire needs one.
+        _run("tc", "-n", self._space(name), "qdisc", "add", "dev", "eth0", *limit)
+        _run("tc", "qdisc", "add", "dev", self._wire(name), *limit)
 
     def switch(self, name: str, *, on: bool) -> None:
         """Cut a hospital's wire, or mend it."""
@@ -96,7 +102,8 @@ class Namespaces:
         _ip("address", "add", f"{self.server_address}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
         for host, name in enumerate(self._names, start=2):
-            wire, space = self._wire(name), self._space(name)
+            wire = self._wire(name)
+            space = self._space(name)
             _ip("netns", "add", space)
             _ip("link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", space)
             _ip("link", "set", wire, "master", self._bridge, "up")
@@ -108,9 +115,12 @@ class Namespaces:
 
     def _remove(self) -> None:
         """Remove every namespace and device with this number, those of other hospitals' names too."""
-        spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.splitlines()
-        for space in (line.split()[0] for line in spaces if line.startswith(f"{self._bridge}-")):
-            subprocess.run(["ip", "netns", "delete", space], capture_output=True)
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+        for line in listed.splitlines():
+            # Behind its name a line may have a number in brackets.
+            space = line.split()[0]
+            if space.startswith(f"{self._bridge}-"):
+                subprocess.run(["ip", "netns", "delete", space], capture_output=True)
         # A wire outlives its namespace for as long as a process lives in there.
         wires = [path.name for path in DEVICES.glob(f"{self._bridge}-*")]
         for device in (*wires, self._bridge):

@@ -24,7 +24,8 @@ from silofl_desk.studies.processes import ProcessTree
 
 POLL_S = 0.5
 # A busy machine takes minutes; a participant that ends is not waited for.
-START_S, STOP_S = 300.0, 60.0
+START_S = 300.0
+STOP_S = 60.0
 
 
 class Network:
@@ -43,8 +44,11 @@ class Network:
         (self.server,) = (kit for kit in kits if kit.kind == "server")
         self.hospitals = [kit for kit in kits if kit.kind == "hospital"]
         people = [kit for kit in kits if kit.kind == "admin"]
+        # Of several people with one role the first one counts, so that the others come before it.
         self._people = {kit.role: kit for kit in reversed(people)} | {kit.name: kit for kit in people}
-        self.project, self.logs, self._namespaces = project, logs, namespaces
+        self.project = project
+        self.logs = logs
+        self._namespaces = namespaces
         self._running: dict[str, ProcessTree] = {}
 
     def __enter__(self) -> Network:
@@ -174,8 +178,7 @@ class Network:
             ended = [name for name, tree in self._running.items() if tree.poll() is not None]
             if ended or time.monotonic() > deadline:
                 why = f"{', '.join(ended)} ended" if ended else f"it took more than {START_S:.0f} s"
-                remedy = "" if ended else "; end other programs, and begin again"
-                raise TrainingError(f"the network must start; {why} while waiting for {what}: see {self.logs}{remedy}")
+                raise TrainingError(f"the network must start; {why} while waiting for {what}: see {self.logs}")
             time.sleep(POLL_S)
 
 

@@ -8,6 +8,7 @@ studies that it takes part in, its pins.
 """
 
 import argparse
+import copy
 import re
 import shutil
 import subprocess
@@ -77,7 +78,7 @@ def prepare_kit(kit: Kit, out: Path, container: Container) -> None:
 
 
 def _put_launcher(path: Path) -> None:
-    """Have SiloFL's launcher start the jobs, which takes no image of a job."""
+    # SiloFL's launcher takes no image that a job names.
     resources = read_json(path)
     for part in resources["components"]:
         if part["id"] == LAUNCHER:
@@ -106,16 +107,16 @@ def _put_settings(kit: Kit, container: Container) -> None:
 
 
 def _move_folders(settings: dict[str, Any]) -> dict[str, Any]:
-    """Point a site's settings to folders in the container; it takes part in the same studies as before."""
+    moved = copy.deepcopy(settings)
     # Without one of its own, a site's cache is beside its state.
-    moved = {key: value for key, value in settings.items() if key != "cache_dir"}
+    moved.pop("cache_dir", None)
     moved["state_dir"] = f"{MOUNTS}/state/{{study}}"
-    # Study -> folder: in these alone.
+    # A site that names folders by study takes part in these only, as before.
     moved["data"] = dict.fromkeys(moved["data"], IMAGES) if isinstance(moved["data"], dict) else IMAGES
-    if moved.get("studies"):
+    for pin in (moved.get("studies") or {}).values():
         # A pin without a folder has that of `data`, which is the same now.
-        pins = moved["studies"].items()
-        moved["studies"] = {study: pin | ({"data": IMAGES} if pin.get("data") else {}) for study, pin in pins}
+        if pin.get("data"):
+            pin["data"] = IMAGES
     return moved
 
 

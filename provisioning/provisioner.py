@@ -24,9 +24,9 @@ from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
 from silofl.base.settings import read_yaml
 
-# What a project.yml says, in NVFlare's own form: name, participants, builders.
+# A project.yml in NVFlare's own form: name, participants, builders.
 Project = dict[str, Any]
-# Of the root's RSA key, which lasts ten years. NVFlare makes all of 2048, as its cipher of messages needs the others'.
+# The root's RSA key lasts ten years. NVFlare makes all keys of 2048 bits, as its cipher of messages needs the others.
 ROOT_BITS = 3072
 
 
@@ -58,13 +58,16 @@ def provision_project(workspace: Path, project: Project, state: Path | None = No
 
 
 def _provision(root: Path, project: Project) -> None:
-    # NVFlare changes what it is given.
-    project, record = copy.deepcopy(project), certificates_file(root / str(project.get("name")))
+    # NVFlare changes what it is given, so that it gets a copy.
+    project = copy.deepcopy(project)
+    record = certificates_file(root / str(project.get("name")))
     try:
         builders = prepare_builders(project)
-        days = next((one.root_valid_days for one in builders if isinstance(one, CertBuilder)), None)
-        if days and not record.exists():
-            record.write_text(json.dumps(_make_root(project["name"], days)), encoding="utf-8")
+        for builder in builders:
+            # A root that is on record is used again: all kits have its certificate.
+            if isinstance(builder, CertBuilder) and not record.exists():
+                root_pair = _make_root(project["name"], builder.root_valid_days)
+                record.write_text(json.dumps(root_pair), encoding="utf-8")
         provisioner = Provisioner(str(root), builders)
         # NVFlare prints the traceback of what it then reports.
         with redirect_stderr(io.StringIO()):
@@ -101,8 +104,8 @@ def add_participants(project: Path, participants: list[dict[str, Any]]) -> list[
     if taken:
         raise ConfigError(f"participant {taken[0]!r} must be new in {project}; choose another name")
     settings = read_yaml(project / "project.yml")
-    others = [known for known in settings["participants"] if known["name"] not in names]
-    settings["participants"] = others + participants
+    kept = [participant for participant in settings["participants"] if participant["name"] not in names]
+    settings["participants"] = kept + participants
     with provision_project(project.parent, settings, certificates_file(project)) as new:
         # The kits come last: an interrupted call can be repeated, because only a kit makes a name taken.
         certificates_file(new).replace(certificates_file(project))
@@ -113,7 +116,8 @@ def add_participants(project: Path, participants: list[dict[str, Any]]) -> list[
 def forget_participant(project: Path, name: str) -> None:
     """Take a participant off the project and off NVFlare's record of keys, so that the name can be given anew."""
     settings = read_yaml(project / "project.yml")
-    settings["participants"] = [one for one in settings["participants"] if one["name"] != name]
+    kept = [participant for participant in settings["participants"] if participant["name"] != name]
+    settings["participants"] = kept
     record = read_json(certificates_file(project))
     record.pop(name, None)
     _write_record(project, record)
@@ -128,6 +132,7 @@ def replace_certificate(project: Path, name: str, certificate: str) -> None:
 
 
 def _write_record(project: Path, record: dict[str, Any]) -> None:
+    # The root's private key is in it: no other account may read it, not for a moment.
     new = certificates_file(project).with_suffix(".new")
     new.unlink(missing_ok=True)
     new.touch(mode=0o600)

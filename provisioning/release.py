@@ -26,7 +26,7 @@ from silofl.base.files import is_free, write_text
 
 SOURCES = tuple(REPOSITORY / "custom" / name for name in ("", "silofl_hospital", "silofl_desk", "silofl_clinic"))
 SUMS = "SHA256SUMS"
-# Of the packages besides this one; a lock's checksums are of one Python's files.
+# These Pythons are tried besides this one, without checksums, since a lock's are of one Python's files.
 PYTHONS = ("3.12", "3.13")
 MODEL = "run/supermodel"
 TRIAL = ("simulate", "fedavg_phantoms", "--rounds", "1", "--out", "run")
@@ -38,7 +38,8 @@ def check_repository(repository: Path, version: str) -> None:
     Raises:
         ConfigError: Something is not committed, the tag exists, or CHANGELOG.md does not begin with the version.
     """
-    if changed := _call(["git", "status", "--porcelain"], repository).splitlines():
+    changed = _call(["git", "status", "--porcelain"], repository).splitlines()
+    if changed:
         raise ConfigError(f"the clone must be clean before a release, not with {changed[0].strip()!r}; commit it")
     if _call(["git", "tag", "--list", f"v{version}"], repository):
         raise ConfigError(f"the tag v{version} must be new; it is not: count up the version")
@@ -85,59 +86,65 @@ def try_release(folder: Path, version: str) -> list[str]:
     Raises:
         ConfigError: It cannot be installed, is another version, or does not train or predict.
     """
-    folder, left = folder.absolute(), []
+    folder = folder.absolute()
+    untried = []
+    # The clinic's wheel has packages that the site's lock does not name.
+    wheels = [str(path) for path in folder.glob("*.whl") if not path.name.startswith("silofl_clinic")]
     with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
-        site = _install(place / "site", sys.executable, _locked(folder, folder / LOCK))
-        said = _call([site, "--version"], place).strip()
-        if said != f"silofl {version}":
-            raise ConfigError(f"the wheel must be silofl {version}, not {said}; install the clone anew")
-        _call([site, *TRIAL], place)
-        clinic = _install(place / "clinic", sys.executable, _locked(folder, folder / "clinic" / LOCK))
-        _call([clinic, "monitor", _predict(clinic, place), "--model", MODEL], place)
-        versions = place / "versions.txt"
-        versions.write_text("".join(f"{one.name}=={one.version}\n" for one in read_lock(folder / LOCK)))
+        trial = Path(scratch)
+        site = _install(trial / "site", sys.executable, _locked(folder, folder / LOCK))
+        installed = _call([site, "--version"], trial).strip()
+        if installed != f"silofl {version}":
+            raise ConfigError(f"the wheel must be silofl {version}, not {installed}; install the clone anew")
+        _call([site, *TRIAL], trial)
+        clinic = _install(trial / "clinic", sys.executable, _locked(folder, folder / "clinic" / LOCK))
+        _call([clinic, "monitor", _predict(clinic, trial), "--model", MODEL], trial)
+        versions = trial / "versions.txt"
+        versions.write_text("".join(f"{package.name}=={package.version}\n" for package in read_lock(folder / LOCK)))
         for name in PYTHONS:
-            if (python := _find_python(name)) is None:
-                left.append(name)
-                continue
-            own = [one for one in folder.glob("*.whl") if not one.name.startswith("silofl_clinic")]
-            _predict(_install(place / name, python, ["-c", str(versions), *map(str, own)]), place)
-    return left
+            python = _find_python(name)
+            if python is None:
+                untried.append(name)
+            else:
+                _predict(_install(trial / name, python, ["-c", str(versions), *wheels]), trial)
+    return untried
 
 
 def _find_python(name: str) -> str | None:
-    """Return the Python of a version; None where none is here, or what pyenv leaves in its place, which starts none."""
     python = shutil.which(f"python{name}")
-    return python if python and subprocess.run([python, "--version"], capture_output=True).returncode == 0 else None
+    # What pyenv leaves in the place of a Python that is not installed starts none.
+    is_there = python and subprocess.run([python, "--version"], capture_output=True).returncode == 0
+    return python if is_there else None
 
 
 def _locked(folder: Path, lock: Path) -> list[str]:
     return ["--require-hashes", "--find-links", str(folder), "-r", str(lock)]
 
 
-def _install(place: Path, python: str, what: Sequence[str]) -> str:
+def _install(environment: Path, python: str, packages: Sequence[str]) -> str:
     """Have pip install packages into a fresh environment; returns its ``silofl``."""
-    _call([python, "-m", "venv", place.name], place.parent)
-    _call([str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", *what], place.parent)
-    return str(place / "bin" / "silofl")
+    _call([python, "-m", "venv", environment.name], environment.parent)
+    _call([str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages], environment.parent)
+    return str(environment / "bin" / "silofl")
 
 
-def _predict(silofl: str, place: Path) -> str:
+def _predict(silofl: str, trial: Path) -> str:
     """Predict an image of the site's trial by its model; returns the folder of the answer."""
-    image, answer = min(place.glob("phantoms/*/images/*")), f"{Path(silofl).parents[1].name}-answer"
-    _call([silofl, "predict", MODEL, str(image), "--out", answer], place)
+    image = min(trial.glob("phantoms/*/images/*"))
+    answer = f"{Path(silofl).parents[1].name}-answer"
+    _call([silofl, "predict", MODEL, str(image), "--out", answer], trial)
     return answer
 
 
-def _call(command: Sequence[str], place: Path) -> str:
-    """Return what a command prints; the clone's own packages are none of those that it finds."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+def _call(command: Sequence[str], folder: Path) -> str:
+    # By PYTHONPATH the command would find the clone's own packages instead of those that were installed.
+    environment = dict(os.environ)
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+        reason = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
         shown = " ".join([Path(command[0]).name, *command[1:5]])
-        raise ConfigError(f"{shown} must end well; it said {one_line(said)!r}: put that right, and begin again")
+        raise ConfigError(f"{shown} must end well; it said {one_line(reason)!r}: put that right, and begin again")
     return done.stdout
 
 
@@ -153,10 +160,11 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.folder} must be a new folder, not one with files; name another, or remove it")
     build_release(options.folder)
     check_descriptions(options.folder)
-    left = try_release(options.folder, __version__)
+    untried = try_release(options.folder, __version__)
+    # The tag comes last: a release that cannot be installed has none.
     _call(["git", "tag", "--annotate", "--message", f"SiloFL {__version__}", f"v{__version__}"], REPOSITORY)
     print((options.folder / SUMS).read_text(encoding="utf-8"), end="")
-    if left:
-        print(f"nothing was tried with Python {', '.join(left)}, which is not here")
+    if untried:
+        print(f"nothing was tried with Python {', '.join(untried)}, which is not here")
     print(f"tag v{__version__} is set; push it, and upload {options.folder}, when you have looked at it")
     return ExitCode.COMPLETE

@@ -40,9 +40,9 @@ def run(options: argparse.Namespace) -> int:
             f"NAME must be a hospital or a person other than the project's administrator, not {kit.name}, without "
             "which no network runs; make new kits for all"
         )
-    (server,) = (one for one in find_kits(kits_folder(project)) if one.kind == "server")
+    (server,) = [network_kit for network_kit in find_kits(kits_folder(project)) if network_kit.kind == "server"]
     path = server.folder / FILE
-    # The list first: an interrupted call is repeated.
+    # The list is written first: a call that is interrupted can be repeated for as long as the kit is there.
     write_json(path, read_blocked(path) | {format_serial(kit.certificate): kit.name})
     forget_participant(project, kit.name)
     shutil.rmtree(folder)

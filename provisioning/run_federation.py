@@ -52,15 +52,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a network from nothing to a result; the exit code is that of the worst job."""
-    started, console, out = (
-        time.monotonic(),
-        Console(highlight=False, markup=False, soft_wrap=True),
-        options.out.resolve(),
-    )
+    started = time.monotonic()
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    out = options.out.resolve()
     if (out / "kits").exists():
         raise ConfigError(f"--out must be a folder without an earlier network, not {options.out}; name another")
     check_start(out)
-    sites = [p["name"] for p in make_project(PROJECT)["participants"] if p["type"] == "client"]
+    participants = make_project(PROJECT)["participants"]
+    sites = [participant["name"] for participant in participants if participant["type"] == "client"]
     console.print(f"1. Data of {', '.join(sites)}")
     data = options.data or make_phantoms(out / "phantoms", options.seed or 0)
     code = ExitCode.COMPLETE
@@ -74,7 +73,8 @@ def run(options: argparse.Namespace) -> int:
         spaces = stack.enter_context(Namespaces(sites, bits)) if options.namespaces else None
         console.print(f"2. Keys, certificates and a kit for each participant in {out / 'kits'}")
         project = make_project(PROJECT, spaces.server_address if spaces else "localhost", options.port)
-        project |= {"bandwidth": options.bandwidth} if options.bandwidth else {}
+        if options.bandwidth:
+            project["bandwidth"] = options.bandwidth
         folder = _make_network(project, out / "kits", data)
         console.print("3. Starting the server and the hospitals, each from its own kit")
         network = stack.enter_context(Network(folder, out / "logs", spaces))
@@ -97,33 +97,38 @@ def _make_network(project: Project, workspace: Path, data: Path) -> Path:
 
 
 def _copy_changed_job(job: Path, target: Path, options: argparse.Namespace) -> Path:
-    """Copy a job, with the rounds and the seed of the command line."""
     copy_folder(job, target)
-    changes = {key: getattr(options, key) for key in ("rounds", "seed") if getattr(options, key) is not None}
-    write_yaml(study_file(target), read_yaml(study_file(target)) | changes)
+    settings = read_yaml(study_file(target))
+    if options.rounds is not None:
+        settings["rounds"] = options.rounds
+    if options.seed is not None:
+        settings["seed"] = options.seed
+    write_yaml(study_file(target), settings)
     return target
 
 
 def _run_and_download(network: Network, job: Path, data: Path, out: Path, console: Console) -> int:
-    """Run one job, then download and print its result."""
     study = load_study(study_file(job))
-    runs, lines = data.resolve() / ".silofl" / "server" / "runs" / study.name, None
-    known = set(runs.glob("*"))
+    runs = data.resolve() / ".silofl" / "server" / "runs" / study.name
+    earlier_runs = set(runs.glob("*"))
+    lines = None
 
     def show() -> None:
+        # The run's folder is there once the server has begun its first round.
         nonlocal lines
-        found = set(runs.glob("*")) - known
-        if lines is None and found:
-            lines = RoundLines(study, found.pop(), console)
+        new_runs = set(runs.glob("*")) - earlier_runs
+        if lines is None and new_runs:
+            lines = RoundLines(study, new_runs.pop(), console)
         if lines is not None:
             lines.print_new_rounds()
 
     number, status = network.run_job(job, TIMEOUT_S, show)
     downloaded = network.download(number, out / "results")
-    found = sorted(downloaded.rglob("results.json"))
-    if not found:
+    files = sorted(downloaded.rglob("results.json"))
+    if not files:
         raise TrainingError(f"{downloaded} must hold a result; NVFlare says {status}: see {out / 'logs'}")
-    results = read_results(found[0].parent)
+    run_folder = files[0].parent
+    results = read_results(run_folder)
     print_results(results, console)
-    console.print(f"downloaded to {found[0].parent}; report: {write_report(found[0].parent)}")
+    console.print(f"downloaded to {run_folder}; report: {write_report(run_folder)}")
     return ExitCode[results.status]

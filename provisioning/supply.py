@@ -12,8 +12,10 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json, write_text
 
-LOCK, SBOM, WHEELHOUSE = "requirements.lock", "sbom.json", "wheelhouse"
-# What torch brings along for a GPU, and for the CPU never: the maker's libraries, and the compiler.
+LOCK = "requirements.lock"
+SBOM = "sbom.json"
+WHEELHOUSE = "wheelhouse"
+# For a GPU torch brings these along, and for the CPU never: the maker's libraries, and the compiler.
 OF_GPU = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 # Role of a person -> SiloFL's own packages in the kit: an org_admin uses those of the own hospital's machine.
 OF_ALL = ("silofl", "silofl_hospital")
@@ -68,10 +70,10 @@ def find_own_wheels(wheel: Path, role: str) -> list[Path]:
     if not (wheel.suffix == ".whl" and wheel.name.startswith("silofl-") and wheel.is_file()):
         raise ConfigError(f"the wheel must be a file silofl-VERSION-....whl, not {wheel}; build it with build-wheel")
     wheels = [wheel.with_name(wheel.name.replace("silofl", name, 1)) for name in list_own(role)]
-    for one in wheels:
-        if not one.is_file():
+    for own_wheel in wheels:
+        if not own_wheel.is_file():
             raise ConfigError(
-                f"{one.name} must be beside {wheel}, for the kit of a {role}; it is not there: build all with "
+                f"{own_wheel.name} must be beside {wheel}, for the kit of a {role}; it is not there: build all with "
                 "build-wheel, and name silofl's with --wheel"
             )
     return wheels
@@ -110,9 +112,9 @@ def read_lock(path: Path) -> list[Package]:
         raise ConfigError(f"{path} must exist; it is not there: write it with python -m provisioning lock")
     packages = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        found = LINE.fullmatch(line)
-        if found:
-            packages.append(Package(*found.groups()))
+        match = LINE.fullmatch(line)
+        if match:
+            packages.append(Package(*match.groups()))
         elif line and not line.startswith("#"):
             raise ConfigError(f"{path.name} must hold NAME==VERSION --hash=sha256:DIGEST, not {line!r}; write it anew")
     return packages
@@ -120,8 +122,9 @@ def read_lock(path: Path) -> list[Package]:
 
 def read_target(path: Path) -> tuple[str, str]:
     """Return the Python that a lock is for, and how much is downloaded, by its first line; empty where not said."""
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
-    python, size = re.search(r"Python (3\.\d+)", first), re.search(r"; (.+) to download", first)
+    header = path.read_text(encoding="utf-8").partition("\n")[0]
+    python = re.search(r"Python (3\.\d+)", header)
+    size = re.search(r"; (.+) to download", header)
     return python[1] if python else "", size[1] if size else ""
 
 
@@ -132,7 +135,9 @@ def is_for_gpu(packages: Iterable[Package]) -> bool:
 
 def lock_text(packages: Iterable[Package], header: str) -> str:
     """Return the text of a lock."""
-    return "".join(f"{line}\n" for line in (*(f"# {one}" for one in header.splitlines()), *(p.line for p in packages)))
+    comments = [f"# {line}" for line in header.splitlines()]
+    lines = [package.line for package in packages]
+    return "".join(f"{line}\n" for line in [*comments, *lines])
 
 
 def sbom(package: Package, dependencies: Iterable[Package]) -> dict[str, Any]:
@@ -142,7 +147,7 @@ def sbom(package: Package, dependencies: Iterable[Package]) -> dict[str, Any]:
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": _component(package) | {"type": "application"}},
-        "components": [_component(one) for one in dependencies],
+        "components": [_component(dependency) for dependency in dependencies],
     }
 
 

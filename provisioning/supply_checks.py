@@ -15,6 +15,7 @@ from silofl.study import load_study
 
 def find_supply_faults(kit: Kit) -> Iterator[str]:
     """Find a wheel or a lock that is not what was handed out, or that installs what the site cannot use."""
+    # The kit of a person who installs nothing has neither.
     if not list_own(kit.role):
         return
     yield from _find_wheel_faults(kit)
@@ -22,28 +23,33 @@ def find_supply_faults(kit: Kit) -> Iterator[str]:
 
 
 def _find_wheel_faults(kit: Kit) -> Iterator[str]:
-    known = _read_wheel_sums(kit)
-    missing = set(list_own(kit.role)) - {wheel.partition("-")[0] for wheel in known}
+    sums = _read_wheel_sums(kit)
+    missing = set(list_own(kit.role)) - {wheel.partition("-")[0] for wheel in sums}
     if missing:
         names = " and ".join(sorted(missing))
         yield f"SHA256SUMS must have the checksum of the wheel of {names}; fill the kit with fill-kits"
-    for name, checksum in known.items():
+    for name, checksum in sums.items():
         wheel = kit.folder / name
         if not wheel.is_file() or digest_file(wheel) != checksum:
             yield f"{name} must have the checksum in SHA256SUMS; fetch it again"
-    for name in sorted({path.name for path in kit.folder.glob("*.whl")} - known.keys()) if known else ():
-        yield f"{name} must be a wheel in SHA256SUMS; it is another: delete it, or fill the kit with fill-kits"
+    for path in sorted(kit.folder.glob("*.whl")):
+        # Without any checksum of a wheel the fault is that one.
+        if sums and path.name not in sums:
+            yield f"{path.name} must be a wheel in SHA256SUMS; it is another: delete it, or fill the kit with fill-kits"
 
 
 def _read_wheel_sums(kit: Kit) -> dict[str, str]:
-    """Return wheel -> checksum of SHA256SUMS, of which the rest is the site's to change once it has compared it."""
-    sums = kit.folder / "SHA256SUMS"
-    lines = sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else []
-    return {name: checksum for checksum, _, name in (line.partition("  ") for line in lines) if name.endswith(".whl")}
+    # The other files that SHA256SUMS names are the site's to change once it has compared them.
+    path = kit.folder / "SHA256SUMS"
+    sums = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        checksum, _, name = line.partition("  ")
+        if name.endswith(".whl"):
+            sums[name] = checksum
+    return sums
 
 
 def _find_lock_faults(kit: Kit) -> Iterator[str]:
-    """Find a lock of another wheel, and one that has torch for the CPU where the site asks for a GPU."""
     try:
         packages = read_lock(kit.folder / LOCK)
     except ConfigError:
@@ -68,17 +74,17 @@ def _find_lock_faults(kit: Kit) -> Iterator[str]:
 
 def _find_gpu_wish(kit: Kit) -> str | None:
     """Return the file by which a hospital computes on a GPU, site.yaml or else the kit's study; None if none does."""
-    name, study = "local/site.yaml", kit.folder / STUDY
     if kit.kind != "hospital":
         return None
+    study = kit.folder / STUDY
     try:
-        device = load_settings(Site, kit.folder / name).device
+        device = load_settings(Site, kit.folder / "local" / "site.yaml").device
         if device is None and study.is_file():
-            name, device = STUDY, load_study(study).device
+            return STUDY if load_study(study).device == "cuda" else None
     except ConfigError:
-        # Named among the faults of settings.
+        # What is wrong with them is told among the faults of settings.
         return None
-    return name if device == "cuda" else None
+    return "local/site.yaml" if device == "cuda" else None
 
 
 def installs_for_gpu(kit: Kit) -> bool:
@@ -90,11 +96,12 @@ def installs_for_gpu(kit: Kit) -> bool:
 
 
 def _find_wheelhouse_faults(kit: Kit, packages: Iterable[Package]) -> Iterator[str]:
-    """Find packages of the lock that are not in the kit's wheelhouse, as after it was filled with another wheel."""
-    if not (kit.folder / WHEELHOUSE).is_dir():
+    # After a kit was filled with another wheel, its wheelhouse is that of the one before.
+    wheelhouse = kit.folder / WHEELHOUSE
+    if not wheelhouse.is_dir():
         return
-    there = {digest_file(path) for path in (kit.folder / WHEELHOUSE).iterdir() if path.is_file()}
-    missing = [package for package in packages if package.sha256 not in there]
+    present = {digest_file(path) for path in wheelhouse.iterdir() if path.is_file()}
+    missing = [package for package in packages if package.sha256 not in present]
     if missing:
         yield (
             f"{WHEELHOUSE}/ must hold all packages of {LOCK}, and {len(missing)} are missing, {missing[0].name} "

@@ -14,10 +14,10 @@ SITE_CONFIGS = REPOSITORY / "site_configs"
 SITE_LOCK = REPOSITORY / "provisioning" / "site.lock"
 CLINIC_LOCK = REPOSITORY / "provisioning" / "clinic.lock"
 # Python of a site with GPUs -> what it installs.
-CUDA_LOCKS = {one: REPOSITORY / "provisioning" / f"cuda-{one}.lock" for one in ("3.11", "3.12", "3.13")}
+CUDA_LOCKS = {python: REPOSITORY / "provisioning" / f"cuda-{python}.lock" for python in ("3.11", "3.12", "3.13")}
 # The project file that users copy and change.
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
-# Of a kit: what starts its machine, and what keeps other accounts from what that writes.
+# This script of a kit starts its machine, and this line in it keeps other accounts from what that writes.
 SCRIPT = "startup/sub_start.sh"
 UMASK = "umask 077"
 
@@ -28,7 +28,7 @@ def find_kits(path: Path) -> list[Kit]:
     Raises:
         ConfigError: There is none, or one is broken.
     """
-    kits = [read_kit(place.parent) for place in sorted(path.rglob("startup")) if place.is_dir()]
+    kits = [read_kit(startup.parent) for startup in sorted(path.rglob("startup")) if startup.is_dir()]
     if not kits:
         raise ConfigError(f"{path} must hold at least one startup kit; make them with make-kits")
     return sorted(kits, key=lambda kit: KINDS.index(kit.kind))
@@ -40,7 +40,7 @@ def project_folder(workspace: Path) -> Path:
     Raises:
         ConfigError: There is none, or more than one.
     """
-    present = [place.parent.parent for place in workspace.glob("*/state/cert.json")]
+    present = [record.parent.parent for record in workspace.glob("*/state/cert.json")]
     if len(present) != 1:
         raise ConfigError(f"{workspace} must hold one project, not {len(present)}; name the WORKSPACE of make-kits")
     return present[0]
@@ -57,8 +57,9 @@ def find_wheel(project: Path) -> Path:
     Raises:
         ConfigError: They hold none, or different ones.
     """
-    found = sorted(kits_folder(project).glob("*/silofl-*.whl"), key=lambda wheel: len([*wheel.parent.glob("*.whl")]))
-    wheels = {wheel.name: wheel for wheel in found}
+    paths = sorted(kits_folder(project).glob("*/silofl-*.whl"), key=lambda wheel: len([*wheel.parent.glob("*.whl")]))
+    # Of several kits with the same wheel the last one counts, which has most wheels.
+    wheels = {wheel.name: wheel for wheel in paths}
     if len(wheels) != 1:
         raise ConfigError(f"the kits in {project} must hold one wheel, not {sorted(wheels)}; name it, --wheel")
     return wheels.popitem()[1]

@@ -25,7 +25,7 @@ def arguments_of(command):
     return [action for action in parser._actions if action.dest != "help"]
 
 
-def test_help_names_every_command_and_what_it_does_under_whose_it_is(silofl):
+def test_help_names_every_command_and_its_purpose(silofl):
     code, out, _ = silofl("--help")
     assert code == 0
     for role, commands in ROLES.items():
@@ -35,7 +35,7 @@ def test_help_names_every_command_and_what_it_does_under_whose_it_is(silofl):
         ]
 
 
-def test_a_command_draws_where_a_notebook_names_a_backend_that_is_not_installed():
+def test_a_command_draws_despite_a_missing_notebook_backend():
     code = "import sys; sys.argv = ['silofl', 'schema', 'site']; from silofl.cli import main; main(); import matplotlib"
     env = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
@@ -51,7 +51,7 @@ def test_a_path_may_begin_with_the_home_folder(refused, monkeypatch, tmp_path):
     assert "not ~nobody-at-all/run, which is not there" in refused("report", "~nobody-at-all/run")
 
 
-def test_what_a_command_does_not_have_is_refused_in_its_name(refused):
+def test_an_unknown_argument_is_refused_in_the_commands_name(refused):
     assert refused("simulate", "fedavg_phantoms", "--out=x", "--round-count=3") == (
         "silofl simulate: '--round-count=3' is no argument of this command (did you mean '--rounds'?); see silofl "
         "simulate --help\n"
@@ -78,7 +78,7 @@ def test_help_of_all_commands_loads_none_of_them():
     assert loaded == {"silofl.cli", "silofl.command", "silofl.base", "silofl.base.errors"}
 
 
-def test_a_hospital_without_a_wheel_is_told_which_one_has_a_command(silofl, monkeypatch, refused):
+def test_a_missing_wheel_is_named_for_its_command(silofl, monkeypatch, refused):
     wheels = {"silofl_hospital": HOSPITAL_WHEEL, "silofl_desk": DESK_WHEEL, "silofl_clinic": CLINIC_WHEEL}
     package = {name: command.module.partition(".")[0] for name, command in COMMANDS.items()}
     assert ELSEWHERE == {name.partition(" ")[0]: wheels[one] for name, one in package.items()}
@@ -143,7 +143,7 @@ print("MODULES", *sys.modules)
     return set(done.stdout.rpartition("MODULES")[2].split()), done.stderr
 
 
-def test_help_a_wrong_path_and_a_wrong_name_are_answered_before_anything_slow_is_imported():
+def test_help_and_wrong_arguments_import_nothing_slow():
     # The others take no path of what is there.
     assert WRONG.keys() == COMMANDS.keys() - {"demo", "doctor", "schema"}
     paths = [[*command.split(), *line[:-1]] for command, line in WRONG.items()]
@@ -183,7 +183,7 @@ def test_an_argument_that_is_no_text_is_refused(refused, tmp_path):
         (["simulate", JOBS / "fedavg_phantom"], "(did you mean 'fedavg_phantoms'?)"),
     ],
 )
-def test_a_name_with_a_slip_is_refused_with_the_nearest_one(refused, line, sentence):
+def test_a_misspelt_name_is_refused_with_the_nearest_one(refused, line, sentence):
     assert sentence in refused(*line)
 
 
@@ -233,7 +233,7 @@ def printing(lines):
 
 # Each line is written at once, as of PYTHONUNBUFFERED, or a few when the command has ended, or many while it prints.
 @pytest.mark.parametrize(("lines", "option"), [(1, "-u"), (1, "-B"), (100_000, "-B")])
-def test_a_full_disk_on_standard_output_is_one_sentence_and_a_failure(monkeypatch, lines, option):
+def test_a_full_disk_on_standard_output_is_one_sentence(monkeypatch, lines, option):
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     command = [sys.executable, option, "-c", printing(lines)]
     with open("/dev/full", "w") as stream:

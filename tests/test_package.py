@@ -28,7 +28,7 @@ def pins():
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
-def test_the_wheels_ask_for_ranges_in_which_the_pins_of_requirements_txt_lie():
+def test_pins_of_requirements_txt_lie_in_the_wheels_ranges():
     extras = [one for extra in PROJECT["optional-dependencies"].values() for one in extra]
     # Of the clinic's wheel what it asks for beside the project's own.
     wanted = [*PROJECT["dependencies"], *extras, *CLINIC["project"]["dependencies"][2:]]
@@ -53,7 +53,7 @@ def test_all_wheels_have_one_version():
     assert CLINIC["project"]["dependencies"][:2] == [f"silofl[dicom]=={version}", f"silofl-hospital=={version}"]
 
 
-def test_all_wheels_say_what_they_are_whose_and_under_which_licence():
+def test_all_wheels_state_purpose_author_and_licence():
     told = ("readme", "license", "license-files", "authors", "keywords", "classifiers", "requires-python")
     assert all(PROJECT[key] == one["project"][key] for key in told for one in (HOSPITAL, DESK, CLINIC))
     for folder in (ROOT / "custom" / name for name in ("", *FURTHER)):
@@ -76,7 +76,7 @@ def find_texts(path):
     ]
 
 
-def test_what_the_wheels_print_and_write_names_no_page_that_is_in_the_repository_alone():
+def test_the_wheels_name_no_page_of_the_repository_only():
     page = re.compile(r"\b(?:docs|bench|jobs|provisioning|site_configs)/[\w-]+\.md(?!` of a hospital's kit)")
     files = [path for path in (ROOT / "custom").rglob("*") if path.suffix in (".py", ".j2")]
     # What writes pages of the repository.

@@ -38,7 +38,7 @@ def read_results(folder: str | Path | None) -> "Results":
     Raises:
         silofl.base.errors.ConfigError: There is none, or it is not what silofl wrote.
     """
-    # Only now: pydantic and NumPy come with it.
+    # They are imported only now, because pydantic and NumPy come with them.
     from silofl.base.errors import ConfigError
     from silofl.federation.results import find_results
 

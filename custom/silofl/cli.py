@@ -37,9 +37,9 @@ ROLES: Mapping[str, Mapping[str, Command]] = {
 }
 COMMANDS = {name: command for commands in ROLES.values() for name, command in commands.items()}
 LONGEST_ERROR = 1500
-# Of a disk, an account or a file that takes no more: work was begun by then.
+# A disk, an account or a file takes no more: work was begun by then.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Of a path that no system opens; a sentence repeats what was given all the same.
+# No system opens a path of such a length; a sentence repeats what was given all the same.
 LONG_WORD = re.compile(r"(\S{200})\S{600,}")
 # argparse names an argument so; the sentences on some values name it themselves.
 OF_ARGUMENT = re.compile(r"^argument (\S+): (?:\1 )?must ")
@@ -57,9 +57,9 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse a value that is none of an argument's choices, the commands among them, with the nearest one."""
         if action.choices is not None and value not in action.choices:
-            known = list(action.choices)
-            sentence = f"must be one of {', '.join(map(str, known))}, not {quote_value(value)}"
-            raise argparse.ArgumentError(action, sentence + suggest_nearest(value, known))
+            choices = list(action.choices)
+            sentence = f"must be one of {', '.join(map(str, choices))}, not {quote_value(value)}"
+            raise argparse.ArgumentError(action, sentence + suggest_nearest(value, choices))
 
 
 class CommandParser(Parser):
@@ -79,18 +79,20 @@ class CommandParser(Parser):
     def load(self) -> None:
         """Add the arguments."""
         if self._fill is not None:
-            fill, self._fill = self._fill, None
+            fill = self._fill
+            # It is taken away first: arguments that are added may ask for the parser again.
+            self._fill = None
             fill(self)
 
     def parse_known_args(self, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
         """Load the command, then parse its arguments; argparse calls this for the chosen command only."""
         self.load()
-        options, others = super().parse_known_args(*arguments, **named)
-        if others:
+        options, unknown = super().parse_known_args(*arguments, **named)
+        if unknown:
             # argparse would refuse them in the name of all commands.
-            nearest = suggest_nearest(others[0], self._option_string_actions)
-            self.error(f"{quote_value(others[0])} is no argument of this command{nearest}")
-        return options, others
+            nearest = suggest_nearest(unknown[0], self._option_string_actions)
+            self.error(f"{quote_value(unknown[0])} is no argument of this command{nearest}")
+        return options, unknown
 
 
 def add_commands(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[str, Command]]) -> None:
@@ -101,33 +103,29 @@ def add_commands(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[s
     """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "\n\n".join(_list_purposes(heading, commands) for heading, commands in groups.items())
-    what = f"one of those below; {parser.prog} COMMAND --help explains its arguments"
-    known = parser.add_subparsers(
-        title="command", metavar="COMMAND", required=True, parser_class=CommandParser, help=what
+    subparsers = parser.add_subparsers(
+        title="command",
+        metavar="COMMAND",
+        required=True,
+        parser_class=CommandParser,
+        help=f"one of those below; {parser.prog} COMMAND --help explains its arguments",
     )
     for heading, commands in groups.items():
+        # `site check` becomes the command check of a command site, which has a list of its own.
         inner: dict[str, dict[str, Command]] = {}
         for name, command in commands.items():
-            first, _, rest = name.partition(" ")
+            group, _, rest = name.partition(" ")
             if rest:
-                inner.setdefault(first, {})[rest] = command
+                inner.setdefault(group, {})[rest] = command
             else:
-                known.add_parser(name, fill=command.add_arguments, description=command.purpose)
-        for first, of_first in inner.items():
-            known.add_parser(first, fill=partial(add_commands, groups={heading: of_first}))
+                subparsers.add_parser(name, fill=command.add_arguments, description=command.purpose)
+        for group, of_group in inner.items():
+            subparsers.add_parser(group, fill=partial(add_commands, groups={heading: of_group}))
 
 
 def _list_purposes(heading: str, commands: Mapping[str, Command]) -> str:
-    """Return the names of a group's commands and what they do, in two columns."""
-    return "\n".join([f"{heading}:", *(f"  {name:<19}{command.purpose}" for name, command in commands.items())])
-
-
-def make_parser() -> Parser:
-    """Return the parser of all commands."""
-    parser = Parser(prog="silofl", description="Federated learning of medical-image models on NVFlare.")
-    parser.add_argument("--version", action="version", version=f"silofl {__version__}")
-    add_commands(parser, ROLES)
-    return parser
+    lines = [f"  {name:<19}{command.purpose}" for name, command in commands.items()]
+    return "\n".join([f"{heading}:", *lines])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,7 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         atexit.register(gc.freeze)
         # No command opens a window; a notebook names a way to draw that this environment may not have.
         os.environ["MPLBACKEND"] = "agg"
-    parser, given = make_parser(), list(sys.argv[1:] if arguments is None else arguments)
+    parser = Parser(prog="silofl", description="Federated learning of medical-image models on NVFlare.")
+    parser.add_argument("--version", action="version", version=f"silofl {__version__}")
+    add_commands(parser, ROLES)
+    given = list(sys.argv[1:] if arguments is None else arguments)
     for text in given:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.
         if text.encode(errors="ignore").decode() != text:
@@ -150,10 +151,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_command(program: str, command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Run a command and return its exit code; an error of its input is printed as one sentence."""
-    before = os.umask(0o077)  # also what libraries write is for this account alone
+    # What libraries write too can be read by this account only.
+    before = os.umask(0o077)
     try:
         code = command(options)
-        # Here and not at the interpreter's end, where a full disk is a traceback.
+        # It is flushed here and not at the interpreter's end, where a full disk is a traceback.
         sys.stdout.flush()
         return code
     except SiloFLError as error:
@@ -161,7 +163,7 @@ def run_command(program: str, command: Callable[[argparse.Namespace], int], opti
         print(f"{program}: {sentence}", file=sys.stderr)
         return ExitCode.BAD_INPUT
     except BrokenPipeError:
-        # Who reads along has enough.
+        # The program that reads along has enough.
         _drop_output()
         return ExitCode.FAILED
     except OSError as error:
@@ -170,6 +172,7 @@ def run_command(program: str, command: Callable[[argparse.Namespace], int], opti
             _drop_output()
         file = f"{one_line(error.filename, LONGEST_ERROR)}: " if error.filename else ""
         print(f"{program}: {file}{error.strerror or error}; name another file or folder, or make room", file=sys.stderr)
+        # A disk that fills up is no fault of what was given.
         return ExitCode.FAILED if error.errno in FULL else ExitCode.BAD_INPUT
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -178,5 +181,5 @@ def run_command(program: str, command: Callable[[argparse.Namespace], int], opti
 
 
 def _drop_output() -> None:
-    """Have the interpreter write what standard output still holds to nowhere when it ends."""
+    # When the interpreter ends it writes what standard output still holds, which must go nowhere.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

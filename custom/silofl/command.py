@@ -10,8 +10,10 @@ from typing import Any
 
 from silofl import __version__
 
-# The wheels of what a person starts by hand, of researchers and study leads, and of clinics; and what lacks one.
-WHEELS = HOSPITAL_WHEEL, DESK_WHEEL, CLINIC_WHEEL = "silofl-hospital", "silofl-desk", "silofl-clinic"
+# The wheels of what a person starts by hand, of researchers and study leads, and of clinics.
+HOSPITAL_WHEEL, DESK_WHEEL, CLINIC_WHEEL = "silofl-hospital", "silofl-desk", "silofl-clinic"
+WHEELS = (HOSPITAL_WHEEL, DESK_WHEEL, CLINIC_WHEEL)
+# What lacks a wheel says so, with the version that fits.
 LACKS = "must have the wheel {0}, which is not here; install {0} " + __version__
 
 
@@ -51,23 +53,23 @@ def name_commands(wheel: str, role: str, commands: Mapping[str, tuple[str, str]]
         role: The file of `arguments` there.
         commands: Name -> its module in the package, and what it does.
     """
-    functions = {name: "add_" + name.rpartition(" ")[2].replace("-", "_") for name in commands}
-    return {
-        name: Command(f"{wheel}.{module}", purpose, f"{wheel}.arguments.{role}:{functions[name]}")
-        for name, (module, purpose) in commands.items()
-    }
+    named = {}
+    for name, (module, purpose) in commands.items():
+        function = "add_" + name.rpartition(" ")[2].replace("-", "_")
+        named[name] = Command(f"{wheel}.{module}", purpose, f"{wheel}.arguments.{role}:{function}")
+    return named
 
 
 def load_announced(group: str) -> dict[str, Any]:
     """Return name -> what the further wheels that are installed announce under a group of entry points."""
-    found: dict[str, Any] = {}
+    announced: dict[str, Any] = {}
     for wheel in WHEELS:
         try:
-            points = distribution(wheel).entry_points
+            points = distribution(wheel).entry_points.select(group=group)
         except PackageNotFoundError:
             continue
-        found |= {point.name: point.load() for point in points if point.group == group}
-    return found
+        announced |= {point.name: point.load() for point in points}
+    return announced
 
 
 def hand_on(public: str, module: str, wheel: str) -> Callable[[str], object]:
@@ -81,13 +83,14 @@ def hand_on(public: str, module: str, wheel: str) -> Callable[[str], object]:
 
     def find(name: str) -> object:
         try:
-            found = import_module(module)
+            source = import_module(module)
         except ModuleNotFoundError as error:
+            # Another module that is missing is a fault of that wheel, which is there.
             if error.name != module.partition(".")[0]:
                 raise
             raise ImportError(f"{public} {LACKS.format(wheel)}") from None
         try:
-            return getattr(found, name)
+            return getattr(source, name)
         except AttributeError:
             raise AttributeError(f"module {public!r} has no attribute {name!r}") from None
 

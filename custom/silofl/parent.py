@@ -6,7 +6,7 @@ import time
 
 import psutil
 
-# Number of the process that started this one, in its environment.
+# This variable of the environment holds the number of the process that started this one.
 VARIABLE = "SILOFL_PARENT"
 POLL_S = 0.5
 
@@ -21,7 +21,7 @@ def end_with_parent() -> None:
 
     Nothing where no process of SiloFL's has started it. Linux could send a signal, but at the end of a parent's thread.
     """
-    # Taken out: what this process starts has another parent.
+    # The variable is taken out, because what this process starts has another parent.
     parent = os.environ.pop(VARIABLE, None)
     if parent is not None:
         threading.Thread(target=_end_after, args=(int(parent),), daemon=True).start()

@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_batches_bit_by_bit(study):
             assert torch.equal(inputs, other_inputs) and torch.equal(targets, other_targets)
 
 
-def test_an_augmentation_that_changes_the_size_or_blurs_a_label_is_refused(study):
+def test_an_augmentation_that_resizes_or_blurs_a_label_is_refused(study):
     augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
     for size in ((8, 10), (12, 8)):
         with pytest.raises(ConfigError, match="data.augment must keep an image's size .*; make images square with Re"):
@@ -91,9 +91,9 @@ def test_a_balanced_sampler_draws_all_classes_equally_often():
     part = Examples(rows, targets, tuple(map(str, range(200))), (None,) * 200, (None,) * 200)
     epochs = [[*training_batches(part, 8, None, seed, "cpu", sampler="balanced")] for seed in (0, 0, 1)]
     classes = [torch.cat([labels for _, labels in epoch]) for epoch in epochs]
-    assert [len(one) for one in classes] == [200, 200, 200]
+    assert [len(drawn) for drawn in classes] == [200, 200, 200]
     # 200 draws of a half each: the mean is 100, the deviation sqrt(200 / 4) = 7.07; within 5 of these.
-    assert all(abs(int((one == 1).sum()) - 100) < 5 * 7.07 for one in classes)
+    assert all(abs(int(drawn.sum()) - 100) < 5 * 7.07 for drawn in classes)
     seen = [torch.cat([images.flatten() for images, _ in epoch]) for epoch in epochs]
     assert torch.equal(seen[0], seen[1]) and not torch.equal(seen[0], seen[2])
     assert all(torch.equal((images >= 190).long(), labels) for images, labels in zip(seen, classes, strict=True))

@@ -33,13 +33,13 @@ def names(cache):
     return "".join(path.name[0] for path in list_entries(cache))
 
 
-def test_only_what_is_of_the_same_data_in_an_older_state_is_removed_whatever_its_settings(cache):
+def test_only_older_states_of_the_same_data_are_removed(cache):
     load_or_prepare(cache, name("d"), cases, NEW)
     assert prune(cache, NEW) == 1 and names(cache) == "bcd"
     assert prune(cache, NEW) == 0 and names(cache) == "bcd"
 
 
-def test_entries_of_an_older_version_and_what_was_left_unfinished_go_too(cache):
+def test_entries_of_older_versions_and_unfinished_ones_go_too(cache):
     (cache / name("c") / "source.json").unlink()
     (cache / f".{name('e')}-x1y2").mkdir()
     (cache / f".{name('e')}-x1y2" / "training_images").write_bytes(b"images")
@@ -67,7 +67,7 @@ with protect_entries(Path(sys.argv[1])):
 """
 
 
-def test_while_another_job_opens_or_makes_an_entry_nothing_is_removed(cache):
+def test_nothing_is_removed_while_another_job_uses_an_entry(cache):
     command = [sys.executable, "-c", HOLD, str(cache)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "used\n"

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.base.settings import parse
 from silofl.data.contrasts import build_source, parse_case, read_source
 from silofl.data.domain import Domain
 from silofl.data.drop_channels import DropChannels
@@ -15,7 +14,6 @@ from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.data.prepared_image import prepare_image, prepare_with_way_back
 from silofl.data.transforms import build_augmentation
-from silofl.study import Study
 from tests.data.conftest import edit
 
 RNG = np.random.default_rng(0)
@@ -39,7 +37,7 @@ def volumes(empty_site):
                 shift = patient == "b" and name != "label"
                 grid = affine if name == "T2" and affine is not None else of_all
                 nibabel.save(nibabel.Nifti1Image(array + np.int16(shift), grid), folder / f"{name}.nii.gz")
-            files = [None if one is None else f"{patient}/{one}.nii.gz" for one in images]
+            files = [None if name is None else f"{patient}/{name}.nii.gz" for name in images]
             record = {"image": files if image is None else f"{patient}/{image}.nii.gz", "patient": patient}
             empty_site.content[part] = [record | {"label": f"{patient}/label.nii.gz"}]
         return empty_site.write(**({"channel_names": list(names)} if names else {}))
@@ -59,13 +57,7 @@ def read(study):
     return run
 
 
-def prepare(folder, settings):
-    """Return the images of the first case of a site's training."""
-    manifest = read_manifest(folder, settings)
-    return prepare_case(manifest.training[0], manifest, build_preparation(settings)).images
-
-
-def test_files_of_their_own_or_one_of_all_become_channels_in_the_order_of_the_study(volumes, read):
+def test_one_or_several_files_become_channels_in_the_studys_order(volumes, read):
     np.testing.assert_array_equal(read(volumes()), [T1, T2])
     np.testing.assert_array_equal(read(volumes(), channel_names=["T2", "T1"]), [T2, T1])
     np.testing.assert_array_equal(read(volumes(images=("T2", "T1"), names=("T2", "T1"))), [T1, T2])
@@ -73,7 +65,7 @@ def test_files_of_their_own_or_one_of_all_become_channels_in_the_order_of_the_st
     np.testing.assert_array_equal(read(volumes(image="both", names=("T2", "T1"))), [T2, T1])
 
 
-def test_zeros_stand_for_a_contrast_that_a_case_or_a_site_lacks_and_dataset_json_says_which(volumes, read, study):
+def test_a_missing_contrast_of_dataset_json_becomes_zeros(volumes, read, study):
     blank = np.zeros_like(T1)
     np.testing.assert_array_equal(read(volumes(images=(None, "T2"))), [blank, T2])
     assert read_manifest(volumes(images=(None, "T2")), study(**NAMES)).missing(["T1", "T2"]) == ["T1"]
@@ -95,7 +87,7 @@ def test_contrasts_on_different_grids_are_refused(volumes, read):
         read(volumes(t2=np.repeat(T2, 2, axis=0)))
 
 
-def test_contrasts_on_different_grids_alone_are_resampled_where_the_study_says_so(volumes, read):
+def test_only_contrasts_on_different_grids_are_resampled_if_asked_for(volumes, read):
     assert read(volumes(), resample=True).dtype == np.int16
     # A file of half the voxels along x, turned along y: the first grid's voxels 0 and 2 are its voxels 0 and 1.
     grid = np.diag([2.0, -1, 2, 1])
@@ -106,22 +98,21 @@ def test_contrasts_on_different_grids_alone_are_resampled_where_the_study_says_s
     np.testing.assert_allclose(found[1][1], (T2[0].astype(float) + T2[2]) / 2, atol=1e-3)
 
 
-def test_a_contrast_that_lies_beside_the_first_is_refused_instead_of_filled_up(volumes, read):
+def test_a_contrast_that_lies_beside_the_first_is_refused(volumes, read):
     # T1 has four voxels of 1 mm, the last centre at 3 mm; T2's first voxel begins half of one before its centre.
-    for x, is_there in ((4.4, False), (3.4, True), (-3.4, True), (-4.4, False)):
-        grid = np.diag([1.0, 1, 2, 1])
+    grid = GRID.copy()
+    for x in (3.4, -3.4):
         grid[0, 3] = x
-        folder = volumes(affine=grid)
-        if is_there:
-            assert read(folder, resample=True).shape == (2, 4, 5, 3)
-        else:
-            with pytest.raises(DataError, match="a/T2.nii.gz must overlap with a/T1.nii.gz, to whose grid data.resamp"):
-                read(folder, resample=True)
+        assert read(volumes(affine=grid), resample=True).shape == (2, 4, 5, 3)
+    for x in (4.4, -4.4):
+        grid[0, 3] = x
+        with pytest.raises(DataError, match="a/T2.nii.gz must overlap with a/T1.nii.gz, to whose grid data.resamp"):
+            read(volumes(affine=grid), resample=True)
 
 
 @pytest.mark.parametrize("name", ["T1", "T2"])
 @pytest.mark.parametrize("fault", ["no grid", "identity", "two sizes", "no unit"])
-def test_a_contrast_whose_file_does_not_state_its_grid_is_not_resampled(volumes, read, name, fault):
+def test_a_contrast_without_a_stated_grid_is_not_resampled(volumes, read, name, fault):
     folder = volumes(affine=np.diag([1.5, 1, 2, 1]))
     image = nibabel.load(folder / "a" / f"{name}.nii.gz")
     affine = {"no grid": None, "identity": np.eye(4)}.get(fault, image.affine)
@@ -158,12 +149,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(volumes, read, written, da
         read(volumes(**written), **data)
 
 
-def small(algorithm="fedavg", data=NAMES, **training):
-    values = {"name": "small", "task": "segmentation", "labels": {1: "nucleus"}, "rounds": 1, "data": data}
-    return parse(Study, values | {"training": training, "algorithm": {"name": algorithm}}, "study.yaml")
-
-
-def test_a_dropped_contrast_is_zeros_in_all_that_is_seen_together():
+def test_a_dropped_contrast_is_zeros_in_all_neighbours():
     # Channels of two contrasts in three slices; the draws of seed 0 are 0.549 and 0.715, so that the first one goes.
     image = torch.arange(1, 7).float().reshape(6, 1, 1).expand(6, 2, 2)
     found = DropChannels(0.6, 2).set_random_state(seed=0)({"image": image, "label": "kept"})
@@ -176,7 +162,7 @@ def test_a_dropped_contrast_is_zeros_in_all_that_is_seen_together():
 
 @pytest.mark.parametrize(("name", "options"), [("RandShiftIntensity", {"offsets": [1, 2]}), ("RandGaussianNoise", {})])
 @pytest.mark.parametrize("channels", [2, 6])
-def test_a_contrast_that_is_not_there_is_zeros_after_the_studys_augmentation(study, name, options, channels):
+def test_a_missing_contrast_is_zeros_after_the_studys_augmentation(study, name, options, channels):
     augment = build_augmentation(study(**NAMES | {"augment": [{name: options | {"prob": 1.0}}]}), has_label_map=False)
     # T1 and T2 of each slice, as many of them as there are.
     image = torch.zeros(channels, 8, 8)
@@ -185,7 +171,7 @@ def test_a_contrast_that_is_not_there_is_zeros_after_the_studys_augmentation(stu
     assert not found[0::2].any() and (found[1::2] != 1).all()
 
 
-def test_a_new_case_may_lack_a_contrast_and_the_answer_says_so(volumes, study):
+def test_a_new_case_may_lack_a_contrast_with_a_warning(volumes, study):
     folder, settings = volumes(), study(**NAMES)
     source = build_source({"T2": folder / "a" / "T2.nii.gz"}, settings.data)
     prepared = prepare_with_way_back(source, build_preparation(settings, has_label_map=False))
@@ -203,9 +189,11 @@ SCALED = {"transforms": [{"ScaleIntensityRange": {"a_min": 0, "a_max": 1000, "b_
     [{"intensity": name} for name in ("zscore", "percentiles", "dtype", "raw")]
     + [SCALED, SCALED | {"neighbours": 1}, SCALED | {"dimensions": 3, "patches": {"size": [16, 16, 16]}}],
 )
-def test_a_contrast_that_is_not_there_is_zeros_whatever_is_done_to_the_others(volumes, study, data):
-    settings, folder = study(**NAMES | data), volumes(images=(None, "T2"))
-    trained = prepare(folder, settings)
+def test_a_missing_contrast_is_zeros_after_all_transforms(volumes, study, data):
+    settings = study(**NAMES | data)
+    folder = volumes(images=(None, "T2"))
+    manifest = read_manifest(folder, settings)
+    trained = prepare_case(manifest.training[0], manifest, build_preparation(settings)).images
     answered = prepare_image(build_source({"T2": folder / "a" / "T2.nii.gz"}, settings.data), settings)
     np.testing.assert_array_equal(answered, trained)
     # Of 2D images with neighbours, T1 and T2 of each slice.
@@ -225,7 +213,7 @@ def test_contrasts_of_two_patients_are_no_case(write_dicom, tmp_path, study):
         read_source(source, settings)
 
 
-def test_a_command_names_a_case_by_a_file_or_by_one_for_each_contrast(tmp_path):
+def test_a_command_names_one_file_or_one_for_each_contrast(tmp_path):
     assert parse_case("a/b.nii.gz") == Path("a/b.nii.gz")
     assert parse_case("T1=a.nii,T2=b.nii") == {"T1": Path("a.nii"), "T2": Path("b.nii")}
     odd = tmp_path / "T1=a,b.nii"

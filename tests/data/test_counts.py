@@ -23,7 +23,7 @@ def test_a_part_is_counted_by_cases_patients_and_images():
     assert PartCounts.of(examples("", ())) == PartCounts(cases=0, patients=0, examples=0)
 
 
-def test_a_site_is_changed_where_dataset_json_or_a_file_is(site, study, tmp_path):
+def test_a_changed_dataset_json_or_file_changes_a_site(site, study, tmp_path):
     folder, known = site.write(), tmp_path / FILE
 
     def record(content):

@@ -17,7 +17,7 @@ def scans(count):
     return counts, values
 
 
-def test_no_bin_is_of_fewer_patients_than_may_be_told_and_no_voxel_is_lost():
+def test_bins_of_few_patients_are_merged_and_lose_no_voxel():
     counts, values = scans(6)
     # A screw in one patient alone.
     counts[True, "p0"][0][-1] += 6
@@ -31,8 +31,7 @@ def test_no_bin_is_of_fewer_patients_than_may_be_told_and_no_voxel_is_lost():
 
 
 def test_each_patient_counts_once_and_unknown_ones_for_no_floor():
-    one, other = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
-    one[3], other[5] = 4, 4
-    found = share_values({(True, "a"): [one, one, one], (True, "b"): [other]}, 1)
-    assert found[3] == found[5] == 0.5
-    assert share_values({(False, "a"): [one], (False, "b"): [one]}, 1) is None
+    low, high = np.eye(NUM_BINS)[[3, 5]]
+    shares = share_values({(True, "a"): [low, low, low], (True, "b"): [high]}, 1)
+    assert shares[3] == shares[5] == 0.5
+    assert share_values({(False, "a"): [low], (False, "b"): [low]}, 1) is None

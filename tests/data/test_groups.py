@@ -22,7 +22,7 @@ from silofl.data.records import Record
         ("Skyra", (), "Skyra"),
     ],
 )
-def test_a_value_is_in_the_group_whose_limits_or_beginning_it_has(value, wanted, group):
+def test_a_value_is_in_the_group_of_its_limits(value, wanted, group):
     assert name_group(value, wanted) == group
     assert not wanted or group in list_groups(wanted)
 

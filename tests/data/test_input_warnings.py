@@ -40,7 +40,7 @@ def turn(path):
         picture.save(path, exif=tags)
 
 
-def test_images_that_a_camera_turned_are_counted_where_their_masks_are_not(site, asked):
+def test_images_turned_by_a_camera_are_counted_unless_masks_are(site, asked):
     for name in ("a", "b", "b-mask", "e", "f-mask"):
         turn(site.folder / f"{name}.png")
     (sentence,) = asked()
@@ -75,7 +75,7 @@ def series(empty_site, write_dicom):
         ("p0 p0 p0", "1 of 1 PatientIDs in DICOM headers stand for several", None),
     ],
 )
-def test_a_patient_of_several_names_or_in_two_parts_is_counted_and_not_named(
+def test_a_patient_of_several_names_is_counted_and_not_named(
     series, empty_site, asked, patients, of_names, of_nobody, names
 ):
     series(*patients.split(), names=names)

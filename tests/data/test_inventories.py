@@ -10,7 +10,7 @@ def inventory(**changes):
     return Inventory(**(values | changes))
 
 
-def test_what_all_can_supply_what_some_lack_and_what_is_withheld_are_three_things():
+def test_supplied_lacking_and_withheld_labels_are_told_apart():
     sites = {
         "a": inventory(labels={"organ": 10, "lesion": 8, "cyst": 6}),
         "b": inventory(labels={"organ": 9, "lesion": None, "cyst": 0}, least=5),

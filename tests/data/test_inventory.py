@@ -41,14 +41,14 @@ def test_patients_are_counted_by_class_and_each_once(write_site):
     assert found.spacing_mm is None and found.contrasts == {}
 
 
-def test_who_is_not_known_counts_by_case_and_for_no_floor(write_site):
+def test_unknown_patients_count_by_case_and_for_no_floor(write_site):
     folder = write_site([0, 0, 1], [None, None, "p2"], split_unit="unknown")
     found = take_inventory(folder, 0)
     assert (found.unit, found.patients, found.labels) == ("cases", 3, {"healthy": 2, "sick": 1})
     assert take_inventory(folder, 2) is None
 
 
-def test_a_class_of_two_patients_is_withheld_and_follows_from_nothing_else(write_site):
+def test_a_class_of_two_patients_cannot_be_computed(write_site):
     folder = write_site([0] * 9 + [1] * 2 + [2] * 6, names=("healthy", "rare", "sick"))
     found = take_inventory(folder, 5)
     # The total of 17 less 9 would be 2 and 6 together, so the smallest of the others is withheld with it.
@@ -88,7 +88,7 @@ def test_size_and_spacing_of_volumes_run_along_the_body(tmp_path):
     assert found.shape == (8, 9, 7) and found.spacing_mm == (2, 3, 5)
 
 
-def test_of_ct_alone_the_shares_of_values_are_told_with_the_floor(tmp_path):
+def test_only_ct_has_shares_of_values_with_the_floor(tmp_path):
     found = take_inventory(write_volumes(tmp_path, np.eye(4)), 3)
     assert found.ct_shares[np.digitize(50, EDGES) - 1] == 1 and sum(found.ct_shares) == 1
     assert take_inventory(write_volumes(tmp_path, np.eye(4), "T1"), 3).ct_shares == ()
@@ -102,6 +102,6 @@ def test_what_is_wrong_names_the_case_and_what_to_correct(write_site):
         "must have at least one case in test, not 0; list one there": write_site([], name="empty"),
         "the name of a label must begin with none of": write_site([0], name="south", names=("=cmd", "sick")),
     }
-    for sentence, place in wrong.items():
+    for sentence, wrong_folder in wrong.items():
         with pytest.raises(DataError, match=sentence):
-            take_inventory(place, 0)
+            take_inventory(wrong_folder, 0)

@@ -50,7 +50,7 @@ def slices(first, second):
         (TWO_PARTS, f"{ONE_PART} training and test"),
         ({"training 0": P7, "validation 0": P7}, f"{ONE_PART} training and validation"),
         ({"validation 0": P7, "test 0": P7}, f"{ONE_PART} validation and test"),
-        ({"training 0": {"patient": "\u200b"}}, r"patient of case 'a' must be a text, not .* '.u200b'"),
+        ({"training 0": {"patient": "\u200b"}}, "case 'a' must have a 'patient'"),
         ({"training 0": P7, "test 1": {"patient": "P7"}}, CAPITALS),
         ({"training 0": P7, "training 1": {"patient": "P7"}}, CAPITALS),
         ({"training 0": P7, "test 1": {"patient": "p7^"}}, CAPITALS.replace("P7", "p7\\^")),
@@ -91,7 +91,7 @@ def test_slices_that_overlap_are_refused_even_when_splitting_by_slices(site, stu
         read_manifest(change(site, slices(first, second)).write(split_unit="slices"), study(split_unit="slices"))
 
 
-def test_slices_of_one_file_that_do_not_overlap_are_no_twins_and_may_stand_in_two_parts(site, study):
+def test_slices_that_do_not_overlap_may_be_in_two_parts(site, study):
     change(site, slices([0, 4], [5, 9]))
     manifest = read_manifest(site.write(split_unit="slices"), study(split_unit="slices"))
     assert manifest.test[-1].slices == (5, 9) and check_contents(manifest) is None
@@ -119,9 +119,7 @@ def recorded(site):
 
 
 @pytest.mark.parametrize("changes", [{"recording": "r2"}, {"patient": "p8"}])
-def test_another_recording_of_a_patient_and_one_of_that_name_of_another_may_stand_in_another_part(
-    recorded, study, changes
-):
+def test_other_recordings_may_be_in_another_part(recorded, study, changes):
     recorded.content["test"][0] |= changes
     manifest = read_manifest(recorded.write(split_unit="recordings"), study(split_unit="recordings"))
     assert manifest.split_unit == "recordings"
@@ -129,7 +127,7 @@ def test_another_recording_of_a_patient_and_one_of_that_name_of_another_may_stan
 
 
 @pytest.mark.parametrize("written", ["r1", "\uff521\u200b", None])
-def test_a_recording_in_two_parts_is_refused_in_whatever_way_it_is_written_and_so_is_none(recorded, study, written):
+def test_a_recording_in_two_parts_or_none_is_refused(recorded, study, written):
     sentence = "recording 'r1' of patient 'p7' .* not in training and test .case 'e'"
     if written:
         recorded.content["test"][0]["recording"] = written
@@ -144,7 +142,7 @@ def test_a_recording_in_two_parts_is_refused_in_whatever_way_it_is_written_and_s
     ("part", "number", "twin"),
     [("training", 1, "copy.png"), ("test", 0, "copy.png"), ("test", 0, "again.png"), ("test", 0, "again.tif")],
 )
-def test_the_same_content_under_two_names_is_refused_in_another_format_too(site, study, part, number, twin):
+def test_the_same_content_in_two_formats_is_refused(site, study, part, number, twin):
     if twin == "copy.png":
         shutil.copyfile(site.folder / "a.png", site.folder / twin)
     else:
@@ -187,7 +185,7 @@ def test_the_same_voxels_saved_in_another_way_are_refused(site, study, change):
         check_contents(manifest)
 
 
-def test_images_that_differ_in_one_pixel_are_two_and_those_on_which_nothing_is_no_twins(site, study):
+def test_one_pixel_makes_another_image_and_empty_ones_none(site, study):
     array = site.rng.integers(0, 900, (5, 6, 3)).astype(np.int16)
     add_volume(site, "training", "v", array)
     array[2, 2, 2] += 1
@@ -210,7 +208,7 @@ def write_indexed(site, patients):
         site.content[part].append({"image": "all.npz", "label": "all.npz", "index": number, **patient})
 
 
-def test_one_picture_at_two_indexes_is_no_twin_of_one_patient_in_one_part_and_where_nobody_knows_patients(site, study):
+def test_a_picture_at_two_indexes_is_allowed_for_one_patient(site, study):
     write_indexed(site, None)
     assert check_contents(read_manifest(site.write(split_unit="unknown"), study(split_unit="unknown"))) is None
     write_indexed(site, "abca")

@@ -42,7 +42,7 @@ def read_content(folder):
     return json.loads((folder / "dataset.json").read_text())
 
 
-def test_a_training_image_is_known_by_its_pixels_whatever_its_name_format_and_patient(site, renamed, load, tmp_path):
+def test_a_training_image_is_recognised_by_its_pixels(site, renamed, load, tmp_path):
     before, study = load(site.folder)
     record_learnt(tmp_path / "run", before)
     check_not_learnt([tmp_path / "run", tmp_path / "none"], before, study)
@@ -54,7 +54,7 @@ def test_a_training_image_is_known_by_its_pixels_whatever_its_name_format_and_pa
     check_not_learnt([tmp_path / "run"], *load(renamed))
 
 
-def test_what_was_learnt_before_the_data_changed_stays_known_and_is_the_accounts_alone(site, renamed, load, tmp_path):
+def test_what_was_learnt_before_a_change_stays_recorded(site, renamed, load, tmp_path):
     data, _ = load(site.folder)
     record_learnt(tmp_path / "run", data)
     before = json.loads((tmp_path / "run" / FILE).read_text())

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("decoded_here")
 
 
 @pytest.mark.parametrize("validation", [{"validation": []}, {}])
-def test_validation_may_be_empty_and_a_byte_order_mark_be_there(site, study, validation):
+def test_validation_may_be_empty_behind_a_byte_order_mark(site, study, validation):
     site.content.pop("validation")
     path = site.write(**validation) / "dataset.json"
     path.write_text(path.read_text(), encoding="utf-8-sig")
@@ -23,7 +23,7 @@ def test_validation_may_be_empty_and_a_byte_order_mark_be_there(site, study, val
     assert manifest.validation == () and len(manifest.training) == 3
 
 
-def test_a_missing_dataset_json_and_a_missing_data_folder_are_called_missing(site, study):
+def test_a_missing_dataset_json_or_folder_is_called_missing(site, study):
     with pytest.raises(
         DataError, match="dataset.json of the data folder .north. must exist; .*: write it with silofl imp"
     ):
@@ -87,7 +87,7 @@ def test_a_key_without_a_right_value_is_refused(site, study, changes, sentence):
         read_manifest(site.write(), study())
 
 
-def test_a_record_without_a_patient_is_refused_unless_study_and_data_say_that_patients_are_unknown(site, study):
+def test_a_record_without_a_patient_is_refused_unless_unknown(site, study):
     for records in (site.content["training"], site.content["test"]):
         for record in records:
             del record["patient"]
@@ -129,7 +129,7 @@ def test_labels_that_no_site_can_annotate_are_refused(site, study, value):
         read_manifest(site.folder, study("classification"))
 
 
-def test_pixels_of_the_number_to_ignore_are_ignored_in_all_parts(site, study, tmp_path):
+def test_pixels_with_the_ignore_label_are_ignored_in_all_parts(site, study, tmp_path):
     masks = {name: np.where(np.arange(64).reshape(8, 8) % 3 == 2, 7, 1) for name in "abcdef"}
     for name, mask in masks.items():
         site.mask(f"{name}-mask.png", mask.astype(np.uint8))

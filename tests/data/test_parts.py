@@ -14,11 +14,11 @@ def part():
 
 
 @pytest.mark.parametrize(("cases", "count"), [("", 0), ("a", 1), ("ab", 1), ("abc", 2), ("d", None), ("abcd", None)])
-def test_patients_are_counted_once_and_not_at_all_where_nobody_knows_one(part, cases, count):
+def test_patients_are_counted_once_and_only_if_all_are_known(part, cases, count):
     assert part.patients_of(cases) == count
 
 
-def test_all_known_patients_are_counted_beside_unknown_ones_in_a_pool_too(part):
+def test_known_patients_are_counted_beside_unknown_ones(part):
     assert part.num_patients == 2
     patients = join_examples({"north": part, "south": part}).patients
     assert patients[3:5] == ("north/q", None) and patients[8:] == ("south/q", None)

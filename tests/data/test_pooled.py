@@ -31,14 +31,14 @@ def pool(tmp_path, sites, study):
     return lambda **settings: pool_sites(tmp_path / "data", SITES, study(**settings), tmp_path / "out") / "pooled"
 
 
-def test_a_pool_holds_all_records_of_all_sites_part_by_part_under_their_sites_names(pool, study):
+def test_a_pool_holds_all_records_under_their_sites_names(pool, study):
     manifest = read_manifest(pool(), study())
     assert [record.case for record in manifest.training] == ["north/a", "north/b", "south/a", "south/b"]
     assert [record.patient for record in manifest.test] == ["north/d", "south/d"]
     assert manifest.validation[1].image == "south/c.png" and manifest.validation[1].label == "south/c-mask.png"
 
 
-def test_files_are_linked_and_brought_again_and_all_of_a_dicom_series(pool, sites):
+def test_files_of_a_pool_are_linked_with_all_dicom_slices(pool, sites):
     source = sites["north"].folder / "a.png"
     series = sites["north"].folder / "series"
     series.mkdir()

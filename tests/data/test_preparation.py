@@ -20,11 +20,11 @@ LABEL = (VOLUME > 500).astype(np.uint8)
 def prepare(site):
     """Prepare the first training case of the site under a study."""
 
-    def first(study):
+    def prepare_first(study):
         manifest = read_manifest(site.write(split_unit=study.data.split_unit), study)
         return prepare_case(manifest.training[0], manifest, build_preparation(study))
 
-    return first
+    return prepare_first
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_intensities_are_scaled_over_the_whole_volume(study, prepare, volume):
 
 
 @pytest.mark.parametrize("wrong", [0.5, 300, -1])
-def test_a_label_that_a_transform_has_made_no_labels_number_is_refused(site, study, wrong):
+def test_a_label_changed_by_a_transform_is_refused(site, study, wrong):
     manifest, steps = read_manifest(site.write(), study()), build_preparation(study())
     broken = replace(steps, image_steps=lambda case: {**case, "label": case["label"] * 0 + wrong})
     with pytest.raises(DataError, match=f"case 'a': a label map must have whole numbers from 0 to 255 .*not {wrong}; "):
@@ -110,7 +110,7 @@ TILTED = np.array([[0.0, -1.5, 0, 7], [0.5, 0, 0, 8], [0, 0, 4, 9], [0, 0, 0, 1]
         ({"transforms": [{"CenterSpatialCrop": {"roi_size": [2, 2]}}]}, {}, (0.5, 1.5, 4)),
     ],
 )
-def test_the_size_of_a_volumes_voxels_is_that_of_the_prepared_ones(study, prepare, volume, settings, changes, expected):
+def test_the_voxel_size_is_that_of_the_prepared_volume(study, prepare, volume, settings, changes, expected):
     volume(TILTED, **changes)
     case = prepare(study(intensity="raw", **settings))
     assert case.spacing == pytest.approx(expected, rel=1e-5)
@@ -131,7 +131,7 @@ def stacked(order):
         ([0, 2], [(2, 2, 1), (2, 1, 0), (1, 0, 0)], {"volume_transforms": [{"Orientation": {"axcodes": "RAI"}}]}),
     ],
 )
-def test_neighbours_are_slices_of_the_record_alone_as_it_was_turned(study, prepare, volume, slices, order, settings):
+def test_neighbours_are_slices_of_the_turned_record_only(study, prepare, volume, slices, order, settings):
     # What lies outside may be another record's, in another part.
     volume(slices=slices)
     np.testing.assert_array_equal(prepare(study(intensity="raw", neighbours=1, **settings)).images, stacked(order))
@@ -154,10 +154,10 @@ def test_a_prediction_sees_what_training_saw(site, study, prepare, volume, inten
 @pytest.mark.parametrize("slices", [[0, 6], [9, 12]])
 def test_slices_beyond_the_volume_and_of_a_picture_are_refused(site, study, prepare, volume, slices):
     site.content["training"][0] |= {"slices": [0, 0], "case": "a"}
-    with pytest.raises(DataError, match="case 'a': a.png must be a volume to have 'slices'"):
+    with pytest.raises(DataError, match="case 'a': a.png must be a volume with slices .* not one of 0"):
         prepare(study())
     volume(slices=slices)
-    with pytest.raises(DataError, match=r"case 'scan': v.nii.gz must hold slices 0 to 5, not \["):
+    with pytest.raises(DataError, match=r"case 'scan': v.nii.gz must be a volume with slices \[.*, not one of 6"):
         prepare(study(intensity="raw"))
 
 
@@ -176,9 +176,9 @@ def test_a_transform_that_fails_names_the_case(study, prepare, options):
     ],
 )
 def test_an_image_without_slices_is_refused_where_it_needs_some(shape, is_window, settings, sentence):
-    image, (key, value) = Image(np.zeros(shape, np.uint8), None, 255, is_window), *settings.items()
+    image = Image(np.zeros(shape, np.uint8), None, 255, is_window)
     check_has_slices(image, DataSettings(), "a.png")
-    with pytest.raises(DataError, match=f"a.png must be a volume.* data.{key} {value}, {sentence}$"):
+    with pytest.raises(DataError, match=f"a.png must be a volume.* {sentence}$"):
         check_has_slices(image, DataSettings(**settings), "a.png")
     # One slice is a volume.
     check_has_slices(Image(np.zeros((1, 4, 4, 1), np.uint8), np.eye(4), 255), DataSettings(**settings), "a.nii.gz")

@@ -7,14 +7,14 @@ from silofl.data.progress import track_progress, track_slow_progress
 
 
 @pytest.mark.parametrize("has_progress", [True, False])
-def test_without_a_terminal_there_is_a_line_at_the_start_and_the_end(capsys, has_progress):
+def test_without_a_terminal_start_and_end_have_a_line(capsys, has_progress):
     assert list(track_progress("abc", 3, "reading north", has_progress)) == ["a", "b", "c"]
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"reading north: 3 cases\nreading north: done in \d+\.\d s\n", captured.err)
 
 
-def test_quick_work_is_done_in_silence_and_slow_work_is_told_at_times(capsys, monkeypatch):
+def test_quick_work_is_silent_and_slow_work_is_not(capsys, monkeypatch):
     # After 0, 4, 6, 9, 11, 19 and 21 seconds; lines come after 5, 10 and 20.
     seconds = iter([0, 0, 4, 6, 9, 11, 19, 21])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(seconds))

@@ -104,7 +104,7 @@ OUTSIDE = "case 'x' must name files inside the folder of dataset.json, not"
     # A name that the disk refuses.
     + [("a" * 300 + ".png", "must be readable; the system said")],
 )
-def test_a_path_that_leaves_the_folder_or_names_no_file_is_refused(tmp_path, path, sentence):
+def test_a_path_outside_the_folder_or_to_nothing_is_refused(tmp_path, path, sentence):
     with pytest.raises(DataError, match=sentence):
         locate(tmp_path, path, "x")
 

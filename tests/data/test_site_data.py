@@ -9,8 +9,6 @@ from silofl.data import cache, leakage, preparation
 from silofl.data.site_data import load_site_data
 from silofl.reading import formats
 
-FOUR_PARTS = ("training", "training", "validation", "test")
-
 
 @pytest.fixture
 def load(site, study, tmp_path, decoded_here):
@@ -51,7 +49,7 @@ def test_the_parts_hold_what_the_files_hold(site, study, tmp_path):
     assert data.manifest.folder == site.folder
     domain = data.domain
     assert (domain.kinds, domain.colours, domain.modalities, domain.axes) == (("pictures",), ("grey",), (), ())
-    assert [one.measure for one in domain.intensities] == ["mean", "contrast", "roughness"]
+    assert [values.measure for values in domain.intensities] == ["mean", "contrast", "roughness"]
 
 
 def test_a_second_load_and_one_with_another_augmentation_decode_nothing(load, no_decoding):
@@ -75,10 +73,10 @@ def test_images_of_several_sizes_are_refused_with_the_remedy(site, load, part, s
     assert resized.training.images.shape[1:] == resized.test.images.shape[1:] == (1, 8, 8)
 
 
-def test_equal_images_in_two_parts_are_refused_whatever_another_study_has_cached(empty_site, study, tmp_path):
+def test_equal_images_in_two_parts_are_refused_despite_a_cache(empty_site, study, tmp_path):
     images = empty_site.rng.integers(0, 255, (4, 8, 8), dtype=np.uint8)
     np.savez(empty_site.folder / "all.npz", images=images[[0, 1, 2, 3, 0]])
-    for number, part in enumerate((*FOUR_PARTS[:2], "training", "validation", "test")):
+    for number, part in enumerate(["training"] * 3 + ["validation", "test"]):
         record = {"image": "all.npz", "index": number, "label": number % 2, "patient": f"p{number}"}
         empty_site.content[part].append(record)
     folder = empty_site.write(task="classification", labels={"0": "normal", "1": "tumour"}, split_unit="examples")
@@ -88,11 +86,11 @@ def test_equal_images_in_two_parts_are_refused_whatever_another_study_has_cached
         load_site_data(folder, strict, tmp_path / "cache")
 
 
-def test_a_cache_that_cannot_be_written_and_a_full_disk_are_told(load, site, study, tmp_path, monkeypatch):
+def test_an_unwritable_cache_and_a_full_disk_are_told(load, site, study, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "deeper"):
+    for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(DataError, match="cache_dir must be a folder .* written; the system said"):
-            load_site_data(site.folder, study(), place)
+            load_site_data(site.folder, study(), folder)
     monkeypatch.setattr(cache.os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(DataError, match="cache_dir must be .* the system said 'No space left on device': free space"):
         load()

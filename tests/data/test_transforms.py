@@ -137,7 +137,7 @@ def test_orientation_is_nibabels(study):
 
 
 @pytest.mark.parametrize("name", ALLOWED["augment"])
-def test_an_augmentation_moves_the_label_with_its_image_and_invents_no_values(study, name):
+def test_an_augmentation_moves_the_label_with_its_image(study, name):
     settings = study(augment=[{name: dict(OPTIONS.get(name, {})) | {"prob": 1.0}}])
     step = build_augmentation(settings).set_random_state(3)
     moved = step({"image": MetaTensor(SQUARES), "label": MetaTensor(SQUARES)})
@@ -151,7 +151,7 @@ def test_an_augmentation_moves_the_label_with_its_image_and_invents_no_values(st
         np.testing.assert_array_equal(label, SQUARES)
 
 
-def test_a_spacing_that_is_too_fine_for_a_volume_is_refused_at_that_volume(study):
+def test_a_spacing_too_fine_for_a_volume_is_refused(study):
     # Voxels of 5 mm: 160 x 160 x 32 of them become 25 times as many along an axis, 1.28e10 along all.
     volume = MetaTensor(np.zeros((1, 160, 160, 32), np.float32), affine=np.diag([5.0, 5.0, 5.0, 1.0]))
 

@@ -37,7 +37,7 @@ def cases_of(data):
     return {case for part in (data.training, data.validation, data.test) for case in part.cases}
 
 
-def test_a_damaged_case_is_left_out_up_to_the_share_counted_and_named_in_the_log_alone(site, load, study, caplog):
+def test_damaged_cases_are_left_out_up_to_the_share(site, load, study, caplog):
     damage(site, "training3")
     with caplog.at_level(logging.WARNING):
         data = load()
@@ -59,7 +59,7 @@ def test_more_than_the_share_is_refused_with_all_of_them(site, load):
         load()
 
 
-def test_the_first_reading_decides_for_every_study_until_dataset_json_is_another(site, load, tmp_path):
+def test_the_first_reading_decides_until_dataset_json_changes(site, load, tmp_path):
     content = (site.folder / "training3.png").read_bytes()
     damage(site, "training3")
     load()
@@ -75,7 +75,7 @@ def test_the_first_reading_decides_for_every_study_until_dataset_json_is_another
     assert not load().unreadable
 
 
-def test_what_was_left_out_at_first_counts_against_the_share_later(site, load):
+def test_what_was_left_out_first_counts_against_the_share(site, load):
     damage(site, "training3")
     load()
     with pytest.raises(DataError, match="at most 0 of 20 cases .*, not 1; mend them and write dataset.json anew"):
@@ -92,7 +92,7 @@ def test_a_whole_part_that_cannot_be_read_is_refused(site, load):
         load(share=0.1)
 
 
-def test_a_wrong_label_and_two_files_of_one_content_are_refused_whatever_the_share(site, load):
+def test_wrong_labels_and_equal_files_are_refused_at_any_share(site, load):
     (site.folder / "test1.png").write_bytes((site.folder / "training0.png").read_bytes())
     with pytest.raises(DataError, match="hold the same content"):
         load()

@@ -52,7 +52,7 @@ def test_a_volume_is_recognised_by_the_slices_in_its_middle(depth, wanted):
     np.testing.assert_allclose(found[:, 0, 40, 40], wanted, atol=1e-5)
 
 
-def test_an_epoch_has_as_many_slices_of_a_volume_as_patches_with_its_class():
+def test_an_epoch_has_as_many_slices_as_patches():
     part = part_of(per_volume=4)
     found = take_central_slices(replace(part, targets=np.array([2, 0, 1])))
     assert found.images.shape == (12, 2, 96, 96) and found.patches is None
@@ -63,7 +63,7 @@ def test_an_epoch_has_as_many_slices_of_a_volume_as_patches_with_its_class():
     assert take_central_slices(part).targets.tolist() == [0] * 12
 
 
-def test_a_patch_and_its_label_map_are_cut_at_the_same_place():
+def test_a_patch_and_its_label_map_lie_at_one_place():
     part = part_of()
     for inputs, labels in training_batches(part, 2, None, 5, "cpu"):
         assert inputs.shape[1:] == (2, 4, 4, 4)
@@ -82,7 +82,7 @@ def test_an_epoch_has_its_patches_of_every_volume():
 
 
 @pytest.mark.parametrize(("share", "wanted"), [(1.0, 1.0), (0.0, 0.0)])
-def test_a_patch_lies_around_a_label_as_often_as_the_study_says(share, wanted):
+def test_patches_lie_around_labels_as_often_as_asked(share, wanted):
     target = np.zeros((20, 20, 20), np.uint8)
     target[10, 10, 10] = 1
     sampler = PatchSampler(PatchSettings(size=(3, 3, 3), foreground=share), 0)

@@ -199,7 +199,7 @@ def test_a_volume_is_answered_slice_by_slice_between_its_neighbours(tmp_path, ma
 @pytest.mark.parametrize(
     ("data", "channels", "reason"),
     [
-        ({"neighbours": 1}, 3, r"^a.png must be a volume, whose slices .* data.neighbours 1, not a picture"),
+        ({"neighbours": 1}, 3, r"^a.png must be a volume with data.neighbours 1, not a picture"),
         ({"volume_transforms": [{"Orientation": {"axcodes": "RAS"}}]}, 1, "^a.png must be a volume,.* not a picture"),
     ],
 )

@@ -5,9 +5,7 @@ from provisioning.workspace import PROJECT
 from silofl.flare.kit import read_kit
 
 
-def test_a_hospital_is_added_with_the_others_address_and_wheel_and_no_other_kit_changes(
-    workspace, kits, wheel, files_of
-):
+def test_adding_a_hospital_changes_no_other_kit(workspace, kits, wheel, files_of):
     before = files_of(kits)
     arguments = ["add-hospital", str(workspace), "west", "west_hospital", "--admin", "it@west.example.org"]
     assert main(arguments) == 0
@@ -30,14 +28,14 @@ def test_a_hospital_is_added_with_the_others_address_and_wheel_and_no_other_kit_
         ("we st", "west", "must begin with a letter or a digit"),
     ],
 )
-def test_a_taken_or_impossible_name_is_bad_input_and_changes_nothing(workspace, files_of, capsys, name, org, sentence):
+def test_a_taken_or_impossible_name_changes_nothing(workspace, files_of, capsys, name, org, sentence):
     before = files_of(workspace)
     assert main(["add-hospital", str(workspace), name, org]) == 2
     assert sentence in capsys.readouterr().err
     assert files_of(workspace) == before
 
 
-def test_a_study_that_is_not_there_makes_no_kit_so_that_it_can_be_tried_again(workspace, files_of, tmp_path, capsys):
+def test_a_missing_study_makes_no_kit(workspace, files_of, tmp_path, capsys):
     before = files_of(workspace)
     command = ["add-hospital", str(workspace), "west", "west_hospital"]
     assert main([*command, "--study", str(tmp_path / "study.yaml")]) == 2

@@ -30,7 +30,7 @@ def batch(kits, tmp_path):
     return start, asked
 
 
-def test_a_job_asks_slurm_for_its_place_in_the_queue_when_its_time_is_over(batch, kits):
+def test_a_job_queues_again_when_its_time_is_over(batch, kits):
     start, asked = batch
     job = start("touch started; until [ -e ended ]; do sleep 0.1; done")
     while not (kits / "north" / "started").exists():
@@ -50,13 +50,13 @@ def directives(kit):
     return " ".join(re.findall(r"(?m)^#SBATCH (.*)$", text)).split()
 
 
-def test_slurm_runs_one_job_of_a_kit_at_a_time_and_brings_it_back(kits):
+def test_slurm_runs_one_job_of_a_kit_at_a_time(kits):
     found = directives(kits / "north")
     assert {"--dependency=singleton", "--job-name=silofl-north", "--requeue", "--signal=B:USR1@120"} <= {*found}
     assert not (kits / "server" / "system" / "silofl.sbatch").exists()
 
 
-def test_a_job_asks_for_the_gpus_that_the_site_gives_to_studies(kits):
+def test_a_job_asks_for_the_gpus_of_its_site(kits):
     assert not [one for one in directives(kits / "north") if one.startswith("--gpus")]
     path = kits / "north" / "local" / "resources.json"
     resources = json.loads(path.read_text())

@@ -51,7 +51,7 @@ def copy_otherwise(source, target):
 
 
 @pytest.mark.slow
-def test_a_wheel_is_the_same_bytes_from_any_folder_under_any_umask_and_at_any_time(source, tmp_path):
+def test_a_wheel_is_the_same_bytes_everywhere(source, tmp_path):
     # What an earlier build left behind.
     (source / "build" / "lib" / "tiny").mkdir(parents=True)
     (source / "build" / "lib" / "tiny" / "deleted.py").write_text("")
@@ -84,7 +84,7 @@ def read_files(folder):
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_checksums_of_three_wheels_of_which_pip_installs_the_sites_alone(tmp_path):
+def test_the_command_prints_the_checksums_of_three_wheels(tmp_path):
     command = [sys.executable, "-m", "provisioning", "build-wheel", tmp_path / "wheel"]
     printed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
     wheel, hospital, desk = (Path(path) for path in printed[1::2])
@@ -105,7 +105,7 @@ def test_the_command_prints_the_checksums_of_three_wheels_of_which_pip_installs_
     subprocess.run(call, cwd=tmp_path, env=environment, check=True, capture_output=True)
 
 
-def test_the_wheel_is_built_by_the_locks_version_of_the_builder():
+def test_the_wheel_is_built_by_the_locked_builder():
     (wanted,) = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["build-system"]["requires"]
     assert wanted in {f"{one.name}=={one.version}" for one in read_lock(REPOSITORY / LOCK)}
 

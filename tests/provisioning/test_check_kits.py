@@ -51,7 +51,7 @@ def printed_by_check(path, code, capsys):
     return capsys.readouterr().out
 
 
-def test_kits_as_made_are_right_with_every_class_of_the_jobs_and_one_is_checked_alone(workspace, kits, capsys):
+def test_kits_as_made_are_right(workspace, kits, capsys):
     lines = printed_by_check(workspace, 0, capsys).splitlines()
     assert lines[0] == "server server study: 359 days left"
     assert lines[-1] == "all is right"
@@ -73,7 +73,7 @@ def test_who_may_do_what_follows_certificate_and_policies(workspace):
     assert {person: held["byoc"] for person, held in rights.items() if held["byoc"]} == {}
 
 
-def test_a_role_that_no_site_knows_is_found_before_the_kits_are_handed_out(tmp_path, wheel):
+def test_a_role_that_no_site_knows_is_found(tmp_path, wheel):
     assert make_small_network(tmp_path / "ws", wheel, role="leader") == 0
     found = the_only_failure(tmp_path / "ws")
     assert found.startswith("lead@study.example.org: the role must be one that a local/authorization.json names, ")
@@ -91,7 +91,7 @@ def test_a_kit_of_another_network_is_found_twice(kits, tmp_path, wheel):
 
 
 @pytest.mark.parametrize(("days", "is_failure"), [(329, None), (331, False), (359, False), (361, True)])
-def test_a_certificate_warns_in_its_last_30_days_and_fails_afterwards(kits, days, is_failure):
+def test_a_certificate_warns_for_30_days_and_fails_afterwards(kits, days, is_failure):
     kit = read_kit(kits / "north")
     report = check_folders([kit.folder], JOBS, kit.certificate.not_valid_before_utc + timedelta(days=days))
     assert [finding["is_failure"] for finding in report["findings"]] == ([] if is_failure is None else [is_failure])
@@ -122,7 +122,7 @@ def test_a_certificate_that_begins_later_is_not_right(kits, sign, capsys, name):
     assert printed.count("FAILED") == 1 and printed.endswith("not all is right\n")
 
 
-def test_a_root_that_ends_first_is_not_renewed_kit_by_kit(kits, sign):
+def test_a_root_that_ends_first_needs_new_kits(kits, sign):
     kit = read_kit(kits / "north")
     end = kit.root.not_valid_after_utc
     # Where both end in one moment, as after the last renewal, a renewal brings nothing either.
@@ -132,7 +132,7 @@ def test_a_root_that_ends_first_is_not_renewed_kit_by_kit(kits, sign):
         assert found["text"].startswith("the root certificate must be valid for 30 days, not 9; make new kits for all")
 
 
-def test_a_lock_for_the_cpu_is_not_right_for_a_gpu_and_one_of_a_machine_with_it_is(kits, wheel, tmp_path):
+def test_a_gpu_needs_a_lock_for_gpus(kits, wheel, tmp_path):
     kit, lock = kits / "north", tmp_path / "gpu.lock"
     replace_in(kit / "local" / "site.yaml", "device: cpu", "device: cuda")
     found = the_only_failure(kit)
@@ -146,7 +146,7 @@ def test_a_lock_for_the_cpu_is_not_right_for_a_gpu_and_one_of_a_machine_with_it_
     assert failures(kit) == []
 
 
-def test_policies_for_a_gpu_come_with_no_lock_for_the_cpu_and_the_other_way_round(kits, wheel, tmp_path, capsys):
+def test_policies_and_lock_must_be_for_one_device(kits, wheel, tmp_path, capsys):
     before = {path: path.read_bytes() for path in kits.rglob("*") if path.is_file()}
     given = ("--wheel", str(wheel), "--kind", "hospital_gpu", "--lock", str(SITE_LOCK))
     assert main(["fill-kits", str(kits / "north"), *given, "--policies"]) == 2
@@ -161,7 +161,7 @@ def test_policies_for_a_gpu_come_with_no_lock_for_the_cpu_and_the_other_way_roun
         assert not (tmp_path / "new").exists()
 
 
-def test_the_lock_is_that_of_the_kinds_device_and_install_names_its_python_and_its_sizes(kits, wheel):
+def test_the_lock_is_that_of_the_kinds_device(kits, wheel):
     given = ("--wheel", str(wheel), "--kind", "hospital_gpu")
     assert main(["fill-kits", str(kits), *given, "--policies"]) == 0
     installed = {name: read_lock(kits / name / "requirements.lock")[2:] for name in ("north", "server")}
@@ -245,12 +245,8 @@ def change_wheel(kit):
     next(kit.glob("*.whl")).write_bytes(b"something else")
 
 
-def empty_store_at_restart(kit):
+def empty_at_restart(kit):
     replace_in(kit / "local" / "resources.json", "/var/lib/silofl/server/jobs", "/tmp/nvflare/jobs-storage")
-
-
-def take_unsigned_jobs(kit):
-    change_json(kit / "startup" / "fed_client.json", require_signed_jobs=False)
 
 
 def change_key(change):
@@ -273,7 +269,11 @@ def change_key(change):
         ("north", change_resources(class_allow_list=["silofl."]), "must name exact classes, not 'silofl.'"),
         ("north", change_resources(class_list_enforcement_mode="warn"), "must be 'enforce', not 'warn'"),
         ("north", change_resources(app_validator=None), "app_validator in local/resources"),
-        ("north", take_unsigned_jobs, "signed jobs must be required"),
+        (
+            "north",
+            lambda kit: change_json(kit / "startup" / "fed_client.json", require_signed_jobs=False),
+            "signed jobs must be required",
+        ),
         (
             "north",
             remove("SHA256SUMS"),
@@ -298,23 +298,23 @@ def change_key(change):
         ("north", remove("local/privacy.json"), "local/privacy.json must have silofl.flare.egress.RunNote"),
         ("north", remove("local/authorization.json"), "local/authorization.json must exist"),
         ("north", remove(LOCK), "requirements.lock must be there"),
-        ("server", empty_store_at_restart, "durable folder, not /tmp/nvflare/jobs-storage"),
+        ("server", empty_at_restart, "durable folder, not /tmp/nvflare/jobs-storage"),
     ],
 )
-def test_a_kit_that_lets_others_in_or_loses_what_it_keeps_is_not_right(kits, name, change, sentence):
+def test_open_and_volatile_kits_are_not_right(kits, name, change, sentence):
     change(kits / name)
     found = the_only_failure(kits / name)
     assert found.startswith(f"{name}: ") and sentence in found
 
 
-def test_a_private_key_that_others_can_read_is_closed_by_the_command_that_is_named(workspace, kits):
+def test_the_named_command_closes_an_open_private_key(workspace, kits):
     for key in (kits / "north" / "startup" / "client.key", workspace / "silofl" / "state" / "cert.json"):
         key.chmod(0o644)
         carry_out(the_only_failure(workspace))
         assert failures(workspace) == []
 
 
-def test_a_key_of_another_kit_and_the_roots_key_in_a_kit_beside_the_kits_or_open_to_all_are_found(workspace, kits):
+def test_foreign_stray_and_open_keys_are_found(workspace, kits):
     copy, record = kits / "north" / "transfer" / "copy.txt", workspace / "silofl" / "state" / "cert.json"
     shutil.copy(kits / "south" / "startup" / "client.key", copy)
     assert the_only_failure(workspace).startswith("north: transfer/copy.txt must not be in this kit")

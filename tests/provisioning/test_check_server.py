@@ -49,7 +49,7 @@ def checked(kit, capsys, code):
     return {one["check"]: (one["status"], one["sentence"]) for one in found["checks"]}
 
 
-def test_a_server_that_is_installed_as_it_should_be_can_serve(server, capsys):
+def test_a_server_installed_as_it_should_be_can_serve(server, capsys):
     kit, _ = server
     found = checked(kit, capsys, 0)
     assert {status for name, (status, _) in found.items() if name != "disk"} == {"ok"}
@@ -60,10 +60,6 @@ def test_a_server_that_is_installed_as_it_should_be_can_serve(server, capsys):
 
 def expose(kit, home, monkeypatch):
     (home / "jobs" / "model.pt").touch(mode=0o644)
-
-
-def lose(kit, home, monkeypatch):
-    (home / "jobs").rmdir()
 
 
 def replace_resources(change, value):
@@ -94,7 +90,11 @@ def let_key_be_read(kit, home, monkeypatch):
     ("change", "check", "sentence"),
     [
         (expose, "modes", "not 1 of"),
-        (lose, "folders", "the folder of jobs must be there; it is not: install -d -m 700 "),
+        (
+            lambda kit, home, _: (home / "jobs").rmdir(),
+            "folders",
+            "the folder of jobs must be there; it is not: install -d -m 700 ",
+        ),
         (
             replace_resources(set_stores, "/tmp/nvflare"),
             "folders",

@@ -21,7 +21,7 @@ def objects(kit):
 
 
 @pytest.mark.parametrize("name", ["server", "north"])
-def test_a_pod_is_no_root_and_has_no_right_over_the_cluster(kits, name):
+def test_a_pod_has_no_right_over_the_cluster(kits, name):
     found = objects(kits / name)
     assert not {"Role", "ClusterRole", "RoleBinding", "ServiceAccount"} & found.keys()
     pod = found["Deployment"]["spec"]["template"]["spec"]
@@ -90,7 +90,7 @@ def test_a_server_answers_on_its_port_and_connects_to_nobody(kits):
     assert pod["securityContext"]["sysctls"] == [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "443"}]
 
 
-def test_a_pod_gets_the_gpus_that_the_site_gives_to_jobs(kits):
+def test_a_pod_gets_the_gpus_of_its_site(kits):
     def limits():
         write_guide(read_kit(kits / "north"), FACTS)
         (container,) = objects(kits / "north")["Deployment"]["spec"]["template"]["spec"]["containers"]

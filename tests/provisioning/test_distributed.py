@@ -24,7 +24,7 @@ def documented_commands():
     return "\n".join(re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL))
 
 
-def test_the_documented_commands_end_in_kits_that_are_right_and_no_private_key_travels(tmp_path, wheel):
+def test_documented_commands_make_kits_and_move_no_private_key(tmp_path, wheel):
     for name in ("provisioning", "site_configs", "jobs"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     for one in (wheel, hospital_beside(wheel), desk_beside(wheel)):

@@ -200,9 +200,7 @@ def fill_again(kits, wheel):
 
 
 @pytest.mark.parametrize(("name", "options"), [("north", ()), ("north", ("--study", STUDY)), ("server", ())])
-def test_install_md_has_ten_steps_that_name_files_of_the_kit_and_words_that_it_explains(
-    kits, fill_again, name, options
-):
+def test_install_md_has_ten_steps_and_explains_its_words(kits, fill_again, name, options):
     fill_again(*options)
     kit, page = kits / name, page_of(kits / name)
     blocks = [block for found in steps(page).values() for block in found]
@@ -217,7 +215,7 @@ def test_install_md_has_ten_steps_that_name_files_of_the_kit_and_words_that_it_e
     subprocess.run([sys.executable, "-m", "nvflare.cli", *stops.split(), "--help"], check=True, capture_output=True)
 
 
-def test_a_study_comes_with_its_digest_and_the_disk_that_check_site_asks_for(fill_again):
+def test_a_study_comes_with_its_digest_and_disk(fill_again):
     kit = fill_again("--study", STUDY)
     study, page = load_study(STUDY), page_of(kit)
     assert (kit / "study.yaml").read_bytes() == STUDY.read_bytes()
@@ -229,7 +227,7 @@ def test_a_study_comes_with_its_digest_and_the_disk_that_check_site_asks_for(fil
     assert page_of(fill_again()) == page
 
 
-def test_services_may_write_where_site_yaml_keeps_state_and_nowhere_else(fill_again, tmp_path):
+def test_services_may_write_only_where_site_yaml_keeps_state(fill_again, tmp_path):
     standard = (fill_again() / "system" / "silofl.service").read_text()
     assert "\nReadWritePaths=/var/lib/silofl\n" in standard
     kit = fill_again("--data-root", tmp_path)
@@ -247,7 +245,7 @@ def test_services_may_write_where_site_yaml_keeps_state_and_nowhere_else(fill_ag
         ("echo started; exit 3", 3),
     ],
 )
-def test_a_site_that_crashes_again_and_again_is_a_service_that_failed(fill_again, script, code):
+def test_a_site_that_keeps_crashing_is_a_failed_service(fill_again, script, code):
     kit = fill_again()
     # The sentence is NVFlare's; without it a crash would look like a shutdown.
     assert "unable to start the task" in (kit / "startup" / "sub_start.sh").read_text()
@@ -273,7 +271,7 @@ def test_the_firewall_lets_the_account_reach_the_servers_port_alone(kits, addres
     assert lines[lines.index(rule) + 1] == "reject"
 
 
-def test_the_servers_services_check_the_server_and_its_account_connects_to_nobody(kits):
+def test_the_servers_services_check_it_and_connect_to_nobody(kits):
     system = kits / "server" / "system"
     service, weekly = ((system / f"silofl{name}.service").read_text() for name in ("", "-weekly"))
     assert commands_of(weekly, "ExecStart") == ["/opt/silofl/bin/python -m silofl server check --kit ."]

@@ -9,7 +9,7 @@ README = (REPOSITORY / "provisioning" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_explains_itself_and_is_in_the_list_that_the_guide_names(name, capsys):
+def test_a_command_explains_itself_and_is_in_the_guide(name, capsys):
     for words, said in (([name, "--help"], rf"usage: python -m provisioning {name}"), (["--help"], rf"  {name} +\w+")):
         with pytest.raises(SystemExit) as end:
             main(words)

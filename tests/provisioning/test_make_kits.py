@@ -36,7 +36,7 @@ def changed_project(path, change):
 
 @pytest.mark.parametrize("name", ["-rf", "=1+1", "../north", "north\n", "$(id)", "_north"])
 @pytest.mark.parametrize("of", ["project", "hospital"])
-def test_a_name_that_becomes_a_folder_and_a_word_of_commands_must_be_one(tmp_path, name, of):
+def test_a_participants_name_must_be_a_plain_word(tmp_path, name, of):
     def rename(project):
         (project if of == "project" else project["participants"][-1]).update(name=name, type="client")
 
@@ -47,7 +47,7 @@ def test_a_name_that_becomes_a_folder_and_a_word_of_commands_must_be_one(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["server", "north"])
-def test_a_machine_gets_the_wheel_with_a_checksum_that_sha256sum_confirms(kits, wheel, name):
+def test_sha256sum_confirms_the_wheel_of_a_kit(kits, wheel, name):
     assert (kits / name / wheel.name).read_bytes() == wheel.read_bytes()
     command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     subprocess.run(command, cwd=kits / name, check=True, capture_output=True)
@@ -70,7 +70,7 @@ def test_no_other_account_can_read_the_kits(tmp_path, wheel):
 
 
 @pytest.mark.parametrize("name", ["server", "north"])
-def test_what_a_kit_writes_is_for_its_account_and_it_imports_nothing_from_its_folder(kits, wheel, tmp_path, name):
+def test_what_a_kit_writes_is_for_its_account_only(kits, wheel, tmp_path, name):
     kit, tools = kits / name, tmp_path / "tools"
     assert main(["fill-kits", str(kit), "--wheel", str(wheel)]) == 0
     assert (kit / "startup" / "sub_start.sh").read_text().count("umask 077") == 1
@@ -85,7 +85,7 @@ def test_what_a_kit_writes_is_for_its_account_and_it_imports_nothing_from_its_fo
     assert (kit / "audit.log").read_text() == "safe=1\n" and readable_by_others(kit / "audit.log") == []
 
 
-def test_the_root_has_a_longer_key_than_nvflares_cipher_of_messages_lets_the_others_have(kits):
+def test_the_root_has_a_longer_key_than_the_others(kits):
     # Bytes of a key that it encrypts for a machine, whose RSA key is as long.
     assert cell_cipher.KEY_ENC_LENGTH * 8 == 2048
     for name in ("server", "north", "lead@study.example.org"):
@@ -94,7 +94,7 @@ def test_the_root_has_a_longer_key_than_nvflares_cipher_of_messages_lets_the_oth
     assert kit.root.not_valid_after_utc - kit.root.not_valid_before_utc == timedelta(days=3650)
 
 
-def test_a_lead_gets_three_wheels_with_a_lock_of_them_and_others_what_their_own_page_installs(kits, wheel):
+def test_each_role_gets_the_wheels_that_it_installs(kits, wheel):
     hospital, desk = hospital_beside(wheel), desk_beside(wheel)
     of_all = {wheel.name, hospital.name}
     installed = {"lead@study.example.org": {*of_all, desk.name}, "admin@study.example.org": of_all}
@@ -112,9 +112,7 @@ def test_a_lead_gets_three_wheels_with_a_lock_of_them_and_others_what_their_own_
     assert digest_file(lead / "SHA256SUMS") in (lead / "INSTALL.md").read_text()
 
 
-def test_a_wheel_without_the_desks_beside_it_makes_no_kit_of_a_lead_and_those_of_hospitals(
-    kits, wheel, tmp_path, capsys
-):
+def test_without_the_desks_wheel_only_hospitals_get_kits(kits, wheel, tmp_path, capsys):
     alone = kits / "north" / wheel.name
     assert make(PROJECT, tmp_path / "ws", alone) == 2 and not (tmp_path / "ws").exists()
     sentence = f"{desk_beside(alone).name} must be beside {alone}, for the kit of a lead; it is not there: build all"
@@ -126,7 +124,7 @@ def test_a_wheel_without_the_desks_beside_it_makes_no_kit_of_a_lead_and_those_of
     assert main(["fill-kits", str(kits / "south"), "--wheel", str(desk_beside(alone))]) == 2
 
 
-def test_a_further_lead_gets_the_wheels_of_the_first_or_those_that_are_named(workspace, kits, wheel, capsys):
+def test_a_further_lead_gets_the_wheels_of_the_first(workspace, kits, wheel, capsys):
     def add(name, *options):
         return main(["add-person", str(workspace), name, "study", "lead", *options])
 
@@ -145,7 +143,7 @@ def test_a_further_lead_gets_the_wheels_of_the_first_or_those_that_are_named(wor
 
 
 @pytest.mark.parametrize("name", ["server", "north"])
-def test_every_link_in_the_pages_of_a_kit_leads_to_a_file_of_the_kit(kits, name):
+def test_links_in_a_kits_pages_lead_to_its_files(kits, name):
     pages = [page for page in (kits / name).rglob("*.md") if page.parent != kits / name]
     assert {page.name for page in pages} == {"README.md", "hospital-it.md", "privacy.md", "security.md", "reporting.md"}
     assert "weakness](reporting.md)" in (kits / name / "docs" / "security.md").read_text()
@@ -165,7 +163,7 @@ def test_install_md_names_the_address_the_checksum_and_the_commands(kits):
         assert part in text
 
 
-def test_host_and_port_reach_certificate_and_kits_and_a_port_of_the_web_the_servers_account(tmp_path, wheel, kits):
+def test_host_and_port_reach_certificate_and_kits(tmp_path, wheel, kits):
     assert make_small_network(tmp_path / "ws", wheel, "--host", "hub.example.net", "--port", "443") == 0
     own = tmp_path / "ws" / "silofl" / "prod_00"
     certificate = read_kit(own / "server").certificate
@@ -191,7 +189,7 @@ def test_a_data_root_holds_data_state_runs_and_stores(tmp_path, workspace, wheel
     assert f'"{root}/.silofl/server/jobs"' in resources and f'"{root}/.silofl/server/snapshots"' in resources
 
 
-def test_what_a_site_decided_stays_unless_it_is_to_be_replaced(kits, wheel, capsys):
+def test_what_a_site_decided_stays_unless_replaced(kits, wheel, capsys):
     site = kits / "north" / "local" / "site.yaml"
     as_made = site.read_text()
     site.write_text(as_made.replace("paused: []", "paused: [organs]"))
@@ -202,7 +200,7 @@ def test_what_a_site_decided_stays_unless_it_is_to_be_replaced(kits, wheel, caps
     assert site.read_text() == as_made
 
 
-def test_the_kits_of_a_thin_line_say_so_also_where_it_is_stated_later(workspace, wheel, tmp_path):
+def test_kits_state_a_thin_line_also_when_added_later(workspace, wheel, tmp_path):
     names = ("server", *SITES, "west")
     files = {name: workspace / "silofl/prod_00" / name / "local/comm_config.json" for name in names}
     assert not files["north"].exists()
@@ -215,7 +213,7 @@ def test_the_kits_of_a_thin_line_say_so_also_where_it_is_stated_later(workspace,
     assert make(wrong, tmp_path / "other", wheel) == 2 and not (tmp_path / "other").exists()
 
 
-def test_a_second_call_changes_nothing_and_a_new_wheel_what_depends_on_it(workspace, wheel, tmp_path, files_of):
+def test_a_second_call_changes_only_what_a_wheel_changes(workspace, wheel, tmp_path, files_of):
     before = files_of(workspace)
     assert make(PROJECT, workspace, wheel, "--host", "localhost") == 0
     assert files_of(workspace) == before
@@ -236,9 +234,7 @@ def test_a_second_call_changes_nothing_and_a_new_wheel_what_depends_on_it(worksp
         ({"name": "new@study.example.org", "type": "admin", "org": "study", "role": "lead"}, "add it with add-person"),
     ],
 )
-def test_another_address_needs_another_workspace_and_a_new_participant_a_command(
-    workspace, wheel, tmp_path, capsys, new, remedy
-):
+def test_another_address_needs_another_workspace(workspace, wheel, tmp_path, capsys, new, remedy):
     assert make(PROJECT, workspace, wheel, "--host", "elsewhere") == 2
     assert "participant 'server' must be as it was provisioned" in capsys.readouterr().err
     project = make_kits.make_project(PROJECT, host="localhost")
@@ -259,7 +255,7 @@ def test_another_address_needs_another_workspace_and_a_new_participant_a_command
         (lambda project: project["participants"].pop(0), "must have a name and participants with one server"),
     ],
 )
-def test_a_project_that_cannot_be_provisioned_is_one_sentence_and_leaves_nothing(tmp_path, change, sentence):
+def test_a_project_that_cannot_be_provisioned_leaves_nothing(tmp_path, change, sentence):
     workspace = tmp_path / "ws"
     with pytest.raises(ConfigError, match=sentence):
         make_kits.make_kits(make_kits.make_project(changed_project(tmp_path / "project.yml", change)), workspace)
@@ -275,13 +271,13 @@ def test_a_project_that_cannot_be_provisioned_is_one_sentence_and_leaves_nothing
         ("--lock", "gone must exist; it is not there: write it with"),
     ],
 )
-def test_contents_that_are_not_there_are_refused_before_any_key_is_made(tmp_path, capsys, option, sentence):
+def test_missing_contents_are_refused_before_any_key(tmp_path, capsys, option, sentence):
     arguments = ["make-kits", str(PROJECT), str(tmp_path / "workspace"), option, str(tmp_path / "gone")]
     assert main(arguments) == 2 and not (tmp_path / "workspace").exists()
     assert sentence in capsys.readouterr().err
 
 
-def test_a_key_that_looks_like_another_is_refused_and_one_of_nvflares_further_keys_is_not(tmp_path):
+def test_a_misspelt_key_is_refused_and_nvflares_further_ones_not(tmp_path):
     text = PROJECT.read_text()
     (tmp_path / "project.yml").write_text(text.replace("fed_learn_port: 8002", "fed_lern_port: 9443"))
     wanted = "must not have the key 'fed_lern_port' at 'server'.*did you mean 'fed_learn_port'"

@@ -68,7 +68,7 @@ def test_prometheus_asks_the_exporter_where_it_listens():
 
 
 @pytest.mark.parametrize("kind", ["server", "hospital"])
-def test_the_components_join_those_of_a_participant_under_ids_of_their_own(kind):
+def test_components_join_a_participants_under_their_own_ids(kind):
     resources = json.loads((SITE_CONFIGS / kind / "resources.json").read_text())
     ids = [one["id"] for one in [*resources["components"], *COMPONENTS]]
     assert len({*ids}) == len(ids)

@@ -31,7 +31,7 @@ def reach(spaces, name, address):
     return "Connection refused" in said
 
 
-def test_a_hospital_reaches_the_server_and_has_no_other_way_out_and_all_that_was_made_goes_again(own_numbers):
+def test_a_hospital_reaches_the_server_and_nothing_else(own_numbers):
     with Namespaces(("north", "south")) as spaces:
         assert reach(spaces, "north", spaces.server_address)
         assert not reach(spaces, "north", "192.0.2.1")
@@ -40,7 +40,7 @@ def test_a_hospital_reaches_the_server_and_has_no_other_way_out_and_all_that_was
     assert not {name for name in devices() if name.partition("-")[0] == bridge}
 
 
-def test_a_wire_has_its_share_of_the_servers_line_both_ways(own_numbers):
+def test_a_wire_has_its_share_of_the_line_both_ways(own_numbers):
     with Namespaces(("north", "south"), 16e6) as spaces:
         wire = f"silofl{spaces.server_address.split('.')[2]}-2"
         for command in (["tc", "qdisc", "show", "dev", wire], spaces.inside("north", ["tc", "qdisc", "show"])):
@@ -48,7 +48,7 @@ def test_a_wire_has_its_share_of_the_servers_line_both_ways(own_numbers):
             assert "rate 8Mbit" in said
 
 
-def test_networks_at_a_time_have_their_own_names_and_leave_each_other_alone(own_numbers):
+def test_networks_at_a_time_leave_each_other_alone(own_numbers):
     with Namespaces(("north",)) as first:
         with Namespaces(("north",)) as second:
             assert first.server_address != second.server_address

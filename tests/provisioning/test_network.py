@@ -101,7 +101,7 @@ def network(tmp_path_factory, wheel, phantoms, free_port):
         probe.bind(("", port))
 
 
-def test_a_port_that_another_program_has_is_refused_before_anything_starts(tmp_path, free_port):
+def test_a_used_port_is_refused_before_anything_starts(tmp_path, free_port):
     with socket.create_server(("localhost", free_port())) as other:
         port = other.getsockname()[1]
         folder = make_kits(make_project(PROJECT, "localhost", port), tmp_path / "workspace")
@@ -182,9 +182,7 @@ def end_jobs(network):
 
 
 @pytest.mark.parametrize("name", ["harmofl_phantoms", *SLOW])
-def test_a_job_that_nobody_can_end_past_the_server_comes_to_the_very_weights_of_a_simulation(
-    network, phantoms, end_jobs, tmp_path, name
-):
+def test_a_networks_job_has_the_weights_of_a_simulation(network, phantoms, end_jobs, tmp_path, name):
     job, (end, answers) = small_job(tmp_path / name, name), end_jobs
     number, status = network.run_job(job, LIMIT_S, end)
     assert status == "FINISHED:COMPLETED"
@@ -204,7 +202,7 @@ def test_a_job_that_nobody_can_end_past_the_server_comes_to_the_very_weights_of_
 
 
 @pytest.mark.slow
-def test_a_recipe_is_carried_out_by_a_network_and_its_result_read(network, phantoms, tmp_path):
+def test_a_network_carries_out_a_recipe(network, phantoms, tmp_path):
     lead, job = network.find_kit("lead"), small_job(tmp_path / "job", "harmofl_phantoms", rounds=3)
     # A connection on a busy machine takes longer than NVFlare's own five seconds.
     environment = ProdEnv(str(lead.folder), username=lead.name, login_timeout=60)
@@ -231,7 +229,7 @@ def all_tests(phantoms):
 
 
 @pytest.mark.slow
-def test_a_hospital_that_did_not_train_tests_the_model_of_the_others(network, phantoms, all_tests, tmp_path):
+def test_a_hospital_that_did_not_train_tests_the_model(network, phantoms, all_tests, tmp_path):
     trained, job = tmp_path / "trained", tmp_path / "job"
     two = ["--data", str(phantoms), "--sites", "east,north", "--alone", "--out", str(trained)]
     assert main(["simulate", str(small_job(tmp_path / "small", "fedavg_phantoms")), *two]) == 0
@@ -284,9 +282,7 @@ def named_job(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rehearsal_shows_what_a_round_takes_and_leaves_nothing_but_the_record_of_it(
-    network, phantoms, named_job, tmp_path, capsys
-):
+def test_a_rehearsal_leaves_only_its_record(network, phantoms, named_job, tmp_path, capsys):
     lead, job = network.find_kit("lead").folder, named_job("east", "north", "south", "west", rounds=5)
     state, servers = phantoms / ".silofl" / "fedavg_phantoms", phantoms / ".silofl" / "server"
     kept = lambda: {path for folder in (state, servers / "runs") for path in folder.rglob("*") if path.is_file()}  # noqa: E731
@@ -314,7 +310,7 @@ def test_a_rehearsal_shows_what_a_round_takes_and_leaves_nothing_but_the_record_
 
 
 @pytest.mark.slow
-def test_a_job_for_one_hospital_alone_makes_no_model_of_its_patients(network, phantoms, tmp_path):
+def test_a_job_for_one_hospital_makes_no_model(network, phantoms, tmp_path):
     job = small_job(tmp_path / "alone", "fedavg_phantoms")
     path, meta = study_file(job), read_json(job / "meta.json")
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"federation": {"min_sites": 1, "sites": 1}}))
@@ -331,7 +327,7 @@ def test_a_job_for_one_hospital_alone_makes_no_model_of_its_patients(network, ph
 
 
 @pytest.mark.slow
-def test_a_run_is_its_leads_alone_and_a_pinned_study_too(network, phantoms, tmp_path):
+def test_runs_and_pinned_studies_belong_to_their_lead(network, phantoms, tmp_path):
     name = "fedavg_phantoms"
     job = small_job(tmp_path / "own", name, rounds=1)
     number, _ = network.run_job(job, LIMIT_S)
@@ -378,7 +374,7 @@ def test_a_job_without_one_hospital_of_its_study_trains_nowhere(network, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_file_that_is_damaged_after_site_check_costs_its_case_and_not_the_round(network, phantoms, tmp_path):
+def test_a_file_damaged_later_costs_only_its_case(network, phantoms, tmp_path):
     job, kit = small_job(tmp_path / "job", "fedavg_phantoms"), hospital_of(network, "south")
     settings, folder = kit.folder / "local" / "site.yaml", phantoms / "south"
     image = folder / read_json(folder / "dataset.json")["training"][0]["image"]
@@ -480,7 +476,7 @@ def no_class_allowed(network, name):
         (partial(hostile, filter_name="Unsafe"), "UNSAFE_JOB"),
     ],
 )
-def test_a_hospital_at_which_a_job_fails_costs_its_own_answers_alone(network, tmp_path, fault, said):
+def test_a_hospital_that_fails_costs_only_its_own_answers(network, tmp_path, fault, said):
     """NVFlare ends a job for everybody at one site's answer UNSAFE_JOB, or where its process cannot begin."""
     with fault(network, "north"):
         number, status = network.run_job(small_job(tmp_path / "job", "fedavg_phantoms"), LIMIT_S)
@@ -490,7 +486,7 @@ def test_a_hospital_at_which_a_job_fails_costs_its_own_answers_alone(network, tm
 
 
 @pytest.mark.slow
-def test_a_hospital_whose_process_dies_in_each_round_ends_one_job_at_the_most(network, tmp_path, lead_command):
+def test_a_dying_process_ends_one_job_at_most(network, tmp_path, lead_command):
     """NVFlare ends a job for everybody where one site reports that its process has failed."""
     job = small_job(tmp_path / "job", "fedavg_phantoms")
     # The server keeps for a day in which jobs a site's process has failed, for the tests to come too.
@@ -507,7 +503,7 @@ def test_a_hospital_whose_process_dies_in_each_round_ends_one_job_at_the_most(ne
 
 # Which messages a server passes on is the test of its filter, in flare/.
 @pytest.mark.slow
-def test_a_hospital_commands_no_other_with_what_the_servers_process_signs_its_messages_by(network, tmp_path):
+def test_a_hospital_cannot_command_another(network, tmp_path):
     """NVFlare's server takes a message for whose name and token it bears, and each hospital of a job gets both."""
     kits = {kit.name: kit.folder for kit in network.hospitals}
     folder = kits["south"] / "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88"
@@ -589,7 +585,7 @@ def test_a_job_that_brings_code_is_refused(network, tmp_path):
 
 
 @pytest.mark.parametrize("values", [{"job_id": "local"}, {"min_clients": "2"}])
-def test_a_job_that_takes_its_own_id_or_stops_the_scheduler_is_not_taken(network, tmp_path, values):
+def test_a_job_that_stops_the_scheduler_is_not_taken(network, tmp_path, values):
     job = small_job(tmp_path / "job", "fedavg_phantoms")
     meta = read_json(job / "meta.json") | values
     (job / "meta.json").write_text(json.dumps(meta))
@@ -718,7 +714,7 @@ def test_a_kit_of_another_root_does_not_trust_the_server(stranger):
         shake_hands(stranger)
 
 
-def test_the_server_refuses_an_expired_certificate_and_the_checks_name_it(expired):
+def test_the_server_refuses_an_expired_certificate(expired):
     with pytest.raises(OSError, match="the line was closed without an answer"):
         shake_hands(expired)
     findings = check_kit(expired, expired.root, {"server": set(), "client": set()}, datetime.now(UTC))
@@ -785,9 +781,7 @@ def uninterrupted(phantoms, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["server", "north"])
-def test_a_run_whose_job_process_is_killed_goes_on_by_itself_to_the_same_weights(
-    network, uninterrupted, lead_command, tmp_path, victim
-):
+def test_a_killed_job_goes_on_to_the_same_weights(network, uninterrupted, lead_command, tmp_path, victim):
     job, whole = uninterrupted
     command = lead_command(job, tmp_path / "out")
     command.wait_for_rounds(2)
@@ -803,9 +797,7 @@ def test_a_run_whose_job_process_is_killed_goes_on_by_itself_to_the_same_weights
 
 
 @pytest.mark.slow
-def test_a_named_hospital_that_comes_while_the_job_runs_takes_part_from_the_next_round_on(
-    network, named_job, lead_command, tmp_path
-):
+def test_a_late_hospital_takes_part_from_the_next_round(network, named_job, lead_command, tmp_path):
     job = named_job("east", "north", "south", rounds=12, may_miss=1)
     meta = read_json(job / "meta.json") | {"deploy_map": {"app": ["server", "east", "north", "south"]}}
     (job / "meta.json").write_text(json.dumps(meta))
@@ -823,7 +815,7 @@ def test_a_named_hospital_that_comes_while_the_job_runs_takes_part_from_the_next
 
 
 @pytest.mark.slow
-def test_a_copy_of_a_kit_is_refused_and_the_true_hospital_keeps_its_place(network, lead_command, tmp_path, capsys):
+def test_a_copy_of_a_kit_is_refused(network, lead_command, tmp_path, capsys):
     north, job = hospital_of(network, "north"), small_job(tmp_path / "job", "fedavg_phantoms", rounds=4)
     copy, log = read_kit(Path(shutil.copytree(north.folder, tmp_path / "copy"))), tmp_path / "copy.txt"
     command = lead_command(job, tmp_path / "out")

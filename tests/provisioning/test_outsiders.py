@@ -40,7 +40,7 @@ def server(tmp_path, free_port, wheel):
         yield kits["server"], tmp_path / "server.txt"
 
 
-def test_connections_without_a_certificate_stop_the_start_of_jobs_no_longer_than_they_last(server):
+def test_outsiders_delay_jobs_no_longer_than_they_connect(server):
     kit, printed = server
     health = kit.folder / HEALTH
     until(health.exists)

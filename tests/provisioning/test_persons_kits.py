@@ -65,7 +65,7 @@ def wait_until_ended(network, name):
         time.sleep(0.5)
 
 
-def test_a_lead_sees_the_sites_runs_a_study_and_follows_it(network, follow, tmp_path):
+def test_a_lead_runs_and_follows_a_study(network, follow, tmp_path):
     kit = network.find_kit("lead")
     root, sums = follow("lead", PLACE).splitlines()
     page = (kit.folder / "INSTALL.md").read_text()
@@ -85,7 +85,7 @@ def test_a_lead_sees_the_sites_runs_a_study_and_follows_it(network, follow, tmp_
     assert kit.certificate_path.read_bytes() == renewed.read_bytes()
 
 
-def test_a_hospitals_administrator_stops_the_own_site_and_the_projects_one_all(network, follow):
+def test_an_administrator_stops_only_the_own_site(network, follow):
     person = "it@north.example.org"
     assert "north" in follow(person, STATUS)
     follow(person, ROLE, SITE="north")

@@ -35,7 +35,7 @@ def prepared(provisioned_once, tmp_path_factory):
     return out
 
 
-def test_jobs_run_in_containers_of_the_image_with_the_hospitals_folders(prepared):
+def test_jobs_run_in_containers_with_the_hospitals_folders(prepared):
     local = prepared / "north" / "local"
     study = yaml.safe_load((local / "study_runtime.yaml").read_text())["studies"]["default"]
     assert study["container"]["image"] == IMAGE
@@ -47,7 +47,7 @@ def test_jobs_run_in_containers_of_the_image_with_the_hospitals_folders(prepared
 
 
 @pytest.mark.parametrize(("name", "side"), [("north", "Client"), ("server", "Server")])
-def test_no_job_chooses_its_image_or_brings_other_files_or_classes(prepared, kits, name, side):
+def test_no_job_chooses_image_files_or_classes(prepared, kits, name, side):
     found = json.loads((prepared / name / "local" / "resources.json.default").read_text())
     (launcher,) = [part for part in found["components"] if part["id"].endswith("launcher")]
     assert launcher["path"] == f"silofl.flare.launchers.{side}DockerJobLauncher"
@@ -64,9 +64,7 @@ def test_no_job_chooses_its_image_or_brings_other_files_or_classes(prepared, kit
         ((SOCKET,), "hospital 'north' must have data and state"),
     ],
 )
-def test_no_process_gets_the_docker_socket_unasked_and_a_hospital_says_where_its_data_are(
-    kits, tmp_path, capsys, given, sentence
-):
+def test_no_process_gets_the_docker_socket_unasked(kits, tmp_path, capsys, given, sentence):
     assert prepare(kits / "north", tmp_path / "out", *given) == 2 and not (tmp_path / "out").exists()
     assert sentence in capsys.readouterr().err
 
@@ -82,7 +80,7 @@ def test_a_prepared_kit_is_right(kits, tmp_path, capsys, name):
     assert main(["check-kits", str(tmp_path / "my out")]) == 0
 
 
-def test_a_site_takes_part_in_the_same_studies_as_before_and_no_path_of_the_host_is_left(kits, tmp_path):
+def test_a_prepared_site_takes_part_in_the_same_studies(kits, tmp_path):
     path = kits / "north" / "local" / "site.yaml"
     pin = {"sha256": "0" * 64, "lead": "lead@study.example.org"}
     changed = {"data": {"nuclei": "/srv/host/n", "liver": "/srv/host/l"}, "cache_dir": "/srv/host/cache"}

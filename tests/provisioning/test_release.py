@@ -49,7 +49,7 @@ def repository(tmp_path):
         (lambda clone: None, "1.1.0", "CHANGELOG.md must begin with version 1.1.0 and its day"),
     ],
 )
-def test_a_clone_that_is_not_clean_tagged_or_of_another_version_is_no_release(repository, change, version, sentence):
+def test_an_unclean_tagged_or_misversioned_clone_is_no_release(repository, change, version, sentence):
     change(repository)
     with pytest.raises(ConfigError, match=sentence):
         release.check_repository(repository, version)
@@ -69,7 +69,7 @@ def sources(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_release_is_the_same_twice_and_has_all_checksums_and_all_that_is_installed(sources, tmp_path):
+def test_a_release_is_the_same_twice_with_all_checksums(sources, tmp_path):
     for name in ("a", "b"):
         release.build_release(tmp_path / name, sources)
     files = sorted(str(path.relative_to(tmp_path / "a")) for path in (tmp_path / "a").rglob("*.*") if path.is_file())
@@ -105,7 +105,7 @@ def main():
 
 
 @pytest.mark.slow
-def test_a_release_is_tried_at_a_site_at_a_clinic_and_with_the_pythons_that_are_there(tmp_path, monkeypatch):
+def test_a_release_is_tried_with_all_pythons_here(tmp_path, monkeypatch):
     tools, folder = tmp_path / "tools", tmp_path / "dist"
     tools.mkdir()
     (tools / "python3.12").symlink_to(sys.executable)
@@ -146,7 +146,7 @@ def steps(repository, monkeypatch):
     return seen
 
 
-def test_the_tag_is_set_last_and_never_where_a_step_fails(steps, repository, tmp_path, monkeypatch, capsys):
+def test_the_tag_is_set_last_and_only_on_success(steps, repository, tmp_path, monkeypatch, capsys):
     def fail(*asked):
         raise ConfigError("silofl simulate must end well")
 

@@ -30,7 +30,7 @@ def serial_of(folder):
 
 
 @pytest.mark.parametrize("name", ["north", LEAD])
-def test_a_removed_kit_is_on_the_servers_list_and_its_name_gets_another_key(workspace, kits, wheel, capsys, name):
+def test_a_removed_kit_is_blocked_and_its_name_free(workspace, kits, wheel, capsys, name):
     old = serial_of(kits / name)
     assert main(["remove-kit", str(workspace), name]) == 0
     assert f"hand out {kits / 'server' / FILE}" in capsys.readouterr().out
@@ -53,13 +53,13 @@ def test_a_removed_kit_is_on_the_servers_list_and_its_name_gets_another_key(work
         ("admin@study.example.org", "without which no network runs"),
     ],
 )
-def test_a_kit_that_is_not_there_or_that_all_need_is_not_removed(workspace, kits, capsys, name, sentence):
+def test_a_missing_or_needed_kit_is_not_removed(workspace, kits, capsys, name, sentence):
     before = sorted(path.name for path in kits.iterdir())
     assert main(["remove-kit", str(workspace), name]) == 2
     assert sentence in capsys.readouterr().err and sorted(path.name for path in kits.iterdir()) == before
 
 
-def test_a_list_is_read_again_while_it_is_used_and_one_that_is_broken_lets_nobody_in(tmp_path, monkeypatch):
+def test_a_list_is_read_anew_and_broken_blocks_all(tmp_path, monkeypatch):
     monkeypatch.setattr(blocked, "FRESH_S", 0.0)
     known = BlockList(tmp_path)
     assert known.find("AB") is None and known.find(None) is None
@@ -71,7 +71,7 @@ def test_a_list_is_read_again_while_it_is_used_and_one_that_is_broken_lets_nobod
             known.find("CD")
 
 
-def test_a_job_that_waits_is_refused_once_its_lead_is_blocked(kits, tmp_path, monkeypatch):
+def test_a_waiting_job_of_a_blocked_lead_is_refused(kits, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(blocked, "FRESH_S", 0.0)
     app = tmp_path / "app"
@@ -98,7 +98,7 @@ def wait_until(holds):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_removed_kit_is_out_of_a_network_that_runs_and_stays_out(tmp_path, free_port, monkeypatch):
+def test_a_removed_kit_is_out_of_a_running_network(tmp_path, free_port, monkeypatch):
     # This process is a lead's: that of a machine, as which other tests had it, would end with its kit.
     monkeypatch.setattr(communicator, "ConnManager", ConnManager)
     workspace, machines = tmp_path / "workspace", tmp_path / "machines"

@@ -22,9 +22,7 @@ def unpacked(archive, target):
         opened.extractall(target, filter="data")
 
 
-def test_a_hospital_is_added_from_a_restored_workspace_and_the_other_kits_stay_as_they_were(
-    workspace, tmp_path, files_of, capsys
-):
+def test_a_hospital_is_added_from_a_restored_workspace(workspace, tmp_path, files_of, capsys):
     archive = packed(workspace, tmp_path / "workspace.tar.gz")
     before = files_of(workspace)
     shutil.rmtree(workspace)
@@ -38,7 +36,7 @@ def test_a_hospital_is_added_from_a_restored_workspace_and_the_other_kits_stay_a
     assert capsys.readouterr().out.endswith("all is right\n")
 
 
-def test_a_run_goes_on_from_a_restored_folder_to_the_weights_of_one_that_was_never_lost(play, tmp_path):
+def test_a_run_from_a_restored_folder_has_the_same_weights(play, tmp_path):
     whole = play(folder="whole", network=SMALL_UNET)
     whole.rounds(3)
     game, folder = play(network=SMALL_UNET), RunFolder(tmp_path / "server" / "run", whole.study)

@@ -31,7 +31,7 @@ def versions(path):
     return {one.name: f"=={one.version}" for one in read_lock(path)}
 
 
-def test_the_lock_has_every_requirement_in_its_version_and_sites_get_a_part_of_it():
+def test_the_lock_has_every_requirement_in_its_version():
     assert pins(REPOSITORY / "requirements.txt").items() <= versions(EVERYTHING).items()
     assert set(read_lock(SITE_LOCK)) < set(read_lock(EVERYTHING))
     assert {"torch", "nvflare", "pydicom", "cryptography"} <= versions(SITE_LOCK).keys()
@@ -55,7 +55,7 @@ def test_the_lock_has_every_package_that_is_installed_here():
 
 
 @pytest.mark.parametrize("python", CUDA_LOCKS)
-def test_a_lock_for_gpus_has_the_versions_of_the_one_for_the_cpu_and_what_torch_needs_beside(python):
+def test_a_lock_for_gpus_has_the_cpus_versions(python):
     ours, known = read_lock(CUDA_LOCKS[python]), versions(SITE_LOCK)
     assert is_for_gpu(ours) and not is_for_gpu(read_lock(SITE_LOCK))
     others = {one.name for one in ours if known.get(one.name) != f"=={one.version}"}
@@ -65,7 +65,7 @@ def test_a_lock_for_gpus_has_the_versions_of_the_one_for_the_cpu_and_what_torch_
     assert read_target(CUDA_LOCKS[python])[0] == python and read_target(CUDA_LOCKS[python])[1].endswith(" GiB")
 
 
-def test_locks_for_gpus_are_written_of_the_wheel_that_pip_would_take(tmp_path, monkeypatch):
+def test_locks_for_gpus_name_the_wheel_that_pip_takes(tmp_path, monkeypatch):
     pylock = """[[packages]]
 name = "a"
 version = "1.0"
@@ -100,7 +100,7 @@ def test_a_line_without_version_or_checksum_is_refused(tmp_path, line):
         read_lock(tmp_path / "a.lock")
 
 
-def test_a_kit_has_the_lock_and_the_list_of_all_that_it_installs(kits):
+def test_a_kit_has_lock_and_sbom_of_what_it_installs(kits):
     for name in ("north", "server"):
         own, hospital, *others = read_lock(kits / name / "requirements.lock")
         assert own == Package("silofl", __version__, hashlib.sha256(b"reviewed package").hexdigest())
@@ -156,7 +156,7 @@ def test_a_wheelhouse_is_all_that_an_installation_needs(kit, tmp_path):
     assert (tmp_path / "site" / "otherpackage.py").is_file() and (tmp_path / "site" / "ownpackage.py").is_file()
 
 
-def test_a_wheelhouse_takes_no_other_file_of_a_version_and_is_of_a_filled_kit(kit, tmp_path, capsys):
+def test_a_wheelhouse_takes_only_the_locked_files(kit, tmp_path, capsys):
     write_wheel(tmp_path / "index", "otherpackage", "import os  # other bytes\n")
     assert main(["wheelhouse", str(kit)]) == 2
     assert "must be there with its checksum" in capsys.readouterr().err

@@ -20,7 +20,7 @@ def carried_out(tmp_path, *events):
     return code, shown.getvalue(), (tmp_path / "week.md").read_text()
 
 
-def test_a_week_whose_checks_hold_ends_with_success_and_a_page_of_what_was_seen(tmp_path):
+def test_a_week_that_holds_ends_with_a_page(tmp_path):
     code, shown, page = carried_out(
         tmp_path, Event("It rains", lambda _: "wet; cold"), Event("It is dry", lambda _: "dry")
     )

@@ -74,7 +74,7 @@ EVALUATION = {"rounds": 0, "model.pretrained_sha256": "0" * 64}
 
 
 @pytest.mark.parametrize("kind", SITES)
-def test_a_sites_settings_are_valid_and_let_leave_what_the_algorithms_send(kind):
+def test_a_sites_settings_let_leave_what_algorithms_send(kind):
     site = load_settings(Site, CONFIGS / kind / "site.yaml")
     studies = [
         changed_study(ROOT / "jobs" / "adafed_pneumonia", PLAIN_SGD | change)
@@ -97,7 +97,7 @@ def test_only_the_hospital_with_a_gpu_insists_on_one():
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_SITE)
-def test_a_sites_allow_list_is_what_jobs_have_it_build_and_nothing_else(kind):
+def test_a_sites_allow_list_is_what_jobs_build(kind):
     resources, side = read(kind, "resources.json"), "server" if kind == "server" else "client"
     assert resources["class_list_enforcement_mode"] == "enforce"
     wanted = SERVER_CLASSES if kind == "server" else SITE_CLASSES
@@ -214,7 +214,7 @@ def test_a_person_has_the_rights_of_the_role(kinds, persons, rights, is_allowed,
 
 
 @pytest.mark.parametrize("kind", SITES)
-def test_every_job_passes_the_egress_filter_last_and_chooses_no_other_scope(workspace, kind):
+def test_every_job_passes_the_egress_filter_last(workspace, kind):
     manager = create_privacy_manager(workspace(kind), names_only=False)
     scope = manager.get_scope(None)
     assert [type(one) for one in scope.task_data_filters[FilterKey.IN]] == [RunNote]

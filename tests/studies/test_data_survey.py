@@ -46,7 +46,7 @@ def test_sites_are_surveyed_by_their_dataset_json_and_their_first_images(write_s
         ({"split_unit": "slices"}, "site 'south' must have the split_unit of site 'north', patient, not slices"),
         ({"task": "detection"}, "site 'south': dataset.json must have the task segmentation or classification"),
         ({"task": {"segmentation": True}}, "site 'south': dataset.json must have the task segmentation or"),
-        ({"labels": ["blob"]}, "site 'south': dataset.json must have labels as"),
+        ({"labels": ["blob"]}, "site 'south': dataset.json must have the task .*, and labels as"),
         ({"training": []}, "site 'south': dataset.json must list at least one case in training"),
         ({"trainin": []}, "must have known keys, not 'trainin'"),
         ({"channel_names": ["t1"]}, "site 'south' must write the contrast 't1' as another site does, 'T1', or name"),

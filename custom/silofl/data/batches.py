@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -38,7 +39,7 @@ class Position:
 
     def describe(self) -> dict[int, Any]:
         """Return the generators' states as they are now."""
-        return {number: one.get_state(legacy=False) for number, one in enumerate(self.generators)}
+        return {number: generator.get_state(legacy=False) for number, generator in enumerate(self.generators)}
 
 
 def training_batches(
@@ -70,39 +71,50 @@ def training_batches(
         ConfigError: An augmentation changes the size of an image, or makes a label no whole number.
     """
     if drawn is None:
-        rng, examples = np.random.default_rng(seed), _list_epoch_examples(part)
-        shares = _balance_classes(part.targets) if sampler == "balanced" else None
-        order = rng.permutation(examples) if shares is None else rng.choice(examples, len(examples), p=shares)
-        drawn = _cut_batches(order, batch_size)
-    augment, patches = _seed_augmentation(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
+        drawn = _cut_batches(_draw_order(part, seed, sampler), batch_size)
+    augment = _seed_augmentation(augment, seed)
+    patches = PatchSampler(part.patches, seed) if part.patches else None
     position = position or Position()
+    # A saved position numbers the generators in this order: those of the patches come first.
     position.generators = _find_generators([patches and patches.generator, augment])
     for number, state in position.states.items():
         position.generators[number].set_state(state)
-    for chosen in drawn[position.taken :]:
-        if not len(chosen):
+    for rows in drawn[position.taken :]:
+        if not len(rows):
             yield torch.zeros((0, *part.image_shape), device=device), torch.zeros(0, dtype=torch.long, device=device)
             continue
-        images, targets = (
-            _draw_patches(part, chosen, patches) if patches else (part.images[chosen], part.targets[chosen])
-        )
+        if patches:
+            drawn_patches = [patches.draw(part.images[row], part.targets[row]) for row in rows]
+            images, targets = map(np.stack, zip(*drawn_patches, strict=True))
+        else:
+            images = part.images[rows]
+            targets = part.targets[rows]
         # Not `if augment`: asking a Compose for its truth counts its transforms, which seeds them anew at random.
-        is_plain = augment is None
-        yield _to_tensors(images, targets, device) if is_plain else _augment_batch(images, targets, augment, device)
+        if augment is None:
+            yield _to_tensors(images, targets, device)
+        else:
+            yield _augment_batch(images, targets, augment, device)
 
 
 def _find_generators(value: object) -> list[np.random.RandomState]:
     """Return the generators of MONAI's transforms, which may hold others, in an order of their own."""
     if isinstance(value, np.random.RandomState):
         return [value]
-    inner = value if isinstance(value, list | tuple) else vars(value).values() if hasattr(value, "randomize") else ()
-    return [one for each in inner for one in _find_generators(each)]
+    if hasattr(value, "randomize"):
+        value = list(vars(value).values())
+    if not isinstance(value, list | tuple):
+        return []
+    return list(chain.from_iterable(map(_find_generators, value)))
 
 
-def _balance_classes(targets: Array) -> np.ndarray:
-    """Return the probability of each example, so that all classes that there are have the same one."""
-    _, classes, counts = np.unique(np.asarray(targets), return_inverse=True, return_counts=True)
-    return 1 / (len(counts) * counts[classes])
+def _draw_order(part: Examples, seed: int, sampler: str) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    examples = _list_epoch_examples(part)
+    if sampler != "balanced":
+        return rng.permutation(examples)
+    # An example's probability is 1 / (number of classes * size of its class): all classes have the same one.
+    _, classes, counts = np.unique(np.asarray(part.targets), return_inverse=True, return_counts=True)
+    return rng.choice(examples, len(examples), p=1 / (len(counts) * counts[classes]))
 
 
 def num_batches(part: Examples, batch_size: int) -> int:
@@ -118,9 +130,9 @@ def evaluation_batches(part: Examples, batch_size: int, device: torch.device | s
     """
     size = limit_batch_size(part.images, batch_size)
     for start in range(0, len(part), size):
-        chosen = slice(start, start + size)
-        # Copied, because torch must not share memory with a read-only memory map.
-        yield _to_tensors(np.array(part.images[chosen]), np.array(part.targets[chosen]), device)
+        rows = slice(start, start + size)
+        # They are copied, because torch must not share memory with a read-only memory map.
+        yield _to_tensors(np.array(part.images[rows]), np.array(part.targets[rows]), device)
 
 
 def limit_batch_size(images: Array, batch_size: int) -> int:
@@ -129,13 +141,7 @@ def limit_batch_size(images: Array, batch_size: int) -> int:
 
 
 def _list_epoch_examples(part: Examples) -> np.ndarray:
-    """Return the number of the example of each image, or patch, of an epoch."""
     return np.repeat(np.arange(len(part)), part.patches.per_volume if part.patches else 1)
-
-
-def _draw_patches(part: Examples, chosen: np.ndarray, sampler: PatchSampler) -> tuple[np.ndarray, np.ndarray]:
-    images, targets = zip(*(sampler.draw(part.images[i], part.targets[i]) for i in chosen), strict=True)
-    return np.stack(images), np.stack(targets)
 
 
 def _cut_batches(order: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -148,8 +154,9 @@ def _cut_batches(order: np.ndarray, batch_size: int) -> list[np.ndarray]:
 def _seed_augmentation(augment: Compose | None, seed: int) -> Compose | None:
     if augment is None:
         return None
-    # MONAI's generators take 32 bits.
-    return copy.deepcopy(augment).set_random_state(seed=int(np.random.SeedSequence(seed).generate_state(1)[0]))
+    # MONAI's generators take seeds of 32 bits; ours may have more.
+    short_seed = np.random.SeedSequence(seed).generate_state(1)[0]
+    return copy.deepcopy(augment).set_random_state(seed=int(short_seed))
 
 
 def _to_tensors(images: np.ndarray, targets: np.ndarray, device: torch.device | str) -> Batch:
@@ -157,6 +164,7 @@ def _to_tensors(images: np.ndarray, targets: np.ndarray, device: torch.device | 
 
 
 def _augment_batch(images: np.ndarray, targets: np.ndarray, augment: Compose, device: torch.device | str) -> Batch:
+    # Metadata cost time, and nothing brings a training image back to its file's grid.
     with metadata_tracking(False):
         pairs = [_augment_example(augment, image, target) for image, target in zip(images, targets, strict=True)]
     for image, _ in pairs:
@@ -176,9 +184,10 @@ def _augment_example(augment: Compose, image: np.ndarray, target: np.ndarray) ->
     moved = augment({"image": torch.from_numpy(image), "label": label})
     label = moved["label"]
     if not torch.equal(label, label.round()):
-        wrong = label[label != label.round()][0]
+        # MONAI's own transforms take the nearest pixel's label; a package's may forget it.
+        fraction = label[label != label.round()][0]
         raise ConfigError(
-            f"data.augment must leave whole numbers in a label map, not {wrong:g}; a package's transform must take the "
-            "nearest pixel's label"
+            f"data.augment must leave whole numbers in a label map, not {fraction:g}; a package's transform must take "
+            "the nearest pixel's label"
         )
     return moved["image"], label[0]

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
 VERSION = 12
-KINDS = ("images", "targets")
 Cases = Iterable[tuple[str, PreparedCase]]
 logger = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ def describe_source(manifest: Manifest) -> CacheSource:
     Raises:
         DataError: A file cannot be looked at.
     """
-    # With the version, so that an entry of an older one counts as out of date.
+    # The version goes in too, so that an entry of an older one counts as out of date.
     digest = hashlib.sha256(f"{VERSION} {manifest.digest}".encode())
-    for name, place in sorted(manifest.places.items()):
-        digest.update(json.dumps([name, read_states(place, name)]).encode())
+    for name, path in sorted(manifest.places.items()):
+        digest.update(json.dumps([name, read_states(path, name)]).encode())
     return CacheSource(str(manifest.folder.resolve()), digest.hexdigest())
 
 
@@ -70,27 +70,24 @@ def load_or_prepare(
     Raises:
         DataError: The folder cannot be written, or preparing fails.
     """
+    target = cache_dir / name
     with protect_entries(cache_dir):
-        return _load_or_prepare(cache_dir / name, prepare, source)
+        parts = _open_parts(target)
+        if parts is not None:
+            return parts
+        try:
+            _build_entry(target, prepare, source)
+            return _open_all(target)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise DataError(
+                f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
+                "free space, or name another folder with cache_dir in site.yaml, in a simulation with --cache"
+            ) from None
 
 
-def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: CacheSource) -> dict[str, Examples]:
-    parts = open_parts(target)
-    if parts is not None:
-        return parts
-    try:
-        _build_entry(target, prepare, source)
-        return _open_all(target)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise DataError(
-            f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
-            "free space, or name another folder with cache_dir in site.yaml, in a simulation with --cache"
-        ) from None
-
-
-def open_parts(folder: Path) -> dict[str, Examples] | None:
-    """Open the parts in a cache folder without keeping them in memory; None when it is missing or damaged."""
+def _open_parts(folder: Path) -> dict[str, Examples] | None:
+    # The arrays are mapped, not read: most data do not fit into the memory.
     try:
         return _open_all(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -108,31 +105,37 @@ def _open_all(folder: Path) -> dict[str, Examples]:
 def _open_part(folder: Path, part: str, index: dict[str, list], forms: list) -> Examples:
     images = _open_array(folder / f"{part}_images", *forms[0], index["images"])
     targets = _open_array(folder / f"{part}_targets", *forms[1], index["targets"])
-    names = (tuple(index[key]) for key in ("cases", "slices", "patients"))
-    spacings = {case: tuple(sizes) for case, sizes in index["spacings"].items()}
-    digests = {case: tuple(found) for case, found in index["digests"].items()}
-    found = Examples(images, targets, *names, spacings=spacings, digests=digests)
-    if len({len(images), len(targets), len(found.cases), len(found.slices), len(found.patients)}) > 1:
+    # JSON has no tuples: it gives lists back.
+    examples = Examples(
+        images=images,
+        targets=targets,
+        cases=tuple(index["cases"]),
+        slices=tuple(index["slices"]),
+        patients=tuple(index["patients"]),
+        spacings={case: tuple(sides) for case, sides in index["spacings"].items()},
+        digests={case: tuple(digests) for case, digests in index["digests"].items()},
+    )
+    if len({len(images), len(targets), len(examples.cases), len(examples.slices), len(examples.patients)}) > 1:
         raise ValueError("lengths differ")
-    return found
+    return examples
 
 
 def _open_array(path: Path, dtype: str, shape: list[int] | None, shapes: list) -> Array:
-    """Open a part's images or targets, which lie one behind the other, all of one shape or volumes of several."""
-    # No system maps an empty file.
+    # No system maps an empty file into memory.
     flat = np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
+    # Without a common shape these are volumes of several sizes, one behind the other.
     return Volumes.of(flat, shapes) if shape is None else flat.reshape(-1, *shape)
 
 
 def _build_entry(target: Path, prepare: Callable[[], Cases], source: CacheSource) -> None:
     make_folder(target.parent)
-    # For this account alone, as mkdtemp makes it.
+    # What mkdtemp makes can be read by this account only.
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         source.write(temporary)
         _write_cases(temporary, prepare())
-        # Renamed and not deleted in place: another process must never open a folder that is half deleted.
-        if target.exists() and open_parts(target) is None:
+        # It is renamed and not deleted in place: another process must never open a folder that is half deleted.
+        if target.exists() and _open_parts(target) is None:
             os.rename(target, temporary / "damaged")
         _publish_entry(temporary, target)
     finally:
@@ -145,31 +148,41 @@ def _publish_entry(temporary: Path, target: Path) -> None:
         os.rename(temporary, target)
     except OSError:
         # Another process was first; its cache serves as well.
-        if open_parts(target) is None:
+        if _open_parts(target) is None:
             raise
 
 
 def _write_cases(folder: Path, cases: Cases) -> None:
-    lists, tables = ("cases", "slices", "patients", *KINDS), ("spacings", "digests")
-    index = {part: {key: [] for key in lists} | {key: {} for key in tables} for part in PARTS}
+    index: dict[str, Any] = {}
     forms: list[tuple[str, tuple[int, ...] | None]] = []
     with ExitStack() as stack:
-        paths = {(part, kind): folder / f"{part}_{kind}" for part in PARTS for kind in KINDS}
-        files = {key: stack.enter_context(open_own(path, "wb")) for key, path in paths.items()}
+        files = {}
+        for part in PARTS:
+            # An example has a case, a slice and a patient, a volume of its own size its shapes; a case has the rest.
+            index[part] = {key: [] for key in ("cases", "slices", "patients", "images", "targets")}
+            index[part] |= {"spacings": {}, "digests": {}}
+            for role in ("images", "targets"):
+                files[part, role] = stack.enter_context(open_own(folder / f"{part}_{role}", "wb"))
         for part, case in cases:
+            entry = index[part]
             arrays = {"images": case.images, "targets": case.targets}
             # The first case gives type and shape to the files of all parts, those without any case too.
-            forms = forms or [(one.dtype.str, None if case.has_own_size else one.shape[1:]) for one in arrays.values()]
-            for (kind, rows), (dtype, _) in zip(arrays.items(), forms, strict=True):
-                files[part, kind].write(np.ascontiguousarray(rows, dtype).data)
-                index[part][kind] += [rows.shape[1:]] if case.has_own_size else []
-            index[part]["cases"] += [case.case] * len(case.images)
-            index[part]["patients"] += [case.patient] * len(case.images)
-            index[part]["slices"] += case.slices
-            index[part]["digests"][case.case] = [*filter(None, case.digests.values())]
+            if not forms:
+                forms = [(rows.dtype.str, None if case.has_own_size else rows.shape[1:]) for rows in arrays.values()]
+            for (role, rows), (dtype, _) in zip(arrays.items(), forms, strict=True):
+                files[part, role].write(np.ascontiguousarray(rows, dtype).data)
+                if case.has_own_size:
+                    entry[role].append(rows.shape[1:])
+            entry["cases"] += [case.case] * len(case.images)
+            entry["patients"] += [case.patient] * len(case.images)
+            entry["slices"] += case.slices
+            # An image that shows nobody has no digest.
+            entry["digests"][case.case] = [*filter(None, case.digests.values())]
             if case.spacing is not None:
-                index[part]["spacings"][case.case] = case.spacing
+                entry["spacings"][case.case] = case.spacing
+        # The index names what the files hold, so that they must be on the disk before it.
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
-    write_text(folder / INDEX, json.dumps({**index, "forms": forms}))
+    index["forms"] = forms
+    write_text(folder / INDEX, json.dumps(index))

@@ -22,7 +22,8 @@ from silofl.reading.patient_names import key_patient
 
 INDEX, SOURCE, LOCK = "index.json", "source.json", "lock"
 # An entry is named by a fingerprint; while it is made, or once its process was killed, with letters of its own behind.
-NAME, UNFINISHED = re.compile(r"[0-9a-f]{32}"), re.compile(r"\.[0-9a-f]{32}-.*")
+NAME = re.compile(r"[0-9a-f]{32}")
+UNFINISHED = re.compile(r"\.[0-9a-f]{32}-.*")
 logger = logging.getLogger(__name__)
 
 
@@ -66,6 +67,7 @@ def prune(cache_dir: Path, source: CacheSource) -> int:
     """
     try:
         with hold_lock(cache_dir / LOCK):
+            # The lock is held alone here, so that no process is making what looks unfinished.
             outdated = [path for path in list_entries(cache_dir) if _is_outdated(path, source)]
             for path in [*outdated, *list_unfinished_entries(cache_dir)]:
                 shutil.rmtree(path)
@@ -79,14 +81,19 @@ def prune(cache_dir: Path, source: CacheSource) -> int:
 
 def list_entries(cache_dir: Path) -> list[Path]:
     """Return the folders of all entries; none where the folder is not there."""
-    found = cache_dir.iterdir() if cache_dir.is_dir() else ()
-    return sorted(path for path in found if NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink())
+    return [path for path in _list_named(cache_dir, NAME) if path.is_dir()]
 
 
 def list_unfinished_entries(cache_dir: Path) -> list[Path]:
     """Return the folders in which an entry is made, or was when its process was killed; only the lock tells which."""
-    found = cache_dir.iterdir() if cache_dir.is_dir() else ()
-    return sorted(path for path in found if UNFINISHED.fullmatch(path.name) and not path.is_symlink())
+    return _list_named(cache_dir, UNFINISHED)
+
+
+def _list_named(cache_dir: Path, name: re.Pattern) -> list[Path]:
+    if not cache_dir.is_dir():
+        return []
+    # A link may lead out of the folder, where nothing is to be removed.
+    return sorted(path for path in cache_dir.iterdir() if name.fullmatch(path.name) and not path.is_symlink())
 
 
 @dataclass(frozen=True)
@@ -107,9 +114,12 @@ class CacheEntry:
 
     def list_patient_cases(self, part: str, patient: str) -> set[str]:
         """Return the cases in a part of a patient, by the name's `key_patient`."""
-        pairs = zip(self.cases.get(part, ()), self.patients.get(part, ()), strict=True)
-        # Older versions kept names as they were written.
-        return {case for case, one in pairs if one is not None and key_patient(one) == patient}
+        cases = set()
+        for case, name in zip(self.cases.get(part, ()), self.patients.get(part, ()), strict=True):
+            # Older versions kept names as they were written, so that the key is made of each.
+            if name is not None and key_patient(name) == patient:
+                cases.add(case)
+        return cases
 
     def select_cases(self, part: str, cases: Set[str]) -> set[str]:
         """Return which of some cases are in a part."""
@@ -123,10 +133,16 @@ def read_entry(folder: Path) -> CacheEntry:
         ConfigError: It is damaged, so that nobody can say; the next start makes it anew.
     """
     try:
-        index, source = (read_json_document(folder / name) for name in (INDEX, SOURCE))
-        parts = [part for part, value in index.items() if isinstance(value, dict)]
-        cases, patients = ({part: index[part][key] for part in parts} for key in ("cases", "patients"))
-        return CacheEntry(folder, source["dataset"] if isinstance(source, dict) else None, cases, patients)
+        index = read_json_document(folder / INDEX)
+        source = read_json_document(folder / SOURCE)
+        # Beside the parts the index holds what all have in common, in lists.
+        parts = {part: value for part, value in index.items() if isinstance(value, dict)}
+        return CacheEntry(
+            folder,
+            dataset=source["dataset"] if isinstance(source, dict) else None,
+            cases={part: value["cases"] for part, value in parts.items()},
+            patients={part: value["patients"] for part, value in parts.items()},
+        )
     except (AttributeError, KeyError, TypeError):
         raise ConfigError(
             f"{folder} must say in {INDEX} whose images it holds; it is damaged: delete the folder, which is made anew"
@@ -134,15 +150,10 @@ def read_entry(folder: Path) -> CacheEntry:
 
 
 def _is_outdated(entry: Path, source: CacheSource) -> bool:
-    made_from = _read_source(entry)
-    # Without it nobody can open the entry: every version that knows the file has written it.
-    return made_from is None or (made_from.dataset == source.dataset and made_from.state != source.state)
-
-
-def _read_source(entry: Path) -> CacheSource | None:
-    """Return what an entry was made from; None where it does not say so."""
     try:
-        found = read_json_document(entry / SOURCE)
-        return CacheSource(found["dataset"], found["state"])
+        made_from = read_json_document(entry / SOURCE)
+        state = made_from["state"]
+        return made_from["dataset"] == source.dataset and state != source.state
     except (ConfigError, TypeError, KeyError):
-        return None
+        # Without it nobody can open the entry: every version that knows the file has written it.
+        return True

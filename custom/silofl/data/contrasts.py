@@ -43,9 +43,11 @@ class ImageFiles:
     @property
     def contrasts(self) -> tuple[str, ...]:
         """The contrasts that are there."""
+        # One file for several channels holds all of them.
         if len(self.files) != len(self.channels):
             return self.channels
-        return tuple(name for name, file in zip(self.channels, self.files, strict=True) if file is not None)
+        is_there = dict(zip(self.channels, self.files, strict=True))
+        return tuple(name for name in self.channels if is_there[name] is not None)
 
 
 def check_contrasts(names: Sequence[str], where: str) -> None:
@@ -58,10 +60,11 @@ def check_contrasts(names: Sequence[str], where: str) -> None:
         ConfigError: Two are the same, or one holds another sign than letters, digits, spaces, '.', '_', '+' and '-'.
     """
     for name in names:
-        if names.count(name) > 1 or not re.fullmatch(CHANNEL_NAME, name):
+        is_twice = names.count(name) > 1
+        if is_twice or not re.fullmatch(CHANNEL_NAME, name):
             raise ConfigError(
                 f"{where} must give each contrast a name of its own, of at most 32 letters, digits, spaces, '.', '_', "
-                f"'+' and '-', not {quote_value(name)}{' twice' * (names.count(name) > 1)}; rename it"
+                f"'+' and '-', not {quote_value(name)}{' twice' if is_twice else ''}; rename it"
             )
 
 
@@ -82,15 +85,17 @@ def build_source(case: Case, settings: DataSettings) -> ImageFiles:
         return ImageFiles(((case, input_name(case)),), settings.channel_names)
     unknown = [contrast for contrast in case if contrast not in settings.channel_names]
     if unknown or not case:
-        known = ", ".join(settings.channel_names) or "none: give FILE alone"
-        raise DataError(f"contrasts must be among the study's, which are {known}, not {', '.join(unknown) or 'none'}")
+        listed = ", ".join(settings.channel_names) or "none: give FILE alone"
+        raise DataError(f"contrasts must be among the study's, which are {listed}, not {', '.join(unknown) or 'none'}")
     return ImageFiles(tuple((path, input_name(path)) for path in case.values()), tuple(case))
 
 
 def list_missing_contrasts(names: Iterable[str], sources: Iterable[ImageFiles]) -> list[str]:
     """Return which contrasts, of those of a study, some image lacks."""
-    found = [{*source.contrasts} for source in sources]
-    return [name for name in names if any(name not in there for there in found)]
+    names = list(names)
+    # Without any image nothing is missing.
+    in_all = set(names).intersection(*[source.contrasts for source in sources])
+    return [name for name in names if name not in in_all]
 
 
 def parse_case(text: str) -> Case:
@@ -100,12 +105,12 @@ def parse_case(text: str) -> Case:
         ConfigError: Only some of several parts have a name, two have the same, or a file has none.
     """
     parts = [part.partition("=") for part in text.split(",")]
-    # The name of a file may hold both signs.
-    if text.strip() and (Path(text).exists() or not any(equals for _, equals, _ in parts)):
+    # The name of a file may hold both signs, so that a path that exists is taken as it is.
+    if text.strip() and ("=" not in text or Path(text).exists()):
         return Path(text)
     case = {name.strip(): Path(path) for name, _, path in parts}
-    # Without a name it would be the folder that the command runs in.
-    if len(case) < len(parts) or not all(equals and path.strip() for _, equals, path in parts):
+    # An empty path would be the folder that the command runs in.
+    if len(case) < len(parts) or not all(path.strip() for _, _, path in parts):
         raise ConfigError(f"an input must be FILE, or NAME=FILE,NAME=FILE with a name for each contrast, not {text!r}")
     return case
 
@@ -148,14 +153,14 @@ def join_contrasts(images: Sequence[Image | None], source: ImageFiles, settings:
             )
         return image
     channels = _align_contrasts(images, source, settings.resample)
-    first = next(iter(channels.values()))
-    arrays = [channels[name].array if name in channels else None for name in settings.channel_names]
-    blank = np.zeros_like(first.array)
-    kinds = {image.dtype_max for image in channels.values()}
+    first_image = next(iter(channels.values()))
+    blank = np.zeros_like(first_image.array)
+    maxima = {image.dtype_max for image in channels.values()}
     return replace(
-        first,
-        array=np.concatenate([blank if array is None else array for array in arrays]),
-        dtype_max=kinds.pop() if len(kinds) == 1 else None,
+        first_image,
+        array=np.concatenate([channels[name].array if name in channels else blank for name in settings.channel_names]),
+        # Files of several types have no largest value in common.
+        dtype_max=maxima.pop() if len(maxima) == 1 else None,
         has_contrasts=True,
         is_resampled=any(image.is_resampled for image in channels.values()),
     )
@@ -164,65 +169,65 @@ def join_contrasts(images: Sequence[Image | None], source: ImageFiles, settings:
 def _align_contrasts(images: Sequence[Image | None], source: ImageFiles, is_resampled: bool) -> dict[str, Image]:
     """Return the contrasts that are there by name, all on the grid of the first."""
     if len(images) == 1 != len(source.channels):
-        (image,), name = images, source.first[1]
-        _check_channels(image, source.channels, name)
-        return {one: replace(image, array=image.array[[i]]) for i, one in enumerate(source.channels)}
-    found: dict[str, Image] = {}
-    first: Image | None = None
+        # One file holds all contrasts as its channels.
+        (image,) = images
+        _check_channels(image, source.channels, source.first[1])
+        return {channel: replace(image, array=image.array[[i]]) for i, channel in enumerate(source.channels)}
+    aligned: dict[str, Image] = {}
+    target: Image | None = None
     for channel, image, file in zip(source.channels, images, source.files, strict=True):
         if image is None:
             continue
         _check_channels(image, [channel], file[1])
-        first = first or image
-        found[channel] = _resample_to_grid(image, first, file, source.first) if is_resampled else image
-        check_grid(found[channel], first, file[1], source.first[1], ", or train with data.resample: true")
-    return found
+        target = target or image
+        aligned[channel] = _resample_to_grid(image, target, file, source.first) if is_resampled else image
+        check_grid(aligned[channel], target, file[1], source.first[1], ", or train with data.resample: true")
+    return aligned
 
 
 def _check_files(source: ImageFiles) -> None:
     files = [file for file in source.files if file is not None]
+    # The reader of one file has looked at the patients in it.
+    if len(files) == 1:
+        return
+    listed = " and ".join(name for _, name in files)
     if len({os.path.realpath(path) for path, _ in files}) < len(files):
         raise DataError(
-            f"{' and '.join(name for _, name in files)} must be different files, a contrast each, not one twice; leave "
-            "out a contrast that is not there"
+            f"{listed} must be different files, a contrast each, not one twice; leave out a contrast that is not there"
         )
-    # Of one file its reader has looked.
-    patients = {read_dicom_element(path, "PatientID") for path, _ in files} - {None} if len(files) > 1 else ()
+    patients = {read_dicom_element(path, "PatientID") for path, _ in files} - {None}
     if len(patients) > 1:
-        raise DataError(
-            f"{' and '.join(name for _, name in files)} must be of one patient, not of {len(patients)}; give the files "
-            "of one"
-        )
+        raise DataError(f"{listed} must be of one patient, not of {len(patients)}; give the files of one")
 
 
 def _check_channels(image: Image, wanted: Sequence[str], name: str) -> None:
     if len(image.array) != len(wanted):
         raise DataError(
-            f"{name} must hold {len(wanted)} channel{'s' * (len(wanted) > 1)}, {', '.join(wanted)}, not "
+            f"{name} must hold {len(wanted)} channel{'s' if len(wanted) > 1 else ''}, {', '.join(wanted)}, not "
             f"{len(image.array)}; save it so, or say which contrast each file holds: {wanted[0]}=FILE for predict, "
             "channel_names in dataset.json"
         )
 
 
-def _resample_to_grid(image: Image, first: Image, file: tuple[Path, str], first_file: tuple[Path, str]) -> Image:
+def _resample_to_grid(image: Image, target: Image, file: tuple[Path, str], target_file: tuple[Path, str]) -> Image:
     """Return a volume resampled to the grid of the first contrast, where it lies on another one."""
-    name, what = file[1], first_file[1]
-    if image.affine is None or first.affine is None:
+    if image.affine is None or target.affine is None:
         return image
-    if image.spatial_shape == first.spatial_shape and is_same_grid(image, first):
+    if image.spatial_shape == target.spatial_shape and is_same_grid(image, target):
         return image
-    for one, (path, called) in ((image, file), (first, first_file)):
-        check_affine(one.affine, called)
+    # A header that states nothing would be resampled by a grid that a reader has made up.
+    for volume, (path, name) in ((image, file), (target, target_file)):
+        check_affine(volume.affine, name)
         header = read_header(path)
-        if is_identity(one) or not (header.has_spacing and header.has_orientation and header.has_place):
+        if is_identity(volume) or not (header.has_spacing and header.has_orientation and header.has_place):
             raise DataError(
-                f"{called} must state its voxels' size in mm, how its axes lie and where, as data.resample joins "
-                f"{name} and {what} by them; it does not: export it again, or leave the contrast out"
+                f"{name} must state its voxels' size in mm, how its axes lie and where, as data.resample joins "
+                f"{file[1]} and {target_file[1]} by them; it does not: export it again, or leave the contrast out"
             )
-    if not overlaps(image, first):
+    if not overlaps(image, target):
         raise DataError(
-            f"{name} must overlap with {what}, to whose grid data.resample brings it; it lies outside of it: correct "
-            "the position in its header, or leave the contrast out"
+            f"{file[1]} must overlap with {target_file[1]}, to whose grid data.resample brings it; it lies outside of "
+            "it: correct the position in its header, or leave the contrast out"
         )
     from monai.data import MetaTensor
     from monai.transforms import ResampleToMatch
@@ -230,9 +235,8 @@ def _resample_to_grid(image: Image, first: Image, file: tuple[Path, str], first_
     from silofl.data.transforms import metadata_tracking
 
     with metadata_tracking(True):
-        target = MetaTensor(np.zeros(first.array.shape, np.float32), affine=first.affine)
-        moved = ResampleToMatch(mode="bilinear")(
-            MetaTensor(image.array.astype(np.float32), affine=image.affine), target
-        )
-    # Between two voxels lies no value that their type cannot hold.
-    return Image(np.asarray(moved, dtype=np.float32), first.affine, image.dtype_max, is_resampled=True)
+        grid = MetaTensor(np.zeros(target.array.shape, np.float32), affine=target.affine)
+        volume = MetaTensor(image.array.astype(np.float32), affine=image.affine)
+        moved = ResampleToMatch(mode="bilinear")(volume, grid)
+    # Between two voxels lies no value that their type cannot hold, so that its largest value stays.
+    return Image(np.asarray(moved, dtype=np.float32), target.affine, image.dtype_max, is_resampled=True)

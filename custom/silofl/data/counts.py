@@ -18,7 +18,7 @@ from silofl.reading.access import content_digest, read_states
 from silofl.study import Study
 
 FILE = "data.json"
-# Of a median; nobody needs more of it.
+# Nobody needs more digits of a median.
 DIGITS = 4
 
 
@@ -73,11 +73,15 @@ class SiteCounts:
     @classmethod
     def of(cls, data: SiteData, doubts: Sequence[str] = ()) -> Self:
         """Count a site's data, and keep what is doubtful about them."""
-        counts = [PartCounts.of(part) for part in (data.training, data.validation, data.test)]
-        known, spacing = data.manifest, _median_spacing(data.training)
-        if known is None:
-            return cls(*counts, None, spacing_mm=spacing, doubts=tuple(doubts))
-        return cls(*counts, known.digest, known.labels_annotated, spacing, tuple(doubts))
+        return cls(
+            training=PartCounts.of(data.training),
+            validation=PartCounts.of(data.validation),
+            test=PartCounts.of(data.test),
+            digest=None if data.manifest is None else data.manifest.digest,
+            labels_annotated=None if data.manifest is None else data.manifest.labels_annotated,
+            spacing_mm=_median_spacing(data.training),
+            doubts=tuple(doubts),
+        )
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,9 @@ def digest_data(manifest: Manifest) -> str:
         DataError: A file cannot be read.
     """
     digest = hashlib.sha256(manifest.digest.encode())
-    for name, place in sorted(manifest.places.items()):
-        digest.update(_digest_file(place, name, read_states(place, name)).encode())
+    # The order is that of the names: what a dataset.json lists first does not matter.
+    for name, path in sorted(manifest.places.items()):
+        digest.update(_digest_file(path, name, read_states(path, name)).encode())
     return digest.hexdigest()
 
 
@@ -112,25 +117,32 @@ def list_changed_sites(run: Path, data: Path, study: Study) -> list[str]:
     Raises:
         DataError: A file cannot be read.
     """
-    counts = read_file(DataCounts, run / FILE)
-    known = {site: one for site, one in (counts.sites if counts else {}).items() if one.digest}
-    return [site for site, one in known.items() if (data / site).is_dir() and _is_changed(one, data / site, study)]
+    recorded = read_file(DataCounts, run / FILE) or DataCounts({})
+    changed = []
+    for site, counts in recorded.sites.items():
+        # A site without a digest has read no dataset.json that could have changed.
+        if counts.digest and (data / site).is_dir() and _is_changed(counts, data / site, study):
+            changed.append(site)
+    return changed
 
 
-def _is_changed(known: SiteCounts, folder: Path, study: Study) -> bool:
-    if read_digest(folder) != known.digest:
+def _is_changed(counts: SiteCounts, folder: Path, study: Study) -> bool:
+    if read_digest(folder) != counts.digest:
         return True
     try:
-        return known.content is not None and digest_data(read_manifest(folder, study)) != known.content
+        return counts.content is not None and digest_data(read_manifest(folder, study)) != counts.content
     except DataError as error:
         raise DataError(f"site {folder.name!r}: {error}") from None
 
 
+# The states are part of the key, so that a file is read again once it has changed.
 @cache
-def _digest_file(place: Path, name: str, states: tuple[tuple[str, int, int], ...]) -> str:
-    return content_digest(place, name)
+def _digest_file(path: Path, name: str, states: tuple[tuple[str, int, int], ...]) -> str:
+    return content_digest(path, name)
 
 
 def _median_spacing(part: Examples) -> Spacing | None:
-    known = [part.spacings[case] for case in dict.fromkeys(part.cases) if case in part.spacings]
-    return tuple(float(f"{side:.{DIGITS}g}") for side in np.median(known, axis=0)) if known else None
+    spacings = [part.spacings[case] for case in dict.fromkeys(part.cases) if case in part.spacings]
+    if not spacings:
+        return None
+    return tuple(float(f"{side:.{DIGITS}g}") for side in np.median(spacings, axis=0))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from silofl.data.targets import find_labelled
 
-# In Hounsfield units, also with 1024 too much; what lies outside counts in the end bins.
+# The edges are Hounsfield units, also with 1024 too much; what lies outside counts in the end bins.
 EDGES = np.arange(-1024, 4096 + 1, 16.0)
 NUM_BINS = len(EDGES) - 1
 
@@ -43,6 +43,7 @@ def share_values(counts: Mapping[Patient, Sequence[NDArray[np.float64]]], least:
     Returns:
         Shape (NUM_BINS,); None where no bin is of so many.
     """
+    # A patient whom nobody knows by name adds to the shares, but holds no bin.
     total = np.zeros(NUM_BINS)
     holders = np.zeros(NUM_BINS, int)
     for (is_known, _), of_cases in counts.items():

@@ -10,8 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import or_
+from itertools import chain
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -29,14 +28,16 @@ from silofl.reading.image import SPACING_MM, Image, check_affine
 Kind = Literal["pictures", "volumes", "windows"]
 Colour = Literal["grey", "colour"]
 Measure = Literal["mean", "contrast", "roughness"]
-# Deviations on either side of the training images' mean: of a bell curve, all but one in ten thousand.
+# So many deviations on either side of the training images' mean hold all of a bell curve but one in ten thousand.
 DEVIATIONS = 4
-# Of the images' contrast.
+# A range is at least this share of the images' contrast wide, on either side.
 LEAST_MARGIN = 0.01
 DIGITS = 3
-# Of voxels' sizes, which protocols state in two; deviations of their logarithms on either side of the mean.
-SIZE_DIGITS, VOXEL_DEVIATIONS = 2, 2
-# Times the training images' sizes of voxels, either way, that raise no doubt.
+# Protocols state voxels' sizes in two digits.
+SIZE_DIGITS = 2
+# The range of sizes goes so many deviations of their logarithms to either side of the mean.
+VOXEL_DEVIATIONS = 2
+# Voxels of up to so many times the training images' sizes, either way, raise no doubt.
 ROOM = 2
 Sides = tuple[float, float, float]
 
@@ -120,13 +121,14 @@ class VoxelSizes:
 
     def __str__(self) -> str:
         """Return the sizes in mm, for people."""
-        texts = [" x ".join(f"{side:g}" for side in sides) for sides in (self.least, self.most)]
-        return f"{' to '.join(dict.fromkeys(texts))} mm"
+        least = "{:g} x {:g} x {:g}".format(*self.least)
+        most = "{:g} x {:g} x {:g}".format(*self.most)
+        return f"{least} mm" if least == most else f"{least} to {most} mm"
 
     def reaches(self, other: VoxelSizes, times: float) -> bool:
         """Return whether every side of other voxels lies within so many times these, either way."""
-        is_large = all(low <= times * one for low, one in zip(self.least, other.least, strict=True))
-        return is_large and all(one <= times * high for high, one in zip(self.most, other.most, strict=True))
+        is_large = all(low <= times * side for low, side in zip(self.least, other.least, strict=True))
+        return is_large and all(side <= times * high for high, side in zip(self.most, other.most, strict=True))
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Domain:
     axes: tuple[str, ...] = declare_optional(())
     intensities: tuple[Range, ...] = declare_optional(())
     voxels: VoxelSizes | None = declare_optional()
-    # Of versions that told modalities by contrast.
+    # Former versions told modalities by contrast.
     FORMER_KEYS: ClassVar = ("contrasts",)
 
     def __post_init__(self) -> None:
@@ -164,14 +166,12 @@ class Domain:
         """Return the images of both."""
         forms = {name: _sort_unique([*getattr(self, name), *getattr(other, name)]) for name in FORMS}
         ranges: dict[str, Range] = {}
-        for found in (*self.intensities, *other.intensities):
-            ranges[found.measure] = ranges.get(found.measure, found) | found
-        voxels = [one for one in (self.voxels, other.voxels) if one is not None]
-        return Domain(
-            **forms,
-            intensities=tuple(ranges.values()),
-            voxels=reduce(or_, voxels) if voxels else None,
-        )
+        for measured in (*self.intensities, *other.intensities):
+            ranges[measured.measure] = ranges.get(measured.measure, measured) | measured
+        voxels = self.voxels or other.voxels
+        if self.voxels and other.voxels:
+            voxels = self.voxels | other.voxels
+        return Domain(**forms, intensities=tuple(ranges.values()), voxels=voxels)
 
     @property
     def bare(self) -> Domain:
@@ -181,7 +181,8 @@ class Domain:
     @property
     def sentence(self) -> str:
         """The form of the images, for people."""
-        return ", ".join(" or ".join(getattr(self, name)) for name in FORMS if getattr(self, name)) or UNKNOWN
+        values = [" or ".join(getattr(self, name)) for name in FORMS]
+        return ", ".join(filter(None, values)) or UNKNOWN
 
     def check(self, form: Form, name: str) -> None:
         """Refuse an image of another kind than the training images, or with voxels that no scanner has.
@@ -194,18 +195,23 @@ class Domain:
                 f"{name} must have voxels of at most {MOST_MM:g} mm, as scanners have them, not "
                 f"{VoxelSizes(form.voxel_mm, form.voxel_mm)}; correct its header, which may count in micrometres"
             )
-        stated = [("kinds", form.kind), ("colours", form.colour), *(("modalities", one) for one in form.modalities)]
-        odd = {key: value for key, value in stated if value is not None and self._is_unlike(key, value)}
+        odd = {}
+        for key, values in (("kinds", [form.kind]), ("colours", [form.colour]), ("modalities", form.modalities)):
+            for value in values:
+                # What a file does not state differs from nothing.
+                if value is not None and self._is_unlike(key, value):
+                    odd[key] = value
         if odd:
-            known = ", ".join(" or ".join(getattr(self, key)) for key in odd)
+            trained = ", ".join(" or ".join(getattr(self, key)) for key in odd)
             raise DataError(
-                f"{name} must be like the training images, which are {known}, not {', '.join(odd.values())}; take a "
+                f"{name} must be like the training images, which are {trained}, not {', '.join(odd.values())}; take a "
                 "super model that learnt from such images"
             )
 
     def _is_unlike(self, key: str, value: str) -> bool:
-        known = getattr(self, key)
-        return bool(known) and value not in known
+        # Nothing is unlike what is not known of the training images.
+        trained = getattr(self, key)
+        return bool(trained) and value not in trained
 
     def doubts(self, images: NDArray[np.float32], form: Form | None, is_turned: bool) -> list[str]:
         """Return how an image differs from the training images, as sentences for people.
@@ -222,12 +228,16 @@ class Domain:
         if unlike:
             doubts.append(f"it is unlike the training images: {'; '.join(unlike)}")
         values = measure_images(images)
-        for known in self.intensities:
-            value = float(values[known.measure].mean())
-            if not known.low <= value <= known.high:
-                digits = count_digits_apart(value, known.low if value < known.low else known.high, DIGITS)
-                found = f"its intensities are unlike the training images': {known.measure} {value:.{digits}g}"
-                doubts.append(f"{found} after the preparation, theirs {known.low:g} to {known.high:g}")
+        for trained in self.intensities:
+            value = float(values[trained.measure].mean())
+            if not trained.low <= value <= trained.high:
+                bound = trained.low if value < trained.low else trained.high
+                # With too few digits the value would read as the bound that it misses.
+                digits = count_digits_apart(value, bound, DIGITS)
+                doubts.append(
+                    f"its intensities are unlike the training images': {trained.measure} {value:.{digits}g} after the "
+                    f"preparation, theirs {trained.low:g} to {trained.high:g}"
+                )
         return doubts
 
     def _compare_grid(self, form: Form, is_turned: bool) -> list[str]:
@@ -236,9 +246,9 @@ class Domain:
         if form.axes and not is_turned and self._is_unlike("axes", form.axes):
             unlike.append(f"its axes run {form.axes}, theirs {' or '.join(self.axes)}")
         if form.voxel_mm is not None and self.voxels is not None:
-            own = VoxelSizes(form.voxel_mm, form.voxel_mm)
-            if not self.voxels.reaches(own, ROOM):
-                unlike.append(f"its voxels measure {own}, theirs {self.voxels}")
+            sizes = VoxelSizes(form.voxel_mm, form.voxel_mm)
+            if not self.voxels.reaches(sizes, ROOM):
+                unlike.append(f"its voxels measure {sizes}, theirs {self.voxels}")
         return unlike
 
 
@@ -256,10 +266,20 @@ def read_form(source: ImageFiles, image: Image) -> Form:
     if image.affine is not None:
         check_affine(image.affine, name)
     header = read_header(path)
-    axes = _axes(image.affine) if header.has_orientation else None
-    sides = _voxel_sides(image.affine) if image.affine is not None and header.has_spacing else None
-    modalities = _sort_unique(read_header(file).modality for file, _ in filter(None, source.files))
-    return Form(image_kind(image), _colour(image), axes, header, sides, modalities, read_codes(path))
+    sides = None
+    if image.affine is not None and header.has_spacing:
+        # They are sorted because how a volume was turned when it was stored changes no voxel.
+        sides = tuple(sorted(np.linalg.norm(image.affine[:3, :3], axis=0).tolist()))
+    return Form(
+        kind=image_kind(image),
+        colour=_colour(image),
+        axes=_axes(image.affine) if header.has_orientation else None,
+        header=header,
+        voxel_mm=sides,
+        # Each contrast may be a file of its own, with a modality of its own.
+        modalities=_sort_unique(read_header(file).modality for file, _ in filter(None, source.files)),
+        codes=read_codes(path),
+    )
 
 
 def image_kind(image: Image) -> Kind:
@@ -280,16 +300,20 @@ def measure_domain(forms: Iterable[Form], images: Iterable[NDArray[np.float32]])
         forms: Of some of the images.
         images: Some of the images, each (C, *spatial), prepared.
     """
-    found = list(forms)
-    measured = [measure_images(image[None]) for image in images]
-    values = {name: np.concatenate([one[name] for one in measured]) for name in (measured[0] if measured else ())}
+    forms = list(forms)
+    values: dict[Measure, list[NDArray[np.float64]]] = {}
+    # Images may have different sizes, so that each is measured for itself.
+    for image in images:
+        for measure, value in measure_images(image[None]).items():
+            values.setdefault(measure, []).append(value)
+    arrays = {measure: np.concatenate(measured) for measure, measured in values.items()}
     return Domain(
-        kinds=_sort_unique(form.kind for form in found),
-        colours=_sort_unique(form.colour for form in found),
-        modalities=_sort_unique(code for form in found for code in form.modalities),
-        axes=_sort_unique(form.axes for form in found),
-        intensities=tuple(_range(name, values) for name in values),
-        voxels=_join_voxels([form.voxel_mm for form in found if form.voxel_mm is not None]),
+        kinds=_sort_unique(form.kind for form in forms),
+        colours=_sort_unique(form.colour for form in forms),
+        modalities=_sort_unique(chain.from_iterable(form.modalities for form in forms)),
+        axes=_sort_unique(form.axes for form in forms),
+        intensities=tuple(_range(measure, arrays) for measure in arrays),
+        voxels=_join_voxels([form.voxel_mm for form in forms if form.voxel_mm is not None]),
     )
 
 
@@ -302,8 +326,10 @@ def measure_images(images: NDArray[np.float32]) -> dict[Measure, NDArray[np.floa
     Args:
         images: (n, C, *spatial), prepared.
     """
-    each = [_measure_image(np.asarray(image, dtype=np.float64)) for image in images]
-    return dict(zip(("mean", "contrast", "roughness"), np.array(each).reshape(-1, 3).T, strict=True))
+    measures = [_measure_image(np.asarray(image, dtype=np.float64)) for image in images]
+    # Without any image there are three empty arrays.
+    mean, contrast, roughness = np.array(measures).reshape(-1, 3).T
+    return {"mean": mean, "contrast": contrast, "roughness": roughness}
 
 
 def _measure_image(image: NDArray[np.float64]) -> tuple[float, float, float]:
@@ -311,37 +337,39 @@ def _measure_image(image: NDArray[np.float64]) -> tuple[float, float, float]:
     is_there = image.any(axis=tuple(range(1, image.ndim)))
     pixels = image[is_there] if is_there.any() else image
     variance = pixels.var()
-    steps = np.square(np.diff(pixels, axis=-1)).mean() if pixels.shape[-1] > 1 else 0.0
-    return pixels.mean(), np.sqrt(variance), steps / (2 * variance) if variance > 0 else 0.0
+    roughness = 0.0
+    if variance > 0 and pixels.shape[-1] > 1:
+        roughness = np.square(np.diff(pixels, axis=-1)).mean() / (2 * variance)
+    return pixels.mean(), np.sqrt(variance), roughness
 
 
 def _axes(affine: NDArray[np.float64]) -> str:
-    # Imported here: pictures and windows need no nibabel.
+    # It is imported here because pictures and windows need no nibabel.
     from nibabel.orientations import aff2axcodes
 
     return "".join(aff2axcodes(affine))
 
 
-def _voxel_sides(affine: NDArray[np.float64]) -> Sides:
-    # Sorted: how a volume was turned when it was stored changes no voxel.
-    return tuple(sorted(np.linalg.norm(affine[:3, :3], axis=0).tolist()))
-
-
 def _join_voxels(sides: Sequence[Sides]) -> VoxelSizes | None:
     if not sides:
         return None
+    # Of logarithms, since a voxel of 2 mm is as far from 1 mm as one of 0.5 mm.
     logs = np.log(sides)
+    middle = logs.mean(axis=0)
     margin = VOXEL_DEVIATIONS * logs.std(axis=0)
-    edges = (np.exp(logs.mean(axis=0) + sign * margin).clip(*SPACING_MM) for sign in (-1, 1))
-    least, most = (tuple(float(f"{side:.{SIZE_DIGITS}g}") for side in edge) for edge in edges)
-    return VoxelSizes(least, most)
+    return VoxelSizes(least=_round_sides(middle - margin), most=_round_sides(middle + margin))
 
 
-def _range(name: Measure, values: Mapping[Measure, NDArray[np.float64]]) -> Range:
-    # More than rounding, where a preparation brings all images to one mean and one deviation.
-    least = LEAST_MARGIN * (1 if name == "roughness" else values["contrast"].mean())
-    mean, margin = values[name].mean(), DEVIATIONS * values[name].std() + least
-    return Range(name, *(float(f"{bound:.{DIGITS}g}") for bound in (mean - margin, mean + margin)))
+def _round_sides(logs: NDArray[np.float64]) -> Sides:
+    return tuple(float(f"{side:.{SIZE_DIGITS}g}") for side in np.exp(logs).clip(*SPACING_MM))
+
+
+def _range(measure: Measure, values: Mapping[Measure, NDArray[np.float64]]) -> Range:
+    # Where a preparation brings all images to one mean and one deviation, the margin must be more than rounding.
+    least = LEAST_MARGIN * (1 if measure == "roughness" else values["contrast"].mean())
+    mean = values[measure].mean()
+    margin = DEVIATIONS * values[measure].std() + least
+    return Range(measure, low=float(f"{mean - margin:.{DIGITS}g}"), high=float(f"{mean + margin:.{DIGITS}g}"))
 
 
 def _sort_unique(values: Iterable[str | None]) -> tuple[str, ...]:
@@ -349,7 +377,8 @@ def _sort_unique(values: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def _colour(image: Image) -> Colour | None:
-    channels: Sequence[NDArray] = image.array[:3]
     if image.is_window or image.has_contrasts or len(image.array) not in (1, 3, 4):
         return None
-    return "grey" if all(np.array_equal(channels[0], other) for other in channels[1:]) else "colour"
+    # A fourth channel is alpha, which says nothing of colour.
+    red = image.array[0]
+    return "grey" if all(np.array_equal(red, channel) for channel in image.array[1:3]) else "colour"

@@ -25,7 +25,9 @@ class MissingContrasts:
 
     def blank(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data with zeros for the others, whatever they have become."""
-        return data if self._is_there.all() else {**data, "image": _keep_contrasts(data["image"], self._is_there)}
+        if self._is_there.all():
+            return data
+        return {**data, "image": _keep_contrasts(data["image"], self._is_there)}
 
 
 class DropChannels(Randomizable):
@@ -39,7 +41,8 @@ class DropChannels(Randomizable):
     """
 
     def __init__(self, probability: float, num_contrasts: int) -> None:
-        self.probability, self.num_contrasts = probability, num_contrasts
+        self.probability = probability
+        self.num_contrasts = num_contrasts
 
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data with another ``image``, (C, *spatial); of slices all contrasts of one, then of the next."""
@@ -49,6 +52,7 @@ class DropChannels(Randomizable):
         draws = self.R.random_sample(self.num_contrasts)
         is_kept = draws >= self.probability
         if is_there.any() and not (is_kept & is_there).any():
+            # The one with the largest draw is the one that was nearest to being kept.
             is_kept[np.argmax(np.where(is_there, draws, -1))] = True
         return {**data, "image": _keep_contrasts(image, is_kept)}
 

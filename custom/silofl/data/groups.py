@@ -1,6 +1,7 @@
 """Groups of a site's cases, as by sex, age and scanner: what dataset.json says of each, or its DICOM files."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import isfinite
 
 from silofl.base.errors import DataError, quote_value, suggest_nearest
@@ -17,10 +18,10 @@ ELEMENTS = {
     "slice_thickness": ("SliceThickness",),
     "field_strength": ("MagneticFieldStrength",),
 }
-# Name -> its groups, where nobody gives others: values, or limits of numbers.
+# These groups of a name are taken where nobody gives others: values, or limits of numbers.
 GROUPS: Mapping[str, tuple[str, ...] | tuple[float, ...]] = {"sex": ("F", "M"), "age": (18.0, 40.0, 65.0)}
 UNKNOWN, OTHERS = "not stated", "others"
-# A table of more is read by nobody, and each comparison makes the others harder.
+# Nobody reads a table of more groups, and each comparison makes the others harder.
 MOST_GROUPS = 12
 YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}
 # What to divide by -> its groups; none where each value is one.
@@ -36,41 +37,43 @@ def divide_records(manifest: Manifest, records: Sequence[Record], divisions: Div
     Raises:
         DataError: What to divide by is neither, or it has too many values.
     """
-    known = {name for record in records for name in record.groups}
-    elements = {key for name in divisions for key in ELEMENTS.get(name, (name,))}
-    # Once of each case: a folder of slices takes long.
-    stated = {one.case: read_dicom_elements(manifest.places[one.image], elements) for one in records}
+    recorded = set[str]().union(*(record.groups for record in records))
+    elements_by_name = {name: ELEMENTS.get(name, (name,)) for name in divisions}
+    elements = set[str]().union(*elements_by_name.values())
+    # All elements of a case are read at once, because a folder of slices takes long.
+    stated = {record.case: read_dicom_elements(manifest.places[record.image], elements) for record in records}
     divided = {}
     for name, wanted in divisions.items():
-        keys = ELEMENTS.get(name, (name,))
-        if name not in known and not all(map(_is_element, keys)):
-            listed = ", ".join(sorted(known)) or "it has none"
+        if name not in recorded and not all(map(_is_element, elements_by_name[name])):
+            listed = ", ".join(sorted(recorded)) or "it has none"
             raise DataError(
                 f"groups must be by {', '.join(ELEMENTS)}, a name in groups of dataset.json ({listed}) or an element "
                 f"of DICOM, as ManufacturerModelName, not by {quote_value(name)}"
-                f"{suggest_nearest(name, (*ELEMENTS, *known))}; correct it"
+                f"{suggest_nearest(name, (*ELEMENTS, *recorded))}; correct it"
             )
-        values = {
-            one.case: one.groups.get(name) or " ".join(filter(None, map(stated[one.case].get, keys))) for one in records
-        }
-        if name == "year":
-            values = {case: value and value[:4] for case, value in values.items()}
         limits = wanted or GROUPS.get(name, ())
-        divided[name] = {case: name_group(value, limits) for case, value in values.items()}
-        if (number := len({*divided[name].values()})) > MOST_GROUPS:
+        groups = {}
+        for record in records:
+            # What dataset.json says of a case goes before its DICOM files.
+            parts = [stated[record.case].get(key) for key in elements_by_name[name]]
+            value = record.groups.get(name) or " ".join(filter(None, parts))
+            groups[record.case] = name_group(value[:4] if name == "year" else value, limits)
+        number = len({*groups.values()})
+        if number > MOST_GROUPS:
             raise DataError(
                 f"groups by {name} must be at most {MOST_GROUPS}, not {number}; give limits or values, as age=40,65 or "
                 "scanner=GE,SIEMENS"
             )
+        divided[name] = groups
     return divided
 
 
 def list_groups(wanted: Wanted) -> list[str]:
     """Return the groups that values, or limits of numbers, make."""
-    if any(isinstance(one, str) for one in wanted):
+    if any(isinstance(value, str) for value in wanted):
         return [*map(str, wanted), OTHERS, UNKNOWN]
     limits = sorted(map(float, wanted))
-    between = [f"{low:g} to under {high:g}" for low, high in zip(limits, limits[1:], strict=False)]
+    between = [f"{low:g} to under {high:g}" for low, high in pairwise(limits)]
     return [f"under {limits[0]:g}", *between, f"{limits[-1]:g} and above", UNKNOWN]
 
 
@@ -80,11 +83,16 @@ def name_group(value: str | None, wanted: Wanted) -> str:
         return UNKNOWN
     if not wanted:
         return value
-    if all(isinstance(one, str) for one in wanted):
-        start = value.casefold()
-        return next((str(one) for one in wanted if start.startswith(str(one).casefold())), OTHERS)
+    if all(isinstance(group, str) for group in wanted):
+        for group in wanted:
+            if value.casefold().startswith(str(group).casefold()):
+                return str(group)
+        return OTHERS
     number = _read_number(value)
-    return UNKNOWN if number is None else list_groups(wanted)[sum(number >= float(one) for one in wanted)]
+    if number is None:
+        return UNKNOWN
+    # A number lies in the group behind the last limit that it reaches.
+    return list_groups(wanted)[sum(number >= float(limit) for limit in wanted)]
 
 
 def _is_element(key: str) -> bool:

@@ -10,7 +10,7 @@ from silofl.base.errors import DataError
 Method = Literal["dtype", "percentiles", "zscore", "raw"]
 LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 PERCENTILES = (0.5, 99.5)
-# Of the range of a file's type, below which images are too dark for ``dtype``; 12 bits in 16 have a sixteenth.
+# Images that fill less of the range of their file's type are too dark for ``dtype``; 12 bits in 16 fill a sixteenth.
 LEAST_RANGE = 1 / 8
 
 
@@ -79,8 +79,10 @@ def scale_intensity(array: NDArray, method: Method, dtype_max: int | None) -> ND
 def _scale_by_dtype(array: NDArray, dtype_max: int | None) -> NDArray[np.float32]:
     remedy = "set data.intensity to percentiles, zscore or raw"
     if dtype_max is None:
-        found = "fractions or several types"
-        raise DataError(f"the image must store whole numbers of one type for intensity 'dtype', not {found}; {remedy}")
+        raise DataError(
+            "the image must store whole numbers of one type for intensity 'dtype', not fractions or several types; "
+            f"{remedy}"
+        )
     if array.min() < 0:
         raise DataError(f"the image must hold no negative values for intensity 'dtype', not {array.min()}; {remedy}")
     return array.astype(np.float32) / np.float32(dtype_max)
@@ -90,8 +92,10 @@ def _scale_by_percentiles(array: NDArray[np.float32]) -> NDArray[np.float32]:
     from monai.transforms import ScaleIntensityRange
 
     low, high = np.percentile(array, PERCENTILES)
-    if low == high:  # nearly every pixel is background: the few others still count
-        low, high = float(array.min()), float(array.max())
+    # Where nearly every pixel is background, the few others still count.
+    if low == high:
+        low = float(array.min())
+        high = float(array.max())
     if low == high:
         return np.zeros_like(array)
     return np.asarray(ScaleIntensityRange(low, high, 0, 1, clip=True)(array), dtype=np.float32)

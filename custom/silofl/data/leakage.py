@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,19 @@ from silofl.data.records import Record
 from silofl.reading.patient_names import key_patient
 
 Parts = Mapping[str, tuple[Record, ...]]
-PartRecord = tuple[str, Record]
-# A file, or one of many images in it.
+# An image is a file, or one of many images in it.
 Image = tuple[Path, int | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """A record and the part that lists it; only the same one is equal, since two records may say the same."""
+
+    part: str
+    record: Record
+
+    def __str__(self) -> str:
+        return f"case {self.record.case!r} in {self.part}"
 
 
 def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> None:
@@ -50,9 +61,11 @@ class SeenImages:
             places: Where each file named by a record lies, links resolved.
             split_unit: What study and dataset.json agree to keep apart, ``patient`` where they do not.
         """
-        self._places, self._split_unit = places, split_unit
+        self._places = places
+        self._split_unit = split_unit
+        # The part, the file and the record of each content, and the images that are among them.
         self._seen: dict[str, tuple[str, str, Record]] = {}
-        self._known: set[tuple[Path, int | None]] = set()
+        self._added: set[Image] = set()
 
     def add(self, part: str, record: Record, digests: Mapping[str, str | None]) -> None:
         """Keep what a case's files hold.
@@ -67,17 +80,17 @@ class SeenImages:
             DataError: Another file, or another image of the same, holds the same pixels.
         """
         for file, digest in digests.items():
-            place = (self._places[file], record.index)
-            if digest is None or place in self._known:
+            image = (self._places[file], record.index)
+            if digest is None or image in self._added:
                 continue
-            self._known.add(place)
-            first_part, first_file, first = self._seen.setdefault(digest, (part, file, record))
+            self._added.add(image)
+            seen_part, seen_file, seen = self._seen.setdefault(digest, (part, file, record))
             # Records are equal where their fields are: only the same one can name a file twice as two contrasts.
-            is_other = first is not record or first_file != file
-            if is_other and self._are_apart(part, record, first_part, first):
+            is_other = seen is not record or seen_file != file
+            if is_other and self._are_apart(part, record, seen_part, seen):
                 raise DataError(
-                    f"case {record.case!r} must be another image than case {first.case!r}; "
-                    f"{_name_image(file, record)} and {_name_image(first_file, first)} hold the same content: remove "
+                    f"case {record.case!r} must be another image than case {seen.case!r}; "
+                    f"{_name_image(file, record)} and {_name_image(seen_file, seen)} hold the same content: remove "
                     "one of the two"
                 )
 
@@ -99,14 +112,15 @@ def digest_content(array: NDArray, affine: NDArray[np.float64] | None) -> str | 
     Returns:
         The hash; None of an image whose channels hold one value each: it shows nobody.
     """
-    first = array[(slice(None), *[slice(1)] * (array.ndim - 1))]
-    if (array == first).all():
+    corner = array[(slice(None), *[slice(1)] * (array.ndim - 1))]
+    # One value in each channel is an empty image, which many cases may have.
+    if (array == corner).all():
         return None
     if affine is not None and array.ndim == 4:
         from nibabel.orientations import apply_orientation, io_orientation
 
         array = np.moveaxis(apply_orientation(np.moveaxis(array, 0, -1), io_orientation(affine)), -1, 0)
-    # In the order in which pictures, and most volumes, lie in memory.
+    # This is the order in which pictures, and most volumes, lie in memory.
     numbers = np.ascontiguousarray(_narrow(np.moveaxis(array, 0, -1) if array.ndim == 3 else array.T))
     digest = hashlib.sha256(f"{array.shape} {numbers.dtype}".encode())
     digest.update(numbers)
@@ -117,7 +131,7 @@ def _narrow(array: NDArray) -> NDArray:
     """Return numbers as bytes or 16 bits where all are such, to be hashed in less time, and else as float32."""
     if array.dtype == np.uint8:
         return array
-    # Adding 0 leaves no zero below zero.
+    # Adding 0 turns a negative zero into a plain one, which would be hashed otherwise.
     numbers = array if array.dtype.kind in "iu" else np.add(array, 0, dtype="<f4", casting="unsafe")
     for dtype in ("u1", "<i2"):
         limits = np.iinfo(dtype)
@@ -133,39 +147,42 @@ def _name_image(file: str, record: Record) -> str:
     return file if record.index is None else f"{file} at index {record.index}"
 
 
-def _iterate_records(parts: Parts) -> Iterator[tuple[str, Record]]:
+def _iterate_records(parts: Parts) -> Iterator[Listed]:
     for part, records in parts.items():
         for record in records:
-            yield part, record
+            yield Listed(part, record)
 
 
 def _check_cases(parts: Parts) -> None:
-    seen: dict[str, str] = {}
-    for part, record in _iterate_records(parts):
-        if record.case in seen:
+    part_of_case: dict[str, str] = {}
+    for listed in _iterate_records(parts):
+        case = listed.record.case
+        if case in part_of_case:
             raise DataError(
-                f"case {record.case!r} must stand once in dataset.json, not in {seen[record.case]} and again in "
-                f"{part}; give each record a 'case' of its own"
+                f"case {case!r} must stand once in dataset.json, not in {part_of_case[case]} and again in "
+                f"{listed.part}; give each record a 'case' of its own"
             )
-        seen[record.case] = part
+        part_of_case[case] = listed.part
 
 
 def _check_spelling(parts: Parts) -> None:
     seen: dict[str, Record] = {}
-    for _, record in _iterate_records(parts):
+    for listed in _iterate_records(parts):
+        record = listed.record
         if record.patient is None:
             continue
-        first = seen.setdefault(key_patient(record.patient), record)
-        if first.patient != record.patient:
+        earlier = seen.setdefault(key_patient(record.patient), record)
+        if earlier.patient != record.patient:
             raise DataError(
-                f"patient {record.patient!r} (case {record.case!r}) must be written as {first.patient!r} (case "
-                f"{first.case!r}), or differ from it in more than capitals or a ^ at the end; correct dataset.json"
+                f"patient {record.patient!r} (case {record.case!r}) must be written as {earlier.patient!r} (case "
+                f"{earlier.case!r}), or differ from it in more than capitals or a ^ at the end; correct dataset.json"
             )
 
 
 def _check_patients(parts: Parts, must_be_known: bool) -> None:
-    seen: dict[str, str] = {}
-    for part, record in _iterate_records(parts):
+    part_of_patient: dict[str, str] = {}
+    for listed in _iterate_records(parts):
+        record = listed.record
         if record.patient is None:
             if not must_be_known:
                 continue
@@ -174,73 +191,66 @@ def _check_patients(parts: Parts, must_be_known: bool) -> None:
                 "dataset.json, or, where nobody knows, set split_unit to 'unknown' in both dataset.json and the "
                 "study's data"
             )
-        first = seen.setdefault(record.patient, part)
-        if first != part:
+        part = part_of_patient.setdefault(record.patient, listed.part)
+        if part != listed.part:
             raise DataError(
-                f"patient {record.patient!r} must stand in one part, not in {first} and {part} (case "
+                f"patient {record.patient!r} must stand in one part, not in {part} and {listed.part} (case "
                 f"{record.case!r}); move all cases of the patient to one part, or, if that is meant, set split_unit to "
                 "'recordings', 'slices' or 'examples' in both dataset.json and the study's data"
             )
 
 
 def _check_recordings(parts: Parts) -> None:
-    seen: dict[tuple[str, str], str] = {}
-    for part, record in _iterate_records(parts):
+    # Two patients' recordings may have one name.
+    part_of_recording: dict[tuple[str | None, str], str] = {}
+    for listed in _iterate_records(parts):
+        record = listed.record
         if record.recording is None:
             raise DataError(
                 f"case {record.case!r} must have a 'recording', which split_unit 'recordings' keeps apart; it is "
                 "missing: add it to dataset.json"
             )
-        first = seen.setdefault((record.patient, record.recording), part)
-        if first != part:
+        part = part_of_recording.setdefault((record.patient, record.recording), listed.part)
+        if part != listed.part:
             raise DataError(
-                f"recording {record.recording!r} of patient {record.patient!r} must stand in one part, not in {first} "
-                f"and {part} (case {record.case!r}); move all its windows to one part"
+                f"recording {record.recording!r} of patient {record.patient!r} must stand in one part, not in {part} "
+                f"and {listed.part} (case {record.case!r}); move all its windows to one part"
             )
 
 
 def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
-    # The first record of each image and mask, and the record of each slice.
-    firsts: dict[Image, PartRecord] = {}
-    masks: dict[Image, PartRecord] = {}
-    of_slice: dict[tuple[Image, int], PartRecord] = {}
-    for part, record in _iterate_records(parts):
-        mine = (part, record)
+    # Who lists each image, each mask and each slice first.
+    of_image: dict[Image, Listed] = {}
+    of_mask: dict[Image, Listed] = {}
+    of_slice: dict[tuple[Image, int], Listed] = {}
+    for listed in _iterate_records(parts):
+        record = listed.record
         for file in record.files:
             image = (places[file], record.index)
-            first = firsts.setdefault(image, mine)
-            _check_one_patient(file, mine, first)
-            _check_once(file, mine, first)
+            earlier = of_image.setdefault(image, listed)
+            _check_one_patient(file, listed, earlier)
+            # Two records may share a volume only where both say which slices are theirs.
+            if earlier is not listed and None in (record.slices, earlier.record.slices):
+                raise DataError(
+                    f"{file} must stand once in dataset.json, not twice ({listed} and {earlier}); remove one of the two"
+                )
             for number in record.numbers or ():
-                other = of_slice.setdefault((image, number), mine)
-                if other is not mine:
-                    raise _overlap_error(file, mine, other)
+                holder = of_slice.setdefault((image, number), listed)
+                if holder is not listed:
+                    raise DataError(
+                        f"{file} must have slices in one record only, not {list(holder.record.slices)} and "
+                        f"{list(record.slices)}, which overlap ({listed} and {holder}); give ranges that do not overlap"
+                    )
         if isinstance(record.label, str):
-            _check_one_patient(record.label, mine, masks.setdefault((places[record.label], record.index), mine))
+            mask = (places[record.label], record.index)
+            _check_one_patient(record.label, listed, of_mask.setdefault(mask, listed))
 
 
-def _check_one_patient(file: str, mine: PartRecord, first: PartRecord) -> None:
-    patient, other = mine[1].patient, first[1].patient
-    if None not in (patient, other) and patient != other:
+def _check_one_patient(file: str, listed: Listed, earlier: Listed) -> None:
+    patient = listed.record.patient
+    earlier_patient = earlier.record.patient
+    if None not in (patient, earlier_patient) and patient != earlier_patient:
         raise DataError(
-            f"{file} must belong to one patient, not to {other!r} and {patient!r} ({_name_both(mine, first)}); correct "
-            "dataset.json"
+            f"{file} must belong to one patient, not to {earlier_patient!r} and {patient!r} ({listed} and {earlier}); "
+            "correct dataset.json"
         )
-
-
-def _check_once(file: str, mine: PartRecord, first: PartRecord) -> None:
-    if first is not mine and None in (mine[1].slices, first[1].slices):
-        raise DataError(
-            f"{file} must stand once in dataset.json, not twice ({_name_both(mine, first)}); remove one of the two"
-        )
-
-
-def _overlap_error(file: str, mine: PartRecord, other: PartRecord) -> DataError:
-    return DataError(
-        f"{file} must have slices in one record only, not {list(other[1].slices)} and {list(mine[1].slices)}, which "
-        f"overlap ({_name_both(mine, other)}); give ranges that do not overlap"
-    )
-
-
-def _name_both(mine: PartRecord, other: PartRecord) -> str:
-    return f"case {mine[1].case!r} in {mine[0]} and case {other[1].case!r} in {other[0]}"

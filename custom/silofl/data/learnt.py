@@ -5,7 +5,6 @@ The file names cases and stays at the site; `silofl_hospital.site.forget_patient
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from silofl.base.errors import DataError
@@ -40,12 +39,15 @@ def record_learnt(folder: Path, data: SiteData) -> None:
     """
     if data.manifest is None:
         return
-    known = read_file(LearntFrom, folder / FILE) or LearntFrom((), {})
-    now = {**data.training.digests, **data.validation.digests}
-    cases = {case: _join(known.cases.get(case, ()), now.get(case, ())) for case in {**known.cases, **now}}
-    found = LearntFrom(_join(known.datasets, (data.manifest.digest,)), cases)
-    if found != known:
-        write_json(folder / FILE, dump_record(found))
+    before = read_file(LearntFrom, folder / FILE) or LearntFrom((), {})
+    # What an earlier dataset.json held was learnt from too, also under the same name of a case.
+    cases = dict(before.cases)
+    for part in (data.training, data.validation):
+        for case, digests in part.digests.items():
+            cases[case] = _join(cases.get(case, ()), digests)
+    after = LearntFrom(_join(before.datasets, (data.manifest.digest,)), cases)
+    if after != before:
+        write_json(folder / FILE, dump_record(after))
 
 
 def find_learnt(folders: Iterable[Path], data: SiteData, parts: Mapping[str, Examples], study: Study) -> list[str]:
@@ -60,14 +62,18 @@ def find_learnt(folders: Iterable[Path], data: SiteData, parts: Mapping[str, Exa
     """
     if data.manifest is None:
         return []
-    known = [one for folder in folders if (one := read_file(LearntFrom, folder / FILE))]
     is_apart = agree_split_unit(study, data.manifest.split_unit) not in ("slices", "examples")
-    others = [one for one in known if is_apart and one.datasets != (data.manifest.digest,)]
-    found = []
+    learnt: set[str] = set()
+    learnt_elsewhere: set[str] = set()
+    for record in filter(None, [read_file(LearntFrom, folder / FILE) for folder in folders]):
+        learnt.update(*record.cases.values())
+        if is_apart and record.datasets != (data.manifest.digest,):
+            learnt_elsewhere.update(*record.cases.values())
+    cases = []
     for name, part in parts.items():
-        learnt = {digest for one in (others if name == "test" else known) for digest in chain(*one.cases.values())}
-        found += [case for case, digests in part.digests.items() if not learnt.isdisjoint(digests)]
-    return found
+        digests_learnt = learnt_elsewhere if name == "test" else learnt
+        cases += [case for case, digests in part.digests.items() if not digests_learnt.isdisjoint(digests)]
+    return cases
 
 
 def is_recorded(folders: Iterable[Path]) -> bool:
@@ -81,12 +87,12 @@ def check_not_learnt(folders: Iterable[Path], data: SiteData, study: Study) -> N
     Raises:
         DataError: There is one.
     """
-    found = find_learnt(folders, data, {"test": data.test}, study)
-    if found:
-        others = f" and {len(found) - 1} more" if found[1:] else ""
+    cases = find_learnt(folders, data, {"test": data.test}, study)
+    if cases:
+        more = f" and {len(cases) - 1} more" if cases[1:] else ""
         raise DataError(
-            f"test of dataset.json must hold no image that the model learnt from, not that of case {found[0]!r}{others}"
-            "; take them out of test"
+            f"test of dataset.json must hold no image that the model learnt from, not that of case {cases[0]!r}{more}; "
+            "take them out of test"
         )
 
 

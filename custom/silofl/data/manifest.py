@@ -57,6 +57,16 @@ class Manifest:
     digest: str
     ignored: int | None = None
 
+    @property
+    def parts(self) -> dict[str, tuple[Record, ...]]:
+        """The records by the name of their part."""
+        return {"training": self.training, "validation": self.validation, "test": self.test}
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The records of all parts."""
+        return (*self.training, *self.validation, *self.test)
+
     def source(self, record: Record) -> ImageFiles:
         """Return the files of a record's image."""
         files = [None if path is None else (self.places[path], path) for path in record.images]
@@ -64,19 +74,14 @@ class Manifest:
 
     def missing(self, wanted: Iterable[str]) -> list[str]:
         """Return which contrasts of the study's some record lacks."""
-        return list_missing_contrasts(
-            wanted, (self.source(record) for records in self.parts.values() for record in records)
-        )
+        return list_missing_contrasts(wanted, map(self.source, self.records))
 
     def without(self, cases: Collection[str]) -> "Manifest":
         """Return it without some cases."""
-        kept = {part: tuple(one for one in records if one.case not in cases) for part, records in self.parts.items()}
+        kept = {}
+        for part, records in self.parts.items():
+            kept[part] = tuple(record for record in records if record.case not in cases)
         return replace(self, **kept)
-
-    @property
-    def parts(self) -> dict[str, tuple[Record, ...]]:
-        """The records by the name of their part."""
-        return {"training": self.training, "validation": self.validation, "test": self.test}
 
 
 def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = None) -> Manifest:
@@ -95,31 +100,32 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
     annotated = _parse_annotated_labels(content, study)
     parts = {part: _parse_records(content.get(part, []), part, study) for part in PARTS}
     needed = study.needed_parts if needed is None else needed
-    # Who needs no part needs a case in some.
-    for part in needed if any(parts.values()) else (*needed, "test"):
+    # Who needs no part needs a case in one of them: without any, the test data are named.
+    if not any(parts.values()):
+        needed = (*needed, "test")
+    for part in needed:
         if not parts[part]:
             raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; list one there")
-    places = _locate_files(folder, parts)
-    names = parse_channel_names(content)
-    faults = Faults()
-    for record in (record for records in parts.values() for record in records):
-        with faults.collect_fault():
-            check_channels(record, names)
-    faults.tell()
-    split_unit = content.get("split_unit", "patient")
-    check_parts(parts, places, agree_split_unit(study, split_unit))
-    return Manifest(
-        folder,
-        study.task,
-        dict(study.labels),
-        split_unit,
+    manifest = Manifest(
+        folder=folder,
+        task=study.task,
+        labels=dict(study.labels),
+        split_unit=content.get("split_unit", "patient"),
         **parts,
         labels_annotated=annotated,
-        channel_names=names,
-        places=places,
+        channel_names=parse_channel_names(content),
+        places=_locate_files(folder, [*parts["training"], *parts["validation"], *parts["test"]]),
         digest=digest,
         ignored=_parse_ignored(content, study),
     )
+    # All faults of one check are told together, up to a number.
+    faults = Faults()
+    for record in manifest.records:
+        with faults.collect_fault():
+            check_channels(record, manifest.channel_names)
+    faults.tell()
+    check_parts(parts, manifest.places, agree_split_unit(study, manifest.split_unit))
+    return manifest
 
 
 def agree_split_unit(study: Study, split_unit: str) -> str:
@@ -177,8 +183,8 @@ def _check_keys(content: Mapping[str, object]) -> None:
             raise DataError(f"{FILE_NAME} must have the key {quote_value(key)}; it is missing: add it")
     unit = content.get("split_unit", "patient")
     if unit not in SPLIT_UNITS:
-        known = ", ".join(SPLIT_UNITS)
-        raise DataError(f"{FILE_NAME} must have a split_unit among {known}, not {quote_value(unit)}; correct it")
+        listed = ", ".join(SPLIT_UNITS)
+        raise DataError(f"{FILE_NAME} must have a split_unit among {listed}, not {quote_value(unit)}; correct it")
 
 
 def _check_fits(content: Mapping[str, object], study: Study) -> None:
@@ -190,7 +196,7 @@ def _check_fits(content: Mapping[str, object], study: Study) -> None:
     _check_channel_names(parse_channel_names(content), study)
     wanted = {str(number): name for number, name in sorted(study.labels.items())}
     labels = normalise_texts(content["labels"])
-    # Who drew fewer labels names no others.
+    # A site that drew some of the labels names these only.
     is_some = study.task == "segmentation" and isinstance(labels, dict) and bool(labels)
     if labels != wanted and not (is_some and labels.items() <= wanted.items()):
         raise DataError(
@@ -205,8 +211,8 @@ def parse_channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
         DataError: They are no list of different names.
     """
     names = content.get("channel_names", [])
-    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not is_list or len({*names}) < len(names):
+    is_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not is_texts or len({*names}) < len(names):
         raise DataError(
             f'channel_names in {FILE_NAME} must be a list of different names, as ["T1"], not {quote_value(names)}'
         )
@@ -216,18 +222,15 @@ def parse_channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
 def _check_channel_names(names: tuple[str, ...], study: Study) -> None:
     wanted = study.data.channel_names
     if bool(names) != bool(wanted) or not {*names} <= {*wanted}:
-        known = ", ".join(wanted) or "none, because the study names none"
+        listed = ", ".join(wanted) or "none, because the study names none"
         raise DataError(
-            f"channel_names in {FILE_NAME} must be some or all of the study's, {known}, not "
+            f"channel_names in {FILE_NAME} must be some or all of the study's, {listed}, not "
             f"{', '.join(names) or 'none'}; name the contrasts that the files of each case hold, in their order"
         )
 
 
 def check_channels(record: Record, names: tuple[str, ...]) -> None:
-    """Refuse a record that names neither one image nor one for each contrast.
-
-    Args:
-        names: The contrasts of its dataset.json.
+    """Refuse a record that names neither one image nor one for each contrast of its dataset.json.
 
     Raises:
         DataError: The number of its images is another one.
@@ -240,22 +243,20 @@ def check_channels(record: Record, names: tuple[str, ...]) -> None:
 
 
 def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tuple[int, ...]:
-    """Return the labels that the label maps show."""
     numbers = content.get("labels_annotated", sorted(map(int, content["labels"])))
     # JSON's true is an int in Python, and equals 1.
-    is_list = isinstance(numbers, list) and all(type(one) is int and one in study.labels for one in numbers)
-    is_segmentation = study.task == "segmentation" or "labels_annotated" not in content
-    if not is_list or not numbers or len({*numbers}) < len(numbers) or not is_segmentation:
-        known = ", ".join(f"{number} ({name})" for number, name in sorted(study.labels.items()))
+    is_labels = isinstance(numbers, list) and all(type(number) is int and number in study.labels for number in numbers)
+    is_allowed = study.task == "segmentation" or "labels_annotated" not in content
+    if not is_labels or not numbers or len({*numbers}) < len(numbers) or not is_allowed:
+        listed = ", ".join(f"{number} ({name})" for number, name in sorted(study.labels.items()))
         raise DataError(
-            f"labels_annotated in {FILE_NAME} must list some of the study's labels once, {known}, not "
+            f"labels_annotated in {FILE_NAME} must list some of the study's labels once, {listed}, not "
             f"{quote_value(numbers)}; leave it out where all are annotated, and where cases have classes"
         )
     return tuple(sorted(numbers))
 
 
 def _parse_ignored(content: Mapping[str, object], study: Study) -> int | None:
-    """Return the number of voxels that nobody annotated."""
     number = content.get(IGNORE)
     is_free = type(number) is int and number > 0 and number not in study.labels
     if number is not None and not (is_free and study.task == "segmentation"):
@@ -273,10 +274,7 @@ def parse_regions(content: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
         DataError: They are no lists of numbers by name.
     """
     regions = content.get("regions", {})
-    is_table = isinstance(regions, dict) and all(
-        isinstance(labels, list) and all(type(number) is int for number in labels) for labels in regions.values()
-    )
-    if not is_table:
+    if not isinstance(regions, dict) or not all(map(_is_numbers, regions.values())):
         raise DataError(
             f'regions in {FILE_NAME} must be numbers of labels by name, as {{"whole": [1, 2]}}, not '
             f"{quote_value(regions)}; correct them"
@@ -285,10 +283,15 @@ def parse_regions(content: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     return {check_name(name, "a region", DataError, remedy): tuple(labels) for name, labels in regions.items()}
 
 
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(type(number) is int for number in value)
+
+
 def _parse_records(values: object, part: str, study: Study) -> tuple[Record, ...]:
     if not isinstance(values, list):
         raise DataError(f"{part} in {FILE_NAME} must be a list of cases, not {quote_value(values)}; put it in brackets")
-    records, faults = [], Faults()
+    records = []
+    faults = Faults()
     for number, value in enumerate(values, start=1):
         with faults.collect_fault():
             records.append(parse_record(value, f"record {number} of {part}", study.task, study.labels))
@@ -296,11 +299,15 @@ def _parse_records(values: object, part: str, study: Study) -> tuple[Record, ...
     return tuple(records)
 
 
-def _locate_files(folder: Path, parts: Mapping[str, tuple[Record, ...]]) -> dict[str, Path]:
-    root, places, folders = folder.resolve(), dict[str, Path](), dict[Path, Path]()
+def _locate_files(folder: Path, records: Iterable[Record]) -> dict[str, Path]:
+    root = folder.resolve()
+    places: dict[str, Path] = {}
+    # Most files lie in a few folders, of which each is resolved once.
+    folders: dict[Path, Path] = {}
     faults = Faults()
-    for record in (record for records in parts.values() for record in records):
+    for record in records:
         for file in (*record.files, record.label):
+            # A class is a number, and no file.
             if isinstance(file, str) and file not in places:
                 with faults.collect_fault():
                     places[file] = locate(root, file, record.case, folders)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from silofl.data.volumes import SLICES, Array, Volumes, central_slices
 from silofl.study.data_settings import PatchSettings
 
-# Of a volume's voxels in mm, along its axes X, Y and Z.
+T = TypeVar("T")
+# The sides of a volume's voxels in mm, along its axes X, Y and Z.
 Spacing = tuple[float, float, float]
 
 
@@ -50,8 +52,10 @@ class Examples:
     @property
     def image_shape(self) -> tuple[int, ...]:
         """(C, *spatial) of what a network sees: an image, or a patch of a volume."""
-        shape = self.images[0].shape if self.patches else self.images.shape[1:]
-        return (shape[0], *self.patches.size) if self.patches else tuple(shape)
+        # Volumes of several sizes have no shape in common; their patches have.
+        if self.patches:
+            return (self.images[0].shape[0], *self.patches.size)
+        return tuple(self.images.shape[1:])
 
     @property
     def has_volumes(self) -> bool:
@@ -70,14 +74,24 @@ class Examples:
 
     def patients_of(self, cases: Collection[str]) -> int | None:
         """Return the number of different patients of some cases; None where nobody knows one of them."""
-        wanted = set(cases)
-        found = {patient for case, patient in zip(self.cases, self.patients, strict=True) if case in wanted}
-        return None if None in found else len(found)
+        patient_of = self.patient_of
+        patients = {patient_of[case] for case in {*cases} & patient_of.keys()}
+        return None if None in patients else len(patients)
 
     def select_rows(self, rows: Sequence[int]) -> Examples:
         """Return the examples of the given rows, in that order."""
-        names = {key: tuple(getattr(self, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
-        return replace(self, images=self.images[rows], targets=self.targets[rows], **names)
+        return replace(
+            self,
+            images=self.images[rows],
+            targets=self.targets[rows],
+            cases=_select(self.cases, rows),
+            slices=_select(self.slices, rows),
+            patients=_select(self.patients, rows),
+        )
+
+
+def _select(values: tuple[T, ...], rows: Sequence[int] | NDArray) -> tuple[T, ...]:
+    return tuple(values[row] for row in rows)
 
 
 def take_central_slices(part: Examples) -> Examples:
@@ -86,12 +100,17 @@ def take_central_slices(part: Examples) -> Examples:
     They are as many of each volume as an epoch has patches of it, or one of a volume that is seen as a whole: from the
     middle one on, and again from there.
     """
-    chosen = (SLICES // 2 + np.arange(part.patches.per_volume if part.patches else 1)) % SLICES
-    rows = np.repeat(np.arange(len(part)), len(chosen))
-    images = np.concatenate([central_slices(image)[chosen] for image in part.images])
+    per_volume = part.patches.per_volume if part.patches else 1
+    slices = (SLICES // 2 + np.arange(per_volume)) % SLICES
+    rows = np.repeat(np.arange(len(part)), per_volume)
     classes = np.zeros(len(part), np.int64) if part.targets.ndim > 1 else np.asarray(part.targets)
-    names = {key: tuple(getattr(part, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
-    return Examples(images, classes[rows], **names)
+    return Examples(
+        images=np.concatenate([central_slices(image)[slices] for image in part.images]),
+        targets=classes[rows],
+        cases=_select(part.cases, rows),
+        slices=_select(part.slices, rows),
+        patients=_select(part.patients, rows),
+    )
 
 
 @dataclass(frozen=True)

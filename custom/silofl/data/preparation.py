@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from monai.transforms import Compose
     from torch import Tensor
 
-# Of a site that annotates some of the study's labels.
+# What a site that annotates only some of the study's labels is told.
 ANNOTATE = (
     f"{RENUMBER}, and list every label that is drawn in all cases in dataset.json, in labels and, where that is there, "
     "in labels_annotated"
@@ -124,13 +124,17 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
 def build_requests(records: Iterable[Record], manifest: Manifest) -> Iterator[bytes]:
     """Yield what asks the decoders' process for the files of cases, in the order in which `prepare_case` reads them."""
     for record in records:
-        with suppress(DataError, OSError):  # told where the file is read
+        # What is wrong with a file is told where it is read.
+        with suppress(DataError, OSError):
             files = [(path, name, False) for path, name in filter(None, manifest.source(record).files)]
             if isinstance(record.label, str):
                 files.append((manifest.places[record.label], record.label, True))
             # A DICOM segmentation is laid on the grid of its image, which must be read first.
-            if find_segmentation(files[-1][0]) is None:
-                yield from filter(None, [build_file_request(path, name, record.index, it) for path, name, it in files])
+            if find_segmentation(files[-1][0]) is not None:
+                continue
+            # All requests of a case are built before the first goes out, so that a faulty case asks for nothing.
+            requests = [build_file_request(path, name, record.index, is_label) for path, name, is_label in files]
+            yield from filter(None, requests)
 
 
 def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
@@ -139,27 +143,35 @@ def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> P
     image = join_contrasts(stored, source, steps.study.data)
     if image.affine is not None:
         check_affine(image.affine, record.image)
-    there = [one for one in stored if one is not None]
-    digests = {file: digest_content(one.array, one.affine) for file, one in zip(record.files, there, strict=True)}
+    # The digests are of what the files hold, before it is scaled or cut.
+    files = zip(record.files, filter(None, stored), strict=True)
+    digests = {file: digest_content(read.array, read.affine) for file, read in files}
     label = read_label_map(record, manifest, image, steps.study)
-    case, affine, numbers = {"image": scale_image(image, steps.study, record.image)}, image.affine, record.numbers
+    case = {"image": scale_image(image, steps.study, record.image)}
+    affine = image.affine
+    numbers = record.numbers
     if numbers is not None:
         _check_slices(record, image)
         case["image"], affine = take_slices(case["image"], affine, numbers)
+        label = label if label is None else label[..., numbers]
     if label is not None:
-        case["label"] = (label if numbers is None else label[..., numbers]).astype(np.float32)
+        case["label"] = label.astype(np.float32)
     moved = transform_case(case, affine, list_missing_contrasts(steps.study.data.channel_names, [source]), steps)
-    images, spacing, slices = moved.images, None, (None,)
+    num_examples = len(moved.images)
+    targets = moved.labels
+    if targets is None:
+        targets = np.full(num_examples, record.label, dtype=np.int64)
+    spacing = None
     if moved.affine is not None and read_header(source.first[0]).has_spacing:
         passage = moved.plane_passage
         spacing = measure_spacing(moved.affine if passage is None else moved.affine @ passage.affine)
-    # What no slice is, a picture or a whole volume, has no number.
-    if image.array.ndim == 4 == images.ndim:
-        first, step = (0, 1) if numbers is None else (numbers.start, numbers.step)
-        # Continued where a transform has added slices.
-        slices = tuple(range(first, first + step * len(images), step))
-    targets = np.full(len(images), record.label, dtype=np.int64) if moved.labels is None else moved.labels
-    return PreparedCase(record.case, record.patient, images, targets, slices, spacing, digests)
+    # A picture or a whole volume is no slice, and has no number.
+    slices: tuple[int | None, ...] = (None,)
+    if image.array.ndim == 4 == moved.images.ndim:
+        numbers = numbers or range(1)
+        # The numbers go on where a transform has added slices.
+        slices = tuple(range(numbers.start, numbers.start + numbers.step * num_examples, numbers.step))
+    return PreparedCase(record.case, record.patient, moved.images, targets, slices, spacing, digests)
 
 
 def take_slices(
@@ -167,7 +179,9 @@ def take_slices(
 ) -> tuple[NDArray, NDArray[np.float64] | None]:
     """Return some slices of a volume (C, X, Y, Z), and their voxel indices to millimetres."""
     # The step lengthens the voxels. The origin may stay, because no allowed transform depends on it.
-    return pixels[..., numbers], affine if affine is None else affine @ np.diag([1, 1, numbers.step, 1])
+    if affine is not None:
+        affine = affine @ np.diag([1, 1, numbers.step, 1])
+    return pixels[..., numbers], affine
 
 
 def read_label_map(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:
@@ -180,23 +194,27 @@ def read_label_map(record: Record, manifest: Manifest, image: Image, study: Stud
     """
     if not isinstance(record.label, str):
         return None
-    annotated = {number: study.labels[number] for number in manifest.labels_annotated}
-    labels = annotated if manifest.ignored is None else {**annotated, manifest.ignored: IGNORE}
-    files = manifest.places[record.label], manifest.source(record).first[0]
-    label = read_label(files[0], record.label, record.index, labels, image)
-    label = lay_on_image(label, image, record.label, files)
-    check_values(label, labels, record.label, RENUMBER if annotated.keys() == study.labels.keys() else ANNOTATE)
-    return label.array if manifest.ignored is None else np.where(label.array == manifest.ignored, IGNORED, label.array)
+    labels = {number: study.labels[number] for number in manifest.labels_annotated}
+    remedy = RENUMBER if labels.keys() == study.labels.keys() else ANNOTATE
+    if manifest.ignored is not None:
+        labels[manifest.ignored] = IGNORE
+    path = manifest.places[record.label]
+    label = read_label(path, record.label, record.index, labels, image)
+    label = lay_on_image(label, image, record.label, (path, manifest.source(record).first[0]))
+    check_values(label, labels, record.label, remedy)
+    if manifest.ignored is None:
+        return label.array
+    return np.where(label.array == manifest.ignored, IGNORED, label.array)
 
 
 def _check_slices(record: Record, image: Image) -> None:
-    if image.array.ndim != 4:
+    # A picture has no slice at all.
+    depth = image.array.shape[3] if image.array.ndim == 4 else 0
+    if record.slices[1] >= depth:
         raise DataError(
-            f"{record.image} must be a volume to have 'slices', not a picture; remove them from dataset.json"
+            f"{record.image} must be a volume with slices {list(record.slices)}, not one of {depth} slices; correct "
+            "dataset.json"
         )
-    if record.slices[1] >= image.array.shape[3]:
-        held = f"0 to {image.array.shape[3] - 1}"
-        raise DataError(f"{record.image} must hold slices {held}, not {list(record.slices)}; correct dataset.json")
 
 
 def transform_case(
@@ -215,37 +233,46 @@ def transform_case(
         lacking: The contrasts that the case lacks.
         has_record: Whether the way back is needed of a picture too.
     """
-    settings, volume_passage = steps.study.data, None
+    settings = steps.study.data
+    volume_passage = None
     if case["image"].ndim == 4:
-        moved = apply_transforms(steps.volume_steps, case, affine)
+        moved = _apply_transforms(steps.volume_steps, case, affine)
         volume_passage = _read_passage(moved["image"])
-        affine = affine if volume_passage is None else volume_passage.affine
+        if volume_passage is not None:
+            affine = volume_passage.affine
         case |= {key: _to_array(value) for key, value in moved.items()}
-    # One image's record is that of all, which have one size. Without it MONAI resizes a slice in a quarter of the time.
-    # A hospital's own transforms may read it.
+    # A hospital's own transforms may read MONAI's record. Without it MONAI resizes a slice in a quarter of the time.
     is_own = any(is_extension(transform.name) for transform in settings.transforms)
     has_record = has_record or affine is not None
-    planes = [
-        apply_transforms(steps.image_steps, one, None, is_own or (has_record and number == 0))
-        for number, one in enumerate(_cut_examples(case, settings))
-    ]
-    arrays = [_to_array(one["image"]) for one in planes]
-    # One needs no copy.
+    planes = []
+    for example in _cut_examples(case, settings):
+        # The first image's record is that of all, which have one size.
+        needs_record = is_own or (has_record and not planes)
+        planes.append(_apply_transforms(steps.image_steps, example, None, needs_record))
+    arrays = [_to_array(plane["image"]) for plane in planes]
+    # A single image needs no copy, which for a volume would take as much memory again.
     images = np.stack(arrays) if len(arrays) > 1 else arrays[0][None]
-    # Zeros until then too, which a transform of intensities has moved.
+    # A missing contrast was zeros until here, but a transform of intensities has moved them.
     images[:, [settings.channel_names.index(name) for name in lacking]] = 0
-    labels = _to_label_maps(np.stack([_to_array(one["label"])[0] for one in planes])) if "label" in case else None
-    passage = _read_passage(planes[0]["image"]) if has_record else None
-    return TransformedCase(stack_neighbours(images, settings.neighbours), labels, affine, volume_passage, passage)
+    labels = None
+    if "label" in case:
+        labels = _to_label_maps(np.stack([_to_array(plane["label"])[0] for plane in planes]))
+    return TransformedCase(
+        images=_stack_neighbours(images, settings.neighbours),
+        labels=labels,
+        affine=affine,
+        volume_passage=volume_passage,
+        plane_passage=_read_passage(planes[0]["image"]) if has_record else None,
+    )
 
 
 def _to_label_maps(moved: NDArray[np.float32]) -> NDArray[np.uint8]:
     labels = moved.astype(np.uint8)
     if (labels != moved).any():
-        wrong = moved[labels != moved][0]
+        fraction = moved[labels != moved][0]
         raise DataError(
-            f"a label map must have whole numbers from 0 to 255 after the study's transforms, not {wrong:g}; those of "
-            "a package must take the nearest pixel's label"
+            f"a label map must have whole numbers from 0 to 255 after the study's transforms, not {fraction:g}; those "
+            "of a package must take the nearest pixel's label"
         )
     return labels
 
@@ -257,10 +284,12 @@ def measure_spacing(affine: NDArray[np.float64]) -> Spacing:
 
 
 def _cut_examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict[str, NDArray]]:
-    """Return a picture, a volume's slices, or where volumes are not cut the volume."""
     if settings.dimensions == 3 or case["image"].ndim != 4:
         return [case]
-    return [{key: value[..., z] for key, value in case.items()} for z in range(case["image"].shape[-1])]
+    examples = []
+    for z in range(case["image"].shape[-1]):
+        examples.append({key: value[..., z] for key, value in case.items()})
+    return examples
 
 
 def scale_image(image: Image, study: Study, name: str) -> NDArray[np.float32]:
@@ -274,19 +303,11 @@ def scale_image(image: Image, study: Study, name: str) -> NDArray[np.float32]:
     return np.stack([scale_intensity(contrast, settings.intensity, image.dtype_max) for contrast in array])
 
 
-def stack_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.float32]:
-    """Return the slices of one case, each with its neighbours as further channels.
-
-    Args:
-        slices: All slices of one case in their order, (n, C, H, W).
-        neighbours: How many on each side, k; with 0 the slices come back as they are.
-
-    Returns:
-        (n, (2 k + 1) C, H, W): for each offset from -k to k all channels of that slice. Before the first slice of the
-        case and after its last one there is none, and the nearest is repeated.
-    """
+def _stack_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.float32]:
+    # Of slices (n, C, H, W) these are (n, (2 k + 1) C, H, W): for each offset from -k to k all channels of that slice.
+    # Before the first slice of the case and after its last one there is none, and the nearest is repeated.
     if neighbours == 0:
-        # Not copied: a volume may fill half of the memory.
+        # The slices are not copied: a volume may fill half of the memory.
         return slices
     offsets = np.arange(-neighbours, neighbours + 1)
     rows = (np.arange(len(slices))[:, None] + offsets).clip(0, len(slices) - 1)
@@ -299,25 +320,19 @@ def check_has_slices(image: Image, settings: DataSettings, name: str) -> None:
     Raises:
         DataError: It is a picture or a window of a time series, and the study asks for neighbours or for 3D.
     """
-    if image.array.ndim == 4:
-        return
-    found = image_kind(image).removesuffix("s")
-    if settings.dimensions == 3:
+    is_3d = settings.dimensions == 3
+    if image.array.ndim != 4 and (is_3d or settings.neighbours > 0):
+        needs = "dimensions 3" if is_3d else f"neighbours {settings.neighbours}"
         raise DataError(
-            f"{name} must be a volume with data.dimensions 3, not a {found}; give the volume, or set data.dimensions "
-            "to 2"
-        )
-    if settings.neighbours > 0:
-        raise DataError(
-            f"{name} must be a volume, whose slices have the neighbours of data.neighbours {settings.neighbours}, not "
-            f"a {found}; give the volume, or set data.neighbours to 0"
+            f"{name} must be a volume with data.{needs}, not a {image_kind(image).removesuffix('s')}; give the volume, "
+            f"or set data.{'dimensions to 2' if is_3d else 'neighbours to 0'}"
         )
 
 
-def apply_transforms(
+def _apply_transforms(
     steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None, has_record: bool = True
 ) -> dict[str, NDArray | Tensor]:
-    """Apply transforms to a case; with MONAI's record of them the arrays are its MetaTensors."""
+    # With MONAI's record of what is done the arrays become its MetaTensors.
     if steps is None:
         return case
     import torch
@@ -328,17 +343,16 @@ def apply_transforms(
         with metadata_tracking(has_record):
             moved = steps({key: make(np.ascontiguousarray(value)) for key, value in case.items()})
     except Exception as error:  # MONAI raises whatever its array code raises
-        size, reason = case["image"].shape[1:], error_text(error.__cause__ or error)
-        # Of voxels by whose size it was to be resampled.
-        voxels = "" if affine is None else " and voxels of {:g} x {:g} x {:g} mm".format(*measure_spacing(affine))
-        raise DataError(
-            f"an image of size {size}{voxels} must pass the study's transforms; MONAI says: {reason}"
-        ) from None
+        size = str(case["image"].shape[1:])
+        if affine is not None:
+            # A volume may be resampled by the size of its voxels, which a header may state wrongly.
+            size += " and voxels of {:g} x {:g} x {:g} mm".format(*measure_spacing(affine))
+        reason = error_text(error.__cause__ or error)
+        raise DataError(f"an image of size {size} must pass the study's transforms; MONAI says: {reason}") from None
     return {key: moved[key] for key in case}
 
 
 def _to_array(moved: NDArray | Tensor) -> NDArray[np.float32]:
-    """Return what transforms have given as an array."""
     return moved if isinstance(moved, np.ndarray) else np.asarray(moved, dtype=np.float32)
 
 

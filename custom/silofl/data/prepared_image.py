@@ -54,12 +54,14 @@ def list_file_doubts(form: Form, missing: Iterable[str], study: Study) -> list[s
     """
     doubts = [f"contrast {name} is missing; zeros stand in its place" for name in missing]
     if form.kind == "volumes" and not form.header.has_spacing:
-        results = ["the file does not state the size of its voxels in mm"]
+        results = []
         if any(step.name == "Spacing" for step in study.data.volume_transforms):
             results.append("it was resampled as if they were 1 mm, or by uncertain numbers")
         if study.task == "segmentation":
             results.append("no millilitres are given")
-        doubts += ["; ".join(results)] if len(results) > 1 else []
+        # Where nothing depends on the size there is no reason to doubt.
+        if results:
+            doubts.append("; ".join(["the file does not state the size of its voxels in mm", *results]))
     if form.kind == "volumes" and not form.header.has_orientation:
         doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
     return doubts
@@ -97,25 +99,36 @@ def prepare_with_way_back(
             algorithm needs, is of another kind than the training images, or is a picture where the study trained on
             volumes: a picture does not say how its axes lie in the body.
     """
-    settings, called = steps.study.data, source.first[1]
-    lacking = tuple(list_missing_contrasts(settings.channel_names, [source]))
+    name = source.first[1]
+    lacking = tuple(list_missing_contrasts(steps.study.data.channel_names, [source]))
+    # This is asked first: reading the files of a study that takes no such image would be in vain.
     steps.study.recipe.check_images(steps.study, (), lacking)
-    for path, one in filter(None, source.files):
+    for path, file_name in filter(None, source.files):
         if not path.exists():
             raise DataError(
-                f"{one} must be an image file or the folder of a DICOM series; it is not there: check its path"
+                f"{file_name} must be an image file or the folder of a DICOM series; it is not there: check its path"
             )
-    image = read_source(source, settings)
+    image = read_source(source, steps.study.data)
     form = read_form(source, image)
-    domain.check(form, called)
+    domain.check(form, name)
     if image.array.ndim != 4 and steps.volume_steps is not None:
         raise DataError(
-            f"{called} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
+            f"{name} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
             "known; give the NIfTI, MHA or NRRD file or the DICOM series"
         )
-    case, affine = {"image": scale_image(image, steps.study, called)}, image.affine
+    pixels = scale_image(image, steps.study, name)
+    affine = image.affine
     if numbers is not None:
-        case["image"], affine = take_slices(case["image"], affine, numbers)
-    shape = case["image"].shape[1:]
-    moved = transform_case(case, affine, lacking, steps, has_record=True)
-    return PreparedImage(moved.images, shape, affine, moved.volume_passage, moved.plane_passage, form, lacking)
+        pixels, affine = take_slices(pixels, affine, numbers)
+    # The transforms change the case in its place, so that its size is kept before.
+    shape = pixels.shape[1:]
+    moved = transform_case({"image": pixels}, affine, lacking, steps, has_record=True)
+    return PreparedImage(
+        images=moved.images,
+        shape=shape,
+        affine=affine,
+        volume_passage=moved.volume_passage,
+        plane_passage=moved.plane_passage,
+        form=form,
+        missing=lacking,
+    )

@@ -8,8 +8,10 @@ from typing import TypeVar
 from silofl.base.errors import make_printable
 
 T = TypeVar("T")
-# Until work that is usually quick is said to go on, and the longest between two such lines.
-QUIET_SECONDS, LONGEST_SECONDS = 5.0, 25.0
+# Work that is usually quick says nothing for so long.
+QUIET_SECONDS = 5.0
+# The time between two lines doubles up to this.
+LONGEST_SECONDS = 25.0
 
 
 def track_progress(
@@ -41,7 +43,8 @@ def track_slow_progress(items: Iterable[T], total: int, title: str, unit: str = 
         title: Name of the work, as ``checking north``.
         unit: Name of the items, in the plural.
     """
-    start, seconds = time.monotonic(), QUIET_SECONDS
+    start = time.monotonic()
+    seconds = QUIET_SECONDS
     for number, item in enumerate(items):
         if time.monotonic() - start > seconds:
             print(f"{make_printable(title)}: {number} of {total} {unit}", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """One record of dataset.json: an image, its label and its patient."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -12,7 +12,7 @@ from silofl.reading.access import open_error
 from silofl.reading.patient_names import normalise_name
 
 KEYS = ("image", "label", "patient", "case", "slices", "index", "recording", "groups")
-# No volume has as many slices; a set of them is built to find overlaps.
+# No volume has as many slices. Each slice of a record is kept in memory to find overlaps.
 MAX_SLICES = 1 << 16
 
 
@@ -55,12 +55,8 @@ class Record:
     @property
     def numbers(self) -> range | None:
         """The numbers of the slices, or None for all."""
-        return None if self.slices is None else slice_numbers(self.slices)
-
-
-def slice_numbers(slices: Sequence[int]) -> range:
-    """Return the slice numbers of ``[first, last]`` or ``[first, last, step]``, both ends included."""
-    return range(slices[0], slices[1] + 1, *slices[2:])
+        # Both ends of [first, last] are included; a step may follow.
+        return None if self.slices is None else range(self.slices[0], self.slices[1] + 1, *self.slices[2:])
 
 
 def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -> Record:
@@ -88,16 +84,21 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     image = next(path for path in images if path is not None)
     index = _parse_index(value.get("index"), image, where)
     slices = _parse_slices(value.get("slices"), where)
-    case = (
-        _parse_text(_strip(value["case"]), f"the case of {where}")
-        if "case" in value
-        else _default_case_name(image, slices, index)
+    if "case" in value:
+        case = _parse_text(_strip(value["case"]), f"the case of {where}")
+    else:
+        case = _default_case_name(image, slices, index)
+    # From here on messages name the case, which a reader finds more easily than a number.
+    return Record(
+        case=case,
+        images=images,
+        label=_parse_label(value["label"], f"case {case!r}", task, labels),
+        patient=_parse_name(value, "patient", case),
+        slices=slices,
+        index=index,
+        recording=_parse_name(value, "recording", case),
+        groups=_parse_groups(value.get("groups", {}), case),
     )
-    label = _parse_label(value["label"], f"case {case!r}", task, labels)
-    patient = _parse_name(value["patient"], f"the patient of case {case!r}") if "patient" in value else None
-    recording = _parse_name(value["recording"], f"the recording of case {case!r}") if "recording" in value else None
-    groups = _parse_groups(value.get("groups", {}), case)
-    return Record(case, images, label, patient, slices, index, recording, groups)
 
 
 def find_case_name(value: Mapping[str, object]) -> str:
@@ -106,8 +107,8 @@ def find_case_name(value: Mapping[str, object]) -> str:
         return str(value["case"]).strip()
     try:
         image = next(path for path in _parse_images(value.get("image"), "") if path is not None)
-        slices, index = _parse_slices(value.get("slices"), ""), _parse_index(value.get("index"), image, "")
-        return _default_case_name(image, slices, index)
+        slices = _parse_slices(value.get("slices"), "")
+        return _default_case_name(image, slices, _parse_index(value.get("index"), image, ""))
     except DataError:
         return ""
 
@@ -132,29 +133,30 @@ def locate(root: Path, path: str, case: str, folders: dict[Path, Path] | None = 
         )
     try:
         # Links are resolved, because one may lead out of the folder.
-        found = _resolve(root / path, {} if folders is None else folders)
-        if root not in found.parents:
+        resolved = _resolve(root / path, {} if folders is None else folders)
+        if root not in resolved.parents:
             raise DataError(
                 f"case {case!r} must name files inside the folder of dataset.json, not {quote_value(path)}, a link "
                 "that leads out of it; copy or mount the files there, or make the whole data folder the link"
             )
-        check_kind(found)
+        check_kind(resolved)
     except OSError as error:
         raise DataError(f"case {case!r}: {open_error(path, error)}") from None
     except RuntimeError:
         raise DataError(f"case {case!r}: {path} must be a file, not a link to itself; replace the link") from None
-    return found
+    return resolved
 
 
 def _resolve(path: Path, folders: dict[Path, Path]) -> Path:
-    folder = path.parent
-    if folder not in folders:
-        folders[folder] = folder.resolve()
-    found = folders[folder] / path.name
-    return found.resolve() if found.is_symlink() else found
+    if path.parent not in folders:
+        folders[path.parent] = path.parent.resolve()
+    # Only the last name of the path can still be a link.
+    file = folders[path.parent] / path.name
+    return file.resolve() if file.is_symlink() else file
 
 
 def _parse_text(value: object, what: str) -> str:
+    # Many tables have numbers as the names of patients and cases; JSON's true is an int in Python.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not _is_text(value):
@@ -170,15 +172,14 @@ def _strip(value: object) -> object:
     return value.strip() if isinstance(value, str) else value
 
 
-def _parse_name(value: object, what: str) -> str:
-    name = normalise_name(_parse_text(_strip(value), what))
-    if not name:
-        raise DataError(f"{what} must be a text, not one of signs that nobody sees, {value!a}; correct dataset.json")
-    return name
+def _parse_name(record: Mapping[str, object], key: str, case: str) -> str | None:
+    """Return the patient or the recording of a record; None where it says none, or only signs that nobody sees."""
+    if key not in record:
+        return None
+    return normalise_name(_parse_text(_strip(record[key]), f"the {key} of case {case!r}")) or None
 
 
 def _parse_path(value: object, what: str) -> str:
-    """Return a path, which names something in the folder."""
     path = _parse_text(value, what)
     if not PurePosixPath(path).name:
         raise DataError(f"{what} must be the path of a file, not {quote_value(path)}; correct dataset.json")
@@ -188,14 +189,15 @@ def _parse_path(value: object, what: str) -> str:
 def _parse_images(value: object, where: str) -> tuple[str | None, ...]:
     if not isinstance(value, list):
         return (_parse_path(value, f"the image of {where}"),)
+    # A contrast that this case lacks is null.
     paths = [None if path is None else _parse_path(path, f"each image of {where}") for path in value]
-    found = [path for path in paths if path is not None]
-    if not found:
+    files = [path for path in paths if path is not None]
+    if not files:
         raise DataError(
             f"{where} must have a file for at least one contrast, not {quote_value(value)}; correct dataset.json"
         )
-    for path in found:
-        if found.count(path) > 1 or path.endswith(".npz"):
+    for path in files:
+        if files.count(path) > 1 or path.endswith(".npz"):
             raise DataError(
                 f"{where} must name each file once in its list of images, and no npz file of many images, not "
                 f"{quote_value(path)}; correct dataset.json"
@@ -208,7 +210,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_natural(value: object) -> bool:
-    # JSON's true is an int in Python.
+    # JSON's true is an int in Python, and no number here.
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -238,13 +240,14 @@ def _parse_slices(value: object, where: str) -> tuple[int, ...] | None:
 
 
 def _parse_groups(value: object, case: str) -> dict[str, str]:
-    is_table = isinstance(value, dict) and all(_is_text(key) for key in value)
-    if not is_table or not all(_is_text(one) or type(one) in (int, float) for one in value.values()):
+    is_named = isinstance(value, dict) and all(_is_text(name) for name in value)
+    if not is_named or not all(_is_text(group) or type(group) in (int, float) for group in value.values()):
         raise DataError(
             f"the groups of case {case!r} must be texts or numbers by name, as "
             f'{{"sex": "F", "age": 61}}, not {quote_value(value)}; correct dataset.json'
         )
-    return {normalise_accents(key.strip()): normalise_accents(str(one).strip()) for key, one in value.items()}
+    # Two spellings that look alike must be one group.
+    return {normalise_accents(name.strip()): normalise_accents(str(group).strip()) for name, group in value.items()}
 
 
 def _default_case_name(image: str, slices: tuple[int, ...] | None, index: int | None) -> str:
@@ -262,15 +265,15 @@ def _parse_label(value: object, where: str, task: str, labels: dict[int, str]) -
                 "dataset.json"
             )
         return value
-    known = ", ".join(f"{number} ({name})" for number, name in sorted(labels.items()))
+    listed = ", ".join(f"{number} ({name})" for number, name in sorted(labels.items()))
     if task == "multilabel":
-        is_set = isinstance(value, list) and all(_is_natural(one) and one in labels for one in value)
-        if not is_set or len({*value}) < len(value):
+        is_labels = isinstance(value, list) and all(_is_natural(number) and number in labels for number in value)
+        if not is_labels or len({*value}) < len(value):
             raise DataError(
-                f"{where} must have a list of labels among {known}, each once, not {quote_value(value)}; correct "
+                f"{where} must have a list of labels among {listed}, each once, not {quote_value(value)}; correct "
                 "dataset.json"
             )
         return pack_findings(value)
     if not _is_natural(value) or value not in labels:
-        raise DataError(f"{where} must have a label among {known}, not {quote_value(value)}; correct dataset.json")
+        raise DataError(f"{where} must have a label among {listed}, not {quote_value(value)}; correct dataset.json")
     return value

@@ -27,8 +27,10 @@ from silofl.study import Study
 from silofl.study.data_settings import BackgroundSettings
 
 __all__ = ["Examples", "SiteData", "load_site_data"]
-# Of the training images, spread evenly: files whose form is looked at, and examples that are measured.
-FILES, MEASURED = 8, 256
+# The form of so many training files is looked at, spread evenly.
+FILES = 8
+# So many training examples are measured, spread evenly.
+MEASURED = 256
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class SiteData:
     @property
     def image_shape(self) -> tuple[int, ...]:
         """(C, *spatial) of what a network sees, by the first part that holds a case."""
-        return next(part for part in (self.training, self.validation, self.test) if len(part)).image_shape
+        return next(filter(len, (self.training, self.validation, self.test))).image_shape
 
     @cached_property
     def domain(self) -> Domain:
@@ -67,9 +69,11 @@ class SiteData:
             DataError: An image cannot be read any more.
         """
         records = () if self.manifest is None else self.manifest.training
-        forms = [self.read_first(records[i])[0] for i in sample_evenly(len(records), FILES)]
+        forms = [self.read_first(records[row])[0] for row in sample_evenly(len(records), FILES)]
         end_decoder()
-        return measure_domain(forms, (self.training.images[i] for i in sample_evenly(len(self.training), MEASURED)))
+        # The images are read one by one, because together they may not fit into the memory.
+        rows = sample_evenly(len(self.training), MEASURED)
+        return measure_domain(forms, (self.training.images[row] for row in rows))
 
     def list_file_doubts(self, record: Record, form: Form, study: Study) -> list[str]:
         """Return what a case lacks, and what its file does not state: `silofl.data.prepared_image.list_file_doubts`."""
@@ -85,7 +89,7 @@ class SiteData:
         Raises:
             DataError: The image cannot be read any more.
         """
-        # The pixels of the first file alone: the contrasts of a case lie on one grid.
+        # The pixels of the first file are enough: the contrasts of a case lie on one grid.
         source = self.manifest.source(record)
         image = read_image(*source.first, record.index, self.background)
         return read_form(source, image), image
@@ -115,7 +119,7 @@ def load_site_data(
         ConfigError: A transform is not allowed, or its options are not right.
     """
     if study.asks_alone:
-        # Its part reads them as they are, whatever labels they have.
+        # The study's only part reads the data as they are, whatever labels they have.
         return SiteData.empty()
     needed = study.needed_parts if needed is None else needed
     manifest = read_manifest(folder, study, needed)
@@ -124,19 +128,24 @@ def load_site_data(
     source = describe_source(manifest)
     parts = load_or_prepare(cache_dir, fingerprint_preparation(source, study), prepare, source)
     prune(cache_dir, source)
-    parts = {name: replace(part, patches=study.data.patches) for name, part in parts.items()}
-    if len(manifest.labels_annotated) < len(study.labels):
-        parts = {name: replace(part, annotated=manifest.labels_annotated) for name, part in parts.items()}
-    absent = unreadable.find_absent(manifest, {case for part in parts.values() for case in part.cases})
+    prepared: set[str] = set()
+    has_all_labels = len(manifest.labels_annotated) == len(study.labels)
+    for name, part in parts.items():
+        prepared.update(part.cases)
+        # These belong to the study or to dataset.json, and are no part of the cache.
+        parts[name] = replace(
+            part,
+            patches=study.data.patches,
+            annotated=None if has_all_labels else manifest.labels_annotated,
+            has_ignored=manifest.ignored is not None,
+        )
+    absent = unreadable.find_absent(manifest, prepared)
     for name in needed:
         if not len(parts[name]):
             raise DataError(f"{name} must hold a case that can be read, not 0 besides {len(absent)} that cannot")
     manifest = manifest.without(absent)
-    if manifest.ignored is not None:
-        parts = {name: replace(part, has_ignored=True) for name, part in parts.items()}
     data = SiteData(**parts, manifest=manifest, unreadable=count_reasons(absent), background=study.data.background)
-    missing = manifest.missing(study.data.channel_names)
-    study.recipe.check_images(study, data.image_shape, missing)
+    study.recipe.check_images(study, data.image_shape, manifest.missing(study.data.channel_names))
     return data
 
 
@@ -148,10 +157,11 @@ def sample_evenly(count: int, most: int) -> list[int]:
 def _prepare_cases(
     manifest: Manifest, study: Study, has_progress: bool, unreadable: UnreadableCases
 ) -> Iterator[tuple[str, PreparedCase]]:
-    # Here, where every image is read once for the cache, and not at every start.
+    # Images are compared here, where each is read once for the cache, and not at every start.
     seen = SeenImages(manifest.places, agree_split_unit(study, manifest.split_unit))
-    records = [(part, record) for part, records in manifest.parts.items() for record in records]
-    records = [(part, record) for part, record in records if not unreadable.must_skip(record.case)]
+    records: list[tuple[str, Record]] = []
+    for part, of_part in manifest.parts.items():
+        records += [(part, record) for record in of_part if not unreadable.must_skip(record.case)]
     faults = Faults()
 
     def cases() -> Iterator[tuple[str, PreparedCase]]:
@@ -173,13 +183,14 @@ def _prepare_cases(
 
 
 def _check_same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str, PreparedCase]]:
-    first: PreparedCase | None = None
+    model: PreparedCase | None = None
     for part, case in cases:
-        first = first or case
-        wanted, found = first.images.shape[2:], case.images.shape[2:]
-        if wanted != found and not case.has_own_size:
+        # The first case decides the size of all.
+        model = model or case
+        size = model.images.shape[2:]
+        if case.images.shape[2:] != size and not case.has_own_size:
             raise DataError(
-                f"case {case.case!r} must come out in the size of case {first.case!r}, {wanted}, not {found}; "
-                f"add Resize: {{spatial_size: {list(wanted)}}} to the study's data.transforms"
+                f"case {case.case!r} must come out in the size of case {model.case!r}, {size}, not "
+                f"{case.images.shape[2:]}; add Resize: {{spatial_size: {list(size)}}} to the study's data.transforms"
             )
         yield part, case

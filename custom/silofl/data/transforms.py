@@ -40,7 +40,7 @@ LABEL_MODE = {
     "RandAffine": "nearest",
 }
 PADDING = frozenset(("ResizeWithPadOrCrop", "SpatialPad"))
-# RandZoom's modes that make values up; the others copy what lies at the border.
+# These modes of RandZoom make values up; the others copy what lies at the border.
 COMPUTED_PADDING = frozenset("empty linear_ramp maximum mean median minimum".split())
 SIZES = ("Resize", "ResizeWithPadOrCrop", "CenterSpatialCrop", "SpatialPad")
 ALLOWED: Mapping[Kind, tuple[str, ...]] = {
@@ -66,11 +66,11 @@ ALLOWED: Mapping[Kind, tuple[str, ...]] = {
         "RandShiftIntensity",
     ),
 }
-# Options that SiloFL sets, or that would reach beyond the arrays.
+# SiloFL sets these options itself, or they would reach beyond the arrays.
 RESERVED = frozenset(
     "self keys labels allow_missing_keys lazy dtype device factor_key meta_keys meta_key_postfix".split()
 )
-# More, or finer, would fill the memory before MONAI says a word; a kernel is eight of its sigma long.
+# Values outside would fill the memory before MONAI says a word; a kernel is eight of its sigma long.
 RANGES = {
     "spatial_size": (1, 1 << 14),
     "roi_size": (1, 1 << 14),
@@ -78,10 +78,13 @@ RANGES = {
     **dict.fromkeys(("min_zoom", "max_zoom"), (0.1, 4)),
     **dict.fromkeys(("sigma_x", "sigma_y", "sigma_z"), (0, 100)),
 }
+# MONAI takes these for "leave this axis as it is".
 AS_IT_IS = (-1, 0)
 MOST_VOXELS = 1 << 28
 RAS_LABELS = (("L", "R"), ("P", "A"), ("I", "S"))
-TRIAL_IMAGE, TRIAL_VOLUME = (64, 64), (12, 10, 4)
+# Blank images of these sizes try the transforms before any data are read.
+TRIAL_IMAGE = (64, 64)
+TRIAL_VOLUME = (12, 10, 4)
 
 # MONAI's switch is one for the process, whose threads may prepare different sites.
 _metadata_switch = threading.RLock()
@@ -110,9 +113,10 @@ def compose(settings: DataSettings, kind: Kind, has_label_map: bool) -> Compose 
 
     keys = ("image", "label") if has_label_map else ("image",)
     axes = 3 if kind == "volume_transforms" else settings.dimensions
-    return Compose(
-        [step for transform in named for step in _build_steps(transform, kind, keys, axes, settings.channels)]
-    )
+    steps = []
+    for transform in named:
+        steps += _build_steps(transform, kind, keys, axes, settings.channels)
+    return Compose(steps)
 
 
 def build_augmentation(study: Study, has_label_map: bool | None = None) -> Compose | None:
@@ -122,17 +126,20 @@ def build_augmentation(study: Study, has_label_map: bool | None = None) -> Compo
         has_label_map: Whether a label map is transformed too; by default when the task is segmentation.
     """
     has_label_map = study.task == "segmentation" if has_label_map is None else has_label_map
-    named, dropped = compose(study.data, "augment", has_label_map), study.training.drop_channels
+    named = compose(study.data, "augment", has_label_map)
     if not study.data.channel_names:
         return named
     from monai.transforms import Compose
 
     from silofl.data.drop_channels import DropChannels, MissingContrasts
 
-    steps, missing = [] if named is None else list(named.transforms), MissingContrasts(study.data.channels)
-    # Noise, and a shift, would make something of the zeros of a contrast that is not there.
-    steps = [missing.find, *steps, missing.blank] if steps else []
-    steps += [DropChannels(dropped, study.data.channels)] if dropped else []
+    steps: list[Callable] = []
+    if named is not None:
+        # Noise, and a shift, would make something of the zeros of a contrast that is not there.
+        missing = MissingContrasts(study.data.channels)
+        steps = [missing.find, *named.transforms, missing.blank]
+    if study.training.drop_channels:
+        steps.append(DropChannels(study.training.drop_channels, study.data.channels))
     return Compose(steps) if steps else None
 
 
@@ -145,6 +152,7 @@ def check_transforms(study: Study) -> None:
     has_label_map = study.task == "segmentation"
     for kind, size in _trial_sizes(study.data).items():
         certain = [_make_certain(transform) for transform in getattr(study.data, kind)]
+        # The transforms as the study has them come first: their own probabilities must be right too.
         compose(study.data, kind, has_label_map)
         # One more transform at a time, so that the error names the one that fails.
         for number in range(1, len(certain) + 1):
@@ -180,20 +188,22 @@ def _build_steps(transform: Transform, kind: Kind, keys: tuple[str, ...], axes: 
     if kind != "volume_transforms" and is_extension(transform.name):
         return [_load_package_transform(transform, where, keys)]
     if transform.name not in ALLOWED[kind]:
-        known = ", ".join(ALLOWED[kind])
-        raise ConfigError(f"{where} must be one of {known}; it is none{suggest_nearest(transform.name, ALLOWED[kind])}")
+        listed = ", ".join(ALLOWED[kind])
+        nearest = suggest_nearest(transform.name, ALLOWED[kind])
+        raise ConfigError(f"{where} must be one of {listed}; it is none{nearest}")
     factory = getattr(monai.transforms, transform.name + "d")
     _check_options(transform, factory, where)
     _check_spatial_size(transform, where, axes, channels)
-    first = [_limit_spacing(transform.options.get("pixdim"))] if transform.name == "Spacing" else []
     try:
-        return first + [factory(**options) for options in _options_by_key(transform, keys)]
+        steps = [factory(**options) for options in _options_by_key(transform, keys)]
+        # How large a resampled volume becomes is known only once the volume is there.
+        return [_limit_spacing(transform.options.get("pixdim")), *steps] if transform.name == "Spacing" else steps
     except Exception as error:  # MONAI raises whatever its checks raise
         raise ConfigError(f"{where} must have options that MONAI accepts; it says: {error_text(error)}") from None
 
 
 def _load_package_transform(transform: Transform, where: str, keys: tuple[str, ...]) -> Callable[[dict], dict]:
-    """Build a package's transform, by ``part(keys, **options)``; like MONAI's, it maps a dictionary to another one."""
+    # Like MONAI's transforms, it maps a dictionary to another one.
     make = load_extension(where, TRANSFORMS, transform.name)
     try:
         return make(keys, **transform.options)
@@ -203,21 +213,22 @@ def _load_package_transform(transform: Transform, where: str, keys: tuple[str, .
 
 def _check_options(transform: Transform, factory: type, where: str) -> None:
     signature = inspect.signature(factory.__init__).parameters
-    known = [key for key in signature if key not in RESERVED and not key.endswith("kwargs")]
-    known += ["value"] if transform.name in PADDING else []
+    allowed = [key for key in signature if key not in RESERVED and not key.endswith("kwargs")]
+    if transform.name in PADDING:
+        # MONAI takes the padded value among its keyword arguments, which the signature does not name.
+        allowed.append("value")
     for key in transform.options:
-        if key not in known:
+        if key not in allowed:
             raise ConfigError(
-                f"{where} must have options among {', '.join(known)}, not {key!r}{suggest_nearest(key, known)}"
+                f"{where} must have options among {', '.join(allowed)}, not {key!r}{suggest_nearest(key, allowed)}"
             )
     prob = transform.options.get("prob", 0)
     if isinstance(prob, bool) or not isinstance(prob, int | float) or not 0 <= prob <= 1:
         raise ConfigError(f"{where} must have prob from 0 to 1, not {prob!r}")
     for key, (low, high) in RANGES.items():
-        given = numbers_in(transform.options.get(key))
-        wrong = [one for one in given if one not in AS_IT_IS and not low <= one <= high]
-        if wrong:
-            raise ConfigError(f"{where} must have {key} from {low:g} to {high:g}, not {wrong[0]:g}")
+        for number in numbers_in(transform.options.get(key)):
+            if number not in AS_IT_IS and not low <= number <= high:
+                raise ConfigError(f"{where} must have {key} from {low:g} to {high:g}, not {number:g}")
     for key in ("mode", "padding_mode"):
         mode = transform.options.get(key, "")
         if not isinstance(mode, str):
@@ -227,7 +238,9 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
 def _check_spatial_size(transform: Transform, where: str, axes: int, channels: int) -> None:
     """Refuse images that would fill the memory, one number being the length of each side."""
     size = transform.options.get("spatial_size")
-    sides = [max(1, side) for side in numbers_in(size) * (1 if isinstance(size, list | tuple) else axes)]
+    sides = [max(1, side) for side in numbers_in(size)]
+    if not isinstance(size, list | tuple):
+        sides = sides * axes
     if channels * math.prod(sides) > MOST_VOXELS:
         raise ConfigError(
             f"{where} must have a spatial_size of at most {MOST_VOXELS} pixels or voxels together, of all channels"
@@ -235,14 +248,15 @@ def _check_spatial_size(transform: Transform, where: str, axes: int, channels: i
 
 
 def _limit_spacing(pixdim: object) -> Callable[[dict], dict]:
-    """Return a step before Spacing that lets pass what will not fill the memory."""
-
     def check(case: dict) -> dict:
         before = np.linalg.norm(np.asarray(case["image"].affine)[:3, :3], axis=0)
         # As MONAI fills up: an axis without a number gets 1, and what is not above 0 stays as it is.
-        after = [*numbers_in(pixdim), 1.0, 1.0, 1.0]
-        finer = [old / new for old, new in zip(before, after, strict=False) if new > 0]
-        voxels = math.prod(finer) * case["image"].numel()
+        after = [*numbers_in(pixdim), 1.0, 1.0, 1.0][:3]
+        finer = 1.0
+        for old, new in zip(before, after, strict=True):
+            if new > 0:
+                finer *= old / new
+        voxels = finer * case["image"].numel()
         if voxels > MOST_VOXELS:
             raise ValueError(f"{voxels:.3g} voxels, where at most {MOST_VOXELS} are possible")
         return case
@@ -254,15 +268,17 @@ def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[st
     import monai.transforms
 
     options = {key: _to_tuples(value) for key, value in transform.options.items()}
-    options |= {"labels": RAS_LABELS} if transform.name == "Orientation" else {}
+    if transform.name == "Orientation":
+        options["labels"] = RAS_LABELS
     if transform.name in INTENSITY or keys == ("image",):
         return [{"keys": ("image",), **options}]
     if transform.name in PADDING:
-        # Mode and value pad the image alone: a label map is padded with background.
+        # Mode and value are for the image only: a label map is padded with background.
         background = {key: value for key, value in options.items() if key not in ("mode", "value")}
         return [{"keys": ("image",), **options}, {"keys": ("label",), **background}]
     if transform.name in LABEL_MODE:
-        default = inspect.signature(getattr(monai.transforms, transform.name + "d").__init__).parameters["mode"].default
+        factory = getattr(monai.transforms, transform.name + "d")
+        default = inspect.signature(factory.__init__).parameters["mode"].default
         options |= {"keys": keys, "mode": (options.get("mode", default), LABEL_MODE[transform.name])}
         if "anti_aliasing" in options:
             options["anti_aliasing"] = (options["anti_aliasing"], False)
@@ -277,35 +293,34 @@ def _to_tuples(value: object) -> object:
 
 
 def _make_certain(transform: Transform) -> Transform:
-    is_random = transform.name.startswith("Rand")
-    return transform.model_copy(update={"options": {**transform.options, "prob": 1.0}}) if is_random else transform
+    if not transform.name.startswith("Rand"):
+        return transform
+    return transform.model_copy(update={"options": {**transform.options, "prob": 1.0}})
 
 
 def _try_transforms(settings: DataSettings, kind: Kind, size: tuple[int, ...], has_label_map: bool) -> None:
     from monai.data import MetaTensor
+    from monai.transforms import Compose
 
-    where = f"data.{kind}: {getattr(settings, kind)[-1].name}"
+    name = getattr(settings, kind)[-1].name
+    where = f"data.{kind}: {name}"
     steps = compose(settings, kind, has_label_map)
-    ramp = np.linspace(0, 1, settings.channels * int(np.prod(size)), dtype=np.float32)
+    # The image is a ramp, since some transforms of intensities divide by the range of values.
+    ramp = np.linspace(0, 1, settings.channels * math.prod(size), dtype=np.float32)
     blank = {"image": MetaTensor(ramp.reshape(settings.channels, *size), affine=np.eye(4))}
-    blank |= {"label": MetaTensor(np.zeros((1, *size), dtype=np.float32), affine=np.eye(4))} if has_label_map else {}
+    if has_label_map:
+        blank["label"] = MetaTensor(np.zeros((1, *size), dtype=np.float32), affine=np.eye(4))
     try:
         with metadata_tracking(True):
-            found = tuple(steps(blank)["image"].shape[1:])
+            after = tuple(steps(blank)["image"].shape[1:])
     except Exception as error:  # MONAI raises whatever its array code raises
         reason = error_text(error.__cause__ or error)
         raise ConfigError(f"{where} must have options that run on a {len(size)}D image; MONAI says: {reason}") from None
-    if len(found) != len(size):
-        raise ConfigError(f"{where} must give a {len(size)}D image, not one of size {found}; change its options")
-    if kind == "augment" or is_extension(getattr(settings, kind)[-1].name):
-        before = _size_before(steps, blank)
-        if found != before:
-            raise ConfigError(f"{where} must keep an image's size, {before}, not make it {found}; change its options")
-
-
-def _size_before(steps: Compose, blank: dict[str, Any]) -> tuple[int, ...]:
-    """Return the size of an image before the last transform."""
-    from monai.transforms import Compose
-
-    with metadata_tracking(True):
-        return tuple(Compose(steps.transforms[:-1])(blank)["image"].shape[1:])
+    if len(after) != len(size):
+        raise ConfigError(f"{where} must give a {len(size)}D image, not one of size {after}; change its options")
+    # Batches hold images of one size, and nobody knows what a package's transform does to a volume's grid.
+    if kind == "augment" or is_extension(name):
+        with metadata_tracking(True):
+            before = tuple(Compose(steps.transforms[:-1])(blank)["image"].shape[1:])
+        if after != before:
+            raise ConfigError(f"{where} must keep an image's size, {before}, not make it {after}; change its options")

@@ -50,7 +50,11 @@ def find_units(
         return Units("recording", of_both, is_one_person)
     if is_one_person:
         return Units("case", {case: case for case in patient_of}, is_one_person)
-    return Units("case", {c: f"case {c}" if p is None else f"patient {p}" for c, p in patient_of.items()})
+    unit_of = {}
+    for case, patient in patient_of.items():
+        # A case may be called as a patient is: the words keep them apart.
+        unit_of[case] = f"case {case}" if patient is None else f"patient {patient}"
+    return Units("case", unit_of)
 
 
 def find_recordings(records: Iterable[Record]) -> dict[str, str | None]:

@@ -41,12 +41,6 @@ class UnreadableCases:
     known: dict[str, str]
     errors: list[UnreadableError] = field(default_factory=list)
 
-    @property
-    def most(self) -> int:
-        """How many cases may be left out."""
-        # 0.05 x 20 is 1, which sums of floats may miss.
-        return math.floor(self.share * self.num_cases + 1e-9)
-
     def must_skip(self, case: str) -> bool:
         """Return whether a case was left out before."""
         return _hash(case) in self.known
@@ -84,19 +78,24 @@ class UnreadableCases:
         Raises:
             DataError: There are more than may be left out now.
         """
-        listed = [record.case for records in manifest.parts.values() for record in records]
-        absent = {case: self.known.get(_hash(case), "damaged") for case in listed if case not in cases}
+        absent = {}
+        for record in manifest.records:
+            if record.case not in cases:
+                # A case whose reason is not known any more was left out by another process.
+                absent[record.case] = self.known.get(_hash(record.case), "damaged")
         self._check_count(len(absent))
         return absent
 
     def _check_count(self, count: int) -> None:
-        if count > self.most:
+        # 0.05 x 20 is 1, which products of floats may miss.
+        most = math.floor(self.share * self.num_cases + 1e-9)
+        if count > most:
             faults = Faults(MOST_FAULTS + 1)
             faults.errors = [*self.errors[:MOST_FAULTS]]
-            what = f": {faults.describe()}" if self.errors else "; mend them and write dataset.json anew, or raise it"
+            remedy = "; mend them and write dataset.json anew, or raise it"
             raise DataError(
-                f"at most {self.most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}, "
-                f"not {count}{what}"
+                f"at most {most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}, "
+                f"not {count}{f': {faults.describe()}' if self.errors else remedy}"
             )
 
 
@@ -107,12 +106,11 @@ def read_unreadable(cache_dir: Path, manifest: Manifest, share: float) -> Unread
         cache_dir: The folder of decoded images, which all studies share.
         share: What the site lets be left out, of all cases.
     """
-    # By dataset.json alone: files that were mended or damaged since do not begin another list.
+    # The key is of dataset.json alone: files that were mended or damaged since do not begin another list.
     key = hashlib.sha256(f"{manifest.folder.resolve()} {manifest.digest}".encode()).hexdigest()[:32]
     path = cache_dir / f"left-out-{key}.json"
-    num_cases = sum(map(len, manifest.parts.values()))
-    known = read_json_document(path) if share and path.exists() else {}
-    return UnreadableCases(path, share, num_cases, known)
+    reasons = read_json_document(path) if share and path.exists() else {}
+    return UnreadableCases(path, share, num_cases=len(manifest.records), known=reasons)
 
 
 def count_reasons(absent: Mapping[str, str]) -> dict[str, int]:

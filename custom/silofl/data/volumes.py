@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from silofl.study.data_settings import PatchSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Of a volume that is recognised as a whole: its slices, and their pixels along each axis.
-SLICES, SIDE = 3, 96
+# A volume that is recognised as a whole is seen by so many slices, each of so many pixels a side.
+SLICES = 3
+SIDE = 96
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,16 @@ class Volumes:
         Raises:
             ValueError: The shapes do not fill the array.
         """
-        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
-        if ends[-1] != len(flat):
+        arrays = []
+        start = 0
+        for shape in shapes:
+            end = start + math.prod(shape)
+            # A slice that ends behind the array is too short for its shape, which reshape refuses.
+            arrays.append(flat[start:end].reshape(shape))
+            start = end
+        if start != len(flat):
             raise ValueError("the shapes differ from the array")
-        pieces = zip(ends[:-1], ends[1:], shapes, strict=True)
-        return cls(tuple(flat[start:end].reshape(shape) for start, end, shape in pieces))
+        return cls(tuple(arrays))
 
     def __len__(self) -> int:
         return len(self.arrays)
@@ -84,11 +91,12 @@ class PatchSampler:
     """
 
     def __init__(self, patches: PatchSettings, seed: int) -> None:
-        # Imported here: it takes seconds, which studies without patches need not wait.
+        # MONAI is imported here because it takes seconds, which studies without patches need not wait.
         from monai.transforms import RandCropByPosNegLabel, SpatialCrop
 
         share = patches.foreground
-        self._size, self._slices = patches.size, SpatialCrop.compute_slices
+        self._size = patches.size
+        self._compute_slices = SpatialCrop.compute_slices
         self._cropper = RandCropByPosNegLabel(patches.size, pos=share, neg=1 - share, num_samples=1, allow_smaller=True)
         self._cropper.set_random_state(seed=int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
@@ -106,17 +114,20 @@ class PatchSampler:
             # MONAI warns of a volume without a label, whose patches then lie anywhere.
             warnings.simplefilter("ignore", UserWarning)
             self._cropper.randomize(find_labelled(target)[None])
-        place = self._slices(roi_center=self._cropper.centers[0], roi_size=self._size)
-        return pad_to_size(image[(slice(None), *place)], self._size), pad_to_size(target[place], self._size)
+        # MONAI moves the centre where the patch would reach over the border.
+        slices = self._compute_slices(roi_center=self._cropper.centers[0], roi_size=self._size)
+        return pad_to_size(image[(slice(None), *slices)], self._size), pad_to_size(target[slices], self._size)
 
 
 def pad_to_size(array: NDArray, size: Sequence[int]) -> NDArray:
     """Return an array (..., X, Y, Z) with zeros on both sides where it is smaller than a size."""
-    lacking = [max(0, wanted - found) for wanted, found in zip(size, array.shape[-len(size) :], strict=True)]
-    if not any(lacking):
-        return array
-    widths = [(lack // 2, lack - lack // 2) for lack in lacking]
-    return np.pad(array, [*[(0, 0)] * (array.ndim - len(size)), *widths])
+    widths = [(0, 0)] * (array.ndim - len(size))
+    for wanted, side in zip(size, array.shape[-len(size) :], strict=True):
+        lack = max(0, wanted - side)
+        # The odd voxel goes behind, as with MONAI.
+        widths.append((lack // 2, lack - lack // 2))
+    # Padding by nothing would still copy.
+    return np.pad(array, widths) if np.any(widths) else array
 
 
 def central_slices(image: NDArray) -> NDArray[np.float32]:
@@ -126,9 +137,10 @@ def central_slices(image: NDArray) -> NDArray[np.float32]:
     """
     import torch
 
-    # A copy of these alone: a memory map may be of a whole volume, and not writable.
-    first = image.shape[-1] // 2 - SLICES // 2
-    return resize_central_slices(torch.from_numpy(image[..., max(first, 0) : first + SLICES].copy())).numpy()
+    start = image.shape[-1] // 2 - SLICES // 2
+    # Only these slices are copied: a memory map may be of a whole volume, and not writable.
+    slices = image[..., max(start, 0) : start + SLICES].copy()
+    return resize_central_slices(torch.from_numpy(slices)).numpy()
 
 
 def resize_central_slices(image: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ from silofl.base.errors import PinError
 
 # `annotator` is a group of dataset.json, all others are elements of DICOM too.
 LISTED = ("sex", "age", "scanner", "slice_thickness", "field_strength", "year", "annotator")
-# Between two limits that are a year apart there may be one patient alone.
+# Limits are full decades, since between two that are a year apart there may be one patient only.
 AGES = {*range(10, 100, 10), 18, 65}
-# Kinds of values and ends of names of DICOM's elements that name somebody or something, or hold a date or any text.
+# Elements of these kinds, and with names of these ends, name somebody or something, or hold a date or any text.
 PERSONAL_KINDS = {"PN", "UI", "DA", "DT", "TM", "LT", "ST", "UT"}
 PERSONAL_ENDS = ("ID", "IDs", "Number", "Numbers", "Identifier", "UID", "Comments", "Address", "Sequence")
 

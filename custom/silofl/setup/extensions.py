@@ -15,6 +15,7 @@ from pydantic import AfterValidator
 
 from silofl.base.errors import ExtensionError
 
+# A package announces its parts in these groups of entry points.
 NETWORKS, LOSSES, TRANSFORMS, METRICS = "silofl.networks", "silofl.losses", "silofl.transforms", "silofl.metrics"
 # On a machine without site.yaml or server.yaml, as a researcher's, the settings are this variable.
 VARIABLE = "SILOFL_EXTENSIONS"
@@ -35,7 +36,7 @@ def _check_extension(value: str) -> str:
 
 Extension = Annotated[str, AfterValidator(_check_extension)]
 
-# What this process may run: one process is one machine's, whatever the study; None until its settings have been read.
+# This process may run these: it is one machine's, whatever the study. None until its settings have been read.
 _allowed: frozenset[str] | None = None
 
 
@@ -47,8 +48,10 @@ def allow_extensions(names: Iterable[str] | None) -> None:
 
 def list_allowed_extensions() -> tuple[str, ...]:
     """Return what this process may run; before its settings are read, the names in ``SILOFL_EXTENSIONS``, by comma."""
-    named = (name.strip() for name in os.environ.get(VARIABLE, "").split(","))
-    return tuple(sorted(_allowed if _allowed is not None else filter(None, named)))
+    if _allowed is not None:
+        return tuple(sorted(_allowed))
+    named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",")]
+    return tuple(sorted(filter(None, named)))
 
 
 def find_extension(where: str, group: str, name: str) -> EntryPoint:
@@ -67,27 +70,23 @@ def find_extension(where: str, group: str, name: str) -> EntryPoint:
             f"{where} must be in `extensions` of this machine's site.yaml or server.yaml, or in {VARIABLE}, before it "
             f"may run; {name!r} is not: review its package, install it, and add this name"
         )
-    parts = FORM.fullmatch(name)
-    if parts is None:
-        raise ExtensionError(f"{where} must be a part of a package, as 'package==1.2.0/name', not {name!r}; correct it")
-    package, version, part = parts["package"], parts["version"], parts["name"]
+    package, _, rest = name.partition("==")
+    version, _, part = rest.partition("/")
     try:
         installed = distribution(package)
     except PackageNotFoundError:
+        installed = None
+    # Only this very version was reviewed: another one may do anything.
+    if installed is None or installed.version != version:
         raise ExtensionError(
-            f"{where} needs package {package!r}, version {version}, which must be installed; it is not: install the "
-            "wheel that was reviewed"
-        ) from None
-    if installed.version != version:
-        raise ExtensionError(
-            f"{where} needs package {package!r} in version {version}, not {installed.version}, which is installed; "
-            "install the version that was reviewed"
+            f"{where} needs package {package!r} in version {version}, not "
+            f"{installed.version if installed else 'none'}; install the wheel that was reviewed"
         )
-    announced = {one.name: one for one in installed.entry_points if one.group == group}
+    announced = {entry.name: entry for entry in installed.entry_points if entry.group == group}
     if part not in announced:
-        known = ", ".join(sorted(announced)) or "nothing"
+        listed = ", ".join(sorted(announced)) or "nothing"
         raise ExtensionError(
-            f"{where} must be a part that package {package!r} announces in {group}, among {known}, not {part!r}"
+            f"{where} must be a part that package {package!r} announces in {group}, among {listed}, not {part!r}"
         )
     return announced[part]
 

@@ -21,9 +21,9 @@ def _check_pin_digest(value: str) -> str:
 
 
 def _check_proxy(value: str) -> str:
-    found = re.fullmatch(r"http://([^/@\s]+@)?([\w.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})/?", value)
-    # With a port: programs do not agree on which one is meant without.
-    if found is None or not 0 < int(found[3]) < 1 << 16:
+    match = re.fullmatch(r"http://([^/@\s]+@)?([\w.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})/?", value)
+    # The port is required: programs do not agree on which one is meant without.
+    if match is None or not 0 < int(match[3]) < 1 << 16:
         raise ConfigError(
             "proxy must be http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT; it is not, and not shown here for the "
             "password that it may hold: correct it"
@@ -97,7 +97,7 @@ class Site(Section):
     processes: Count = 1
     has_progress: bool = True
     skip_unreadable: BelowOne = 0.0
-    # The least number of people that a count or a mean may stand for in many health statistics (OHDSI's too).
+    # In many health statistics (OHDSI's too) a count or a mean stands for at least so many people.
     min_patients: Natural = 5
     min_partners: Natural = 1
     may_leave: tuple[Name, ...] | None = None
@@ -122,17 +122,21 @@ class Site(Section):
         """
         folders = self.data_by_study(study)
         if study not in folders:
-            known = ", ".join(sorted(folders)) or "none"
+            listed = ", ".join(sorted(folders)) or "none"
             raise ConfigError(
-                f"data of site.yaml must name a folder for study {study!r}, not only for {known}"
+                f"data of site.yaml must name a folder for study {study!r}, not only for {listed}"
                 f"{suggest_nearest(study, folders)}; add it to take part"
             )
         return _fill_template(folders[study], study, site)
 
     def data_by_study(self, study: str) -> dict[str, str]:
         """Return study -> its data folder as written, of this study and of all that are named."""
-        named = {study: self.data} if isinstance(self.data, str) else self.data
-        return named | {name: pinned.data for name, pinned in self.studies.items() if pinned.data}
+        folders = {study: self.data} if isinstance(self.data, str) else dict(self.data)
+        for name, pinned in self.studies.items():
+            # A pinned study's own folder goes before that of all studies.
+            if pinned.data:
+                folders[name] = pinned.data
+        return folders
 
     def check_pinned(self, study: str, digest: str, leads: Set[str | None], named: Collection[str]) -> None:
         """Refuse a study that is not as the site has pinned it; a site without pins takes part in every study.
@@ -215,25 +219,27 @@ class Site(Section):
         Raises:
             ConfigError: The server's run id is no plain name or that of the cache, or the folder is no absolute path.
         """
-        # The id comes over the network and becomes a path, which must not lead out of the state folder.
-        if not re.fullmatch(NAME, run):
-            raise ConfigError(f"the server's run id must be {WORDS['string_pattern_mismatch']}, not {run!r}")
+        # The id comes over the network and becomes a path, which must not lead out of the state folder. In the cache
+        # nobody looks for a record of what left, the command forget neither.
         folder = self.state_folder(study, site) / run
-        if self.cache_folder(study, site).is_relative_to(folder):
-            # Nobody looks for a record of what left there, the command forget neither.
-            raise ConfigError(f"the server's run id must be another than the name of the site's cache, not {run!r}")
+        if not re.fullmatch(NAME, run) or self.cache_folder(study, site).is_relative_to(folder):
+            raise ConfigError(
+                f"the server's run id must be {WORDS['string_pattern_mismatch']}, and not the name of the site's "
+                f"cache, not {run!r}"
+            )
         return folder
 
     def answered_file(self, site: str) -> Path:
         """Return the file of the test sets whose scores the site has told: one for all studies, whatever their name."""
-        above, mark, _ = self.state_dir.partition("{study}")
-        return _fill_template(above.rpartition("/")[0] if mark else above, "", site) / f".answered-{site}.json"
+        # A study's own folder is none of all studies: the file lies above it.
+        above, placeholder, _ = self.state_dir.partition("{study}")
+        return _fill_template(above.rpartition("/")[0] if placeholder else above, "", site) / f".answered-{site}.json"
 
     def cache_folder(self, study: str, site: str) -> Path:
         """Return the folder of decoded images."""
-        return (
-            _fill_template(self.cache_dir, study, site) if self.cache_dir else self.state_folder(study, site) / "cache"
-        )
+        if self.cache_dir is None:
+            return self.state_folder(study, site) / "cache"
+        return _fill_template(self.cache_dir, study, site)
 
 
 class Server(Section):
@@ -256,21 +262,21 @@ class Server(Section):
 
 
 def _fill_places(template: str, names: Mapping[str, str]) -> Path:
-    # Variables first: a name that looks like one, as a$HOME, is none.
+    # Variables come first: a study's name that looks like one, as a$HOME, is none.
     path = os.path.expanduser(os.path.expandvars(template))
-    for place, name in names.items():
-        path = path.replace(place, name)
+    for placeholder, name in names.items():
+        path = path.replace(placeholder, name)
     return Path(path)
 
 
 def _fill_template(template: str, study: str, site: str) -> Path:
     # Variables of the environment may stand in braces.
-    odd = [name for name in re.findall(r"(?<!\$)\{\w*\}", template) if name not in ("{study}", "{site}")]
-    if odd:
-        raise ConfigError(
-            "a folder of site.yaml must hold no other braces than {study} and {site}, not "
-            f"{odd[0]}{suggest_nearest(odd[0], ('{study}', '{site}'))}; correct it"
-        )
+    for name in re.findall(r"(?<!\$)\{\w*\}", template):
+        if name not in ("{study}", "{site}"):
+            raise ConfigError(
+                "a folder of site.yaml must hold no other braces than {study} and {site}, not "
+                f"{name}{suggest_nearest(name, ('{study}', '{site}'))}; correct it"
+            )
     path = _fill_places(template, {"{study}": study, "{site}": site})
     if not path.is_absolute():
         raise ConfigError(f"a folder of site.yaml must be an absolute path, not {path}; write it from / on")
@@ -279,4 +285,4 @@ def _fill_template(template: str, study: str, site: str) -> Path:
 
 def count_partners(count: int) -> str:
     """Return a number of other sites in words."""
-    return f"{count} other site{'s' * (count != 1)}"
+    return f"{count} other site{'' if count == 1 else 's'}"

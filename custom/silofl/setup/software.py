@@ -58,15 +58,16 @@ class Software(Section):
 
     def differences(self, other: Software) -> list[str]:
         """Return in words how another machine's software differs from this one, where it may."""
-        names = ("silofl", "nvflare", "torch", "python")
-        found = [
-            f"{name} {getattr(other, name)} instead of {getattr(self, name)}"
-            for name in names
-            if getattr(other, name) != getattr(self, name)
-        ]
+        differences = []
+        for name in ("silofl", "nvflare", "torch", "python"):
+            if getattr(other, name) != getattr(self, name):
+                differences.append(f"{name} {getattr(other, name)} instead of {getattr(self, name)}")
+        # Other versions have other files anyway.
         if self.silofl == other.silofl and self.package != other.package:
-            found.append(f"other files of silofl {self.silofl} ({other.package[:12]} instead of {self.package[:12]})")
-        return found
+            differences.append(
+                f"other files of silofl {self.silofl} ({other.package[:12]} instead of {self.package[:12]})"
+            )
+        return differences
 
 
 @cache
@@ -83,22 +84,24 @@ def read_software() -> Software:
 
 def digest_package(package: Path) -> str:
     """Return the SHA-256 of a package's files but its jobs, each by its name below the package and its content."""
-    found = hashlib.sha256()
-    for path in sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"):
-        if path.is_relative_to(package / JOBS.name):
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        # Python writes its compiled files itself, and they differ from machine to machine.
+        if not path.is_file() or path.suffix == ".pyc" or path.is_relative_to(package / JOBS.name):
             continue
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-        found.update(f"{path.relative_to(package).as_posix()} {content}\n".encode())
-    return found.hexdigest()
+        digest.update(f"{path.relative_to(package).as_posix()} {content}\n".encode())
+    return digest.hexdigest()
 
 
 def _release(number: str) -> str:
-    """Return a version without its last number: those that share it work together."""
+    # Versions that differ in their last number only work together.
     return ".".join(number.split(".")[:2])
 
 
 def find_installed_version(name: str) -> str | None:
     """Return the version of an installed package; None where it is not installed."""
+    # A site needs neither nvflare nor torch for some commands.
     try:
         return version(name)
     except PackageNotFoundError:

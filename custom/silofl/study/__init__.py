@@ -35,15 +35,15 @@ from silofl.study.sections import (
     TrainingSettings,
 )
 
-# More threads than that are on no machine.
+# No machine has more threads than that.
 Threads = Annotated[Whole, Field(gt=0, le=1024)]
-# The context of a study whose run has begun: it is read even where a newer version would refuse to begin it.
+# This is the context of a study whose run has begun: it is read even where a newer version would refuse to begin it.
 STORED = "stored"
 
 
 def _check_label_numbers(labels: object) -> object:
-    """Refuse one number with two names, which it may have as text too: JSON has no other keys."""
-    keys = [str(key) for key in labels] if isinstance(labels, dict) else []
+    # A number may be text, since JSON has no other keys: "01" and 1 are one number.
+    keys = map(str, labels) if isinstance(labels, dict) else ()
     numbers = [int(key) for key in keys if re.fullmatch(r"\d{1,9}", key, re.ASCII)]
     if len({*numbers}) < len(numbers):
         raise ValueError("one name for each number")
@@ -93,7 +93,7 @@ class Study(Section):
     evaluate_every_round: bool = False
     metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy", "auroc", "auprc"] = "dice"
     extra_metrics: Annotated[tuple[Extension, ...], Field(max_length=8)] = ()
-    # Left out where they are empty, as do_not_use.
+    # What is empty is left out, so that studies without it keep their digest.
     subgroups: Annotated[
         dict[Name, Annotated[tuple[Finite, ...] | tuple[Name, ...], Field(min_length=1, max_length=10)]],
         Field(max_length=8, exclude_if=operator.not_),
@@ -104,12 +104,11 @@ class Study(Section):
     algorithm: AlgorithmSettings
     federation: FederationSettings = FederationSettings()
     privacy: PrivacySettings = PrivacySettings()
-    # Left out where it is empty, so that studies without it keep their digest.
     codes: Annotated[dict[str, CodeSettings], Field(exclude_if=operator.not_)] = {}
     do_not_use: DoNotUseSettings | None = Field(default=None, exclude_if=operator.not_)
     operating_point: OperatingPointSettings | None = Field(default=None, exclude_if=operator.not_)
     card: CardSettings | None = Field(default=None, exclude_if=operator.not_)
-    # How a run goes is none of its settings.
+    # How a run goes is no setting, and none of the digest.
     _joint_rounds: int | None = PrivateAttr(default=None)
 
     @cached_property
@@ -131,8 +130,8 @@ class Study(Section):
         # What has begun keeps its names; export refuses those that a bundle cannot have.
         if info.context != STORED:
             check_names(self)
-        if self.rounds and info.context != STORED:
-            check_course(self)
+            if self.rounds:
+                check_course(self)
         return self
 
     @property
@@ -171,7 +170,7 @@ class Study(Section):
         if self.ends_early and not self.is_private:
             undecided.add("rounds")
         settings = self.model_dump(mode="json", exclude=undecided)
-        settings |= {"recipe": self.recipe.choices()}
+        settings["recipe"] = self.recipe.choices()
         text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -195,44 +194,47 @@ class Study(Section):
     @property
     def cautions(self) -> list[str]:
         """What whoever runs the study must know of its recipe, and of a normalisation that does not fit it."""
-        normalization, found = self.model.normalization, list(self.recipe.cautions)
+        cautions = list(self.recipe.cautions)
         if self.recipe.stays_home == "batchnorm" and not self.model.has_own_batchnorm:
-            found.append(
-                f"a network with model.normalization {normalization} has no BatchNorm to keep at home: all of it "
-                "travels; take batch, or another preset"
+            cautions.append(
+                f"a network with model.normalization {self.model.normalization} has no BatchNorm to keep at home: all "
+                "of it travels; take batch, or another preset"
             )
         if self.training.frozen and not self.starts_from_file:
-            found.append(
+            cautions.append(
                 f"training.frozen keeps the seed's random weights of {', '.join(self.training.frozen)}, which have "
                 "learnt nothing; give --weights, or choose start_from_pretrained: true"
             )
-        if normalization == "batch_stateless":
-            found.append(
+        if self.model.normalization == "batch_stateless":
+            cautions.append(
                 "with model.normalization batch_stateless an answer depends on the other images of its batch: scores "
                 "hold for batches as in the test, and silofl predict refuses a single image; take batch, group or "
                 "instance for use"
             )
         if self.is_guarded and self.training_rounds <= self.patience:
             many = "rounds allow" if self.training_rounds != 1 else "round allows"
-            found.append(
+            cautions.append(
                 f"{self.training_rounds} {many} no verdict on joining, as a model is trained to its end only if its "
                 f"last {self.patience} rounds do not raise it; take more, as with --set rounds={2 * self.patience}"
             )
-        return found
+        return cautions
 
     @property
     def extensions(self) -> list[tuple[str, str, str]]:
         """The parts of packages that the study names: key, group of entry points, and name."""
-        named = [("model.network", NETWORKS, self.model.network), ("training.loss", LOSSES, self.training.loss)]
-        for kind in ("transforms", "augment"):
-            named += [(f"data.{kind}", TRANSFORMS, one.name) for one in getattr(self.data, kind)]
-        named += [("extra_metrics", METRICS, name) for name in self.extra_metrics]
+        named = [
+            ("model.network", NETWORKS, self.model.network),
+            ("training.loss", LOSSES, self.training.loss),
+            *[("data.transforms", TRANSFORMS, transform.name) for transform in self.data.transforms],
+            *[("data.augment", TRANSFORMS, transform.name) for transform in self.data.augment],
+            *[("extra_metrics", METRICS, name) for name in self.extra_metrics],
+        ]
         return [(key, group, name) for key, group, name in named if name and is_extension(name)]
 
     @property
     def asks_alone(self) -> bool:
         """Whether a run trains and tests nothing, but asks every site once; the data need not fit the study."""
-        return not self.rounds and any(one.asks_alone for one in self.recipe.traits)
+        return not self.rounds and any(traits.asks_alone for traits in self.recipe.traits)
 
     @property
     def model_file(self) -> str | None:
@@ -258,7 +260,7 @@ class Study(Section):
     @property
     def has_fresh_optimizer(self) -> bool:
         """Whether a site's optimisers begin every round empty: by the study's choice, or because an answer needs it."""
-        is_needed = any("fresh_optimizer" in one.needs for one in self.recipe.traits)
+        is_needed = any("fresh_optimizer" in traits.needs for traits in self.recipe.traits)
         return is_needed or self.training.optimizer_state == "fresh"
 
     @property
@@ -273,12 +275,13 @@ class Study(Section):
 
         The absence of a finding is scored too, and of no label.
         """
-        absent = [name_absence(name) for name in self.labels.values()] if self.is_multilabel else ()
-        known: Any = self.regions or {number: (number,) for number in sorted(self.labels)}
-        return {**known, **dict.fromkeys(absent, ())}
+        labels: Any = self.regions or {number: (number,) for number in sorted(self.labels)}
+        absences = {name_absence(name): () for name in self.labels.values()} if self.is_multilabel else {}
+        return {**labels, **absences}
 
     def steps_an_epoch(self, num_examples: int) -> int:
         """Return the most training steps of an epoch; a last batch of one example joins the one before it."""
+        # Of each volume an epoch has several patches.
         patches = self.data.patches
         return math.ceil(num_examples * (patches.per_volume if patches else 1) / self.training.batch_size)
 
@@ -298,7 +301,9 @@ class Study(Section):
         """The most rounds in which models learn: the study's, and in fine-tuning those in which sites train alone."""
         # Where a part has the extra rounds, no model changes in them: its selector learns which of the fixed models is
         # the best for an image, a question without an answer while they change.
-        return self.rounds if self.recipe.extra_tasks else self.rounds and self.rounds + self.recipe.extra_rounds
+        if self.recipe.extra_tasks or not self.rounds:
+            return self.rounds
+        return self.rounds + self.recipe.extra_rounds
 
     @property
     def last_training(self) -> int:
@@ -307,8 +312,9 @@ class Study(Section):
 
     def learning_roles(self, number: int) -> tuple[str, ...]:
         """Return the roles of the models that learn in a round; a personal one may wait for the extra rounds."""
-        recipe = self.recipe
-        return recipe.traveling_roles if recipe.tunes_personal and number <= self.joint_rounds else recipe.roles
+        if self.recipe.tunes_personal and number <= self.joint_rounds:
+            return self.recipe.traveling_roles
+        return self.recipe.roles
 
     @property
     def is_guarded(self) -> bool:
@@ -328,8 +334,8 @@ class Study(Section):
     @property
     def length(self) -> str:
         """The number of rounds in words, as the most where training may end earlier."""
-        rounds = f"{self.total_rounds} round{'' if self.total_rounds == 1 else 's'}"
-        return f"at most {rounds}" if self.ends_early else rounds
+        at_most = "at most " if self.ends_early else ""
+        return f"{at_most}{self.total_rounds} round{'' if self.total_rounds == 1 else 's'}"
 
     @property
     def quiet_rounds(self) -> int | None:
@@ -345,6 +351,7 @@ class Study(Section):
     @property
     def out_channels(self) -> int:
         """Channels of the network's output: one for a single label (sigmoid), else background and labels (softmax)."""
+        # Only label maps have a background, which a single label needs no channel for.
         if self.task != "segmentation":
             return len(self.labels)
         return 1 if len(self.labels) == 1 else len(self.labels) + 1
@@ -356,6 +363,7 @@ def load_study(path: Path, context: object = None) -> Study:
     Args:
         context: `STORED`, or None of a study that is to begin.
     """
+    # People name the folder that they submit.
     inside = path / "app" / "config" / "study.yaml"
     if inside.is_file():
         raise ConfigError(f"{path} must be a study.yaml, not a job folder; name {inside}")
@@ -365,6 +373,7 @@ def load_study(path: Path, context: object = None) -> Study:
 def plain_study(study: Study) -> dict[str, Any]:
     """Return a study as plain values that `parse` reads back."""
     plain = study.model_dump(mode="json", exclude_none=True)
-    for kind in ("volume_transforms", "transforms", "augment"):
-        plain["data"][kind] = [{one["name"]: one["options"]} for one in plain["data"][kind]]
+    for key in ("volume_transforms", "transforms", "augment"):
+        # In a study.yaml a transform is its name with its options.
+        plain["data"][key] = [{transform["name"]: transform["options"]} for transform in plain["data"][key]]
     return plain

@@ -12,29 +12,32 @@ from silofl.base.settings import Count, Finite, Fraction, NotNegative, Section, 
 from silofl.core.modality import Modality
 
 SplitUnit = Literal["patient", "recordings", "slices", "examples", "unknown"]
-# More would fill the memory before anything could be said about it.
+# More channels would fill the memory before anything could be said about it.
 MOST_CHANNELS = 4096
 Channels = Annotated[Whole, Field(gt=0, le=MOST_CHANNELS)]
-# In a command NAME=FILE,NAME=FILE gives the files of a case.
+# A command gives the files of a case as NAME=FILE,NAME=FILE, so that a name holds none of these signs.
 CHANNEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}$"
 ChannelName = Annotated[str, Field(pattern=CHANNEL_NAME)]
-# A patch's side; a larger one would fill the memory.
+# A larger side of a patch would fill the memory.
 Side = Annotated[Whole, Field(ge=1, le=512)]
 Neighbours = Annotated[Whole, Field(ge=0, le=8)]
 
 
 def _refuse_ambiguous(value: object) -> object:
-    """Refuse what JSON, and so the study's digest, does not tell apart: numbers that are none, keys of two types."""
+    # JSON, and so the study's digest, does not tell apart numbers that are none, nor keys of two types.
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("finite numbers")
-    for key, one in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
-        if isinstance(value, dict) and not isinstance(key, str):
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
             raise ValueError("keys that are text")
-        _refuse_ambiguous(one)
+        _refuse_ambiguous([*value.values()])
+    if isinstance(value, list):
+        for inner in value:
+            _refuse_ambiguous(inner)
     return value
 
 
-# Free keys and values for a class of a library.
+# These keys and values are those of a class of a library, which checks them itself.
 Options = Annotated[dict[str, Any], AfterValidator(_refuse_ambiguous)]
 
 
@@ -132,15 +135,17 @@ class DataSettings(Section):
     @property
     def image_shape(self) -> tuple[int, ...] | None:
         """(C, *spatial) of the prepared images, or of their patches; None where the files decide it."""
-        sizes = [one.options.get("spatial_size") for one in self.transforms if one.name.startswith("Resize")]
-        size = self.patches.size if self.patches else sizes[-1] if sizes else None
-        return (self.in_channels, *size) if isinstance(size, list | tuple) else None
+        if self.patches:
+            return (self.in_channels, *self.patches.size)
+        # The last resize decides.
+        sizes = [step.options.get("spatial_size") for step in self.transforms if step.name.startswith("Resize")]
+        return (self.in_channels, *sizes[-1]) if sizes and isinstance(sizes[-1], list | tuple) else None
 
     @property
     def shown(self) -> slice:
         """The channels that a picture shows, among those of the network's input: the slice itself, of contrasts one."""
-        first = self.channels * self.neighbours
-        return slice(first, first + (1 if self.channel_names else self.channels))
+        start = self.channels * self.neighbours
+        return slice(start, start + (1 if self.channel_names else self.channels))
 
     @model_validator(mode="after")
     def _names_each_channel(self) -> DataSettings:

@@ -29,7 +29,7 @@ Normalization = Literal["batch", "batch_stateless", "batch_home", "instance", "g
 Features = Annotated[Whole, Field(gt=0, le=1024)]
 # A wait of months is a slip of the pen.
 Seconds = Annotated[Positive, Field(le=10**7)]
-# Of a model card: one line, without what Markdown or MONAI would take for more than text.
+# A model card has one line of each, without what Markdown or MONAI would take for more than text.
 Said = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f<>|`$%@][^\x00-\x1f\x7f<>|`$%]*$")]
 # Less noise has an epsilon beyond the numbers of an answer, and in a shorter clip float32 has no room for noise.
 Countable = Annotated[Finite, Field(ge=1e-5)]
@@ -42,7 +42,7 @@ def _check_sha256(value: str) -> str:
 
 
 def _sort_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return different names in their order, so that the digest does not depend on how they are listed."""
+    # The digest must not depend on how they are listed.
     if len({*names}) < len(names):
         raise ValueError("each name once")
     return tuple(sorted(names))
@@ -52,9 +52,9 @@ def _name_monai_networks(*names: str) -> tuple[str, ...]:
     return tuple(f"monai.networks.nets.{name}" for name in names)
 
 
-# Metrics of all cases together, by the order of their probabilities: a single case has none.
+# These metrics rank all cases by their probabilities: a single case has none.
 RANKED = ("auroc", "auprc")
-# Metrics that are means over the classes that there are.
+# These metrics are means over the classes that there are.
 CLASS_MEANS = ("balanced_accuracy", *RANKED)
 # What each task allows; a key that is in neither table fits both tasks.
 SEGMENTATION_ONLY = {
@@ -128,11 +128,12 @@ class ModelSettings(Section):
     def _names_one_network(self) -> ModelSettings:
         if self.network is None and self.arguments:
             raise ConfigError("model.arguments must go with model.network, whose arguments they are; leave them out")
-        defaults = {key: ModelSettings.model_fields[key].default for key in ("name", "features", "dropout")}
-        for key, value in defaults.items() if self.network else ():
-            if getattr(self, key) != value:
+        for key in ("name", "features", "dropout"):
+            value = getattr(self, key)
+            # These describe SiloFL's own networks: another one would silently do without.
+            if self.network and value != ModelSettings.model_fields[key].default:
                 raise ConfigError(
-                    f"model.{key} must be left out with model.network, not {getattr(self, key)}; give what the class "
+                    f"model.{key} must be left out with model.network, not {value}; give what the class "
                     "has of it in model.arguments"
                 )
         return self
@@ -140,10 +141,9 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _settles_its_weights(self) -> ModelSettings:
         if (self.weights is None) != (self.weights_sha256 is None):
-            given, missing = ("weights", "weights_sha256") if self.weights else ("weights_sha256", "weights")
             raise ConfigError(
-                f"model.{given} must go with model.{missing}, so that the study's digest settles what everybody starts "
-                "from; give both, as --weights does, or none"
+                "model.weights must go with model.weights_sha256, so that the study's digest settles what everybody "
+                "starts from; give both, as --weights does, or none"
             )
         return self
 
@@ -209,8 +209,10 @@ class TrainingSettings(Section):
     @model_validator(mode="after")
     def _has_a_momentum_to_look_ahead_with(self) -> TrainingSettings:
         if self.is_nesterov and (self.optimizer != "sgd" or self.momentum == 0):
-            found = self.optimizer if self.optimizer != "sgd" else "sgd with momentum 0"
-            raise ConfigError(f"training.is_nesterov must go with sgd and a momentum, not with {found}; leave it out")
+            raise ConfigError(
+                f"training.is_nesterov must go with sgd and a momentum, not with {self.optimizer} and momentum "
+                f"{self.momentum:g}; leave it out"
+            )
         return self
 
 

@@ -19,6 +19,7 @@ _add_retries = declare_command(
     ),
     partial(add_json, what="results.json"),
 )
+# An estimate needs no data, which a lead has not: the sizes come from the study or from these options.
 add_estimate = declare_command(
     add_job,
     declare_option("--sites", type=parse_count, required=True, help="number of sites"),
@@ -49,12 +50,14 @@ add_run = declare_command(
     ),
     _add_retries,
 )
+# NVFlare shows a job to the lead who submitted it only.
 add_watch = declare_command(
     declare_option("job", metavar="JOB", help="NVFlare's id of the job, printed when it was submitted"),
     declare_option("--kit", type=KIT, required=True, help="startup kit of the lead who submitted it"),
     declare_option("--download", type=Path, metavar="DIR", help="download the result of an ended job into DIR/JOB"),
     partial(add_json, what="status, run, rounds and numbers once"),
 )
+# Another lead's kit could not read the job that began the run.
 add_continue = declare_command(
     declare_option(
         "run",

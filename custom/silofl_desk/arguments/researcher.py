@@ -52,7 +52,7 @@ class _Row(argparse.Action):
             changes = collect_settings(namespace.settings)
         except ConfigError as error:
             parser.error(str(error))
-        # New objects: the old ones may be the parser's defaults, which the next call gets too.
+        # These are new objects, since the old ones may be the parser's defaults, which the next call gets too.
         namespace.variants = {**namespace.variants, name: changes}
         namespace.settings = []
 
@@ -63,6 +63,7 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
 
 def _parse_methods(text: str) -> list[str]:
     names = parse_names(text)
+    # A slip in the last of many methods must not show after hours of training.
     try:
         for name in names:
             find_method_algorithm(name)
@@ -82,6 +83,7 @@ _add_run = declare_option("run", type=RUN, metavar="RUN", help="folder of the ru
 _add_sites = declare_option(
     "--sites", type=parse_names, default=[], help="sites that take part, for example a,b (default: all)"
 )
+# The demonstration has no data, job or cache to choose: it must work without any knowledge.
 add_demo = declare_command(
     declare_option(
         "--out", type=Path, default=Path("demo"), help="folder for phantoms, runs and report (default: demo)"
@@ -122,6 +124,7 @@ add_new_study = declare_command(
         help="survey.json of the hospitals, which gives spacing, patch and the window of CT",
     ),
 )
+# A survey comes before any study, so that it takes folders of data and no job.
 add_survey = declare_command(
     declare_option(
         "data",
@@ -201,6 +204,7 @@ add_resume = declare_command(
     add_trust,
     partial(add_json, what="results.json"),
 )
+# Only a simulation keeps the data of all sites where each model can be tested on them.
 add_cross_test = declare_command(
     declare_option("run", type=RUN, metavar="RUN", help="folder of a finished simulation"),
     add_moved,
@@ -233,6 +237,7 @@ _add_compared = declare_command(
     ),
     add_cache,
     add_skip_unreadable,
+    # One seed would leave it to luck which method is the best.
     declare_option("--seeds", type=_parse_seeds, default=(0, 1, 2), help="seeds (default: 0,1,2)"),
     declare_option(
         "--methods",
