@@ -97,10 +97,11 @@ def test_a_segmentation_goes_to_the_series_that_it_names(tmp_path):
     write_segmentation(folder / "b" / "SEG2", "p0", study, generate_uid())
     options = ImportOptions(image_pattern="CT/*", scratch=tmp_path / "scratch")
     found, notes = find_exams(folder, options)
-    assert list(found.images) == ["a-1"]
-    assert found.masks["a-1"].resolve() == folder / "b" / "SEG" and found.masks["a-1"].suffix == ".dcm"
-    assert len([*found.images["a-1"][0].iterdir()]) == 3
-    assert notes == ("north: 1 of 2 exams have no mask, and are left out",)
+    (case,) = found.cases
+    (mask,) = case.masks
+    assert case.name == "a-1" and mask.resolve() == folder / "b" / "SEG" and mask.suffix == ".dcm"
+    assert len([*case.images[0].iterdir()]) == 3
+    assert notes == ["north: 1 of 2 exams have no mask, and are left out"]
 
 
 @pytest.mark.parametrize("names", [("first reader", "second reader"), ("", "")])
@@ -118,7 +119,8 @@ def test_two_segmentations_of_one_series_are_refused_until_a_pattern_names_one_o
     if not all(names):
         chosen = options
         (folder / "a" / "SEG0").rename(tmp_path / "SEG0")
-    assert find_exams(folder, chosen)[0].masks["a"].resolve().name == "SEG1"
+    (case,) = find_exams(folder, chosen)[0].cases
+    assert case.masks[0].resolve().name == "SEG1"
 
 
 def test_without_a_target_the_series_are_listed_and_no_patient_is_named(silofl, source):

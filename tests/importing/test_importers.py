@@ -40,16 +40,16 @@ def test_an_import_says_what_it_wrote_and_writes_the_same_files_by_the_same_seed
 # --- targets
 
 
-FREE = "an empty folder or none, not"
+FREE = "is not empty"
 
 
 @pytest.mark.parametrize(
-    ("target", "sentence"), [("target", FREE), ("target/mine", FREE), ("target/mine/deeper", "a place to write to")]
+    ("target", "sentence"), [("target", FREE), ("target/mine", FREE), ("target/mine/deeper", "cannot be written")]
 )
 def test_a_target_with_something_in_it_or_that_is_a_file_is_left_alone(source, tmp_path, target, sentence):
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "mine").write_text("mine")
-    with pytest.raises(DataError, match=f"TARGET must be {sentence}"):
+    with pytest.raises(DataError, match=f"TARGET .*{sentence}"):
         import_layout("folders", source, tmp_path / target)
     assert content_of(tmp_path / "target") == {"mine": b"mine"}
 
@@ -103,7 +103,7 @@ def test_a_source_that_is_missing_or_of_another_layout_is_refused(tmp_path, layo
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("x")
     for wrong in ("empty", "text"):
-        with pytest.raises(DataError, match="must"):
+        with pytest.raises((ConfigError, DataError), match="must"):
             import_layout(layout, tmp_path / wrong, tmp_path / "target")
     assert not (tmp_path / "target").exists()
 

@@ -182,7 +182,7 @@ def write_table(source, patients=("p{n}", "q{n}"), files=("a{n}.png", "b{n}.png"
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"patients": ("p{n}", "p{n}")}, r"patient 'p\d'"),
+        ({"patients": ("p{n}", "P{n}^")}, r"patient 'p\d'"),
         ({"files": ("a{n}.png", "./a{n}.png"), "header": "file,label,scan,site"}, r"file 'a\d.png'"),
     ],
 )

@@ -50,7 +50,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     # Imported here, because no other command's arguments need what reads the data.
     from silofl_hospital.importing.importers import ARRANGEMENTS, LAYOUTS
 
-    listed = [f"{name}:\n\n{layout.description}\n" for name, layout in LAYOUTS.items()]
+    listed = [f"{name}:\n\n{layout.describe()}\n" for name, layout in LAYOUTS.items()]
     parser.epilog = "\n".join([*listed, "recipes/ in the repository imports public sets"])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     form = "the form of the files, one of those below"

@@ -33,7 +33,9 @@ def split_by_patient(
     groups: dict[int, list[str]] = {}
     for name in sorted(set(patients)):
         groups.setdefault(classes[name] if classes else 0, []).append(name)
-    part_of, rng = dict[str, str](), np.random.default_rng(seed)
+    part_of: dict[str, str] = {}
+    rng = np.random.default_rng(seed)
+    # In the order of classes and names, because each class draws from the same generator.
     for _, names in sorted(groups.items()):
         num_test = _round_share(len(names), test)
         part_of |= deal_parts(names, num_test, _round_share(len(names) - num_test, validation), rng)
