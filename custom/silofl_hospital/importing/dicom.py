@@ -40,12 +40,11 @@ from silofl_hospital.importing.cases import (
     split_contrasts,
 )
 from silofl_hospital.importing.masks import ENDINGS, MASK_OPTIONS, read_values, split_ending
-from silofl_hospital.importing.options import ImportOptions, Layout, Listing
+from silofl_hospital.importing.options import ImportOptions, Layout
 from silofl_hospital.importing.patients import TABLES, read_patients
 from silofl_hospital.importing.series import SEGMENTATION, Export, Series, count_names, read_export
 from silofl_hospital.importing.site_files import Case, SitePlan, visible_folders
 
-COLUMNS = ("site", "modality", "description", "size", "series", "patients")
 ANY_SEGMENTATION = f"{SEGMENTATION}/*"
 
 
@@ -71,20 +70,20 @@ class Exam:
         return [series for series in self.series if series is not None]
 
 
-def list_exams(source: Path) -> Listing:
+def list_exams(source: Path) -> list[dict[str, str]]:
     """List the series of all sites: how many of each modality, description and size there are, and of whom."""
     rows = []
     for folder in visible_folders(source):
         patients_of: dict[tuple[str, str, str], list[str]] = {}
         for series in read_export(folder).series:
             patients_of.setdefault(_describe_kind(series), []).append(key_patient(series.patient))
-        for description, patients in sorted(patients_of.items()):
-            rows.append((folder.name, *description, str(len(patients)), str(len({*patients}))))
-    return Listing(COLUMNS, tuple(rows), "take series with --image-pattern MODALITY/DESCRIPTION, as CT/*portal*")
+        for (modality, description, size), patients in sorted(patients_of.items()):
+            row = {"site": folder.name, "modality": modality, "description": description, "size": size}
+            rows.append(row | {"series": str(len(patients)), "patients": str(len({*patients}))})
+    return rows
 
 
 def _describe_kind(series: Series) -> tuple[str, str, str]:
-    """Return modality, description and size of a series."""
     size = "no image" if series.size is None else " x ".join(map(str, series.size))
     if series.is_localizer:
         size += " localizer"

@@ -15,7 +15,7 @@ from silofl.data.progress import track_slow_progress
 from silofl.reading.access import open_error
 from silofl_hospital.importing import dicom, folders, table
 from silofl_hospital.importing.arrangements import ARRANGEMENTS
-from silofl_hospital.importing.options import ImportOptions, Layout, Listing
+from silofl_hospital.importing.options import ImportOptions, Layout
 from silofl_hospital.importing.patients import warn_unknown_patients
 from silofl_hospital.importing.site_files import SitePlan, Writer
 
@@ -115,8 +115,8 @@ def _check_target(target: Path) -> None:
         raise DataError(f"TARGET {target.name} is not empty. Name another, or remove this one to import again.")
 
 
-def list_content(layout: str, source: Path) -> Listing:
-    """List what SOURCE holds, for who does not know yet what to import of it.
+def list_content(layout: str, source: Path) -> list[dict[str, str]]:
+    """List what SOURCE holds, by column, for who does not know yet what to import of it.
 
     Raises:
         ConfigError: The layout is not known, or lists nothing.
@@ -164,7 +164,7 @@ def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
 
 
 def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> None:
-    """Write the masks of all sites, each of which is checked; all wrong ones are told before any image is copied."""
+    # Writing a mask checks it: all wrong ones are told before any image is copied, which may take hours.
     faults = Faults(MOST_MASKS)
     for site, plan in plans.items():
         for name in track_slow_progress(list(plan.masks), len(plan.masks), f"checking {site}", unit="masks"):

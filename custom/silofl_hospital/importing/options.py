@@ -61,21 +61,12 @@ class ImportOptions:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """What SOURCE holds, as a table, and what to do with it."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    advice: str
-
-
-@dataclass(frozen=True)
 class Layout:
     """The function that plans an import, the fields of `NAMES` that it uses, and one that lists what is there."""
 
     plan: Callable[[Path, ImportOptions], dict[str, SitePlan]]
     uses: tuple[str, ...] = ()
-    list_content: Callable[[Path], Listing] | None = None
+    list_content: Callable[[Path], list[dict[str, str]]] | None = None
 
     def check(self, layout: str, options: ImportOptions) -> None:
         """Refuse an option that means nothing to the layout.

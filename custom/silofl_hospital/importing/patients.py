@@ -16,7 +16,11 @@ from silofl_hospital.importing.masks import ENDINGS
 from silofl_hospital.importing.site_files import SitePlan
 
 TABLES = ("patients.csv", "patients.tsv")
-FILE, LABEL, PATIENT, SITE, PART = "file", "label", "patient", "site", "part"
+FILE = "file"
+LABEL = "label"
+PATIENT = "patient"
+SITE = "site"
+PART = "part"
 # What programs write for nothing, in small letters: pandas, R, Excel and people.
 NOTHING = {
     *("nan", "-nan", "na", "n/a", "n.a.", "none", "null", "nil", "<na>", "nat", "-", "--", "?"),
