@@ -22,7 +22,7 @@ def lock(*pins):
     return "# of the kit\n" + "".join(f"{pin} --hash=sha256:{'0' * 64}\n" for pin in pins)
 
 
-def test_a_kit_with_a_lock_holds_its_site_to_the_locks_versions(candidate, kit):
+def test_a_site_is_held_to_the_locks_versions(candidate, kit):
     here = f"torch=={version('torch').partition('+')[0]}"
     (kit / "requirements.lock").write_text(lock(here, f"silofl=={__version__}"))
     answer = machine.check_versions(candidate())
@@ -76,9 +76,7 @@ def test_a_folder_that_cannot_be_written_is_named(candidate, kit, pictures, monk
     assert answer.status == "failed" and "must be a folder that this account can write" in answer.sentence
 
 
-def test_a_gpu_is_asked_for_only_where_the_study_does_and_those_that_are_not_there_are_not_promised(
-    candidate, kit, monkeypatch
-):
+def test_gpus_are_asked_for_and_promised_as_present(candidate, kit, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resources.check_gpu(candidate()).facts == {"device": "cpu"}
     answer = resources.check_gpu(candidate(device="cuda"))
@@ -122,7 +120,7 @@ def test_a_gpu_that_fails_in_a_training_step_is_named(candidate, stand_in, monke
     assert sentence in resources.check_gpu(candidate()).sentence
 
 
-def test_an_error_of_something_else_is_no_fault_of_the_gpu(candidate, monkeypatch):
+def test_another_error_is_no_fault_of_the_gpu(candidate, monkeypatch):
     def fail(*_):
         raise RuntimeError("sizes of tensors must match")
 

@@ -55,7 +55,7 @@ def place_of(schema, key):
     return schema
 
 
-def test_a_schema_knows_and_explains_every_key_of_a_study_and_no_other():
+def test_a_schema_explains_every_key_and_no_other():
     keys = [key for key in study_keys() if key.values]
     assert len(keys) > 130
     assert [

@@ -49,7 +49,7 @@ def write(tmp_path):
     return run
 
 
-def test_labels_are_numbered_from_1_in_the_order_of_their_values():
+def test_labels_are_numbered_from_1_by_their_values():
     assert BRAIN.labels == {1: "organ", 2: "lesion"} and not BRAIN.is_kept
     assert Values({2: "lesion", 1: "organ"}).is_kept
     np.testing.assert_array_equal(BRAIN.renumber(np.array([0, 4, 1, 4])), [0, 2, 1, 2])
@@ -90,7 +90,7 @@ def test_a_picture_is_renumbered_as_png(tmp_path, write, stored, names, wanted):
 
 @pytest.mark.parametrize("ending", [".nii.gz", ".mha", ".png"])
 @pytest.mark.parametrize(("names", "known"), [({1: "organ"}, ""), ({1: "organ", 3: "lesion"}, r", 3 \(lesion\)")])
-def test_a_value_that_nobody_named_is_refused_with_file_and_remedy(volume, write, tmp_path, ending, names, known):
+def test_a_value_without_a_name_is_refused(volume, write, tmp_path, ending, names, known):
     mask = tmp_path / "seg.png" if ending == ".png" else volume(ending)
     if ending == ".png":
         Image.fromarray(NUMBERS[0].astype(np.uint8)).save(mask)

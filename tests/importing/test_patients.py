@@ -83,7 +83,7 @@ LACKS = "name the patient of b, c; add rows whose file is the case, as b, or its
         ),
     ],
 )
-def test_a_table_that_names_no_one_patient_of_each_case_is_refused(patients, header, rows, sentence):
+def test_a_table_must_name_one_patient_of_each_case(patients, header, rows, sentence):
     with pytest.raises(DataError, match=f"patients.csv of site 'north' (must |){sentence}"):
         patients(header, *rows)
     # As the last ones say.
@@ -107,7 +107,7 @@ def test_a_patient_in_several_spellings_is_in_one_part(plan, named):
         ("{}.png", "."),
     ],
 )
-def test_a_row_names_an_image_in_the_folder_of_the_images_or_of_the_site(tmp_path, form, images_in):
+def test_a_row_may_name_an_image_by_its_path(tmp_path, form, images_in):
     cases = [Case(name, (tmp_path / "images" / f"{name}.png",)) for name in "ab"]
     rows = [f"{form.format(name)},p{name}" for name in "ab"]
     (tmp_path / "patients.csv").write_text("\n".join(["file,patient", *rows]))

@@ -128,6 +128,7 @@ def add_egress_check(parser: argparse.ArgumentParser) -> None:
 
 def parse_patient(text: str) -> str:
     """Read a patient's ID; an empty one would be as if none were given, and the whole study meant."""
+    # A script whose variable is empty gives an empty one.
     if not normalise_name(text):
         raise argparse.ArgumentTypeError(f"must be an ID, not {quote_value(text)}")
     return text

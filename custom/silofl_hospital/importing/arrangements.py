@@ -35,6 +35,7 @@ def find_bids_cases(folder: Path, options: ImportOptions) -> Arranged:
     if options.image_pattern is None or options.mask_pattern is None:
         raise ConfigError("--layout bids needs --image-pattern and --mask-pattern. Name kinds, as T1w and dseg.")
     contrasts, kinds = split_contrasts(options.image_pattern)
+    # labels/dseg names a folder in derivatives; dseg alone means any folder there.
     pipeline, _, mask_kind = options.mask_pattern.rpartition("/")
     derivatives = folder / "derivatives"
     files = visible_files(folder)
@@ -90,6 +91,7 @@ def find_nnunet_cases(folder: Path, options: ImportOptions) -> Arranged:
         channels = description.get("channel_names", description.get("modality"))
         names = tuple(channels[str(number)] for number in range(len(channels)))
         numbers = _read_labels(description["labels"])
+        # It is no label: nobody annotated these voxels.
         ignored = numbers.pop(IGNORE, (None,))[0]
         labels = _name_numbers(numbers)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

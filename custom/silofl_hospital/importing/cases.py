@@ -104,6 +104,7 @@ def parse_patterns(images: str, mask: str, labels: Sequence[str] = ()) -> Patter
     checked = tuple(check_pattern(pattern, "image-pattern") for pattern in given)
     patterns = Patterns(checked, mask.strip(), names, tuple(labels) if LABEL in mask else ())
     masks = [check_pattern(pattern, "mask-pattern") for pattern in patterns.masks]
+    # With {label} the pattern itself stays, from which each label's is made.
     return patterns if patterns.labels else replace(patterns, mask=masks[0])
 
 
@@ -164,6 +165,7 @@ def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
         DataError: There is none, or one without a mask or without an image, or a file of a form that cannot be read.
     """
     matched = _match_files(site, folder, (*patterns.images, *patterns.masks))
+    # The patterns of the images came before those of the masks.
     images = matched[: len(patterns.images)]
     masks = matched[len(patterns.images) :]
     with_image = set[str]().union(*images)
@@ -212,6 +214,7 @@ def plan_cases(
     Raises:
         DataError: The site has fewer than two patients.
     """
+    # One order, so that the same cases always give the same dataset.json.
     cases = sorted(found.cases, key=lambda case: case.name)
     masks: dict[str, Writer] = {}
     files: dict[str, Writer] = {}
@@ -246,6 +249,7 @@ def plan_cases(
 
 
 def _plan_mask(found: SiteCases, case: Case, values: Values) -> File:
+    # All contrasts of a case have one grid, so that the first stands for them.
     image = case.image_files[0]
     if found.layers:
         layers = dict(zip(found.layers, case.masks, strict=True))
@@ -296,6 +300,7 @@ def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[
 
 
 def _expression(pattern: str) -> re.Pattern[str]:
+    # The case may stand several times in a pattern, always with one name.
     before, *between = map(re.escape, pattern.split(CASE))
     ending = f"(?i:{'|'.join(map(re.escape, (SEGMENTATION, *ENDINGS)))})?" if _takes_endings(pattern) else ""
     # A name that begins with a dot is a hidden file's. Names of cases may hold dots, and end before an ending.

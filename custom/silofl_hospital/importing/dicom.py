@@ -86,6 +86,7 @@ def list_exams(source: Path) -> list[dict[str, str]]:
 def _describe_kind(series: Series) -> tuple[str, str, str]:
     size = "no image" if series.size is None else " x ".join(map(str, series.size))
     if series.is_localizer:
+        # It is listed, but no pattern takes it.
         size += " localizer"
     return series.modality, series.description, size
 
@@ -158,7 +159,9 @@ def _group_exams(folder: Path, export: Export, patterns: Sequence[str], is_by_fo
     """Return what may become cases: each series of one pattern; else one of each pattern of an exam or a folder."""
     taken = [series for series in export.images if any(map(series.fits, patterns))]
     groups: dict[object, list[Series]] = {}
+    # In the order of folders and numbers, so that numbered cases keep their names.
     for series in sorted(taken, key=lambda series: (series.files[0].parent, series.number, series.uid)):
+        # A mask by its path belongs to a folder, contrasts to one exam, and else each series is a case.
         key: object = (key_patient(series.patient), series.uid)
         if is_by_folder:
             key = _exam_folder(folder, series)
@@ -246,6 +249,7 @@ def _stage_cases(
         staged = root / "masks" / f"{exam.case}{_ending(mask)}"
         staged.symlink_to(mask.resolve())
         cases.append(Case(exam.case, tuple(images), (staged,)))
+    # The reader of patients looks beside the images, which are links.
     for table in TABLES:
         if (folder / table).exists():
             (root / table).symlink_to((folder / table).resolve())

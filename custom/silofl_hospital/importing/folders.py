@@ -84,6 +84,7 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
 def _find_by_patterns(folder: Path, options: ImportOptions) -> SiteCases:
     images = options.image_pattern
     masks = options.mask_pattern
+    # The image a.png is then images/a.png at the site, and not images/images/a.png.
     if images is None and masks is None:
         return replace(find_cases(folder.name, folder, BY_STEM), images_in="images")
     if images is None or masks is None:

@@ -27,6 +27,7 @@ RECIPES = (
 )
 # At most so many wrong masks are listed at once.
 MOST_MASKS = 500
+# NVFlare uses a site's name in folders, certificates and addresses.
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -83,6 +84,7 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
     _check_target(target)
     options = options or ImportOptions()
     chosen.check(layout, options)
+    # Layouts put links into it, which are read until all files are written.
     with tempfile.TemporaryDirectory(prefix="silofl-import-") as scratch:
         try:
             plans = chosen.plan(source, replace(options, scratch=Path(scratch)))
@@ -98,6 +100,7 @@ def write_plans(plans: Mapping[str, SitePlan], target: Path) -> ImportSummary:
     Raises:
         DataError: A name cannot be used, a file cannot be read, or TARGET cannot be written or is not empty.
     """
+    # Recipes call this without `import_layout`.
     _check_target(target)
     plans = _check_names(plans)
     try:
@@ -204,6 +207,7 @@ def _summarise_import(plans: Mapping[str, SitePlan]) -> ImportSummary:
 def _count_classes(plan: SitePlan) -> dict[str, dict[str, int]]:
     counts = {}
     for part, records in plan.records.items():
+        # A case of several findings counts for each of them.
         numbers = Counter[int]()
         for record in records:
             label = record["label"]

@@ -123,6 +123,7 @@ def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str) -> 
     read = partial(read_mask, mask, image, values, name)
     if ending.lower() in PICTURES:
         return f"masks/{case}.png", partial(_save_renumbered, read, values)
+    # A file that need not change keeps its header too.
     if values.is_kept:
         return f"masks/{case}{ending}", partial(copy_checked, mask, read)
     return f"masks/{case}.nii.gz", partial(_save_renumbered, read, values)
@@ -148,6 +149,7 @@ def read_mask(mask: Path, image: Path, values: Values, name: str) -> Image:
     Raises:
         DataError: It cannot be read, holds another number, or does not lie on its image.
     """
+    # A segmentation of DICOM or 3D Slicer may cover a part of its image, whose grid is then needed.
     decoded = read_image(image) if find_segmentation(mask) else None
     label = _read_numbers(mask, decoded, values, name)
     _check_on_image(label, decoded, (mask, image), name)
@@ -215,6 +217,7 @@ def _save_layers(masks: Mapping[str, Path], image: Path, case: str, values: Valu
 def _read_layer(mask: Path, grid: Image, number: int, name: str) -> Image:
     """Return a mask of one label with the label's number, whatever number it holds."""
     label = read_label(mask, name, image=grid)
+    # Programs write 1, 255 or the label's own number.
     stored = np.unique(label.array[label.array != 0])
     if len(stored) > 1:
         shown = ", ".join(map(str, stored[:8].tolist()))

@@ -40,6 +40,7 @@ def split_by_patient(
         num_test = _round_share(len(names), test)
         part_of |= deal_parts(names, num_test, _round_share(len(names) - num_test, validation), rng)
     wanted = {"test": test, "validation": validation}
+    # With few patients in each class none may have one to spare for a part: classes then do not count.
     if classes and any(share and part not in part_of.values() for part, share in wanted.items()):
         return split_by_patient(patients, test, validation, seed)
     return part_of
@@ -54,6 +55,7 @@ def check_fractions(test: float, validation: float) -> None:
 
 def deal_parts(names: list[str], num_test: int, num_validation: int, rng: np.random.Generator) -> dict[str, str]:
     """Return the part of each name, at random: so many for test and validation, the others for training."""
+    # The order of the names must not matter, which is why callers sort them.
     shuffled = [names[i] for i in rng.permutation(len(names))]
     parts = ["test"] * num_test + ["validation"] * num_validation
     parts += ["training"] * (len(names) - len(parts))

@@ -64,6 +64,7 @@ def read_patients(found: SiteCases) -> SiteCases:
             )
         if not patients:
             unnamed.append(case)
+        # Of several spellings always the same one is taken.
         cases.append(replace(case, patient=min(patients, default=None)))
     if unnamed:
         example = found.list_image_paths(unnamed[0])[-1]
@@ -144,6 +145,7 @@ def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, s
             value = field.strip()
             if column:
                 values[column] = "" if column in judged and is_nothing(value) else value
+        # An empty line is no row.
         if row:
             found.append(values)
     return found

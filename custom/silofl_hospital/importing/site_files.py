@@ -105,6 +105,7 @@ def plan_site(
     part_of = _read_parts(site, cases, units)
     if not part_of:
         part_of = split_patients(site, units, options, "patients" if patients else "images", classes)
+    # A table may give training and test alone: the validation is then taken out of the training.
     elif "validation" not in part_of.values():
         rest = [unit for unit, part in part_of.items() if part == "training"]
         part_of |= split_by_patient(rest, 0.0, options.validation, options.seed, classes)
@@ -123,6 +124,7 @@ def _find_patients(site: str, cases: Sequence[Case]) -> tuple[list[str], list[st
     if not all(patients):
         patients = [read_own_id(case.image_files) for case in cases]
         if not can_tell_apart(patients):
+            # One case without a patient makes all unknown: nobody could say whom the split keeps apart.
             return [], []
         notes.append(f"{site}: the patients are those of the DICOM headers (PatientID)")
     names = [str(patient) for patient in patients]
@@ -146,6 +148,7 @@ def _list_classes(units: Sequence[str], records: Sequence[JsonRecord]) -> dict[s
     classes: dict[str, int] = {}
     for unit, record in zip(units, records, strict=True):
         if classes.setdefault(unit, record["label"]) != record["label"]:
+            # A patient of two classes cannot be counted to one: the split does without classes.
             return None
     return classes
 
@@ -183,11 +186,13 @@ def split_patients(
         DataError: The site has fewer than two patients, or no share is for the test.
     """
     part_of = split_by_patient(list(patients), options.test, options.validation, options.seed, classes)
+    # One patient in training and test at once would make results look too good.
     if len(part_of) < 2:
         raise DataError(
             f"site {site!r} must have at least 2 {units} to keep training and test apart, not {len(part_of)}; join it "
             "with another site or leave it out"
         )
+    # Without a test nobody would learn how good the model is.
     if "test" not in part_of.values():
         raise DataError(f"site {site!r} must have a share of its {units} for the test, not {options.test}; raise it")
     return part_of
@@ -214,6 +219,7 @@ def copy_image(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target)
         return
+    # A file that cannot be read is told by its name, unlike a disk that is full.
     target.write_bytes(read_bytes(source, source.name))
 
 

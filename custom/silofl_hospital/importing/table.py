@@ -92,6 +92,7 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     task = "multilabel" if findings or _names_several(tables.values()) else CLASSES
     given = findings or options.labels
     cases = {site: _read_cases(tables[site], task, given or ()) for site in sorted(tables)}
+    # Tables of their own number their own patients: p1 of two sites is two persons.
     if source.is_file():
         _check_sites(cases)
     names: set[str] = set()
@@ -137,6 +138,7 @@ def _list_class_folders(source: Path, sites: Sequence[Path]) -> dict[str, SiteTa
         names |= {folder.name for folder in classes}
         if classes:
             tables[site.name] = SiteTable(site, f"the folder of site {site.name!r}", rows)
+    # Folders of images and masks are a segmentation's, and no classes.
     if len(tables) < len(sites) or len(names) < 2 or names & {"images", "masks"}:
         raise DataError(
             f"{source.name} must hold a folder for each site with {TABLES[0]} (columns file, label and patient), or "
@@ -211,6 +213,7 @@ def _read_cases(table: SiteTable, task: str, given: Collection[str]) -> list[Cas
 
 
 def _read_case(row: Mapping[str, str], table: SiteTable, task: str, given: Collection[str]) -> Case:
+    # Windows writes paths with backslashes.
     file = PurePosixPath(row[FILE].replace("\\", "/"))
     # A path that leaves the folder could name any file of the machine.
     if not row[FILE] or file.is_absolute() or ".." in file.parts:
@@ -268,15 +271,18 @@ def _number_classes(names: Collection[str], given: Sequence[str] | None) -> dict
         )
     if len(names) < 2:
         raise DataError(f"{LABEL} must name at least 2 classes, not {len(names)}; add files of another class")
+    # Sick and sick would be two classes that differ in nothing.
     alike = Counter(name.casefold() for name in names)
     twins = sorted(name for name in names if alike[name.casefold()] > 1)
     if twins:
         raise DataError(f"{LABEL} must write a class in one way, not as {' and '.join(twins)}; correct the tables")
+    # Numbers are sorted as numbers: 10 comes after 9.
     return number_labels(sorted(names, key=lambda name: (numbers.get(name, 0), name)), first=0)
 
 
 def _parse_number(text: str) -> float | None:
     try:
+        # Some countries' Excel writes a decimal comma.
         return float(text.replace(",", "."))
     except ValueError:
         return None

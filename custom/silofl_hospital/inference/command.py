@@ -241,6 +241,7 @@ class Runner:
             reason = str(error)
         except Exception as error:  # one bad input must not stop the others; record and exit code report it
             message = str(error)
+            # The folders of a path may name a patient.
             for path in list_case_files(one.case):
                 message = message.replace(str(path), path.name)
             message = " ".join(message.split())[:200]

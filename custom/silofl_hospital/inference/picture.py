@@ -89,6 +89,7 @@ def _draw_slices(
     slices: list[tuple[str, NDArray, NDArray]], aspect: float, labels: Mapping[int, str], title: str, sides: str
 ) -> bytes:
     height, width = slices[0][2].shape
+    # A very long or wide slice would leave no room for the others.
     tall = float(np.clip(aspect * height / width, 0.3, 3))
     figure, grid = make_panels(1, len(slices), (max(INCH * len(slices), 5.0), INCH * tall + 1.1))
     window = grey_window([image for _, image, _ in slices])

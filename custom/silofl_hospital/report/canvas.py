@@ -106,6 +106,7 @@ def lay_out_panels(
     fitting = max(1, min(number, int(width / least)))
     rows = ceil(number / fitting)
     figure, grid = make_panels(rows, ceil(number / rows), (width, height * rows + 2 * LEGEND_ROW), shares_y=shares_y)
+    # The last row may have room for more panels than there are.
     for axes in grid.flat[number:]:
         axes.remove()
     return figure, list(grid.flat[:number])

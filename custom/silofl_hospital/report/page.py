@@ -373,6 +373,7 @@ def write_figures(folder: Path, images: Iterable[PageImage]) -> None:
             name = file_stem(image.plot.name)
             stem = name
             number = 1
+            # On some disks a.png and A.png are one file.
             while stem.lower() in written:
                 number += 1
                 stem = f"{name}_{number}"

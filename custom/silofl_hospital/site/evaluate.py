@@ -97,6 +97,7 @@ def run(options: argparse.Namespace) -> int:
         # Decoded images are nobody's to keep, unless somebody says where.
         cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silofl-evaluate-")))
         site = _read_cases(options.data, study, cache, options.part)
+        # This comes before the answers, which take long.
         if options.part == "test":
             check_not_learnt(_find_records(options.model, model, options.site_config), site.data, study)
         cases, refused = _answer_cases(model, site, console)

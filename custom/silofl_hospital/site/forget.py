@@ -161,6 +161,7 @@ def delete_kept(kept: KeptFolders) -> None:
             for lock in sorted(folder.rglob(LOCK)):
                 stack.enter_context(hold_lock(lock))
         for folder in kept.folders:
+            # rmtree refuses a link: what it leads to goes first, then the link.
             shutil.rmtree(folder.resolve())
             if folder.is_symlink():
                 folder.unlink()

@@ -82,6 +82,7 @@ def find_label_doubts(data: SiteData, study: Study, counts: Mapping[str, int]) -
         counts: `count_labels` of the training part.
     """
     absent = [name for number in data.manifest.labels_annotated if not counts[name := study.labels[number]]]
+    # A study that trains nothing takes the labels as they are.
     if not absent or not study.rounds:
         return []
     return [

@@ -34,6 +34,7 @@ def find_runs(site: Site, study: str, name: str) -> list[Path]:
     """Return the folders of a study's runs at a site."""
     state = site.state_folder(study, name)
     cache = site.cache_folder(study, name)
+    # The cache may lie among the runs.
     folders = sorted(path for path in state.glob("*") if path.is_dir() and path != cache)
     if "{study}" in site.state_dir:
         return [path for path in folders if not path.is_symlink()]

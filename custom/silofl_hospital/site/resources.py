@@ -55,6 +55,7 @@ def check_gpu(candidate: Candidate) -> Finding:
         return failed(str(error))
     if device.type == "cpu":
         return ok(f"device {wanted!r} is the CPU here, with {os.cpu_count()} cores", device="cpu")
+    # A broken driver shows only where the GPU is asked for something.
     try:
         name = torch.cuda.get_device_name()
         free, total = torch.cuda.mem_get_info()

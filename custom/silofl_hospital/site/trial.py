@@ -45,6 +45,7 @@ def check_training(candidate: Candidate) -> Finding:
     epochs = study.training.local_epochs
     steps = an_epoch * epochs
     seconds = cost.of_round(an_epoch, epochs)
+    # Without a limit in the study the server waits so long for a first answer.
     limit = study.federation.task_timeout_s or FIRST_S
     facts: dict[str, Any] = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
     facts |= {"seconds_per_round": seconds, "device": device.type}
@@ -78,6 +79,7 @@ def check_privacy(candidate: Candidate) -> Finding:
         f"{study.training_rounds} rounds{earlier} spend epsilon {epsilon:.3g} at delta {settings.delta:g} for each of "
         f"{units} {settings.unit}s"
     )
+    # A run that goes on has counted its earlier rounds already, and they count twice here.
     if before and limit is not None and compute_study_epsilon(study, of_round) <= limit < epsilon:
         return warning(
             f"{spends}, more than the {limit:g} of max_epsilon in site.yaml; the site refuses the rounds beyond it, "
