@@ -111,7 +111,7 @@ def test_links_and_unknown_folders_stay(old, tmp_path):
     assert {path.name for path in find_outdated(old, 30, time.time())} == OUTDATED - {JOBS[0]}
 
 
-def test_without_keep_days_everything_is_kept(silofl, old, tmp_path):
+def test_without_the_key_everything_is_kept(silofl, old, tmp_path):
     lines = (old / "local" / "site.yaml").read_text().splitlines()
     (tmp_path / "other.yaml").write_text("\n".join(line for line in lines if "keep_days" not in line))
     code, out, _ = silofl("site", "prune", "--kit", old, "--site-config", tmp_path / "other.yaml")

@@ -74,14 +74,6 @@ def test_a_pattern_of_no_series_or_several_is_refused(run, pattern, sentence):
         run(image_pattern=pattern)
 
 
-def test_an_exam_without_a_mask_is_counted_and_left_out(run, source):
-    (source / "north" / "exam3" / "mask.nii.gz").unlink()
-    # Without a modality the description alone counts.
-    summary, content = run("*PORTAL*")
-    assert sorted(records_of(content)) == ["exam0", "exam1", "exam2"]
-    assert "north: 1 of 4 exams have no mask, and are left out" in summary.notes
-
-
 def test_contrasts_are_the_series_of_one_exam(run):
     _, content = run("venous=CT/*portal*,bone=CT/bone", MASKS)
     record = records_of(content)["exam0"]

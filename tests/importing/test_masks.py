@@ -49,12 +49,6 @@ def write(tmp_path):
     return run
 
 
-def test_labels_are_numbered_from_1_by_their_values():
-    assert BRAIN.labels == {1: "organ", 2: "lesion"} and not BRAIN.is_kept
-    assert Values({2: "lesion", 1: "organ"}).is_kept
-    np.testing.assert_array_equal(BRAIN.renumber(np.array([0, 4, 1, 4])), [0, 2, 1, 2])
-
-
 @pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".mha", ".nrrd"])
 def test_a_renumbered_volume_becomes_nifti_on_its_grid(volume, write, ending):
     mask = volume(ending)
