@@ -10,6 +10,8 @@ from silofl.base.errors import DataError
 Method = Literal["dtype", "percentiles", "zscore", "raw"]
 LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 PERCENTILES = (0.5, 99.5)
+# Of the range of a file's type, below which images are too dark for ``dtype``; 12 bits in 16 have a sixteenth.
+LEAST_RANGE = 1 / 8
 
 
 def to_channels(array: NDArray, channels: int, is_as_stored: bool = False) -> NDArray:

@@ -118,8 +118,9 @@ def find_nnunet_cases(folder: Path, options: ImportOptions) -> Arranged:
 
 def _read_labels(labels: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return name -> its numbers without the background, of version 2, ``{"organ": 1}``, or 1, ``{"1": "organ"}``."""
-    numbers = {}
+    numbers: dict[str, tuple[int, ...]] = {}
     for key, value in labels.items():
+        members: tuple[int, ...]
         if isinstance(value, str):
             name = value
             members = (int(key),)

@@ -43,7 +43,7 @@ from pathlib import Path
 
 from silofl.base.errors import ConfigError
 from silofl.reading.endings import has_dicom_mark
-from silofl_hospital.importing.arrangements import ARRANGEMENTS
+from silofl_hospital.importing.arrangements import ARRANGEMENTS, Arranged
 from silofl_hospital.importing.cases import (
     CASE,
     Patterns,
@@ -69,27 +69,24 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         ConfigError: A pattern is not one, or only one of the two is given.
         DataError: An image has no mask or a mask no image, or patients.csv does not fit.
     """
+    find = ARRANGEMENTS[options.arrangement] if options.arrangement else _find_by_patterns
     plans = {}
     for folder in visible_folders(source):
-        if options.arrangement is None:
-            found = _find_by_patterns(folder, options)
-            values = read_values(options)
-            regions = {}
-        else:
-            found, values, regions = ARRANGEMENTS[options.arrangement](folder, options)
+        found, values, regions = find(folder, options)
         plans[found.site] = plan_cases(read_patients(found), values, options, _describe_left_out(found), regions)
     return plans
 
 
-def _find_by_patterns(folder: Path, options: ImportOptions) -> SiteCases:
+def _find_by_patterns(folder: Path, options: ImportOptions) -> Arranged:
+    values = read_values(options)
     images = options.image_pattern
     masks = options.mask_pattern
     # The image a.png is then images/a.png at the site, and not images/images/a.png.
     if images is None and masks is None:
-        return replace(find_cases(folder.name, folder, BY_STEM), images_in="images")
+        return replace(find_cases(folder.name, folder, BY_STEM), images_in="images"), values, {}
     if images is None or masks is None:
         raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
-    return find_cases(folder.name, folder, parse_patterns(images, masks, options.labels or ()))
+    return find_cases(folder.name, folder, parse_patterns(images, masks, options.labels or ())), values, {}
 
 
 def _describe_left_out(found: SiteCases) -> list[str]:

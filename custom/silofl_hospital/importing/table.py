@@ -43,6 +43,7 @@ from silofl_hospital.importing.site_files import (
     Case,
     JsonRecord,
     SitePlan,
+    Writer,
     copy_image,
     number_labels,
     plan_site,
@@ -312,7 +313,7 @@ def _plan_cases(
 ) -> SitePlan:
     number_of = {name: number for number, name in labels.items()}
     records: list[JsonRecord] = []
-    files = {}
+    files: dict[str, Writer] = {}
     for case in cases:
         numbers = sorted(number_of[name] for name in case.labels)
         image = f"images/{case.name}"

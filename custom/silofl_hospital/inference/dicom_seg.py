@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +107,7 @@ def _find_slices(
 ) -> NDArray[np.intp]:
     """Return which slice of a label map each plane of a series is."""
     step = (LPS_TO_RAS @ affine)[:3, 2]
-    planes = []
+    planes: list[Any] = []
     for header in headers:
         planes += read_planes(header)
     for key in (POSITION, DIRECTION, SPACING):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import is_free
@@ -58,7 +59,7 @@ def take_home_statistics(folder: Path, cases: list[Case], out: Path) -> None:
     for case in prepared:
         check_images(case.images, contents.image_shape, bool(study.data.patches))
     if study.data.patches:
-        volumes: list[Array] = []
+        volumes: list[NDArray] = []
         for case in prepared:
             volumes += case.images
         images: Array = Volumes(tuple(volumes))

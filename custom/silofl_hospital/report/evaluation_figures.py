@@ -49,8 +49,8 @@ def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], cla
             scores = classes[name]
             style = LINE_STYLES[number // len(LINE_COLOURS) % len(LINE_STYLES)]
             axes.plot(*curve, style, color=colour, linewidth=1.6, label=f"{name}, AUROC {scores['auroc'].value:.3f}")
-            spared = scores["specificity"].value if "specificity" in scores else None
-            if spared is not None:
+            if "specificity" in scores and scores["specificity"].value is not None:
+                spared = scores["specificity"].value
                 axes.plot(1 - spared, scores["recall"].value, "o", color=colour, markersize=7)
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         # Curves of poor models run behind it.

@@ -274,18 +274,22 @@ def make_evaluation_page(
         ),
         make_section("model", "Model", "The model", make_table(answers), Pairs(facts)),
     ]
+    opening: list[Block] = [
+        Banner("warning", "RESEARCH", RESEARCH, doubts),
+        Tiles([*_list_numbers(record), *counts.items()]),
+    ]
+    if alarms:
+        # Before all numbers, which look well where one class is never found.
+        opening.insert(0, Banner("bad", "LOOK FIRST", alarms[0], alarms[1:]))
+    if images["roc"]:
+        opening.append(Picture(images["roc"], "shrink"))
     if images["worst"]:
         sections.insert(1, make_section("pictures", "Pictures", "Worst cases", Picture(images["worst"], "shrink")))
     return Page(
         title=f"{record.study} at {site}",
         kicker="Evaluation of a trained model on labelled cases",
         subtitle=summary_lines(record)[:1],
-        opening=[
-            *([Banner("bad", "LOOK FIRST", alarms[0], alarms[1:])] if alarms else []),
-            Banner("warning", "RESEARCH", RESEARCH, doubts),
-            Tiles([*_list_numbers(record), *counts.items()]),
-            *([Picture(images["roc"], "shrink")] if images["roc"] else []),
-        ],
+        opening=opening,
         sections=sections,
         footer="This page names cases: it stays at the hospital. It holds all it shows and loads nothing.",
         is_wide=True,

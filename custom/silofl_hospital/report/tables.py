@@ -130,8 +130,9 @@ def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] 
     for line in lines:
         cells = [cell.replace("|", "/") for cell in line]
         text += f"| {' | '.join(cells)} |\n"
-    after = _markdown_list(notes)
-    return f"{_markdown_list(above)}\n{text}\n{after}" if above else f"{text}\n{after}"
+    if above:
+        text = f"{_markdown_list(above)}\n{text}"
+    return f"{text}\n{_markdown_list(notes)}"
 
 
 def _markdown_list(sentences: Sequence[str]) -> str:

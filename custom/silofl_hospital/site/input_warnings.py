@@ -1,11 +1,12 @@
 """Doubts about a site's data that can be read and learnt from, and should be looked at all the same."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from silofl.core.findings import unpack_findings
 from silofl.data.batches import limit_batch_size
+from silofl.data.intensity import LEAST_RANGE
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.reading.image_grid import find_turned
@@ -30,7 +31,20 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
             for record in records:
                 pairs.append((manifest.source(record).first[0], manifest.places[record.label]))
         doubts += find_turned(pairs)
+    if study.data.intensity == "dtype":
+        doubts += _find_dark(data.training)
     return doubts
+
+
+def _find_dark(part: Examples) -> list[str]:
+    """Return a sentence where images use little of the range of their type."""
+    highest = max((float(np.asarray(part.images[piece]).max()) for piece in _yield_pieces(part)), default=0.0)
+    if not 0 < highest < LEAST_RANGE:
+        return []
+    return [
+        "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
+        f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
+    ]
 
 
 def _find_unreadable(data: SiteData) -> list[str]:
@@ -94,10 +108,8 @@ def find_label_doubts(data: SiteData, study: Study, counts: Mapping[str, int]) -
 def count_labels(part: Examples, study: Study) -> dict[str, int]:
     """Return the number of examples in which each of the study's labels occurs, by the label's name."""
     counts = dict.fromkeys(sorted(study.labels), 0)
-    # In pieces: memory-mapped, a part is never in memory all at once.
-    step = limit_batch_size(part.images, PIECE)
-    for start in range(0, len(part), step):
-        targets = np.asarray(part.targets[start : start + step])
+    for piece in _yield_pieces(part):
+        targets = np.asarray(part.targets[piece])
         if study.is_multilabel:
             has_label = unpack_findings(targets, len(counts))
         else:
@@ -106,3 +118,10 @@ def count_labels(part: Examples, study: Study) -> dict[str, int]:
         for label, count in zip(counts, has_label.sum(axis=0).tolist(), strict=True):
             counts[label] += count
     return {study.labels[label]: count for label, count in counts.items()}
+
+
+def _yield_pieces(part: Examples) -> Iterator[slice]:
+    # Memory-mapped, a part is never in memory all at once.
+    step = limit_batch_size(part.images, PIECE)
+    for start in range(0, len(part), step):
+        yield slice(start, start + step)

@@ -4,6 +4,7 @@ import platform
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -22,7 +23,7 @@ REPORTED = ("torch", "nvflare", "monai")
 
 def check_versions(candidate: Participant) -> Finding:
     """Compare every package with the kit's lock."""
-    named = {
+    named: dict[str, Any] = {
         "python": platform.python_version(),
         "silofl": silofl.__version__,
         **{name: find_installed_version(name) or "none" for name in REPORTED},
