@@ -110,6 +110,7 @@ def summary_lines(record: Evaluation) -> list[str]:
         several = "" if record.num_refused == 1 else "s"
         counts += f"; {record.num_refused} case{several} refused, as by predict"
     lines = [counts, *(f"{name}: {value}" for name, value in _list_numbers(record))]
+    # An empty case has no Dice: a false alarm there is counted by itself.
     if record.num_empty:
         lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
     if record.num_excluded:

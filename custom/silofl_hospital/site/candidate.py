@@ -92,6 +92,7 @@ class Candidate:
         """A server of the study in this process, which builds the messages that the real one will send."""
         from silofl.federation.server import ServerRounds
 
+        # Only their number matters, because nothing is sent to them.
         peers = [f"{self.kit.name}-peer{number}" for number in range(1, self.num_sites)]
         return ServerRounds.start(self.study, RUN, [self.kit.name, *peers], self.pretrained)
 

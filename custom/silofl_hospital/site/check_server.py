@@ -53,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
     kit = read_kit(options.kit, ("server",))
     settings = load_settings(Server, kit.folder / "local" / "server.yaml")
     snapshots, jobs = read_stores(kit.local("resources.json")[1])
+    # run_dir may end in a folder for each job, which is made when the job begins.
     runs = Path(re.split(r"[{$]", settings.run_dir)[0])
     server = ServerMachine(kit, {"snapshots": Path(snapshots), "jobs": Path(jobs), "results": runs})
     answers = {name: _answer_check(check, server) for name, check in CHECKS.items()}
@@ -143,6 +144,7 @@ def check_port(server: ServerMachine) -> Finding:
     shown = b""
     try:
         with socket.socket() as trial:
+            # A port whose last line has just ended counts as free, as for the server itself.
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(("", port))
         return ok(f"port {port} is free: the server does not run")

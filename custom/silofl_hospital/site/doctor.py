@@ -17,6 +17,7 @@ GIB = 1 << 30
 def run(_: argparse.Namespace) -> int:
     """Print a line for each fact."""
     facts = list_machine_facts()
+    # Aligned, because it is pasted into a report as it is.
     width = max(map(len, facts))
     for name, value in facts.items():
         print(f"{name:<{width}}  {value}")

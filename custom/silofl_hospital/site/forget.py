@@ -134,6 +134,7 @@ def find_kept(site: Site, study: str, name: str | None) -> KeptFolders:
     cache_dir = site.cache_dir or site.state_dir
     state = site.state_folder(study, name)
     cache = site.cache_folder(study, name)
+    # Without {study} all studies share the folder, and only some of its runs are this study's.
     is_own = "{study}" in site.state_dir
     folders = [state] if is_own else find_runs(site, study, name)
     shared = {}

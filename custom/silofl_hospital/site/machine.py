@@ -67,6 +67,7 @@ def check_firewall(_: Participant) -> Finding:
     """Check that the kit's firewall is loaded where it is installed."""
     command = ["systemctl", "show", FIREWALL, "--property=LoadState,ActiveState", "--value"]
     lines = ask_system(*command).split()
+    # systemctl prints one value a line, in the order that was asked for.
     if len(lines) != 2 or lines[0] == "not-found":
         return ok(f"{FIREWALL} is not known here: another firewall, or none, decides where this account gets")
     return expect(

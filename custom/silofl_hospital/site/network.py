@@ -43,6 +43,7 @@ class Handshake:
 def check_certificate(candidate: Participant) -> Finding:
     """Check that the kit's key and certificate are a pair, and how long its certificates are valid."""
     try:
+        # Loading both into one context compares the key with the certificate.
         candidate.kit.tls()
     except OSError as error:
         # An error of ssl has a reason, one of the system has strerror.
@@ -175,6 +176,7 @@ def fetch_certificate(kit: Kit, host: str = "") -> bytes:
     """
     context = kit.tls()
     host = host or kit.address.host
+    # The certificate is only looked at: it may be that of whoever stands in between.
     context.verify_mode = ssl.CERT_NONE
     with (
         open_line(kit, TIMEOUT_S, host) as line,

@@ -31,6 +31,7 @@ def check_pin(candidate: Candidate) -> Finding:
     try:
         # Who will submit the study is not known yet.
         candidate.settings.check_pinned(study.name, study.digest, {lead}, study.federation.named)
+        # A study that is pinned may still lack the privacy that the site asks for.
         remedy = "ask the study lead for such a study, or stay out of it"
         candidate.settings.check_private(study.name, study.promise)
     except PinError as error:
