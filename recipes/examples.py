@@ -21,11 +21,12 @@ from silofl.data.manifest import PARTS
 from silofl.reading.access import link_or_copy
 from silofl_hospital.importing.importers import write_plans
 from silofl_hospital.importing.options import ImportOptions
-from silofl_hospital.importing.site_files import UNKNOWN, JsonRecord, SitePlan, Writer, split_patients
+from silofl_hospital.importing.site_files import JsonRecord, SitePlan, Writer, split_patients
 from silofl_hospital.site.import_data import report_import
 
 # With fewer a site that is cut into parts has too little to train on: BatchNorm cannot learn from one example.
 MIN_EXAMPLES = 8
+UNKNOWN = "the set names no patients: one person may stand in training and test; split_unit is unknown"
 
 
 @dataclass(frozen=True)

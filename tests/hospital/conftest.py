@@ -117,6 +117,7 @@ def kit(federation, tmp_path):
     shutil.copy(SITE_CONFIGS / "hospital" / "privacy.json", folder / "local")
     site = {"data": f"{tmp_path}/data", "state_dir": f"{tmp_path}/state", "min_patients": 3}
     (folder / "local" / "site.yaml").write_text(yaml.safe_dump(site))
+    (folder / "requirements.lock").write_text("# of the kit")
     return folder
 
 

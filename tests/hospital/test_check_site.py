@@ -43,7 +43,7 @@ def test_a_table_names_every_check_and_the_verdict(checked):
     assert verdict == f"Site north may join small, as far as it was checked; not checked: {names}"
 
 
-def test_a_warning_of_a_strict_check_ends_with_1_though_the_site_may_join(checked, monkeypatch):
+def test_a_warning_of_a_strict_check_ends_with_1(checked, monkeypatch):
     skipped = ["--skip", ",".join(set(CHECKS) - {"certificate", "versions"})]
     monkeypatch.setattr(network, "DAYS_TO_WARN", 100_000)
     assert checked(*skipped)[0] == checked(*skipped, "--strict", "versions")[0] == 0
@@ -54,7 +54,7 @@ def test_a_warning_of_a_strict_check_ends_with_1_though_the_site_may_join(checke
     assert code == 1 and json.loads(out)["may_join"]
 
 
-def test_checks_that_do_not_exist_are_refused_and_leaving_out_all_is_no_check(refused, kit, study_file, candidate):
+def test_unknown_checks_and_leaving_out_all_are_refused(refused, kit, study_file, candidate):
     error = refused("site", "check", "--kit", kit, "--study", study_file(), "--strict", "certifcate")
     assert "--strict must be among" in error and "(did you mean 'certificate'?)" in error
     with pytest.raises(ConfigError, match=r"--skip must be among .*, not 'tsl' \(did you mean 'tls'\?\)"):
@@ -69,7 +69,7 @@ def test_a_narrow_window_cuts_nothing_off_the_digest(candidate):
     assert site.study.digest in out.getvalue().splitlines()
 
 
-def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(checked, kit, pictures):
+def test_a_fault_in_the_data_names_no_case(checked, kit, pictures):
     (pictures / "secret-training0.png").write_bytes(b"no picture")
     code, out = checked("--json", "--skip", NETWORK)
     assert code == 1 and "secret" not in out
@@ -83,7 +83,7 @@ def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(ch
     assert checked("--skip", NETWORK)[1].splitlines()[-1] == "Site north must not join study small yet: data"
 
 
-def test_what_nobody_foresaw_is_an_answer_too_and_its_log_goes_when_nothing_is_wrong(candidate, kit, monkeypatch):
+def test_an_unforeseen_error_is_an_answer_with_a_log(candidate, kit, monkeypatch):
     def fall_over(site):
         raise RuntimeError("secret-training0 is odd")
 

@@ -15,7 +15,7 @@ def test_cases_labels_and_patients_are_counted_by_part(candidate):
     assert answer.facts["image_shape"] == [1, 32, 32]
 
 
-def test_fewer_test_patients_than_any_verdict_takes_are_worth_a_look(candidate):
+def test_too_few_test_patients_for_a_verdict_are_a_warning(candidate):
     answer = check_data(candidate(guard=True))
     assert answer.status == "warning"
     assert answer.sentence.startswith(
@@ -23,7 +23,7 @@ def test_fewer_test_patients_than_any_verdict_takes_are_worth_a_look(candidate):
     )
 
 
-def test_a_label_that_no_training_case_has_and_a_part_without_cases_are_worth_a_look(candidate, pictures):
+def test_an_absent_label_and_an_empty_part_are_warnings(candidate, pictures):
     labels, path = {"1": "blob", "2": "spot"}, pictures / "dataset.json"
     change_json(path, labels=labels)
     answer = check_data(candidate(labels=labels))
@@ -35,7 +35,7 @@ def test_a_label_that_no_training_case_has_and_a_part_without_cases_are_worth_a_
     assert "validation must have cases" in check_data(candidate(labels=labels)).sentence
 
 
-def test_patients_whom_nobody_knows_are_said_to_be_unknown_and_one_in_two_parts_is_refused(candidate, pictures):
+def test_unknown_patients_are_said_and_one_in_two_parts_refused(candidate, pictures):
     path = pictures / "dataset.json"
     text = path.read_text()
     path.write_text(text.replace('"patient": "secret-test0"', '"patient": "secret-training0"'))

@@ -49,7 +49,7 @@ def rows_of(folder, section):
     return [tuple(row) for row in json.loads((folder / "dossier.json").read_text())["sections"][section]["rows"]]
 
 
-def test_a_dossier_says_what_left_and_with_how_many_sites_it_was_mixed(dossier):
+def test_a_dossier_says_what_left_and_how_it_was_mixed(dossier):
     folder, out = dossier
     weights = [row for row in rows_of(folder, "left") if row[3] == "weights"]
     # 2 x 3 float32 in a round; the refused round of the three was not mixed, whatever the server says.
@@ -72,7 +72,7 @@ def test_a_dossier_says_what_left_and_with_how_many_sites_it_was_mixed(dossier):
     assert "secret" not in page + (folder / "dossier.json").read_text() and "secret" not in out
 
 
-def test_a_record_that_was_altered_is_said_and_one_that_is_not_there_is_asked_for(silofl, refused, site, tmp_path):
+def test_an_altered_record_and_an_absent_one_are_named(silofl, refused, site, tmp_path):
     words = ("--kit", site, "--study", tmp_path / "study.yaml", "--out", tmp_path / "out")
     path = tmp_path / "state" / RUN / "egress.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"round": 2', b'"round": 4', 1))

@@ -22,14 +22,14 @@ def last_hash(out):
     return next(line for line in out.splitlines() if line.startswith("last record")).split()[-1]
 
 
-def test_a_sound_record_is_said_to_be_so_with_what_it_cannot_show(silofl, record):
+def test_a_sound_record_says_what_it_cannot_show(silofl, record):
     code, out, _ = silofl("site", "egress-check", record)
     assert code == 0 and out.startswith("4 records, each as it was written")
     assert "cannot show whether records were cut off at the end" in out
     assert silofl("site", "egress-check", record.parent) == (code, out, "")
 
 
-def test_a_cut_end_is_shown_by_the_hash_that_was_noted_and_by_nothing_else(silofl, record):
+def test_only_a_noted_hash_shows_a_cut_end(silofl, record):
     noted = last_hash(silofl("site", "egress-check", record)[1])
     EgressLog(record.parent).write([RECORD])
     # A hash is the same in capitals and between the page's quotes.
@@ -42,13 +42,13 @@ def test_a_cut_end_is_shown_by_the_hash_that_was_noted_and_by_nothing_else(silof
 
 
 @pytest.mark.parametrize("noted", ["", "record 4", "0" * 63])
-def test_what_is_no_hash_was_not_noted_and_a_record_must_be_there(refused, record, tmp_path, noted):
+def test_an_invalid_hash_and_an_absent_record_are_refused(refused, record, tmp_path, noted):
     # An empty one, as of a script whose file is gone, must not pass as one that was found.
     assert "--noted must be a hash of 64 digits" in refused("site", "egress-check", record, "--noted", noted)
     assert "must be a record of what left a site" in refused("site", "egress-check", tmp_path / "egress.jsonl")
 
 
-def test_a_line_without_its_end_may_also_have_been_cut_by_somebody(silofl, record):
+def test_a_line_without_its_end_is_named(silofl, record):
     record.write_bytes(record.read_bytes()[:-1])
     code, out, _ = silofl("site", "egress-check", record)
     assert code == 0 and "a kill cut it off before its answer left, or somebody did" in out

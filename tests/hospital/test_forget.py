@@ -26,7 +26,7 @@ def site(tmp_path):
     return make
 
 
-def test_a_studys_folder_goes_with_all_in_it_and_data_and_other_studies_stay(tmp_path, site):
+def test_a_studys_folder_goes_and_all_else_stays(tmp_path, site):
     data = write(tmp_path / "data/organs/dataset.json")
     other = write(tmp_path / "state/organs2/run/rounds/round_0001.pt")
     write(tmp_path / "state/organs" / RUN / "rounds/round_0001.pt", "123")
@@ -43,7 +43,7 @@ def test_a_studys_folder_goes_with_all_in_it_and_data_and_other_studies_stay(tmp
     assert find_kept(site(), "organs", None).folders == {}
 
 
-def test_of_a_folder_of_several_studies_only_this_studys_runs_go(tmp_path, site):
+def test_only_this_studys_runs_go_from_a_shared_folder(tmp_path, site):
     write(tmp_path / "state/north" / RUN / "scores.csv")
     others = [
         write(tmp_path / "state/north" / name / "x")
@@ -56,7 +56,7 @@ def test_of_a_folder_of_several_studies_only_this_studys_runs_go(tmp_path, site)
     assert not (tmp_path / "state/north" / RUN).exists() and all(path.exists() for path in others)
 
 
-def test_a_cache_of_the_studys_own_goes_too_and_a_shared_one_is_named(tmp_path, site):
+def test_an_own_cache_goes_and_a_shared_one_is_named(tmp_path, site):
     write(tmp_path / "own/organs/x")
     write(tmp_path / "shared/x")
     assert list(find_kept(site(cache_dir="own/{study}"), "organs", None).folders) == [tmp_path / "own/organs"]
@@ -73,7 +73,7 @@ def test_a_folder_around_the_data_is_never_deleted(tmp_path, site, data):
     assert dataset.exists()
 
 
-def test_a_study_whose_data_the_site_no_longer_names_can_be_forgotten_but_around_no_others_data(tmp_path):
+def test_a_study_without_data_can_be_forgotten(tmp_path):
     write(tmp_path / "state/organs/other/dataset.json")
     state = str(tmp_path / "state/{study}")
     found = find_kept(Site(data={"other": str(tmp_path / "data")}, state_dir=state), "organs", None)
@@ -82,7 +82,7 @@ def test_a_study_whose_data_the_site_no_longer_names_can_be_forgotten_but_around
         find_kept(Site(data={"other": str(tmp_path / "state/organs/other")}, state_dir=state), "organs", None)
 
 
-def test_a_state_on_another_disk_is_deleted_there_with_the_link_to_it(tmp_path, site):
+def test_a_state_on_another_disk_goes_with_its_link(tmp_path, site):
     write(tmp_path / "large/organs/x")
     (tmp_path / "state").mkdir(exist_ok=True)
     (tmp_path / "state/organs").symlink_to(tmp_path / "large/organs")
@@ -117,7 +117,7 @@ def kept(tmp_path, settle):
     return write(tmp_path / "state" / "organs" / "run" / "scores.csv")
 
 
-def test_forget_deletes_what_the_site_keeps_and_a_name_with_a_slip_is_named(silofl, tmp_path, kept):
+def test_forget_deletes_the_study_and_names_a_slip(silofl, tmp_path, kept):
     code, out, error = silofl("site", "forget", "organ", "--yes")
     assert (code, out) == (2, "") and kept.exists()
     assert "This site keeps nothing of study 'organ' (did you mean 'organs'?); nothing was deleted" in error
@@ -129,9 +129,7 @@ def test_forget_deletes_what_the_site_keeps_and_a_name_with_a_slip_is_named(silo
     assert (code, out) == (2, "") and "nothing was deleted" in error and "did you mean" not in error
 
 
-def test_images_that_stay_are_no_success_and_the_sites_name_is_given_where_its_folders_hold_it(
-    silofl, refused, tmp_path, kept, settle
-):
+def test_images_that_stay_are_no_success(silofl, refused, tmp_path, kept, settle):
     settle(state_dir=f"{tmp_path}/state/{{study}}/{{site}}")
     assert "--site must name the site" in refused("site", "forget", "organs", "--yes")
     (tmp_path / "scratch").mkdir()

@@ -8,7 +8,7 @@ from silofl.flare.kit import is_exposed as is_exposed_key
 from silofl.flare.kit import read_kit
 
 
-def test_a_kit_says_who_the_site_is_and_where_its_server_is(kit, federation):
+def test_a_kit_names_its_site_and_server(kit, federation):
     found = read_kit(kit)
     target = json.loads((federation / "north" / "startup" / "fed_client.json").read_text())["servers"][0]["service"]
     assert (found.kind, found.name, found.org) == ("hospital", "north", "north")
@@ -18,7 +18,7 @@ def test_a_kit_says_who_the_site_is_and_where_its_server_is(kit, federation):
     assert (found.valid_until - found.valid_from).days in (359, 360)
 
 
-def test_a_file_of_the_kit_stands_before_its_default_and_one_that_is_nowhere_is_named(kit):
+def test_a_file_stands_before_its_default(kit):
     assert read_kit(kit).local("resources.json")[0] == "resources.json"
     (kit / "local" / "resources.json").unlink()
     assert read_kit(kit).local("resources.json")[0] == "resources.json.default"
@@ -37,7 +37,7 @@ def test_a_file_of_the_kit_stands_before_its_default_and_one_that_is_nowhere_is_
         (0o440, 10001, [7], True),
     ],
 )
-def test_a_key_is_exposed_unless_root_lends_it_to_this_account(kit, monkeypatch, mode, owner, groups, is_exposed):
+def test_a_key_is_exposed_unless_root_lends_it(kit, monkeypatch, mode, owner, groups, is_exposed):
     key = read_kit(kit).key_path
     found = SimpleNamespace(st_mode=0o100000 | mode, st_uid=owner, st_gid=7)
     monkeypatch.setattr(type(key), "stat", lambda self, **options: found)

@@ -48,7 +48,7 @@ def impostor(federation, tmp_path):
     return make
 
 
-def test_an_inspection_of_tls_in_between_is_named_with_its_issuer(candidate, serve, impostor, port):
+def test_tls_inspection_is_named_with_its_issuer(candidate, serve, impostor, port):
     gateway = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Clinic Web Gateway CA")])
     with serve(impostor(gateway, ec.generate_private_key(ec.SECP256R1())), port):
         answer = network.check_tls(candidate())
@@ -57,14 +57,14 @@ def test_an_inspection_of_tls_in_between_is_named_with_its_issuer(candidate, ser
     assert f"ask the network people to exempt localhost:{port} from it" in answer.sentence
 
 
-def test_a_gateway_that_takes_the_roots_own_name_is_found_by_its_signature(candidate, serve, impostor, port):
+def test_a_gateway_with_the_roots_name_is_found(candidate, serve, impostor, port):
     root = candidate().kit.root
     with serve(impostor(root.subject, ec.generate_private_key(ec.SECP256R1())), port):
         answer = network.check_tls(candidate())
     assert answer.status == "failed" and "another root of this name" in answer.sentence
 
 
-def test_a_certificate_of_the_own_root_that_has_ended_is_no_inspection(candidate, serve, federation, impostor, port):
+def test_an_expired_certificate_is_no_inspection(candidate, serve, federation, impostor, port):
     root = candidate().kit.root
     key = load_private_key(read_json(federation.parent / "state" / "cert.json")["root_pri_key"])
     with serve(impostor(root.subject, key, ends=timedelta(days=-1)), port):
@@ -72,7 +72,7 @@ def test_a_certificate_of_the_own_root_that_has_ended_is_no_inspection(candidate
     assert answer.status == "failed" and "certificate has expired: call the lead" in answer.sentence
 
 
-def test_a_proxy_that_refuses_or_is_not_there_is_told_apart_from_the_server(candidate, kit, port):
+def test_a_faulty_proxy_is_told_apart_from_the_server(candidate, kit, port):
     with run_proxy("403 Forbidden") as (proxy, _):
         change_site(kit, proxy=f"http://reader:secret@localhost:{proxy}")
         refused = network.check_server(candidate())
@@ -86,9 +86,7 @@ def test_a_proxy_that_refuses_or_is_not_there_is_told_apart_from_the_server(cand
     assert "the proxy proxy.invalid:3128 cannot be reached" in unknown.sentence
 
 
-def test_a_server_of_another_project_is_not_trusted_and_refuses_the_site(
-    candidate, kit, serve, federation, strangers, port
-):
+def test_a_server_of_another_project_is_not_trusted(candidate, kit, serve, federation, strangers, port):
     with serve(strangers, port):
         answer = network.check_tls(candidate())
     assert answer.status == "failed" and "must be signed by the kit's root" in answer.sentence
@@ -107,7 +105,7 @@ def test_a_server_by_another_name_is_told(candidate, kit, serve, federation, por
     assert answer.status == "failed" and "must be 'elsewhere', not 'localhost'" in answer.sentence
 
 
-def test_a_server_that_does_not_run_is_named_and_a_name_that_nobody_knows(candidate, kit, port):
+def test_a_stopped_server_and_an_unknown_name_are_named(candidate, kit, port):
     answer = network.check_server(candidate())
     assert answer.status == "failed" and f"localhost:{port} cannot be reached (Connection refused)" in answer.sentence
     path = kit / "startup" / "fed_client.json"
@@ -120,7 +118,7 @@ def test_a_server_that_does_not_run_is_named_and_a_name_that_nobody_knows(candid
     ("since", "days", "status"),
     [(-9, 31, "ok"), (-9, 29, "warning"), (-9, 0.5, "warning"), (-9, -1, "failed"), (0.1, 360, "failed")],
 )
-def test_certificates_that_end_soon_are_worth_a_look_and_others_are_refused(since, days, status):
+def test_certificates_are_judged_by_their_days(since, days, status):
     now = datetime(2030, 1, 1, tzinfo=UTC)
     validity = (now + timedelta(days=since), now + timedelta(days=days))
     assert network.judge_validity(validity, now).status == status

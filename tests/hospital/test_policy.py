@@ -32,7 +32,7 @@ def allow(kit, *entries, **others):
     write(kit, "resources.json", {"class_allow_list": list(entries), **others})
 
 
-def test_a_hospital_that_the_study_does_not_name_learns_it_before_it_joins(candidate):
+def test_a_hospital_that_the_study_does_not_name_fails(candidate):
     known = candidate()
     for names, status in ((["east", known.kit.name], "ok"), (["east", "west"], "failed")):
         federation = known.study.federation.model_copy(update={"sites": tuple(names)})
@@ -41,7 +41,7 @@ def test_a_hospital_that_the_study_does_not_name_learns_it_before_it_joins(candi
     assert f"must name this hospital, {known.kit.name}, not only east, west; ask the study lead" in answer.sentence
 
 
-def test_the_digest_is_shown_and_a_pinned_study_compared_and_its_lead_shown(candidate, kit):
+def test_the_digest_is_shown_and_compared_with_the_pin(candidate, kit):
     named = {"federation": {"sites": [candidate().kit.name, "another"], "min_sites": 2}}
     answer, digest = check_pin(candidate(**named)), candidate(**named).study.digest
     assert answer.status == "ok" and answer.facts == {"sha256": digest} and digest in answer.sentence
@@ -68,7 +68,7 @@ def test_a_pause_is_a_warning(candidate, kit, names, status, words):
     assert answer.status == status and words in answer.sentence
 
 
-def test_the_partners_that_the_site_asks_for_are_held_against_the_sites_of_the_study(candidate, kit):
+def test_min_partners_is_compared_with_the_studys_sites(candidate, kit):
     answer = check_partners(candidate())
     assert answer.status == "ok" and "with those of at least 1 other site, or not at all" in answer.sentence
     change_site(kit, min_partners=3)
@@ -82,7 +82,7 @@ def test_the_partners_that_the_site_asks_for_are_held_against_the_sites_of_the_s
     assert alone.status == "ok" and "nothing of this study is mixed" in alone.sentence
 
 
-def test_a_list_of_the_very_classes_is_right_and_nvflares_own_does_not_let_the_package_in(candidate, kit):
+def test_the_very_classes_are_right_and_nvflares_default_fails(candidate, kit):
     assert check_classes(candidate()).status == "ok"
     allow(kit, *SITE_CLASSES)
     assert check_classes(candidate()).status == "ok"
@@ -113,16 +113,14 @@ WIDE = "silofl. silofl.flare silofl_desk.studies.processes nvflare.app_common. *
         (None, {"class_allow_list": SITE_CLASSES[0]}, ""),
     ],
 )
-def test_a_list_that_lets_in_more_than_one_class_each_or_any_program_keeps_a_site_from_joining(
-    candidate, kit, entries, others, sentence
-):
+def test_a_list_that_lets_in_programs_fails(candidate, kit, entries, others, sentence):
     write(kit, "resources.json", {"class_allow_list": [*SITE_CLASSES, *(entries or [])], **others})
     answer = check_classes(candidate())
     assert answer.status == "failed" and sentence in answer.sentence
 
 
 @pytest.mark.parametrize("validator", [None, "silofl.flare.job_files.JobFiles", {"path": "other.Validator"}])
-def test_a_site_that_lets_in_any_file_of_a_job_may_not_join(candidate, kit, validator):
+def test_a_site_that_lets_in_any_file_fails(candidate, kit, validator):
     assert check_job_files(candidate()).status == "ok"
     change_json(kit / "local" / "resources.json", app_validator=validator)
     answer = check_job_files(candidate())
@@ -145,7 +143,7 @@ def test_roles_that_may_bring_code_are_named(candidate, kit):
         check_brought_code(candidate())
 
 
-def test_a_right_that_an_earlier_release_gave_keeps_a_site_from_joining(candidate, kit):
+def test_a_right_of_an_earlier_release_fails(candidate, kit):
     assert check_rights(candidate()).status == "ok"
     for role, right in (("project_admin", "submit_job"), ("project_admin", "clone_job"), ("lead", "operate")):
         write(kit, "authorization.json", {"format_version": "1.0", "permissions": {role: {right: "any"}}})
@@ -198,7 +196,7 @@ def test_a_site_whose_answers_would_leave_unrecorded_may_not_join(candidate, kit
 
 
 @pytest.mark.parametrize(("value", "status"), [(False, "ok"), (True, "warning"), (None, "warning")])
-def test_a_log_that_may_go_to_the_server_is_worth_a_look(candidate, kit, value, status):
+def test_a_log_that_may_leave_is_a_warning(candidate, kit, value, status):
     path = kit / "local" / "resources.json"
     resources = json.loads(path.read_text())
     del resources["allow_log_streaming"]
@@ -208,7 +206,7 @@ def test_a_log_that_may_go_to_the_server_is_worth_a_look(candidate, kit, value, 
     assert answer.status == status and "allow_log_streaming" in answer.sentence
 
 
-def test_a_key_that_others_may_read_keeps_the_site_from_joining(candidate, kit):
+def test_a_key_that_others_may_read_fails(candidate, kit):
     (kit / "startup" / "client.key").chmod(0o644)
     answer = check_site(candidate(), set(CHECKS) - {"certificate"}).answers["certificate"]
     assert answer.status == "failed"
@@ -243,7 +241,7 @@ def package(tmp_path, monkeypatch):
     extensions.allow_extensions(None)
 
 
-def test_a_site_that_lacks_a_package_or_its_leave_may_not_join(candidate, kit, package):
+def test_a_package_that_is_absent_or_not_allowed_fails(candidate, kit, package):
     study, skipped = {"loss": "acme-parts==1.3.0/brier"}, CHECKS.keys() - {"packages", "data"}
     for allowed, sentence in (([], "is not: review its package"), (["acme-parts==1.3.0/brier"], "not 1.2.0, which")):
         change_site(kit, extensions=allowed)

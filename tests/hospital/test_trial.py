@@ -74,7 +74,7 @@ READY = "weights batchnorm amplitude statistics selector control survey evaluati
     ],
     ids=["personal models", "selector afterwards"],
 )
-def test_what_leaves_only_in_a_later_round_is_named_and_must_be_allowed(candidate, kit, algorithm, first, later):
+def test_what_leaves_in_a_later_round_must_be_allowed(candidate, kit, algorithm, first, later):
     site = candidate(algorithm=algorithm, training=SGD)
     answer = check_leaving(site)
     assert answer.status == "ok" and set(answer.facts["kinds"]) == first | later | {"numbers", "usual_values"}
@@ -88,7 +88,7 @@ def test_what_leaves_only_in_a_later_round_is_named_and_must_be_allowed(candidat
         assert answer.status == "ok"
 
 
-def test_what_too_few_patients_do_not_share_is_not_named_and_it_is_said(candidate, kit):
+def test_what_too_few_patients_withhold_is_said(candidate, kit):
     change_site(kit, min_patients=6)
     answer = check_leaving(candidate(algorithm={"name": "adafed"}))
     assert "statistics" not in answer.facts["kinds"]
@@ -99,7 +99,7 @@ def test_what_too_few_patients_do_not_share_is_not_named_and_it_is_said(candidat
     assert "withheld" not in check_leaving(candidate()).sentence
 
 
-def test_as_much_leaves_as_the_models_hold_explained_by_the_part_that_sends_it(candidate):
+def test_as_many_bytes_leave_as_the_models_hold(candidate):
     site = candidate(algorithm={"name": "scaffold"}, training=SGD)
     kinds = check_leaving(site).facts["kinds"]
     assert kinds.keys() == {"weights", "batchnorm", "control", "numbers", "usual_values"}
@@ -110,7 +110,7 @@ def test_as_much_leaves_as_the_models_hold_explained_by_the_part_that_sends_it(c
 
 
 @pytest.mark.parametrize("kinds", [["weights"], []])
-def test_a_site_that_would_refuse_its_own_answers_may_not_join(candidate, kit, kinds):
+def test_a_site_that_would_refuse_its_own_answers_fails(candidate, kit, kinds):
     change_site(kit, may_leave=kinds)
     # As in the job, where the site looks at its answer before NVFlare's filters take anything out.
     add_filter(kit, "ExcludeBatchNorm")
@@ -142,9 +142,7 @@ def limited(site, epsilon):
     return replace(site, settings=site.settings.model_copy(update={"max_epsilon": epsilon}))
 
 
-def test_a_site_learns_what_the_whole_study_would_spend_and_the_trial_counts_and_leaves_nothing(
-    candidate, tmp_path, monkeypatch
-):
+def test_the_trial_says_the_epsilon_and_leaves_nothing(candidate, tmp_path, monkeypatch):
     for name in ("here", "temporary"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -164,7 +162,7 @@ def test_a_site_learns_what_the_whole_study_would_spend_and_the_trial_counts_and
     assert list(tmp_path.rglob("dp_sgd*")) == []
 
 
-def test_a_trials_batch_which_holds_everybody_is_not_measured_by_what_rounds_may_spend(candidate):
+def test_a_trials_batch_does_not_count_as_a_round(candidate):
     # The round's two steps see each of five patients with a probability of 0.4, the trial's one step both of its two.
     whole, batch = (compute_epsilon([Spent(2.0, *steps)], 0.01) for steps in ((0.4, 2), (1.0, 1)))
     assert whole < 0.9 < batch
@@ -192,7 +190,7 @@ def test_what_the_site_has_spent_before_counts(candidate):
         check_privacy(held)
 
 
-def test_a_hospital_that_only_tests_trains_nothing_and_sees_what_leaves(candidate, kit, pictures, tmp_path):
+def test_a_hospital_that_only_tests_trains_nothing(candidate, kit, pictures, tmp_path):
     cases = list_records(json.loads((pictures / "dataset.json").read_text()))
     change_json(pictures / "dataset.json", training=[], validation=[], test=cases)
     study = parse(Study, STUDY, "study.yaml")
@@ -212,7 +210,7 @@ def test_a_hospital_that_only_tests_trains_nothing_and_sees_what_leaves(candidat
     assert "lets evaluation leave only from 10 patients" in answer.sentence
 
 
-def test_a_survey_is_checked_whatever_its_labels_and_its_kind_is_named(candidate, kit):
+def test_a_survey_is_checked_whatever_its_labels(candidate, kit):
     site = candidate(algorithm={"name": "survey"}, rounds=0, labels={1: "another name than the data have"})
     assert check_data(site).status == "ok" and "nothing is trained" in check_training(site).sentence
     answer = check_leaving(site)

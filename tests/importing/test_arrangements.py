@@ -84,7 +84,7 @@ def nnunet(tmp_path):
     return tmp_path / "source" / "north"
 
 
-def test_all_sessions_of_a_subject_are_cases_of_one_patient_and_contrasts_the_images_of_one_session(tree, run):
+def test_sessions_are_cases_of_one_patient(tree, run):
     content, notes = run(**KINDS | {"labels": ("organ",), "image_pattern": "T1=T1w,T2=T2w"})
     assert content["channel_names"] == ["T1", "T2"] and content["split_unit"] == "patient" and notes == ()
     assert records_of(content)["sub-03_ses-2"] == {
@@ -97,7 +97,7 @@ def test_all_sessions_of_a_subject_are_cases_of_one_patient_and_contrasts_the_im
     assert len(records_of(content)) == 10 and len({record["patient"] for record in content["test"]}) == 1
 
 
-def test_images_without_a_mask_and_of_other_kinds_are_counted_and_left_out(tree, run):
+def test_images_without_a_mask_are_counted(tree, run):
     (tree / "derivatives/labels/sub-00/ses-1/anat/sub-00_ses-1_dseg.nii.gz").unlink()
     content, notes = run(**KINDS)
     assert len(records_of(content)) == 9
@@ -121,7 +121,7 @@ def test_kinds_that_give_no_pairs_are_refused(tree, run, options, sentence):
         run(**KINDS | options)
 
 
-def test_a_set_of_nnunet_is_a_site_with_its_contrasts_and_labels(nnunet, run):
+def test_an_nnunet_set_gives_contrasts_and_labels(nnunet, run):
     content, notes = run(**NNUNET)
     assert (content["channel_names"], content["labels"]) == (["T2", "ADC"], {"1": "PZ", "2": "TZ"})
     assert records_of(content)["prostate_01"] == {
@@ -132,7 +132,7 @@ def test_a_set_of_nnunet_is_a_site_with_its_contrasts_and_labels(nnunet, run):
     assert notes[0].startswith("PATIENTS UNKNOWN: no patients.csv says whose the 4 images are (north 4)")
 
 
-def test_version_1_says_the_same_and_a_table_names_the_patients(nnunet, run):
+def test_version_1_is_read_with_a_table_of_patients(nnunet, run):
     describe(nnunet, FIRST)
     rows = [f"{case},p{place // 2}" for place, case in enumerate(CASES)]
     (nnunet / "patients.csv").write_text("\n".join(["file,patient", *rows]))

@@ -18,7 +18,7 @@ def find(tmp_path):
 
 
 def names_of(found):
-    return {case: found.image_names(case) for case in found.images}
+    return {case.name: found.image_names(case) for case in found.cases}
 
 
 # --- patterns
@@ -60,11 +60,11 @@ def test_a_pattern_that_ends_with_the_case_takes_any_ending(find):
     assert names_of(found) == {"a.1": files[:2], "b": ["images/b_0000.mha", None]}
 
 
-def test_a_case_may_be_a_part_of_a_name_or_a_folder_and_stand_twice(find):
+def test_a_case_may_be_part_of_a_name(find):
     files = ["scans/a-1_t1.nii", "scans/b_t1.nii", "labels/a-1/a-1_seg.nii", "labels/b/b_seg.nii", "labels/b/c_seg.nii"]
     found = find(files, "scans/{case}_t1.nii", "labels/{case}/{case}_seg.nii")
     assert names_of(found) == {"a-1": ["scans/a-1_t1.nii"], "b": ["scans/b_t1.nii"]}
-    assert found.channel_names == () and found.missing == {}
+    assert found.channel_names == () and found.count_missing() == {}
 
 
 def test_a_contrast_that_a_case_lacks_is_none_and_counted(find):
@@ -74,21 +74,21 @@ def test_a_contrast_that_a_case_lacks_is_none_and_counted(find):
     found = find([*files, "b/flair.nii"], "T1={case}/t1.nii,T2={case}/t2.nii,F={case}/flair.nii", "{case}/seg.nii")
     assert names_of(found)["b"] == [None, None, "b/flair.nii"]
     assert names_of(found)["a"] == ["a/t1.nii", "a/t2.nii", None]
-    assert found.missing == {"T1": 1, "T2": 1, "F": 2}
+    assert found.count_missing() == {"T1": 1, "T2": 1, "F": 2}
 
 
-def test_a_file_that_fits_two_patterns_belongs_to_the_longer_one(find):
+def test_a_file_belongs_to_the_longer_pattern(find):
     files = ["a.nii", "a_t2.nii", "a_seg.nii", "b.nii", "b_t2.nii", "b_seg.nii"]
     found = find(files, "T1={case}.nii,T2={case}_t2.nii", "{case}_seg.nii")
     assert names_of(found) == {case: [f"{case}.nii", f"{case}_t2.nii"] for case in "ab"}
-    assert {case: path.name for case, path in found.masks.items()} == {"a": "a_seg.nii", "b": "b_seg.nii"}
+    assert [case.masks[0].name for case in found.cases] == ["a_seg.nii", "b_seg.nii"]
 
 
 def test_a_pattern_without_an_ending_takes_files_of_all_endings(find):
     files = ["a/t1.nii", "a/seg.NII.GZ", "a/t1.json", "b/t1.nii.gz", "b/seg.seg.nrrd", "b/t1.nii.gz.old"]
     found = find(files, "{case}/t1", "{case}/seg")
     assert names_of(found) == {"a": ["a/t1.nii"], "b": ["b/t1.nii.gz"]}
-    assert [found.masks[case].name for case in "ab"] == ["seg.NII.GZ", "seg.seg.nrrd"]
+    assert [case.masks[0].name for case in found.cases] == ["seg.NII.GZ", "seg.seg.nrrd"]
     with pytest.raises(DataError, match="must have one file for a as {case}/t1, not a/t1.nii and a/t1.nii.gz; remove"):
         find([*files, "a/t1.nii.gz"], "{case}/t1", "{case}/seg")
 
@@ -98,7 +98,7 @@ def test_signs_that_other_patterns_use_mean_themselves(find):
     assert names_of(found) == {"1": ["[1]/a+.nii"]}
 
 
-def test_hidden_files_and_deeper_ones_are_left_out_and_a_folder_of_a_series_may_be_an_image(find):
+def test_hidden_and_deeper_files_are_left_out(find):
     files = ["a.nii", "a_seg.nii", "._a.nii", "._a_seg.nii", "x/b.nii", "x/b_seg.nii"]
     assert names_of(find(files, "{case}.nii", "{case}_seg.nii")) == {"a": ["a.nii"]}
     found = find(["a/t1/1.dcm", "a/t1/2.dcm", "a/seg.nii"], "{case}/t1", "{case}/seg.nii")

@@ -15,16 +15,16 @@ from silofl_hospital.importing.options import ImportOptions
     ],
 )
 def test_an_option_that_the_layout_does_not_use_is_refused(layout, given, name):
-    with pytest.raises(ConfigError, match=f"{name} must not be given with layout '{layout}', which does not use it"):
+    with pytest.raises(ConfigError, match=f"Layout '{layout}' does not use {name}"):
         LAYOUTS[layout].check(layout, ImportOptions(**given))
 
 
 @pytest.mark.parametrize(
     ("labels", "values", "sentence"),
     [
-        (("a", "b", "a"), None, "labels must have a name of its own each, not 'a' twice"),
-        (("a", "b"), (0, 1), "labels must have a value of its own each, from 1, because 0 .*, not 0, 1; correct them"),
-        (("a", "b"), (4, 4), "labels must have a value of its own each, from 1, .*, not 4, 4"),
+        (("a", "b", "a"), None, "Two of the labels a, b, a have one name"),
+        (("a", "b"), (0, 1), "labels must have different values from 1 on, not 0, 1; correct them"),
+        (("a", "b"), (4, 4), "labels must have different values from 1 on, not 4, 4"),
     ],
 )
 def test_labels_and_their_values_differ(labels, values, sentence):

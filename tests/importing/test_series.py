@@ -18,7 +18,7 @@ def test_a_pattern_names_modality_and_description_without_regard_to_capitals(pat
     assert Series((), "", "", "", 1, "MR", "t1 Ax", None).fits(pattern) is is_named
 
 
-def test_a_series_is_its_files_wherever_they_lie_with_their_size(tmp_path):
+def test_a_series_is_its_files_wherever_they_lie(tmp_path):
     study = generate_uid()
     write_series(tmp_path / "a", VOLUME, "p0", "Head  native ", study)
     (tmp_path / "b").mkdir()
@@ -30,7 +30,7 @@ def test_a_series_is_its_files_wherever_they_lie_with_their_size(tmp_path):
     assert (report.name, report.size) == ("SR/Report", None)
 
 
-def test_a_localizer_in_the_series_of_a_volume_is_one_of_its_own(tmp_path):
+def test_a_localizer_is_a_series_of_its_own(tmp_path):
     write_series(tmp_path, VOLUME, "p0", "Head", generate_uid())
     first = pydicom.dcmread(tmp_path / "IM01000")
     first.ImageType = ["ORIGINAL", "PRIMARY", "LOCALIZER"]
@@ -38,7 +38,7 @@ def test_a_localizer_in_the_series_of_a_volume_is_one_of_its_own(tmp_path):
     assert [one.size for one in read_export(tmp_path).images] == [(6, 5, 2)]
 
 
-def test_a_file_that_ends_within_its_header_stays_in_its_series(tmp_path):
+def test_a_cut_file_stays_in_its_series(tmp_path):
     write_series(tmp_path, VOLUME, "p0", "Head", generate_uid())
     path = tmp_path / "IM01002"
     # Behind the series' UID, before the size of the pixels.
@@ -49,7 +49,7 @@ def test_a_file_that_ends_within_its_header_stays_in_its_series(tmp_path):
     assert len(found.files) == 3
 
 
-def test_images_with_one_number_for_all_are_no_copies_of_one_another(tmp_path):
+def test_images_with_one_uid_are_no_copies(tmp_path):
     write_series(tmp_path, VOLUME, "p0", "Head", generate_uid())
     for path in [*tmp_path.iterdir()]:
         header = pydicom.dcmread(path)

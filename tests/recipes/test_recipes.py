@@ -12,7 +12,7 @@ EXPECTED = Path(__file__).parent / "expected"
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_recipe_writes_the_cases_patients_parts_labels_and_pixels_that_version_0_4_imported(tmp_path, case):
+def test_a_recipe_writes_what_version_0_4_imported(tmp_path, case):
     script, write, options = CASES[case]
     write(tmp_path / "source")
     run_recipe(script, tmp_path / "source", tmp_path / "target", *options)
@@ -33,7 +33,7 @@ def count_slices(site, record):
 @pytest.mark.parametrize(
     ("script", "write"), [("prostate_saml", write_prostate), ("camelyon17_wilds", write_camelyon17)]
 )
-def test_truncation_cuts_the_training_alone_to_that_of_the_smallest_site(tmp_path, script, write):
+def test_truncation_cuts_the_training_to_the_smallest_site(tmp_path, script, write):
     write(tmp_path / "source")
     run_recipe(script, tmp_path / "source", tmp_path / "target")
     sizes, whole = [], read_written(tmp_path / "target")

@@ -98,7 +98,7 @@ def test_each_part_gets_a_patient_where_there_are_enough(count, expected):
     assert Counter(split_by_patient(PATIENTS[:count], 0.2, 0.2, 0).values()) == expected
 
 
-def test_a_large_alpha_gives_equal_shares_and_a_small_one_few_classes():
+def test_a_large_alpha_gives_equal_shares():
     even = np.bincount(dirichlet_sites(LABELS, 5, 1e6, 0))
     np.testing.assert_allclose(even, 100, atol=3)
     sites = dirichlet_sites(LABELS, 5, 0.01, 0)
@@ -120,7 +120,7 @@ def test_examples_are_dealt_by_the_shares_of_their_class():
     # 18, 2 and 0 by the shares; 2 and 4 more come from the largest
     [(20, [0.9, 0.1, 0.0], 4, [12, 4, 4]), (10, [1.0, 0.0, 0.0], 1, [8, 1, 1])],
 )
-def test_a_site_with_too_few_examples_is_filled_up_from_the_largest(count, shares, at_least, sizes):
+def test_a_small_site_is_filled_up_from_the_largest(count, shares, at_least, sizes):
     sites = deal_shares(np.zeros(count, int), np.array([shares]), seed=0, at_least=at_least)
     assert np.bincount(sites).tolist() == sizes
 
@@ -140,7 +140,7 @@ def test_every_class_is_split_for_itself():
 # --- shards
 
 
-def test_sites_get_the_same_number_of_equal_shards_of_few_classes():
+def test_sites_get_equal_shards_of_few_classes():
     labels = np.tile(np.arange(10), 40)
     sites = shard_sites(labels, num_sites=20, shards_per_site=2, seed=0)
     # 400 examples in 40 shards of 10; a class of 40 fills 4 shards, so a shard has one class and a site one or two
@@ -152,7 +152,7 @@ def test_sites_get_the_same_number_of_equal_shards_of_few_classes():
 
 
 @pytest.mark.parametrize("num_sites", [1, 7, 500])
-def test_every_site_gets_the_same_number_and_fewer_than_the_sites_are_left(num_sites):
+def test_every_site_gets_the_same_number(num_sites):
     sites = deal_equally(LABELS, draw_shares(4, num_sites, 0.1, seed=3, is_by_site=True), seed=3)
     # 500 examples: 500 // 7 = 71 each, and 3 are left over
     counts = Counter(sites.tolist())
@@ -160,7 +160,7 @@ def test_every_site_gets_the_same_number_and_fewer_than_the_sites_are_left(num_s
     assert counts == dict.fromkeys(range(num_sites), 500 // num_sites) and left == 500 % num_sites
 
 
-def test_a_used_up_class_is_replaced_by_the_others_in_the_sites_own_shares():
+def test_a_used_up_class_is_replaced_by_others():
     labels = np.repeat([0, 1, 2], [10, 400, 400])
     # 810 // 3 = 270 each; 10 examples of class 0, which all three want alone, do not go far
     shares = np.array([[1 - 1e-9, 0.9e-9, 0.1e-9], [1 - 1e-9, 0.1e-9, 0.9e-9], [1.0, 0, 0]])

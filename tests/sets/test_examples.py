@@ -76,13 +76,13 @@ def test_sites_of_whole_recordings_keep_these_apart_and_say_so():
 
 
 @pytest.mark.parametrize("options", [{"partition": "dirichlet", "alpha": 0.3}, {"partition": "shards", "shards": 2}])
-def test_windows_that_are_dealt_one_by_one_are_said_to_share_recordings(options):
+def test_windows_dealt_one_by_one_share_recordings(options):
     plans = plan_examples(examples(), Dealing(sites=2, **options, **ALL))
     assert {plan.split_unit for plan in plans.values()} == {"examples"}
     assert any(len(parts) == 2 for plan in plans.values() for parts in parts_by(plan, ("recording",)).values())
 
 
-def test_without_patients_each_example_is_dealt_and_nothing_is_said_of_its_patient():
+def test_without_patients_each_example_is_dealt():
     bare = examples(recordings=None, patients=None, sites=None)
     plans = plan_examples(bare, Dealing(partition="dirichlet", sites=4, alpha=0.1, **ALL))
     for plan in plans.values():

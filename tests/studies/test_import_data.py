@@ -13,7 +13,7 @@ def test_an_imports_bad_value_is_refused_with_its_option(refused, tmp_path, opti
 @pytest.mark.parametrize(
     ("layout", "options", "sentence"),
     [
-        ("dicom", ["--layout", "bids"], "layout must not be given with layout 'dicom'"),
+        ("dicom", ["--layout", "bids"], "Layout 'dicom' does not use layout"),
         ("hmp", [], "'import hmp' is a recipe now. Call python recipes/hmp.py SOURCE TARGET."),
         ("bids", [], "'import bids' is an option now. Call silofl import folders SOURCE TARGET --layout bids, with a"),
     ],

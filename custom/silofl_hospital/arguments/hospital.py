@@ -10,7 +10,8 @@ from silofl.base.settings import SHA256
 from silofl.federation.egress_log import FILE
 from silofl.reading.patient_names import normalise_name
 
-SITE_CONFIG, STUDY = expect_path("a site.yaml"), expect_path("a study's study.yaml")
+SITE_CONFIG = expect_path("a site.yaml")
+STUDY = expect_path("a study's study.yaml")
 LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
 
 
@@ -25,13 +26,13 @@ def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | Non
     parts = [part.strip() for part in parse_names(text)]
     if "=" not in text:
         return tuple(parts), None
-    found = [match for match in map(LABEL.fullmatch, parts) if match]
-    if len(found) < len(parts):
+    matches = [match for match in map(LABEL.fullmatch, parts) if match]
+    if len(matches) < len(parts):
         raise argparse.ArgumentTypeError(
             f"must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
             f"{quote_value(text)}"
         )
-    return tuple(one["name"] for one in found), tuple(int(one["value"]) for one in found)
+    return tuple(match["name"] for match in matches), tuple(int(match["value"]) for match in matches)
 
 
 def parse_layout(text: str) -> str:
@@ -50,7 +51,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     # Imported here, because no other command's arguments need what reads the data.
     from silofl_hospital.importing.importers import ARRANGEMENTS, LAYOUTS
 
-    listed = [f"{name}:\n\n{layout.description}\n" for name, layout in LAYOUTS.items()]
+    listed = [f"{name}:\n\n{layout.describe()}\n" for name, layout in LAYOUTS.items()]
     parser.epilog = "\n".join([*listed, "recipes/ in the repository imports public sets"])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     form = "the form of the files, one of those below"
@@ -104,11 +105,13 @@ def add_dossier(parser: argparse.ArgumentParser) -> None:
 
 def parse_hash(text: str) -> str:
     """Read a hash as this command prints it."""
-    if not re.fullmatch(SHA256, found := text.strip(" `").lower()):
+    # It may be copied from a page, with what marks it as code.
+    digits = text.strip(" `").lower()
+    if not re.fullmatch(SHA256, digits):
         raise argparse.ArgumentTypeError(
             f"must be a hash of 64 digits, as this command prints it, not {quote_value(text)}"
         )
-    return found
+    return digits
 
 
 def add_egress_check(parser: argparse.ArgumentParser) -> None:
@@ -125,6 +128,7 @@ def add_egress_check(parser: argparse.ArgumentParser) -> None:
 
 def parse_patient(text: str) -> str:
     """Read a patient's ID; an empty one would be as if none were given, and the whole study meant."""
+    # A script whose variable is empty gives an empty one.
     if not normalise_name(text):
         raise argparse.ArgumentTypeError(f"must be an ID, not {quote_value(text)}")
     return text

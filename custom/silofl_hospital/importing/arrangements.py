@@ -16,7 +16,7 @@ from silofl.reading.formats import PICTURES
 from silofl_hospital.importing.cases import CASE, Patterns, SiteCases, find_cases, split_contrasts
 from silofl_hospital.importing.masks import Values, read_values, split_ending
 from silofl_hospital.importing.options import ImportOptions
-from silofl_hospital.importing.site_files import visible_files
+from silofl_hospital.importing.site_files import Case, visible_files
 
 # The cases of a site, what its masks may hold, and name -> numbers of regions to score.
 Arranged = tuple[SiteCases, Values, Mapping[str, tuple[int, ...]]]
@@ -35,44 +35,42 @@ def find_bids_cases(folder: Path, options: ImportOptions) -> Arranged:
     if options.image_pattern is None or options.mask_pattern is None:
         raise ConfigError("--layout bids needs --image-pattern and --mask-pattern. Name kinds, as T1w and dseg.")
     contrasts, kinds = split_contrasts(options.image_pattern)
+    # labels/dseg names a folder in derivatives; dseg alone means any folder there.
     pipeline, _, mask_kind = options.mask_pattern.rpartition("/")
     derivatives = folder / "derivatives"
     files = visible_files(folder)
     masks = _find_kind([path for path in files if path.is_relative_to(derivatives / pipeline)], mask_kind)
     scans = [path for path in files if not path.is_relative_to(derivatives)]
-    images = [_find_kind(scans, kind) for kind in kinds]
-    by_case = {}
-    for case in sorted(masks):
-        if any(case in found for found in images):
-            by_case[case] = tuple(found.get(case) for found in images)
-    if not by_case:
+    images_by_kind = [_find_kind(scans, kind) for kind in kinds]
+    cases = []
+    for name in sorted(masks):
+        images = tuple(files_of.get(name) for files_of in images_by_kind)
+        if any(images):
+            cases.append(Case(name, images, (masks[name],), patient=name.partition("_")[0]))
+    if not cases:
         raise DataError(
             f"Site {folder.name!r} has no image {options.image_pattern} with a mask {options.mask_pattern}. Correct "
             "the kinds, or remove its folder."
         )
-    patients = {case: case.partition("_")[0] for case in by_case}
-    cases = SiteCases(
-        folder.name, folder, by_case, {case: masks[case] for case in by_case}, contrasts, patients=patients
-    )
-    return cases, read_values(options), {}
+    return SiteCases(folder.name, folder, cases, contrasts), read_values(options), {}
 
 
 def _find_kind(files: Iterable[Path], kind: str) -> dict[str, Path]:
     """Return the files of a kind by what their names have before it."""
-    found: dict[str, Path] = {}
+    file_of: dict[str, Path] = {}
     for path in files:
         stem = path.name.partition(".")[0]
         if not path.name.startswith("sub-") or not stem.endswith(f"_{kind}") or path.name.endswith(".json"):
             continue
         split_ending(path, path.name)
         case = stem.removesuffix(f"_{kind}")
-        if case in found:
+        if case in file_of:
             raise DataError(
-                f"{case} has two files of the kind {kind}: {found[case]} and {path}. Name the folder in derivatives "
+                f"{case} has two files of the kind {kind}: {file_of[case]} and {path}. Name the folder in derivatives "
                 f"too, as labels/{kind}, or remove one."
             )
-        found[case] = path
-    return found
+        file_of[case] = path
+    return file_of
 
 
 def find_nnunet_cases(folder: Path, options: ImportOptions) -> Arranged:
@@ -93,6 +91,7 @@ def find_nnunet_cases(folder: Path, options: ImportOptions) -> Arranged:
         channels = description.get("channel_names", description.get("modality"))
         names = tuple(channels[str(number)] for number in range(len(channels)))
         numbers = _read_labels(description["labels"])
+        # It is no label: nobody annotated these voxels.
         ignored = numbers.pop(IGNORE, (None,))[0]
         labels = _name_numbers(numbers)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -102,26 +101,35 @@ def find_nnunet_cases(folder: Path, options: ImportOptions) -> Arranged:
         ) from None
     images = [f"imagesTr/{CASE}_{number:04}{ending}" for number in range(len(names))]
     if ending in PICTURES and not any((folder / "imagesTr").glob(f"*_0001{ending}")):
-        # Red, green and blue of one picture.
-        images, names = images[:1], ()
+        # The channels are red, green and blue of one picture.
+        images = images[:1]
+        names = ()
     found = find_cases(folder.name, folder, Patterns(tuple(images), f"labelsTr/{CASE}{ending}", names))
     cases = replace(found, images_in="imagesTr")
-    has_regions = any(len(members) > 1 for members in numbers.values())
     values = Values(labels, "correct the mask, or labels in its dataset.json", ignored)
-    number_of = {stored: place for place, stored in enumerate(labels, start=1)}
-    regions = {name: tuple(number_of[one] for one in members) for name, members in numbers.items()}
-    return cases, values, regions if has_regions else {}
+    if all(len(members) == 1 for members in numbers.values()):
+        return cases, values, {}
+    number_at_site = {stored: number for number, stored in enumerate(labels, start=1)}
+    regions = {}
+    for name, members in numbers.items():
+        regions[name] = tuple(number_at_site[stored] for stored in members)
+    return cases, values, regions
 
 
 def _read_labels(labels: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return name -> its numbers without the background, of version 2, ``{"organ": 1}``, or 1, ``{"1": "organ"}``."""
-    found = {}
+    numbers: dict[str, tuple[int, ...]] = {}
     for key, value in labels.items():
-        name, stored = (value, int(key)) if isinstance(value, str) else (key, value)
-        members = tuple(sorted(stored)) if isinstance(stored, list) else (int(stored),)
+        members: tuple[int, ...]
+        if isinstance(value, str):
+            name = value
+            members = (int(key),)
+        else:
+            name = key
+            members = tuple(sorted(value)) if isinstance(value, list) else (int(value),)
         if members != (0,):
-            found[name] = members
-    return found
+            numbers[name] = members
+    return numbers
 
 
 def _name_numbers(numbers: Mapping[str, tuple[int, ...]]) -> dict[int, str]:

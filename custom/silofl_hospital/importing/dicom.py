@@ -25,9 +25,8 @@ The patient is PatientID. What is left over is counted: series that no pattern n
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, DataError, quote_value
@@ -36,18 +35,16 @@ from silofl_hospital.importing.cases import (
     CASE,
     SiteCases,
     check_pattern,
-    check_utf8_name,
     plan_cases,
     shorten_names,
     split_contrasts,
 )
 from silofl_hospital.importing.masks import ENDINGS, MASK_OPTIONS, read_values, split_ending
-from silofl_hospital.importing.options import ImportOptions, Layout, Listing
-from silofl_hospital.importing.patients import TABLES, read_patients, warn_unknown_patients
+from silofl_hospital.importing.options import ImportOptions, Layout
+from silofl_hospital.importing.patients import TABLES, read_patients
 from silofl_hospital.importing.series import SEGMENTATION, Export, Series, count_names, read_export
-from silofl_hospital.importing.site_files import SitePlan, visible_folders
+from silofl_hospital.importing.site_files import Case, SitePlan, visible_folders
 
-COLUMNS = ("site", "modality", "description", "size", "series", "patients")
 ANY_SEGMENTATION = f"{SEGMENTATION}/*"
 
 
@@ -70,28 +67,28 @@ class Exam:
     @property
     def taken(self) -> list[Series]:
         """The series that are there."""
-        return [one for one in self.series if one is not None]
+        return [series for series in self.series if series is not None]
 
 
-# Gives the mask of what may become a case, if there is one.
-MaskFinder = Callable[[Exam], Path | None]
-
-
-def list_exams(source: Path) -> Listing:
+def list_exams(source: Path) -> list[dict[str, str]]:
     """List the series of all sites: how many of each modality, description and size there are, and of whom."""
     rows = []
-    for folder in _site_folders(source):
-        ordered = sorted(read_export(folder).series, key=_kind)
-        for kind, found in groupby(ordered, _kind):
-            members = [*found]
-            patients = {key_patient(one.patient) for one in members}
-            rows.append((folder.name, *kind, str(len(members)), str(len(patients))))
-    return Listing(COLUMNS, tuple(rows), "take series with --image-pattern MODALITY/DESCRIPTION, as CT/*portal*")
+    for folder in visible_folders(source):
+        patients_of: dict[tuple[str, str, str], list[str]] = {}
+        for series in read_export(folder).series:
+            patients_of.setdefault(_describe_kind(series), []).append(key_patient(series.patient))
+        for (modality, description, size), patients in sorted(patients_of.items()):
+            row = {"site": folder.name, "modality": modality, "description": description, "size": size}
+            rows.append(row | {"series": str(len(patients)), "patients": str(len({*patients}))})
+    return rows
 
 
-def _kind(series: Series) -> tuple[str, str, str]:
+def _describe_kind(series: Series) -> tuple[str, str, str]:
     size = "no image" if series.size is None else " x ".join(map(str, series.size))
-    return series.modality, series.description, f"{size} localizer" if series.is_localizer else size
+    if series.is_localizer:
+        # It is listed, but no pattern takes it.
+        size += " localizer"
+    return series.modality, series.description, size
 
 
 def plan_dicom(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
@@ -101,28 +98,23 @@ def plan_dicom(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         ConfigError: No pattern is given, or it is none.
         DataError: A site has no such series or no mask of one, or it is not clear which of several is meant.
     """
+    folders = visible_folders(source)
     if options.image_pattern is None:
-        held = [one for folder in _site_folders(source) for one in read_export(folder).images]
+        images: list[Series] = []
+        for folder in folders:
+            images += read_export(folder).images
         raise ConfigError(
             "image-pattern must name the series to take as MODALITY/DESCRIPTION, in which * stands for any letters; "
-            f"SOURCE holds these: {count_names(held) or 'none'}"
+            f"SOURCE holds these: {count_names(images) or 'none'}"
         )
     plans = {}
-    for folder in _site_folders(source):
-        found, notes = find_exams(folder, options)
-        plan = plan_cases(found, read_patients(found), read_values(options), options)
-        plans[found.site] = plan.with_notes(notes)
-    return warn_unknown_patients(plans)
+    for folder in folders:
+        found, left_out = find_exams(folder, options)
+        plans[found.site] = plan_cases(read_patients(found), read_values(options), options, left_out)
+    return plans
 
 
-def _site_folders(source: Path) -> list[Path]:
-    folders = visible_folders(source)
-    if not folders:
-        raise DataError(f"{source.name} must hold a folder for each site with DICOM files in it, not none; make one")
-    return folders
-
-
-def find_exams(folder: Path, options: ImportOptions) -> tuple[SiteCases, tuple[str, ...]]:
+def find_exams(folder: Path, options: ImportOptions) -> tuple[SiteCases, list[str]]:
     """Find the cases of a site, and count what is left over.
 
     Args:
@@ -131,102 +123,107 @@ def find_exams(folder: Path, options: ImportOptions) -> tuple[SiteCases, tuple[s
     Raises:
         DataError: There is no series or mask, or it is not clear which of several is meant.
     """
-    site, export = folder.name, read_export(folder)
+    site = folder.name
+    export = read_export(folder)
     contrasts, patterns = split_contrasts(options.image_pattern or "")
     wanted = options.mask_pattern or ANY_SEGMENTATION
     is_path = CASE in wanted
-    find_mask = _find_by_path(folder, wanted) if is_path else _find_segmentation(folder, export, wanted)
+    if not is_path and not wanted.upper().startswith(f"{SEGMENTATION}/"):
+        raise ConfigError(
+            f"mask-pattern must be {SEGMENTATION}/DESCRIPTION, or a path with {CASE}, not {quote_value(wanted)}; "
+            "correct it"
+        )
     exams = _group_exams(folder, export, patterns, is_path)
     for pattern in patterns:
-        if not any(one.fits(pattern) for one in export.images):
-            there = shorten_names({one.name for one in export.images}) or "no image"
+        if not any(series.fits(pattern) for series in export.images):
+            shown = shorten_names({series.name for series in export.images}) or "no image"
             raise DataError(
-                f"site {site!r} must have a series as {pattern}; it has {there}: correct --image-pattern, or remove "
+                f"site {site!r} must have a series as {pattern}; it has {shown}: correct --image-pattern, or remove "
                 "the folder"
             )
-    found = [(exam, find_mask(exam)) for exam in exams]
-    whole = {exam: mask for exam, mask in found if mask is not None}
-    if not whole:
+    masks = {}
+    for exam in exams:
+        mask = _find_by_path(folder, exam, wanted) if is_path else _find_segmentation(folder, exam, export, wanted)
+        if mask is not None:
+            masks[exam] = mask
+    if not masks:
         raise DataError(
             f"site {site!r} must have a mask as {wanted} of a series that is taken, not none of {len(exams)}; correct "
             "--mask-pattern, or add masks"
         )
-    staged = _stage_cases(folder, export, whole, contrasts, options.scratch / site)
-    return staged, _describe_left_over(site, export, whole, exams)
+    cases = _stage_cases(folder, export, masks, contrasts, options.scratch / site)
+    return cases, _describe_left_over(site, export, len(masks), exams)
 
 
 def _group_exams(folder: Path, export: Export, patterns: Sequence[str], is_by_folder: bool) -> list[Exam]:
     """Return what may become cases: each series of one pattern; else one of each pattern of an exam or a folder."""
-    taken = [one for one in export.images if any(map(one.fits, patterns))]
+    taken = [series for series in export.images if any(map(series.fits, patterns))]
     groups: dict[object, list[Series]] = {}
-    for one in sorted(taken, key=lambda one: (one.files[0].parent, one.number, one.uid)):
-        patient = key_patient(one.patient)
-        whole_exam = (patient, one.study) if len(patterns) > 1 else (patient, one.uid)
-        groups.setdefault(_exam_folder(folder, one) if is_by_folder else whole_exam, []).append(one)
-    names = [_exam_folder(folder, members[0]) for members in groups.values()]
-    used, exams = Counter[str](), []
-    for name, members in zip(names, groups.values(), strict=True):
-        used[name] += 1
+    # In the order of folders and numbers, so that numbered cases keep their names.
+    for series in sorted(taken, key=lambda series: (series.files[0].parent, series.number, series.uid)):
+        # A mask by its path belongs to a folder, contrasts to one exam, and else each series is a case.
+        key: object = (key_patient(series.patient), series.uid)
+        if is_by_folder:
+            key = _exam_folder(folder, series)
+        elif len(patterns) > 1:
+            key = (key_patient(series.patient), series.study)
+        groups.setdefault(key, []).append(series)
+    num_exams = Counter(_exam_folder(folder, members[0]) for members in groups.values())
+    used = Counter[str]()
+    exams = []
+    for members in groups.values():
+        exam_folder = _exam_folder(folder, members[0])
+        used[exam_folder] += 1
         # Of several series in one folder each gets a number.
-        case = name if names.count(name) == 1 else f"{name}-{used[name]}"
-        exam = f"{case} of site {folder.name!r}"
-        exams.append(Exam(case, name, exam, tuple(_choose_series(exam, members, pattern) for pattern in patterns)))
+        case = exam_folder if num_exams[exam_folder] == 1 else f"{exam_folder}-{used[exam_folder]}"
+        name = f"{case} of site {folder.name!r}"
+        exams.append(Exam(case, exam_folder, name, tuple(_choose_series(name, members, p) for p in patterns)))
     return exams
 
 
 def _exam_folder(folder: Path, series: Series) -> str:
     """Return the name of the folder in the site's folder that holds a series; the site's own of one without."""
     parts = series.files[0].relative_to(folder).parts
-    check_utf8_name(folder.name, parts[0])
     return parts[0] if len(parts) > 1 else folder.name
 
 
 def _choose_series(exam: str, members: Sequence[Series], pattern: str) -> Series | None:
-    fitting = [one for one in members if one.fits(pattern)]
+    fitting = [series for series in members if series.fits(pattern)]
     if len(fitting) > 1:
         raise DataError(
             f"{exam} must have one series as {pattern}, not {len(fitting)}: "
-            f"{shorten_names(one.description for one in fitting)}; narrow --image-pattern, or move the others away"
+            f"{shorten_names(series.description for series in fitting)}; narrow --image-pattern, or move the others "
+            "away"
         )
     return fitting[0] if fitting else None
 
 
-def _find_segmentation(folder: Path, export: Export, pattern: str) -> MaskFinder:
-    """Look for the one segmentation that names a series of the case."""
-    if not pattern.upper().startswith(f"{SEGMENTATION}/"):
-        raise ConfigError(
-            f"mask-pattern must be {SEGMENTATION}/DESCRIPTION, or a path with {CASE}, not {quote_value(pattern)}; "
-            "correct it"
+def _find_segmentation(folder: Path, exam: Exam, export: Export, pattern: str) -> Path | None:
+    """Return the one segmentation that names a series of the case."""
+    uids = {series.uid for series in exam.taken}
+    fitting = []
+    for series in export.series:
+        if series.modality == SEGMENTATION and series.fits(pattern) and series.refers_to & uids:
+            fitting.append(series)
+    if len(fitting) > 1:
+        shown = []
+        for series in fitting:
+            shown.append(f"{series.description or 'without a description'} ({series.files[0].relative_to(folder)})")
+        raise DataError(
+            f"{exam.name} must have one mask as {pattern}, not {len(fitting)}: {shorten_names(shown)}; name one with "
+            "--mask-pattern, move the others out of the site's folder, or put their segments into one DICOM "
+            "segmentation, for example with 3D Slicer"
         )
-    segmentations = [one for one in export.series if one.modality == SEGMENTATION and one.fits(pattern)]
-
-    def describe(one: Series) -> str:
-        return f"{one.description or 'without a description'} ({one.files[0].relative_to(folder)})"
-
-    def find(exam: Exam) -> Path | None:
-        uids = {one.uid for one in exam.taken}
-        fitting = [one for one in segmentations if one.refers_to & uids]
-        if len(fitting) > 1:
-            raise DataError(
-                f"{exam.name} must have one mask as {pattern}, not {len(fitting)}: "
-                f"{shorten_names(map(describe, fitting))}; name one with --mask-pattern, move the others out of the "
-                "site's folder, or put their segments into one DICOM segmentation, for example with 3D Slicer"
-            )
-        return fitting[0].files[0] if fitting else None
-
-    return find
+    return fitting[0].files[0] if fitting else None
 
 
-def _find_by_path(folder: Path, pattern: str) -> MaskFinder:
-    """Look for a mask by its path, in which the exam's folder stands for the case."""
+def _find_by_path(folder: Path, exam: Exam, pattern: str) -> Path | None:
+    """Return a mask by its path, in which the exam's folder stands for the case."""
     path = check_pattern(pattern, "mask-pattern")
-
-    def find(exam: Exam) -> Path | None:
-        mask = folder / path.replace(CASE, exam.folder)
-        split_ending(mask, f"mask-pattern {path}")
-        return mask if mask.exists() else None
-
-    return find
+    mask = folder / path.replace(CASE, exam.folder)
+    # Here, because a link to a file of another form would be named as DICOM.
+    split_ending(mask, f"mask-pattern {path}")
+    return mask if mask.exists() else None
 
 
 def _stage_cases(
@@ -236,50 +233,58 @@ def _stage_cases(
 
     A damaged file may be a slice of any series in its folder: it goes with each, whose reader then refuses it by name.
     """
-    images: dict[str, tuple[Path | None, ...]] = {}
-    for exam in masks:
-        names = [f"{exam.case}/{contrast}" for contrast in contrasts] or [exam.case]
-        places = [None if one is None else root / "images" / name for name, one in zip(names, exam.series, strict=True)]
-        for place, series in zip(filter(None, places), exam.taken, strict=True):
-            folders = {file.parent for file in series.files}
-            _link_files([*series.files, *(file for file in export.damaged if file.parent in folders)], place)
-        images[exam.case] = tuple(places)
     (root / "masks").mkdir(parents=True)
-    staged = {exam.case: root / "masks" / f"{exam.case}{_ending(mask)}" for exam, mask in masks.items()}
-    tables = {root / table: folder / table for table in TABLES if (folder / table).exists()}
-    for link, file in {**{staged[exam.case]: mask for exam, mask in masks.items()}, **tables}.items():
-        link.symlink_to(file.resolve())
-    return SiteCases(folder.name, root, images, staged, contrasts, images_in="images")
+    cases = []
+    for exam, mask in masks.items():
+        images: list[Path | None] = []
+        names = [f"{exam.case}/{contrast}" for contrast in contrasts] or [exam.case]
+        for name, series in zip(names, exam.series, strict=True):
+            if series is None:
+                images.append(None)
+                continue
+            folders = {file.parent for file in series.files}
+            damaged = [file for file in export.damaged if file.parent in folders]
+            images.append(root / "images" / name)
+            _link_files([*series.files, *damaged], root / "images" / name)
+        staged = root / "masks" / f"{exam.case}{_ending(mask)}"
+        staged.symlink_to(mask.resolve())
+        cases.append(Case(exam.case, tuple(images), (staged,)))
+    # The reader of patients looks beside the images, which are links.
+    for table in TABLES:
+        if (folder / table).exists():
+            (root / table).symlink_to((folder / table).resolve())
+    return SiteCases(folder.name, root, cases, contrasts, images_in="images")
 
 
-def _link_files(files: Iterable[Path], place: Path) -> None:
-    place.mkdir(parents=True)
+def _link_files(files: Iterable[Path], folder: Path) -> None:
+    folder.mkdir(parents=True)
     for number, file in enumerate(files):
         # Numbered, because files of two folders may have one name.
-        (place / f"{number:05}.dcm").symlink_to(file.resolve())
+        (folder / f"{number:05}.dcm").symlink_to(file.resolve())
 
 
 def _ending(mask: Path) -> str:
     """Return a mask's ending, which tells its form; archives give none to a DICOM file."""
-    known = (ending for ending in ENDINGS if mask.name.lower().endswith(ending))
-    return "" if mask.is_dir() else next(known, ".dcm")
+    if mask.is_dir():
+        return ""
+    return next((ending for ending in ENDINGS if mask.name.lower().endswith(ending)), ".dcm")
 
 
-def _describe_left_over(
-    site: str, export: Export, whole: Mapping[Exam, Path], exams: Sequence[Exam]
-) -> tuple[str, ...]:
+def _describe_left_over(site: str, export: Export, num_cases: int, exams: Sequence[Exam]) -> list[str]:
     """Return sentences that count the series that become no case, and the damaged files."""
-    taken = {one for exam in exams for one in exam.taken}
-    others = [one for one in export.images if one not in taken]
+    taken: set[Series] = set()
+    for exam in exams:
+        taken.update(exam.taken)
+    left = [series for series in export.images if series not in taken]
     notes = []
-    if len(exams) > len(whole):
-        notes.append(f"{site}: {len(exams) - len(whole)} of {len(exams)} exams have no mask, and are left out")
-    if others:
-        notes.append(f"{site}: series that no pattern names are left out: {count_names(others)}")
+    if len(exams) > num_cases:
+        notes.append(f"{site}: {len(exams) - num_cases} of {len(exams)} exams have no mask, and are left out")
+    if left:
+        notes.append(f"{site}: series that no pattern names are left out: {count_names(left)}")
     if export.damaged:
         count = len(export.damaged)
         notes.append(f"{site}: no series can be read that has a damaged file in its folder: {count} files")
-    return tuple(notes)
+    return notes
 
 
 LAYOUT = Layout(plan_dicom, MASK_OPTIONS, list_exams)

@@ -41,7 +41,7 @@ refused, and so are masks whose voxels are not those of their image.
 from dataclasses import replace
 from pathlib import Path
 
-from silofl.base.errors import ConfigError, DataError
+from silofl.base.errors import ConfigError
 from silofl.reading.endings import has_dicom_mark
 from silofl_hospital.importing.arrangements import ARRANGEMENTS, Arranged
 from silofl_hospital.importing.cases import (
@@ -55,7 +55,7 @@ from silofl_hospital.importing.cases import (
 )
 from silofl_hospital.importing.masks import ENDINGS, MASK_OPTIONS, read_values
 from silofl_hospital.importing.options import ImportOptions, Layout
-from silofl_hospital.importing.patients import read_patients, warn_unknown_patients
+from silofl_hospital.importing.patients import read_patients
 from silofl_hospital.importing.site_files import SitePlan, visible_files, visible_folders
 
 # Without patterns: images and masks of one name.
@@ -67,58 +67,43 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
 
     Raises:
         ConfigError: A pattern is not one, or only one of the two is given.
-        DataError: No site is found, an image has no mask or a mask no image, no site has some contrast, or patients.csv
-            does not fit.
+        DataError: An image has no mask or a mask no image, or patients.csv does not fit.
     """
-    folders = visible_folders(source)
-    if not folders:
-        raise DataError(
-            f"{source.name} must hold a folder for each site with images and masks in it, not none; make one"
-        )
-    sites: list[Arranged]
-    if options.arrangement is None:
-        sites = [(found, read_values(options), {}) for found in _find_by_patterns(folders, _read_patterns(options))]
-    else:
-        sites = [ARRANGEMENTS[options.arrangement](folder, options) for folder in folders]
+    find = ARRANGEMENTS[options.arrangement] if options.arrangement else _find_by_patterns
     plans = {}
-    for found, values, regions in sites:
-        plan = plan_cases(found, read_patients(found), values, options)
-        plans[found.site] = replace(plan.with_notes(_describe_left_out(found)), regions=regions)
-    return warn_unknown_patients(plans)
+    for folder in visible_folders(source):
+        found, values, regions = find(folder, options)
+        plans[found.site] = plan_cases(read_patients(found), values, options, _describe_left_out(found), regions)
+    return plans
 
 
-def _find_by_patterns(folders: list[Path], patterns: Patterns) -> list[SiteCases]:
-    sites = [find_cases(folder.name, folder, patterns) for folder in folders]
-    _check_patterns(sites, patterns)
-    return [replace(found, images_in="images") for found in sites] if patterns == BY_STEM else sites
-
-
-def _read_patterns(options: ImportOptions) -> Patterns:
-    if (options.image_pattern is None) != (options.mask_pattern is None):
+def _find_by_patterns(folder: Path, options: ImportOptions) -> Arranged:
+    values = read_values(options)
+    images = options.image_pattern
+    masks = options.mask_pattern
+    # The image a.png is then images/a.png at the site, and not images/images/a.png.
+    if images is None and masks is None:
+        return replace(find_cases(folder.name, folder, BY_STEM), images_in="images"), values, {}
+    if images is None or masks is None:
         raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
-    if options.image_pattern is None or options.mask_pattern is None:
-        return BY_STEM
-    return parse_patterns(options.image_pattern, options.mask_pattern, options.labels or ())
-
-
-def _check_patterns(sites: list[SiteCases], patterns: Patterns) -> None:
-    """Refuse a pattern that no site has a file for: it is mistyped."""
-    for name, pattern in zip(patterns.channel_names, patterns.images, strict=False):
-        if all(found.missing.get(name) == len(found.images) for found in sites):
-            raise DataError(f"some site must have a file as {pattern} for {name}, not none; correct the pattern")
+    return find_cases(folder.name, folder, parse_patterns(images, masks, options.labels or ())), values, {}
 
 
 def _describe_left_out(found: SiteCases) -> list[str]:
     """Return a sentence that counts the images that fit no pattern, or have no mask."""
-    layers = {path for by_label in found.layers.values() for path in by_label.values()}
-    taken = layers | {*found.masks.values(), *(path for paths in found.images.values() for path in paths)}
-    names = [
-        path.relative_to(found.folder).as_posix()
-        for path in visible_files(found.folder)
-        if taken.isdisjoint((path, *path.parents)) and (path.name.lower().endswith(ENDINGS) or has_dicom_mark(path))
-    ]
+    taken: set[Path] = set()
+    for case in found.cases:
+        taken.update(case.image_files, case.masks)
+    names = []
+    for path in visible_files(found.folder):
+        # A file within a folder that is taken is a slice of a series.
+        is_taken = not taken.isdisjoint((path, *path.parents))
+        if not is_taken and (path.name.lower().endswith(ENDINGS) or has_dicom_mark(path)):
+            names.append(path.relative_to(found.folder).as_posix())
+    if not names:
+        return []
     sentence = f"{found.site}: images that fit no pattern or have no mask are left out: {len(names)}, as"
-    return [f"{sentence} {shorten_names(names)}"] if names else []
+    return [f"{sentence} {shorten_names(names)}"]
 
 
 LAYOUT = Layout(plan_folders, (*MASK_OPTIONS, "arrangement"))

@@ -15,8 +15,9 @@ from silofl.data.progress import track_slow_progress
 from silofl.reading.access import open_error
 from silofl_hospital.importing import dicom, folders, table
 from silofl_hospital.importing.arrangements import ARRANGEMENTS
-from silofl_hospital.importing.options import ImportOptions, Layout, Listing
-from silofl_hospital.importing.site_files import JsonRecord, SitePlan
+from silofl_hospital.importing.options import ImportOptions, Layout
+from silofl_hospital.importing.patients import warn_unknown_patients
+from silofl_hospital.importing.site_files import SitePlan, Writer
 
 LAYOUTS: Mapping[str, Layout] = {"folders": folders.LAYOUT, "dicom": dicom.LAYOUT, "table": table.LAYOUT}
 # Public sets that earlier versions imported.
@@ -26,6 +27,7 @@ RECIPES = (
 )
 # At most so many wrong masks are listed at once.
 MOST_MASKS = 500
+# NVFlare uses a site's name in folders, certificates and addresses.
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -82,12 +84,14 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
     _check_target(target)
     options = options or ImportOptions()
     chosen.check(layout, options)
+    # Layouts put links into it, which are read until all files are written.
     with tempfile.TemporaryDirectory(prefix="silofl-import-") as scratch:
         try:
             plans = chosen.plan(source, replace(options, scratch=Path(scratch)))
         except OSError as error:
             raise open_error(source.name, error) from None
-        return write_plans(plans, target)
+        summary = write_plans(plans, target)
+    return replace(summary, notes=(*warn_unknown_patients(plans), *summary.notes))
 
 
 def write_plans(plans: Mapping[str, SitePlan], target: Path) -> ImportSummary:
@@ -96,22 +100,26 @@ def write_plans(plans: Mapping[str, SitePlan], target: Path) -> ImportSummary:
     Raises:
         DataError: A name cannot be used, a file cannot be read, or TARGET cannot be written or is not empty.
     """
+    # Recipes call this without `import_layout`.
     _check_target(target)
     plans = _check_names(plans)
-    _write_sites(plans, target)
+    try:
+        with fill_folder(target) as folder:
+            _write_masks(plans, folder)
+            for site, plan in plans.items():
+                _write_site(plan, folder / site)
+    except OSError as error:
+        raise DataError(f"TARGET cannot be written ({error.strerror}). Name another.") from None
     return _summarise_import(plans)
 
 
 def _check_target(target: Path) -> None:
     if not is_free(target):
-        raise DataError(
-            f"TARGET must be an empty folder or none, not {target.name} with something in it; name another, or remove "
-            "this one to import again"
-        )
+        raise DataError(f"TARGET {target.name} is not empty. Name another, or remove this one to import again.")
 
 
-def list_content(layout: str, source: Path) -> Listing:
-    """List what SOURCE holds, for who does not know yet what to import of it.
+def list_content(layout: str, source: Path) -> list[dict[str, str]]:
+    """List what SOURCE holds, by column, for who does not know yet what to import of it.
 
     Raises:
         ConfigError: The layout is not known, or lists nothing.
@@ -127,7 +135,6 @@ def list_content(layout: str, source: Path) -> Listing:
 
 
 def _find_layout(layout: str, source: Path) -> Layout:
-    refuse_former(layout)
     if layout not in LAYOUTS:
         raise ConfigError(
             f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{suggest_nearest(layout, LAYOUTS)}"
@@ -140,7 +147,7 @@ def _find_layout(layout: str, source: Path) -> Layout:
 def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
     """Return the plans with labels and regions as they are kept; refuse names that other programs take for commands."""
     if not plans:
-        raise DataError("SOURCE must hold at least one site, not 0; is it this layout?")
+        raise DataError("SOURCE must hold a folder for each site, not none. Make one, or choose another layout.")
     checked = {}
     for site, plan in plans.items():
         if not SITE_NAME.fullmatch(site):
@@ -149,7 +156,7 @@ def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
         labels = {number: check_name(name, "a label", DataError, remedy) for number, name in plan.labels.items()}
         regions = {check_name(name, "a region", DataError): numbers for name, numbers in plan.regions.items()}
         checked[site] = replace(plan, labels=labels, regions=regions)
-        for record in (record for part in plan.records.values() for record in part):
+        for record in plan.list_records():
             for key in ("case", "patient"):
                 if key in record and not is_one_line(str(record[key])):
                     raise DataError(
@@ -159,69 +166,51 @@ def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
     return checked
 
 
-def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> None:
-    try:
-        with fill_folder(target) as folder:
-            _write_masks(plans, folder)
-            for site, plan in plans.items():
-                _write_site(plan, folder / site)
-    except OSError as error:
-        raise DataError(
-            f"TARGET must be a place to write to; the system said {error.strerror!r}: name another"
-        ) from None
-
-
 def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> None:
-    """Write the masks of all sites, each of which is checked; all wrong ones are told before any image is copied."""
+    # Writing a mask checks it: all wrong ones are told before any image is copied, which may take hours.
     faults = Faults(MOST_MASKS)
     for site, plan in plans.items():
-        masks = _list_masks(plan)
-        for name in track_slow_progress(masks, len(masks), f"checking {site}", unit="masks"):
+        for name in track_slow_progress(list(plan.masks), len(plan.masks), f"checking {site}", unit="masks"):
             with faults.collect_fault():
-                _write_file(plan, folder / site, name)
+                _write_file(plan.masks[name], folder / site / name)
     faults.tell()
 
 
-def _list_masks(plan: SitePlan) -> list[str]:
-    if plan.task != "segmentation":
-        return []
-    return list(dict.fromkeys(r["label"] for part in plan.records.values() for r in part if r["label"] in plan.files))
-
-
-def _write_file(plan: SitePlan, folder: Path, name: str) -> None:
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    plan.files[name](folder / name)
+def _write_file(write: Writer, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write(target)
 
 
 def _write_site(plan: SitePlan, folder: Path) -> None:
-    for name in plan.files.keys() - {*_list_masks(plan)}:
-        _write_file(plan, folder, name)
+    for name, write in plan.files.items():
+        _write_file(write, folder / name)
     folder.mkdir(exist_ok=True)
-    (folder / "dataset.json").write_text(
-        json.dumps(plan.dataset, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    content = json.dumps(plan.describe(), indent=1, ensure_ascii=False) + "\n"
+    (folder / "dataset.json").write_text(content, encoding="utf-8")
 
 
 def _summarise_import(plans: Mapping[str, SitePlan]) -> ImportSummary:
-    examples = {site: {part: len(records) for part, records in plan.records.items()} for site, plan in plans.items()}
-    patients = {
-        site: len({r["patient"] for part in plan.records.values() for r in part if "patient" in r})
-        for site, plan in plans.items()
-    }
-    classes = {site: _count_classes(plan) for site, plan in plans.items() if plan.task != "segmentation"}
-    notes = dict.fromkeys(note for plan in plans.values() for note in plan.notes)
+    examples = {}
+    patients = {}
+    classes = {}
+    notes: dict[str, None] = {}
+    for site, plan in plans.items():
+        examples[site] = {part: len(records) for part, records in plan.records.items()}
+        patients[site] = len({record["patient"] for record in plan.list_records() if "patient" in record})
+        if plan.task != "segmentation":
+            classes[site] = _count_classes(plan)
+        # Sentences that several sites share are told once, in the order of the sites.
+        notes |= dict.fromkeys(plan.notes)
     return ImportSummary(examples, patients, classes, tuple(notes))
 
 
 def _count_classes(plan: SitePlan) -> dict[str, dict[str, int]]:
-    counts = {
-        part: Counter(number for record in records for number in _list_classes(record))
-        for part, records in plan.records.items()
-    }
-    return {part: {name: found[number] for number, name in plan.labels.items()} for part, found in counts.items()}
-
-
-def _list_classes(record: JsonRecord) -> list[int]:
-    """Return the class of a record, or all its findings."""
-    label = record["label"]
-    return label if isinstance(label, list) else [label]
+    counts = {}
+    for part, records in plan.records.items():
+        # A case of several findings counts for each of them.
+        numbers = Counter[int]()
+        for record in records:
+            label = record["label"]
+            numbers.update(label if isinstance(label, list) else [label])
+        counts[part] = {name: numbers[number] for number, name in plan.labels.items()}
+    return counts

@@ -17,18 +17,16 @@ from silofl.reading.image import Image
 from silofl.reading.image_grid import has_grid
 from silofl.reading.images import check_values, read_image, read_label
 from silofl.reading.label_grid import lay_on_image
-from silofl.reading.nifti import read_nifti_header
 from silofl.reading.segments import UNNAMED_LABEL, join_layers
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.site_files import File, copy_image, number_labels
 
-NIFTI = (".nii", ".nii.gz")
-# An npz file holds many images.
+# An npz file holds many images, which no path of one case names.
 ENDINGS = tuple(ending for ending in READERS if ending != ".npz")
-# Of a segmentation of 3D Slicer, beside its image c0.nrrd.
+# 3D Slicer ends a segmentation so, which lies beside its image c0.nrrd.
 SEGMENTATION = ".seg.nrrd"
 REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
-# What layouts of masks use of an import's options.
+# These options mean something to every layout that has masks.
 MASK_OPTIONS = ("label_values", "image_pattern", "mask_pattern")
 
 
@@ -76,16 +74,20 @@ class Values:
 
     def renumber(self, numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
         """Return checked numbers as the site's."""
-        known, own = sorted(self.known), {name: number for number, name in self.labels.items()}
-        number_of: dict[str, int | None] = {**own, IGNORE: self.ignored_at_site}
-        here = np.array([0, *(number_of[self.known[number]] for number in known)], dtype=np.uint8)
-        return here[np.searchsorted([0, *known], numbers)]
+        number_of: dict[str, int | None] = {IGNORE: self.ignored_at_site}
+        for number, name in self.labels.items():
+            number_of[name] = number
+        # Sorted, because searchsorted gives the place of each number among these.
+        stored = [0, *sorted(self.known)]
+        at_site = [0, *(number_of[self.known[number]] for number in stored[1:])]
+        return np.array(at_site, dtype=np.uint8)[np.searchsorted(stored, numbers)]
 
 
 def read_values(options: ImportOptions) -> Values:
     """Return what masks may hold by the labels of a command line; one label without a name where none is given."""
     names = options.labels or (UNNAMED_LABEL,)
-    return Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
+    numbers = options.label_values or range(1, 1 + len(names))
+    return Values(dict(zip(numbers, names, strict=True)), REMEDY)
 
 
 def split_ending(path: Path, name: str) -> tuple[str, str]:
@@ -110,7 +112,7 @@ def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str) -> 
     """Plan a case's mask with the site's numbers.
 
     A picture is saved as PNG; where there is one label, 255 is 1. A volume is copied where it has the site's numbers
-    already; otherwise NIfTI keeps its grid and header, and other volumes become NIfTI.
+    already, and becomes NIfTI on its grid otherwise.
 
     Args:
         mask: The file, or the folder of a DICOM series.
@@ -120,10 +122,11 @@ def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str) -> 
     _, ending = split_ending(mask, name)
     read = partial(read_mask, mask, image, values, name)
     if ending.lower() in PICTURES:
-        return f"masks/{case}.png", partial(_save_picture, read, values)
+        return f"masks/{case}.png", partial(_save_renumbered, read, values)
+    # A file that need not change keeps its header too.
     if values.is_kept:
         return f"masks/{case}{ending}", partial(copy_checked, mask, read)
-    return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, read, values)
+    return f"masks/{case}.nii.gz", partial(_save_renumbered, read, values)
 
 
 def plan_layers(masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str) -> File:
@@ -146,6 +149,7 @@ def read_mask(mask: Path, image: Path, values: Values, name: str) -> Image:
     Raises:
         DataError: It cannot be read, holds another number, or does not lie on its image.
     """
+    # A segmentation of DICOM or 3D Slicer may cover a part of its image, whose grid is then needed.
     decoded = read_image(image) if find_segmentation(mask) else None
     label = _read_numbers(mask, decoded, values, name)
     _check_on_image(label, decoded, (mask, image), name)
@@ -177,53 +181,28 @@ def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> None:
     copy_image(mask, target)
 
 
-def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> None:
-    """Save a label map with the grid and the header of a NIfTI file.
-
-    Args:
-        numbers: (X, Y, Z).
-        target: The new NIfTI file.
-    """
-    import nibabel
-
-    header = read_nifti_header(stored)
-    header.set_data_dtype(np.uint8)
-    header.set_slope_inter(1, 0)
-    # Behind the header, without what other programs had put there.
-    header.set_data_offset(0)
-    kind = nibabel.Nifti2Image if isinstance(header, nibabel.Nifti2Header) else nibabel.Nifti1Image
-    nibabel.save(kind(numbers, header.get_best_affine(), header), target)
-
-
-def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> None:
-    _write_picture(values.renumber(read().array)[0], target)
-
-
-def _write_picture(numbers: NDArray[np.uint8], target: Path) -> None:
-    from PIL import Image as Picture
-
-    Picture.fromarray(numbers).save(target)
-
-
-def _write_volume(numbers: NDArray[np.uint8], affine: NDArray[np.float64] | None, target: Path) -> None:
-    import nibabel
-
-    nibabel.save(nibabel.Nifti1Image(numbers, affine), target)
-
-
-def _save_volume(mask: Path, read: Callable[[], Image], values: Values, target: Path) -> None:
+def _save_renumbered(read: Callable[[], Image], values: Values, target: Path) -> None:
     label = read()
-    numbers = values.renumber(label.array)[0]
-    if mask.name.lower().endswith(NIFTI):
-        save_with_header(mask, numbers, target)
+    _write_numbers(values.renumber(label.array)[0], label.affine, target)
+
+
+def _write_numbers(numbers: NDArray[np.uint8], affine: NDArray[np.float64] | None, target: Path) -> None:
+    """Write a picture as PNG, or a volume as NIfTI."""
+    if target.suffix == ".png":
+        from PIL import Image as Picture
+
+        Picture.fromarray(numbers).save(target)
     else:
-        _write_volume(numbers, label.affine, target)
+        import nibabel
+
+        nibabel.save(nibabel.Nifti1Image(numbers, affine), target)
 
 
 def _save_layers(masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, target: Path) -> None:
     decoded = read_image(image)
 
     def read_layers() -> Iterator[tuple[int, str, NDArray[np.bool_]]]:
+        # One layer after the other, so that a case of a hundred organs needs the memory of two.
         for number, label in values.labels.items():
             mask = masks[label]
             called = f"{name}: {mask.name} of {case}"
@@ -232,18 +211,15 @@ def _save_layers(masks: Mapping[str, Path], image: Path, case: str, values: Valu
             yield number, label, laid.array[0] != 0
 
     joined = join_layers(read_layers(), decoded.spatial_shape, f"{name}: the masks of {case}")
-    numbers = joined.astype(np.uint8)
-    if target.suffix == ".png":
-        _write_picture(numbers, target)
-    else:
-        _write_volume(numbers, decoded.affine, target)
+    _write_numbers(joined.astype(np.uint8), decoded.affine, target)
 
 
 def _read_layer(mask: Path, grid: Image, number: int, name: str) -> Image:
     """Return a mask of one label with the label's number, whatever number it holds."""
     label = read_label(mask, name, image=grid)
-    found = np.unique(label.array[label.array != 0])
-    if len(found) > 1:
-        shown = ", ".join(map(str, found[:8].tolist()))
+    # Programs write 1, 255 or the label's own number.
+    stored = np.unique(label.array[label.array != 0])
+    if len(stored) > 1:
+        shown = ", ".join(map(str, stored[:8].tolist()))
         raise DataError(f"{name} must hold 0 and one number, as a file of one label, not {shown}; save it with one")
     return replace(label, array=np.where(label.array != 0, np.int32(number), np.int32(0)))

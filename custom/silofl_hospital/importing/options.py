@@ -50,24 +50,14 @@ class ImportOptions:
     scratch: Path = Path()
 
     def __post_init__(self) -> None:
-        names, values = self.labels or (), self.label_values or ()
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"labels must have a name of its own each, not {name!r} twice; rename one")
+        names = self.labels or ()
+        values = self.label_values or ()
+        if len({*names}) < len(names):
+            raise ConfigError(f"Two of the labels {', '.join(names)} have one name. Rename one.")
+        # 0 is the background in every mask.
         if values and (len({*values}) < len(names) or min(values) < 1):
-            raise ConfigError(
-                f"labels must have a value of its own each, from 1, because 0 is the background, not "
-                f"{', '.join(map(str, values))}; correct them"
-            )
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What SOURCE holds, as a table, and what to do with it."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    advice: str
+            shown = ", ".join(map(str, values))
+            raise ConfigError(f"labels must have different values from 1 on, not {shown}; correct them")
 
 
 @dataclass(frozen=True)
@@ -76,7 +66,7 @@ class Layout:
 
     plan: Callable[[Path, ImportOptions], dict[str, SitePlan]]
     uses: tuple[str, ...] = ()
-    list_content: Callable[[Path], Listing] | None = None
+    list_content: Callable[[Path], list[dict[str, str]]] | None = None
 
     def check(self, layout: str, options: ImportOptions) -> None:
         """Refuse an option that means nothing to the layout.
@@ -86,12 +76,9 @@ class Layout:
         """
         for field, name in NAMES.items():
             if getattr(options, field) and field not in self.uses:
-                raise ConfigError(
-                    f"{name} must not be given with layout {layout!r}, which does not use it; leave it out"
-                )
+                raise ConfigError(f"Layout {layout!r} does not use {name}. Leave it out.")
 
-    @property
-    def description(self) -> str:
-        """What the files are, where to get them, and what SOURCE must hold: the text at the head of its file."""
+    def describe(self) -> str:
+        """Return what the files are, where to get them, and what SOURCE must hold: the text at the head of its file."""
         text = inspect.getdoc(sys.modules[self.plan.__module__]) or ""
         return text.replace("::\n", ":\n")

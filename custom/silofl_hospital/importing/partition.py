@@ -33,11 +33,14 @@ def split_by_patient(
     groups: dict[int, list[str]] = {}
     for name in sorted(set(patients)):
         groups.setdefault(classes[name] if classes else 0, []).append(name)
-    part_of, rng = dict[str, str](), np.random.default_rng(seed)
+    part_of: dict[str, str] = {}
+    rng = np.random.default_rng(seed)
+    # In the order of classes and names, because each class draws from the same generator.
     for _, names in sorted(groups.items()):
         num_test = _round_share(len(names), test)
         part_of |= deal_parts(names, num_test, _round_share(len(names) - num_test, validation), rng)
     wanted = {"test": test, "validation": validation}
+    # With few patients in each class none may have one to spare for a part: classes then do not count.
     if classes and any(share and part not in part_of.values() for part, share in wanted.items()):
         return split_by_patient(patients, test, validation, seed)
     return part_of
@@ -52,6 +55,7 @@ def check_fractions(test: float, validation: float) -> None:
 
 def deal_parts(names: list[str], num_test: int, num_validation: int, rng: np.random.Generator) -> dict[str, str]:
     """Return the part of each name, at random: so many for test and validation, the others for training."""
+    # The order of the names must not matter, which is why callers sort them.
     shuffled = [names[i] for i in rng.permutation(len(names))]
     parts = ["test"] * num_test + ["validation"] * num_validation
     parts += ["training"] * (len(names) - len(parts))

@@ -19,13 +19,15 @@ from silofl_hospital.importing.site_files import visible_files
 if TYPE_CHECKING:
     from pydicom import Dataset
 
-IDS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
-TAGS: tuple[str, ...] = (*IDS, "SOPInstanceUID", "Modality", "SeriesDescription", "SeriesNumber", "ImageType", "Rows")
-TAGS += ("Columns", "NumberOfFrames", "ReferencedSeriesSequence")
-# Of one image. Careless exporters give all images of a series one number (the first), but not one place.
+# Two files with the same of all three are copies. Careless exporters give all images of a series one number (the
+# first), but not one place.
 IMAGE = ("SOPInstanceUID", "InstanceNumber", POSITION)
-TAGS += IMAGE[1:]
-SEGMENTATION, LOCALIZER = "SEG", "LOCALIZER"
+TAGS = (
+    *("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "Modality", "SeriesDescription", "SeriesNumber"),
+    *("ImageType", "Rows", "Columns", "NumberOfFrames", "ReferencedSeriesSequence", *IMAGE),
+)
+SEGMENTATION = "SEG"
+LOCALIZER = "LOCALIZER"
 INDEX = "DICOMDIR"
 
 
@@ -91,28 +93,32 @@ class Export:
     @property
     def images(self) -> tuple[Series, ...]:
         """The series that a study could learn from."""
-        return tuple(one for one in self.series if one.is_image)
+        return tuple(series for series in self.series if series.is_image)
 
 
 def read_export(folder: Path) -> Export:
     """Read the headers of all files in a folder and in the folders within it; hidden files are passed over."""
     paths = visible_files(folder)
-    headers = {
-        path: _read_header(path) for path in track_slow_progress(paths, len(paths), f"listing {folder.name}", "files")
-    }
-    known = {path: header for path, header in headers.items() if header is not None}
-    first = {
-        tuple(str(header.get(key)) for key in IMAGE) if "SOPInstanceUID" in header else path: path
-        for path, header in reversed(known.items())
-    }
-    kept = {path: known[path] for path in sorted(first.values())}
-    unknown = [path for path, header in headers.items() if header is None]
-    return Export(_group_files(kept), tuple(filter(_is_damaged, unknown)))
+    headers: dict[Path, Dataset] = {}
+    damaged = []
+    seen = set()
+    # In the order of the files, so that the first of several copies is taken.
+    for path in track_slow_progress(paths, len(paths), f"listing {folder.name}", "files"):
+        header = _read_header(path)
+        if header is None:
+            if _is_damaged(path):
+                damaged.append(path)
+            continue
+        image = tuple(str(header.get(key)) for key in IMAGE)
+        if image not in seen or "SOPInstanceUID" not in header:
+            headers[path] = header
+        seen.add(image)
+    return Export(_group_files(headers), tuple(damaged))
 
 
 def count_names(series: Iterable[Series]) -> str:
     """Return modality, description and number of some series, as ``CT/Bone (5), MR/T1 (2)``."""
-    counts = Counter(one.name for one in series)
+    counts = Counter(member.name for member in series)
     return ", ".join(f"{name} ({counts[name]})" for name in sorted(counts))
 
 
@@ -135,30 +141,33 @@ def _group_files(headers: dict[Path, Dataset]) -> tuple[Series, ...]:
     groups: dict[tuple, list[Path]] = {}
     for path, header in headers.items():
         # Each file of a segmentation is one of its own; some scanners put localizers into the series of the volume.
-        own = path if header.get("Modality") == SEGMENTATION else LOCALIZER in _read_kind(header)
-        groups.setdefault((key_patient(str(header.get("PatientID"))), header.SeriesInstanceUID, own), []).append(path)
-    return tuple(_describe([(path, headers[path]) for path in paths]) for paths in groups.values())
+        apart = path if header.get("Modality") == SEGMENTATION else LOCALIZER in _list_image_types(header)
+        key = (key_patient(str(header.get("PatientID"))), header.SeriesInstanceUID, apart)
+        groups.setdefault(key, []).append(path)
+    return tuple(_describe(paths, [headers[path] for path in paths]) for paths in groups.values())
 
 
-def _read_kind(header: Dataset) -> list[str]:
-    kind = header.get("ImageType") or []
-    return [kind] if isinstance(kind, str) else [*kind]
+def _list_image_types(header: Dataset) -> list[str]:
+    types = header.get("ImageType") or []
+    return [types] if isinstance(types, str) else [*types]
 
 
-def _describe(members: list[tuple[Path, Dataset]]) -> Series:
+def _describe(paths: list[Path], headers: list[Dataset]) -> Series:
     # Of a file that ends within its header the size may be missing; it stays with its series, whose reader says so.
-    first = next((header for _, header in members if "Rows" in header), members[0][1])
-    frames = sum(int(header.get("NumberOfFrames") or 1) for _, header in members)
-    patient, study, uid = (str(first.get(key) or "").strip() for key in IDS)
+    header = next((header for header in headers if "Rows" in header), headers[0])
+    size = None
+    if "Rows" in header and "Columns" in header:
+        size = (header.Columns, header.Rows, sum(int(member.get("NumberOfFrames") or 1) for member in headers))
+    references = header.get("ReferencedSeriesSequence") or []
     return Series(
-        tuple(path for path, _ in members),
-        patient,
-        study,
-        uid,
-        number=int(first.get("SeriesNumber") or 0),
-        modality=str(first.get("Modality") or ""),
-        description=" ".join(str(first.get("SeriesDescription") or "").split()),
-        size=(first.Columns, first.Rows, frames) if "Rows" in first and "Columns" in first else None,
-        is_localizer=LOCALIZER in _read_kind(first),
-        refers_to=frozenset(str(one.get("SeriesInstanceUID")) for one in first.get("ReferencedSeriesSequence") or []),
+        files=tuple(paths),
+        patient=str(header.get("PatientID") or "").strip(),
+        study=str(header.get("StudyInstanceUID") or "").strip(),
+        uid=str(header.get("SeriesInstanceUID") or "").strip(),
+        number=int(header.get("SeriesNumber") or 0),
+        modality=str(header.get("Modality") or ""),
+        description=" ".join(str(header.get("SeriesDescription") or "").split()),
+        size=size,
+        is_localizer=LOCALIZER in _list_image_types(header),
+        refers_to=frozenset(str(reference.get("SeriesInstanceUID")) for reference in references),
     )

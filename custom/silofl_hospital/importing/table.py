@@ -34,34 +34,19 @@ from pathlib import Path, PurePosixPath
 from silofl.base.errors import ConfigError, DataError, Faults, quote_value
 from silofl.base.naming import normalise_accents
 from silofl.data.manifest import PARTS
-from silofl.reading.patient_ids import read_own_id
-from silofl.reading.patient_names import normalise_name
+from silofl.reading.patient_names import key_patient, normalise_name
 from silofl_hospital.importing.cases import shorten_names
 from silofl_hospital.importing.masks import ENDINGS, split_ending
 from silofl_hospital.importing.options import ImportOptions, Layout
-from silofl_hospital.importing.partition import split_by_patient
-from silofl_hospital.importing.patients import (
-    FILE,
-    LABEL,
-    NOBODY,
-    PART,
-    PATIENT,
-    SITE,
-    assign_sites,
-    can_tell_apart,
-    is_nothing,
-    read_rows,
-    warn_unknown_patients,
-)
+from silofl_hospital.importing.patients import FILE, LABEL, NOBODY, PART, PATIENT, SITE, is_nothing, read_rows
 from silofl_hospital.importing.site_files import (
-    UNKNOWN,
+    Case,
     JsonRecord,
     SitePlan,
     Writer,
     copy_image,
     number_labels,
-    split_patients,
-    unify_spellings,
+    plan_site,
     visible_files,
     visible_folders,
 )
@@ -70,29 +55,12 @@ TABLES = ("labels.csv", "labels.tsv")
 CLASSES = "classification"
 # A class has several examples; numbers of more kinds than these are measured.
 MOST_NUMBERS = 20
-# Stands between two findings, as in NIH's ChestX-ray14, which calls none so.
-SEVERAL, NONE = "|", "no finding"
+# Stands between two findings, as in NIH's ChestX-ray14.
+SEVERAL = "|"
+# What the same set writes for an image without findings.
+NO_FINDING = "no finding"
 # Word of the column part -> the part.
 GIVEN = {"train": "training", "val": "validation", **{part: part for part in PARTS}}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row of a table.
-
-    Attributes:
-        name: The file's path as the table gives it.
-        path: Where it lies.
-        labels: The name of its class, or of its findings.
-        patient: Whose it is; None where the table does not say.
-        part: Where it belongs; None where the table does not say.
-    """
-
-    name: str
-    path: Path
-    labels: tuple[str, ...]
-    patient: str | None
-    part: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,260 +90,236 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     findings = _list_finding_columns(tables.values(), options.labels)
     if findings:
         tables = {site: _join_findings(table, findings) for site, table in tables.items()}
-    has_several = any(SEVERAL in row[LABEL] for table in tables.values() for row in table.rows)
-    task = "multilabel" if findings or has_several else CLASSES
-    sites = {site: _read_entries(table, task, findings or options.labels or ()) for site, table in tables.items()}
-    found = [name for one in sites.values() for entry in one for name in entry.labels]
-    labels = _number_classes(found, findings or options.labels)
-    empty = SitePlan(task, labels, {}, {})
-    plans = {site: _plan_site(site, sites[site], empty, options) for site in sorted(sites)}
+    task = "multilabel" if findings or _names_several(tables.values()) else CLASSES
+    given = findings or options.labels
+    cases = {site: _read_cases(tables[site], task, given or ()) for site in sorted(tables)}
+    # Tables of their own number their own patients: p1 of two sites is two persons.
     if source.is_file():
-        _check_sites(plans)
-    return warn_unknown_patients(plans, "column patient", f"Name them in {TABLES[0]} (columns file, label and patient)")
+        _check_sites(cases)
+    names: set[str] = set()
+    for site_cases in cases.values():
+        for case in site_cases:
+            names.update(case.labels)
+    labels = _number_classes(names, given)
+    return {site: _plan_cases(site, site_cases, task, labels, options) for site, site_cases in cases.items()}
+
+
+def _names_several(tables: Iterable[SiteTable]) -> bool:
+    return any(SEVERAL in row[LABEL] for table in tables for row in table.rows)
 
 
 def _read_folders(source: Path) -> dict[str, SiteTable]:
-    tables = {
-        folder: next((folder / name for name in TABLES if (folder / name).exists()), None)
-        for folder in visible_folders(source)
-    }
-    if not any(tables.values()):
-        return _list_class_folders(source, list(tables))
-    found = {}
-    for folder, table in tables.items():
+    table_of: dict[Path, Path | None] = {}
+    for folder in visible_folders(source):
+        table_of[folder] = next((folder / name for name in TABLES if (folder / name).exists()), None)
+    if not any(table_of.values()):
+        return _list_class_folders(source, list(table_of))
+    tables = {}
+    for folder, table in table_of.items():
         if table is None:
             raise DataError(
                 f"site {folder.name!r} must have {TABLES[0]}; it is not there: write it, or remove the folder"
             )
         name = f"{table.name} of site {folder.name!r}"
-        found[folder.name] = SiteTable(folder, name, read_rows(table, name, (FILE,)))
-    return found
+        tables[folder.name] = SiteTable(folder, name, read_rows(table, name, (FILE,)))
+    return tables
 
 
 def _list_class_folders(source: Path, sites: Sequence[Path]) -> dict[str, SiteTable]:
     """Return the rows of sites without a table, whose folders are their classes."""
-    classes = {folder: visible_folders(folder) for folder in sites}
-    names = {one.name for own in classes.values() for one in own}
-    if not all(classes.values()) or len(names) < 2 or names & {"images", "masks"}:
+    names = set()
+    tables = {}
+    for site in sites:
+        rows = []
+        classes = visible_folders(site)
+        for folder in classes:
+            for path in visible_files(folder):
+                if path.name.lower().endswith(ENDINGS):
+                    rows.append({FILE: path.relative_to(site).as_posix(), LABEL: folder.name})
+        names |= {folder.name for folder in classes}
+        if classes:
+            tables[site.name] = SiteTable(site, f"the folder of site {site.name!r}", rows)
+    # Folders of images and masks are a segmentation's, and no classes.
+    if len(tables) < len(sites) or len(names) < 2 or names & {"images", "masks"}:
         raise DataError(
             f"{source.name} must hold a folder for each site with {TABLES[0]} (columns file, label and patient), or "
             "with a folder of images for each class, or be such a table, not none of these; put the folders of classes "
             "into one that is named as their site"
         )
-    rows = {
-        site: [
-            {FILE: path.relative_to(site).as_posix(), LABEL: one.name}
-            for one in own
-            for path in visible_files(one)
-            if path.name.lower().endswith(ENDINGS)
-        ]
-        for site, own in classes.items()
-    }
-    return {site.name: SiteTable(site, f"the folder of site {site.name!r}", found) for site, found in rows.items()}
+    return tables
 
 
 def _read_table(table: Path) -> dict[str, SiteTable]:
-    rows = read_rows(table, table.name, (FILE, SITE))
-    return {
-        site: SiteTable(table.parent, table.name, [row for row in rows if row[SITE] == site])
-        for site in sorted({row[SITE] for row in rows})
-    }
+    rows_of: dict[str, list[Mapping[str, str]]] = {}
+    for row in read_rows(table, table.name, (FILE, SITE)):
+        rows_of.setdefault(row[SITE], []).append(row)
+    return {site: SiteTable(table.parent, table.name, rows) for site, rows in rows_of.items()}
 
 
 def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | None) -> tuple[str, ...]:
     """Return the columns of findings; none where a column names the label."""
-    columns = {table.name: [*next(iter(table.rows), {LABEL: ""})] for table in tables}
-    if all(LABEL in found for found in columns.values()):
+    # All rows of a table have the same columns.
+    lacking = [table for table in tables if table.rows and LABEL not in table.rows[0]]
+    if not lacking:
         return ()
-    first = next(found for found in columns.values() if LABEL not in found)
-    others = (FILE, PATIENT, SITE, PART)
-    findings = tuple(given or (one for one in first if one not in others and one.casefold() != NONE))
-    for name, found in columns.items():
-        if not findings:
-            raise DataError(
-                f"{name} must have the columns {FILE} and {LABEL}, not {', '.join(found)}; rename them, or give each "
-                "finding a column of 0 and 1"
-            )
-        for finding in findings:
-            if SEVERAL in finding:
-                raise DataError(
-                    f"{name} must name a finding without {SEVERAL!r}, which parts findings, not "
-                    f"{quote_value(finding)}; rename its column"
-                )
-            if finding not in found:
-                raise DataError(
-                    f"{name} must have the column {quote_value(finding)}, as the others; add it, or name the columns "
-                    "of findings with --labels"
-                )
-    return findings
+    columns = list(lacking[0].rows[0])
+    known = (FILE, PATIENT, SITE, PART)
+    findings = given or [column for column in columns if column not in known and column.casefold() != NO_FINDING]
+    if not findings:
+        raise DataError(
+            f"{lacking[0].name} must have the columns {FILE} and {LABEL}, not {', '.join(columns)}; rename them, or "
+            "give each finding a column of 0 and 1"
+        )
+    return tuple(findings)
 
 
 def _join_findings(table: SiteTable, findings: Sequence[str]) -> SiteTable:
     """Return a table with the findings of a row in its column label, where each has a column of 0 and 1."""
     rows = []
     for row in table.rows:
+        present = []
         for finding in findings:
-            if _parse_number(row[finding]) not in (0, 1):
+            value = row.get(finding, "")
+            number = _parse_number(value)
+            if number not in (0, 1):
                 raise DataError(
                     f"{table.name} must hold 0 or 1 in the column {quote_value(finding)} of findings, not "
-                    f"{quote_value(row[finding])}; decide it, remove the row, or name the columns of findings with "
-                    "--labels"
+                    f"{quote_value(value)}; decide it, remove the row, or name the columns of findings with --labels"
                 )
-        rows.append({**row, LABEL: SEVERAL.join(one for one in findings if _parse_number(row[one]) == 1)})
+            if number == 1:
+                present.append(finding)
+        rows.append({**row, LABEL: SEVERAL.join(present)})
     return replace(table, rows=rows)
 
 
-def _read_entries(table: SiteTable, task: str, given: Collection[str]) -> list[Entry]:
-    faults, entries, name = Faults(), [], table.name
+def _read_cases(table: SiteTable, task: str, given: Collection[str]) -> list[Case]:
+    faults = Faults()
+    cases: list[Case] = []
     for row in table.rows:
         with faults.collect_fault():
-            entries.append(_read_entry(row, table.folder, name, task, given))
+            cases.append(_read_case(row, table, task, given))
     faults.tell()
-    twins = [file for file, count in Counter(entry.name for entry in entries).items() if count > 1]
+    counts = Counter(case.name for case in cases)
+    twins = [name for name, count in counts.items() if count > 1]
     if twins:
-        raise DataError(f"{name} must have one row a file, not several of {shorten_names(twins)}; remove the others")
-    unknown = [entry.name for entry in entries if entry.patient == ""]
-    if unknown and len(unknown) < len(entries):
         raise DataError(
-            f"{name} must name the patient of {shorten_names(unknown)}, as of the others; add them ({NOBODY})"
+            f"{table.name} must have one row a file, not several of {shorten_names(twins)}; remove the others"
         )
-    return entries
+    unknown = [case.name for case in cases if case.patient == ""]
+    if unknown and len(unknown) < len(cases):
+        raise DataError(
+            f"{table.name} must name the patient of {shorten_names(unknown)}, as of the others; add them ({NOBODY})"
+        )
+    return cases
 
 
-def _read_entry(row: Mapping[str, str], folder: Path, name: str, task: str, given: Collection[str]) -> Entry:
+def _read_case(row: Mapping[str, str], table: SiteTable, task: str, given: Collection[str]) -> Case:
+    # Windows writes paths with backslashes.
     file = PurePosixPath(row[FILE].replace("\\", "/"))
+    # A path that leaves the folder could name any file of the machine.
     if not row[FILE] or file.is_absolute() or ".." in file.parts:
-        raise DataError(f"{name} must name files by their path within its folder, not {quote_value(row[FILE])}")
-    path = folder / file
+        raise DataError(f"{table.name} must name files by their path within its folder, not {quote_value(row[FILE])}")
+    path = table.folder / file
     if not path.exists():
-        raise DataError(f"{name} must name files that are there, not {quote_value(row[FILE])}; correct the row")
-    split_ending(path, f"{name}: {file}")
-    said = normalise_accents(row[LABEL])
-    labels = (said,) if task == CLASSES else _split_findings(said)
-    _check_labels(labels, task, given, f"{name} must name the {{}} of {file}")
+        raise DataError(f"{table.name} must name files that are there, not {quote_value(row[FILE])}; correct the row")
+    split_ending(path, f"{table.name}: {file}")
+    label = normalise_accents(row[LABEL])
+    labels = (label,) if task == CLASSES else _split_findings(label)
+    for name in labels:
+        # An exam that nobody has read is of no class, and not without findings.
+        if is_nothing(name) and name not in given:
+            what = "class" if task == CLASSES else "findings"
+            raise DataError(
+                f"{table.name} must name the {what} of {file}, not {quote_value(name)}; fill the column {LABEL} (No "
+                "Finding where nothing was found), remove the row, or, where a label is called so, name all with "
+                "--labels"
+            )
     patient = normalise_name(row[PATIENT]) if PATIENT in row else None
     part = GIVEN.get(row[PART].casefold()) if PART in row else None
     if PART in row and part is None:
         raise DataError(
-            f"{name} must put {file} into training, validation or test, not {quote_value(row[PART])}; correct the "
-            f"column {PART}"
+            f"{table.name} must put {file} into training, validation or test, not {quote_value(row[PART])}; correct "
+            f"the column {PART}"
         )
-    return Entry(normalise_accents(str(file)), path, labels, patient, part)
-
-
-def _check_labels(labels: Iterable[str], task: str, given: Collection[str], must: str) -> None:
-    """Refuse what stands for nothing: an exam that nobody has read is of no class, and not without findings."""
-    nothing = next((label for label in labels if is_nothing(label) and label not in given), None)
-    if nothing is not None:
-        what, more = ("class", "") if task == CLASSES else ("findings", ", with No Finding where nothing was found")
-        raise DataError(
-            f"{must.format(what)}, not {quote_value(nothing)}; fill the column {LABEL}{more}, remove the row, or, "
-            "where a label is called so, name all with --labels"
-        )
+    return Case(normalise_accents(str(file)), (path,), labels=labels, patient=patient, part=part)
 
 
 def _split_findings(text: str) -> tuple[str, ...]:
     names = dict.fromkeys(map(str.strip, text.split(SEVERAL)))
-    return tuple(name for name in names if name and name.casefold() != NONE)
+    return tuple(name for name in names if name and name.casefold() != NO_FINDING)
 
 
-def _number_classes(found: Iterable[str], given: Sequence[str] | None) -> dict[int, str]:
+def _number_classes(names: Collection[str], given: Sequence[str] | None) -> dict[int, str]:
     """Return the classes by number, from 0."""
-    names = {*found}
     if given is not None:
-        if names - {*given}:
+        lacking = {*names} - {*given}
+        if lacking:
             raise ConfigError(
-                f"labels must name all classes of the tables, not leave out {shorten_names(names - {*given})}; add them"
+                f"labels must name all classes of the tables, not leave out {shorten_names(lacking)}; add them"
             )
         return number_labels(given, first=0)
-    numbers = {name: value for name in names if (value := _parse_number(name)) is not None}
-    is_measured = any(value % 1 for value in numbers.values()) or len(numbers) > MOST_NUMBERS
-    if len(numbers) == len(names) and is_measured:
-        example = next((name for name, value in numbers.items() if value % 1), min(numbers))
+    numbers = {}
+    for name in names:
+        value = _parse_number(name)
+        if value is not None:
+            numbers[name] = value
+    broken = [name for name, value in numbers.items() if value % 1]
+    if len(numbers) == len(names) and (broken or len(numbers) > MOST_NUMBERS):
         raise DataError(
-            f"{LABEL} must be the name of a class, not a number that measures something, as {example} of "
-            f"{len(names)} different ones: SiloFL has no regression; make classes of ranges, as low and high, or name "
-            "the classes with --labels"
+            f"{LABEL} must be the name of a class, not a number that measures something, as {min(broken or numbers)} "
+            f"of {len(names)} different ones: SiloFL has no regression; make classes of ranges, as low and high, or "
+            "name the classes with --labels"
         )
     if len(names) < 2:
         raise DataError(f"{LABEL} must name at least 2 classes, not {len(names)}; add files of another class")
+    # Sick and sick would be two classes that differ in nothing.
     alike = Counter(name.casefold() for name in names)
     twins = sorted(name for name in names if alike[name.casefold()] > 1)
     if twins:
         raise DataError(f"{LABEL} must write a class in one way, not as {' and '.join(twins)}; correct the tables")
+    # Numbers are sorted as numbers: 10 comes after 9.
     return number_labels(sorted(names, key=lambda name: (numbers.get(name, 0), name)), first=0)
 
 
 def _parse_number(text: str) -> float | None:
     try:
+        # Some countries' Excel writes a decimal comma.
         return float(text.replace(",", "."))
     except ValueError:
         return None
 
 
-def _check_sites(plans: Mapping[str, SitePlan]) -> None:
-    """Refuse a table of all sites that gives a file or a patient to two; tables of their own number their own ones."""
-    remedy = f"correct the column {SITE}, or give two patients two names in the column {PATIENT}"
-    records = [(record, site) for site, plan in plans.items() for part in plan.records.values() for record in part]
-    assign_sites(((str(record["case"]), site) for record, site in records), f"correct the column {SITE}", FILE)
-    assign_sites(((str(record[PATIENT]), site) for record, site in records if PATIENT in record), remedy)
+def _check_sites(cases: Mapping[str, Sequence[Case]]) -> None:
+    """Refuse a file or a patient at two sites: one would learn from whom the other tests.
+
+    Tables of their own number their own patients, so that this holds for a table of all sites only.
+    """
+    site_of: dict[tuple[str, str], str] = {}
+    for site, site_cases in cases.items():
+        for case in site_cases:
+            keys = [(FILE, case.name)]
+            if case.patient:
+                keys.append((PATIENT, key_patient(case.patient)))
+            for column, name in keys:
+                if site_of.setdefault((column, name), site) != site:
+                    raise DataError(
+                        f"{column} {name!r} must be at one site, not at {site_of[column, name]!r} and {site!r}; "
+                        f"correct the column {SITE}, or give two patients two names"
+                    )
 
 
-def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: ImportOptions) -> SitePlan:
-    """Return the plan of a site, whose task and labels an empty one has."""
-    patients, notes = _find_patients(site, entries)
-    patients, said = unify_spellings(site, patients)
-    notes = (*notes, *said)
-    units = [entry.name if patient is None else patient for entry, patient in zip(entries, patients, strict=True)]
-    is_known = None not in patients
-    number_of = {name: number for number, name in empty.labels.items()}
-    of_unit: dict[str, set[int]] = {}
-    for entry, unit in zip(entries, units, strict=True):
-        of_unit.setdefault(unit, set()).update(number_of[name] for name in entry.labels)
-    has_one = empty.task == CLASSES and all(len(own) == 1 for own in of_unit.values())
-    classes = {unit: min(own) for unit, own in of_unit.items()} if has_one else None
-    kind = "patients" if is_known else "images"
-    given = _read_given_split(site, entries, units)
-    part_of = given or split_patients(site, units, options, kind, classes)
-    if given and "validation" not in given.values():
-        rest = [unit for unit, part in given.items() if part == "training"]
-        part_of = given | split_by_patient(rest, 0.0, options.validation, options.seed, classes)
-    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
-    for entry, patient, unit in zip(entries, patients, units, strict=True):
-        numbers = sorted(number_of[name] for name in entry.labels)
-        label = numbers[0] if empty.task == CLASSES else numbers
-        record: JsonRecord = {"image": f"images/{entry.name}", "label": label}
-        record |= {} if patient is None else {"patient": patient}
-        records[part_of[unit]].append(record | {"case": entry.name})
-    files: dict[str, Writer] = {f"images/{entry.name}": partial(copy_image, entry.path) for entry in entries}
-    plan = replace(empty, records=records, files=files, notes=notes)
-    return plan if is_known else replace(plan, split_unit="unknown", notes=(*notes, UNKNOWN))
-
-
-def _read_given_split(site: str, entries: Sequence[Entry], units: Sequence[str]) -> dict[str, str]:
-    """Return the part of each patient, or image, that the table gives; none without a column of parts."""
-    found: dict[str, str] = {}
-    for entry, unit in zip(entries, units, strict=True):
-        if entry.part is not None and found.setdefault(unit, entry.part) != entry.part:
-            raise DataError(
-                f"site {site!r} must have {unit} in one part, not in {found[unit]} and {entry.part}; correct the "
-                f"column {PART}"
-            )
-    for part in ("training", "test"):
-        if found and part not in found.values():
-            raise DataError(f"site {site!r} must have rows for the {part}, not none; name them in the column {PART}")
-    return found
-
-
-def _find_patients(site: str, entries: Sequence[Entry]) -> tuple[Sequence[str | None], tuple[str, ...]]:
-    """Return whose the files are, None for all where one is not known, and what to say of it."""
-    named = [entry.patient for entry in entries]
-    if all(named):
-        return [str(patient) for patient in named], ()
-    by_header = [read_own_id([entry.path]) for entry in entries]
-    if not can_tell_apart(by_header):
-        return [None] * len(entries), ()
-    return [str(one) for one in by_header], (f"{site}: the patients are those of the DICOM headers (PatientID)",)
+def _plan_cases(
+    site: str, cases: Sequence[Case], task: str, labels: Mapping[int, str], options: ImportOptions
+) -> SitePlan:
+    number_of = {name: number for number, name in labels.items()}
+    records: list[JsonRecord] = []
+    files: dict[str, Writer] = {}
+    for case in cases:
+        numbers = sorted(number_of[name] for name in case.labels)
+        image = f"images/{case.name}"
+        files[image] = partial(copy_image, case.image_files[0])
+        records.append({"image": image, "label": numbers[0] if task == CLASSES else numbers})
+    return plan_site(site, cases, records, SitePlan(task, dict(labels), {}, files), options)
 
 
 LAYOUT = Layout(plan_table)

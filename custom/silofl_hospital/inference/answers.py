@@ -10,7 +10,9 @@ from silofl.base.documents import read_json_document
 from silofl.base.errors import ConfigError
 from silofl.inference import RECORD
 
-FALLBACK, REFUSED, WARNED = "answers of the global model, as a fallback", "refused inputs", "answers with a warning"
+FALLBACK = "answers of the global model, as a fallback"
+REFUSED = "refused inputs"
+WARNED = "answers with a warning"
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Answer:
     Attributes:
         time: When it was answered.
         super_model: Fingerprint of the super model.
-        name: Of the input.
+        name: The input's name.
         study: UID of the DICOM study; empty where there is none.
         patient: The PatientID of a DICOM input; empty where there is none.
         answered_by: Which of its models; empty of a refused input.
@@ -45,8 +47,11 @@ def read_answers(folder: Path) -> Iterator[Answer]:
     """
     for path in sorted(folder.rglob(RECORD)):
         name = path.relative_to(folder)
-        found = [] if any(part.startswith(".") for part in name.parts) else read_json_document(path)
-        for record in found if isinstance(found, list) else [{}]:
+        if any(part.startswith(".") for part in name.parts):
+            continue
+        content = read_json_document(path)
+        # What is no list is refused below, as a record without its time.
+        for record in content if isinstance(content, list) else [{}]:
             try:
                 yield _read_answer(record)
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
@@ -58,23 +63,31 @@ def read_answers(folder: Path) -> Iterator[Answer]:
 
 def _read_answer(record: Mapping[str, Any]) -> Answer:
     heads = {str(text).partition(":")[0] for text in record.get("warnings", ())}
-    answered, dicom = "error" not in record, record.get("dicom") or {}
-    measures: dict[str, bool | float] = dict.fromkeys(heads, True) | {REFUSED: not answered}
+    answered = "error" not in record
+    dicom = record.get("dicom") or {}
+    measures: dict[str, bool | float] = dict.fromkeys(heads, True)
+    measures[REFUSED] = not answered
     if answered:
-        measures |= {WARNED: bool(heads)} | ({FALLBACK: bool(record["is_fallback"])} if record["scores"] else {})
+        measures[WARNED] = bool(heads)
+        # Without scores nothing was chosen, and nothing can fall back.
+        if record["scores"]:
+            measures[FALLBACK] = bool(record["is_fallback"])
+    for name, value in record.get("deviations", {}).items():
+        measures[name] = float(value)
     return Answer(
-        datetime.fromisoformat(record["time"]).astimezone(UTC),
-        str(record["super_model"]),
-        str(record["input"]),
-        *(str(dicom.get(key, "")) for key in ("study", "patient")),
-        str(record["model"]) if answered else "",
-        measures | {name: float(value) for name, value in record.get("deviations", {}).items()},
+        time=datetime.fromisoformat(record["time"]).astimezone(UTC),
+        super_model=str(record["super_model"]),
+        name=str(record["input"]),
+        study=str(dicom.get("study", "")),
+        patient=str(dicom.get("patient", "")),
+        answered_by=str(record["model"]) if answered else "",
+        measures=measures,
     )
 
 
 def group_months(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
     """Return month, as 2026-11 -> its answers, in order of time."""
     months: dict[str, list[Answer]] = {}
-    for one in sorted(answers, key=lambda one: one.time):
-        months.setdefault(f"{one.time:%Y-%m}", []).append(one)
+    for answer in sorted(answers, key=lambda answer: answer.time):
+        months.setdefault(f"{answer.time:%Y-%m}", []).append(answer)
     return months

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +73,7 @@ class Input:
     Attributes:
         case: Its file, or files by the names of contrasts.
         name: What messages and results call it by.
-        headers: Of its DICOM series, where they were read before.
+        headers: Those of its DICOM series, where they were read before.
     """
 
     case: Case
@@ -84,8 +83,8 @@ class Input:
     @classmethod
     def from_case(cls, case: Case, is_named_by_folder: bool) -> Input:
         """Name a case by its first file, or by the folder that this lies in."""
-        first = list_case_files(case)[0]
-        return cls(case, input_name(first.absolute().parent if is_named_by_folder else first))
+        path = list_case_files(case)[0]
+        return cls(case, input_name(path.absolute().parent if is_named_by_folder else path))
 
     @property
     def first(self) -> Path:
@@ -152,12 +151,16 @@ def predict_inputs(
         _check_not_answered(inputs, records, out)
         records = _predict_each(inputs, records, runner, console)
     new = records[len(records) - len(inputs) :]
-    failed, forbidden = (sum(bool(record.get(key)) for record in new) for key in ("error", "do_not_use"))
+    failed = sum("error" in record for record in new)
+    forbidden = sum(bool(record.get("do_not_use")) for record in new)
     if runner.model.quality:
         console.print(f"What these models can do: {runner.model.quality}", markup=False)
     if runner.model.contents.home_statistics:
         console.print(runner.model.contents.home_statistics, markup=False)
-    if unchecked := dict.fromkeys(what for record in new for what in record.get("unchecked", ())):
+    unchecked: dict[str, None] = {}
+    for record in new:
+        unchecked |= dict.fromkeys(record.get("unchecked", ()))
+    if unchecked:
         console.print(
             f"Not checked, because the super model does not say it of its training: {', '.join(unchecked)}",
             markup=False,
@@ -169,20 +172,21 @@ def predict_inputs(
     if failed == len(inputs):
         return ExitCode.FAILED, records
     # Before inputs that failed: an answer that must not be used is worse than none.
-    return (ExitCode.DO_NOT_USE if forbidden else ExitCode.INCOMPLETE if failed else ExitCode.COMPLETE), records
+    if forbidden:
+        return ExitCode.DO_NOT_USE, records
+    return ExitCode.INCOMPLETE if failed else ExitCode.COMPLETE, records
 
 
 def _predict_each(
     inputs: Sequence[Input], records: list[dict[str, Any]], runner: Runner, console: Console
 ) -> list[dict[str, Any]]:
-    """Predict inputs and return the records with theirs, which are last."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        for one in progress.track(inputs, description="predicting"):
-            record, line = runner.predict(one)
+        for given in progress.track(inputs, description="predicting"):
+            record, line = runner.predict(given)
             # What failed before under this name has another result now.
-            records = [known for known in records if _record_stem(known).casefold() != one.stem.casefold()]
+            records = [earlier for earlier in records if _record_stem(earlier).casefold() != given.stem.casefold()]
             records.append(record)
-            # After every input, so that a stop loses none that were predicted.
+            # It is written after every input, so that a stop loses none that were predicted.
             write_json(runner.out / RECORD, records)
             console.print(line, markup=False)
             for sentence in forbid_use(record.get("do_not_use")):
@@ -203,13 +207,16 @@ class Runner:
     """
 
     def __init__(self, folder: Path, out: Path, options: Options) -> None:
-        self.model, self.out, self.options = SuperModel.load(folder, options.device), out, options
+        self.model = SuperModel.load(folder, options.device)
+        self.out = out
+        self.options = options
         self.asked = options.batch_size, options.threshold, options.site
         self.model.check_options(*self.asked)
         if options.has_dicom_seg:
             check_can_write(self.model.contents.study)
         self.fingerprint = read_fingerprint(folder)
-        self.folder, self.is_listed = folder, check_not_withdrawn(folder, self.fingerprint)
+        self.folder = folder
+        self.is_listed = check_not_withdrawn(folder, self.fingerprint)
         threshold = self.model.contents.threshold if options.threshold is None else options.threshold
         self.threshold = threshold if options.site is None else None
 
@@ -226,7 +233,7 @@ class Runner:
         # A prediction that was killed may have left some, perhaps of another image.
         self._delete_files(one)
         try:
-            # Again: a long batch, or a service, may outlive its model.
+            # It is checked again, because a long batch, or a service, may outlive its model.
             check_not_withdrawn(self.folder, self.fingerprint)
             prediction, line = self._predict_and_write(one)
             return record | prediction, f"{name}: {line}"
@@ -234,6 +241,7 @@ class Runner:
             reason = str(error)
         except Exception as error:  # one bad input must not stop the others; record and exit code report it
             message = str(error)
+            # The folders of a path may name a patient.
             for path in list_case_files(one.case):
                 message = message.replace(str(path), path.name)
             message = " ".join(message.split())[:200]
@@ -259,7 +267,8 @@ class Runner:
 
     def _write_answer(self, one: Input, prediction: Prediction) -> tuple[dict[str, Any], str]:
         """Write the files of an answer and return its entry in the record and its line."""
-        options, study = self.options, self.model.contents.study
+        options = self.options
+        study = self.model.contents.study
         # So that an answer can be told to be this image's, long after.
         record = {"sha256": _checksums(one.case)} | prediction_record(prediction, study, self.threshold)
         if is_dicom(one.first):
@@ -307,10 +316,12 @@ class Runner:
         from silofl_hospital.inference.picture import draw_overlay
 
         study = self.model.contents.study
-        said = model_sentence if prediction.label_map is not None else partial(prediction_sentence, study=study)
-        title = f"{one.name}: {said(prediction, threshold=self.threshold)}"
+        if prediction.label_map is None:
+            sentence = prediction_sentence(prediction, study, self.threshold)
+        else:
+            sentence = model_sentence(prediction, self.threshold)
         warnings = [f"warning: {warning}" for warning in prediction.warnings]
-        title = "\n".join([title, "for research, no medical device", *warnings])
+        title = "\n".join([f"{one.name}: {sentence}", "for research, no medical device", *warnings])
         image = read_image(one.first, background=study.data.background)
         shown = image.array[:1] if image.has_contrasts else image.array
         is_oriented = read_header(one.first).has_orientation
@@ -319,22 +330,22 @@ class Runner:
 
 def _check_input_names(inputs: Sequence[Input]) -> None:
     seen: dict[str, Input] = {}
-    for one in inputs:
-        other = seen.setdefault(one.stem.casefold(), one)
-        if other is not one:
+    for given in inputs:
+        earlier = seen.setdefault(given.stem.casefold(), given)
+        if earlier is not given:
             raise ConfigError(
-                f"inputs must have different names, not {other.name} and {one.name}, whose results would be one file: "
-                "call them by their folders with --by-folder, or predict them into two folders"
+                f"inputs must have different names, not {earlier.name} and {given.name}, whose results would be one "
+                "file: call them by their folders with --by-folder, or predict them into two folders"
             )
 
 
 def _check_not_answered(inputs: Sequence[Input], records: Sequence[dict[str, Any]], out: Path) -> None:
-    """Refuse an input whose name was answered: that answer would be lost without a word."""
+    # The earlier answer would be lost without a word.
     answered = {_record_stem(record).casefold() for record in records if "error" not in record}
-    for one in inputs:
-        if one.stem.casefold() in answered:
+    for given in inputs:
+        if given.stem.casefold() in answered:
             raise ConfigError(
-                f"{out.name} already holds an answer to {one.name}. Leave that input out, or name another folder."
+                f"{out.name} already holds an answer to {given.name}. Leave that input out, or name another folder."
             )
 
 
@@ -348,9 +359,9 @@ def _record_stem(record: dict[str, Any]) -> str:
 
 
 def _read_earlier_records(out: Path) -> list[dict[str, Any]]:
-    """Return the records of an earlier prediction in the folder; none of a new one."""
-    found = read_json_document(out / RECORD)
-    records = [] if found is ABSENT else found
+    records = read_json_document(out / RECORD)
+    if records is ABSENT:
+        return []
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise ConfigError(f"{out.name}/{RECORD} must be as a prediction wrote it; it is not: name another folder")
     return records

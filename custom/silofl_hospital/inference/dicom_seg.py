@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pydicom import Dataset
     from pydicom.sr.codedict import Code
 
-# Of the series that a viewer lists; those of scanners have low numbers.
+# A viewer lists the series by it; those of scanners have low numbers.
 SERIES_NUMBER = 9000
 # A DICOM person, label or description holds no more.
 MOST_LETTERS = 64
@@ -34,7 +34,8 @@ MOST_LETTERS = 64
 MOST_IN_A_TEXT = 1024
 RESEARCH = "Research only"
 # What UIDs are derived for.
-SERIES, INSTANCE = "segmentation's series", "segmentation"
+SERIES = "segmentation's series"
+INSTANCE = "segmentation"
 # Groups of elements with dates and numbers of an examination, and who was examined.
 PERSONAL = (0x0008, 0x0010)
 
@@ -94,12 +95,9 @@ def write_dicom_seg(
             uids = [derive_uid(kind, headers, fingerprint, options or {}) for kind in (SERIES, INSTANCE)]
             content = _encode(headers, pixels, segments, study, fingerprint, uids)
     except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
-        absent = getattr(error, "name", None)
-        reason = (
-            f"{absent} is missing"
-            if absent
-            else f"highdicom says: {one_line(_hide_patient_values(error, headers[0]), 160)}"
-        )
+        reason = f"highdicom says: {one_line(_hide_patient_values(error, headers[0]), 160)}"
+        if absent := getattr(error, "name", None):
+            reason = f"{absent} is missing"
         raise _refusal(reason) from None
     write_atomically(target, lambda file: file.write(content))
 
@@ -109,7 +107,9 @@ def _find_slices(
 ) -> NDArray[np.intp]:
     """Return which slice of a label map each plane of a series is."""
     step = (LPS_TO_RAS @ affine)[:3, 2]
-    planes = [plane for header in headers for plane in read_planes(header)]
+    planes: list[Any] = []
+    for header in headers:
+        planes += read_planes(header)
     for key in (POSITION, DIRECTION, SPACING):
         if len(planes) != label_map.shape[2] or not all(plane[key] for plane in planes):
             raise _refusal(f"{key} is missing")
@@ -124,7 +124,6 @@ def _encode(
     fingerprint: str,
     uids: Sequence[str],
 ) -> bytes:
-    """Return the bytes of a DICOM segmentation of a series, by the UIDs of its own series and of itself."""
     import highdicom
 
     segmentation = highdicom.seg.Segmentation(
@@ -164,11 +163,11 @@ def derive_uid(kind: str, headers: Sequence[Dataset], fingerprint: str, options:
 
 def _hide_patient_values(error: Exception, header: Dataset) -> str:
     """Return what a library says, with the names of elements in place of a patient's values."""
-    said = str(error)
+    message = str(error)
     for group in PERSONAL:
         for element in header.group_dataset(group):
-            said = said.replace(f"'{element.value}'", element.keyword)
-    return said
+            message = message.replace(f"'{element.value}'", element.keyword)
+    return message
 
 
 def _refusal(reason: str) -> DataError:
@@ -197,8 +196,8 @@ def find_codes(study: Study, number: int) -> tuple[Code, Code]:
     """Return DICOM's category and type of what a label shows; "tissue", which every viewer knows, without a code."""
     from pydicom.sr.codedict import Code, codes
 
-    found = study.codes.get(study.labels[number])
-    if found is None:
+    label_code = study.codes.get(study.labels[number])
+    if label_code is None:
         return codes.SCT.Tissue, codes.SCT.Tissue
-    category = codes.SCT.MorphologicallyAbnormalStructure if found.is_abnormal else codes.SCT.AnatomicalStructure
-    return category, Code(found.code, "SCT", found.meaning)
+    category = codes.SCT.MorphologicallyAbnormalStructure if label_code.is_abnormal else codes.SCT.AnatomicalStructure
+    return category, Code(label_code.code, "SCT", label_code.meaning)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import is_free
@@ -47,19 +48,23 @@ def take_home_statistics(folder: Path, cases: list[Case], out: Path) -> None:
     """
     if not is_free(out):
         raise ConfigError(f"Folder {out.name!r} already exists. Choose another name.")
-    model, fingerprint = SuperModel.load(folder), read_fingerprint(folder)
+    model = SuperModel.load(folder)
+    fingerprint = read_fingerprint(folder)
     check_not_withdrawn(folder, fingerprint)
     contents = model.contents
     study = contents.study
     if study.model.normalization != "batch_home":
         raise ConfigError(f"A model with {study.model.normalization} takes no home statistics. Use it as it is.")
     prepared = [model.prepare_case(case) for case in cases]
-    for one in prepared:
-        check_images(one.images, contents.image_shape, bool(study.data.patches))
+    for case in prepared:
+        check_images(case.images, contents.image_shape, bool(study.data.patches))
     if study.data.patches:
-        images: Array = Volumes(tuple(volume for one in prepared for volume in one.images))
+        volumes: list[NDArray] = []
+        for case in prepared:
+            volumes += case.images
+        images: Array = Volumes(tuple(volumes))
     else:
-        images = np.concatenate([one.images for one in prepared])
+        images = np.concatenate([case.images for case in prepared])
     model.fix_home_statistics(images)
     states = {name: copy_state(model.network(name)) for name in contents.models}
     # A model that was withdrawn must not answer under another fingerprint.

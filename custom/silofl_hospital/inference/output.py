@@ -86,7 +86,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         "warnings": list(prediction.warnings),
         "do_not_use": None if prediction.do_not_use is None else list(prediction.do_not_use),
         "unchecked": list(prediction.unchecked),
-        "deviations": {name: round(one, 3) for name, one in prediction.deviations.items()},
+        "deviations": {name: round(deviation, 3) for name, deviation in prediction.deviations.items()},
     }
     if prediction.label_map is not None:
         labels = {str(number): name for number, name in sorted(study.labels.items())}
@@ -95,11 +95,13 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
             "size": list(prediction.label_map.shape),
             "volumes_ml": prediction.volumes_ml,
         }
-    names = ("class_scores", "temperature", "called_from")
-    read = {name: getattr(prediction, name) for name in names}
     if prediction.findings is not None:
-        return record | {"findings": list(prediction.findings)} | read
-    return record | {"label": prediction.label, "label_name": study.labels[prediction.label]} | read
+        record["findings"] = list(prediction.findings)
+    else:
+        record |= {"label": prediction.label, "label_name": study.labels[prediction.label]}
+    for name in ("class_scores", "temperature", "called_from"):
+        record[name] = getattr(prediction, name)
+    return record
 
 
 def forbid_use(reasons: Sequence[str] | None) -> list[str]:
@@ -118,14 +120,18 @@ def model_sentence(prediction: Prediction, threshold: float | None) -> str:
 
 
 def _choice_sentence(prediction: Prediction, threshold: float | None) -> str:
-    model, scores = prediction.model, prediction.scores
+    model = prediction.model
+    scores = prediction.scores
+    # A hospital may be called as what answers without a choice.
     name = f"model of {model}" if model in scores and model != GLOBAL else _name_answer(model)
     if not scores:
         return name
     best = max(scores, key=lambda output: scores[output])
     if prediction.is_fallback:
         return f"{name}, as no hospital is above {threshold:g} (nearest {best}, {scores[best]:.2f})"
-    return f"{name} ({scores[model]:.2f})" if model in scores else f"{name} (nearest {best}, {scores[best]:.2f})"
+    if model in scores:
+        return f"{name} ({scores[model]:.2f})"
+    return f"{name} (nearest {best}, {scores[best]:.2f})"
 
 
 def _name_answer(model: str) -> str:
@@ -137,12 +143,14 @@ def _name_answer(model: str) -> str:
 
 def _answer_sentence(prediction: Prediction, study: Study) -> str:
     if prediction.findings is not None:
-        answers = {name: "yes" if name in prediction.findings else "no" for name in prediction.class_scores}
-        scores = {name: f"{one:.2f}{_call_sentence(prediction, name)}" for name, one in prediction.class_scores.items()}
-        return ", ".join(f"{name} {said} ({scores[name]})" for name, said in answers.items())
+        answers = []
+        for name, score in prediction.class_scores.items():
+            answer = "yes" if name in prediction.findings else "no"
+            answers.append(f"{name} {answer} ({score:.2f}{_call_sentence(prediction, name)})")
+        return ", ".join(answers)
     if prediction.label is not None:
         name = study.labels[prediction.label]
-        calls = "".join(f", {one}{_call_sentence(prediction, one)}" for one in prediction.called_from)
+        calls = "".join(f", {label}{_call_sentence(prediction, label)}" for label in prediction.called_from)
         return f"{name} ({prediction.class_scores[name]:.2f}{calls})"
     if prediction.volumes_ml is not None:
         return ", ".join(f"{name} {volume:.2f} ml" for name, volume in prediction.volumes_ml.items())

@@ -12,13 +12,14 @@ from silofl_hospital.report.outlines import add_label_legend, draw_outlines, gre
 MAX_PANES = 3
 INCH = 3.4
 DPI = 110
-# Of the axes to the left, to the back and, turned round, to the head: what lies at their beginning and end.
+# What lies at the beginning and end of the axes to the left, to the back and, turned round, to the head.
 SIDES = ("RL", "AP", "HF")
-# Of a slice with these sides.
+# A slice with these sides is called so.
 PLANES = {"RLAP": "axial", "RLHF": "coronal", "APHF": "sagittal"}
 # Voxels that are so much wider than the others are slices; about equal ones may have been cut in any direction.
 WIDER = 1.2
-PLACES = ((0.04, 0.5), (0.96, 0.5), (0.5, 0.96), (0.5, 0.04))
+# The letters stand here, as fractions of width and height: left, right, above, below.
+LETTERS_AT = ((0.04, 0.5), (0.96, 0.5), (0.5, 0.96), (0.5, 0.04))
 LPS = orientations.axcodes2ornt(("L", "P", "S"))
 
 
@@ -43,13 +44,17 @@ def draw_overlay(
         is_oriented: Whether the affine says how the axes lie in the body, so that the sides of a slice have letters.
     """
     mask = np.zeros(image.shape[1:], np.uint8) if label_map is None else label_map
-    aspect, sides = 1.0, ""
+    aspect = 1.0
+    sides = ""
     if affine is None:
         slices = [("", image, mask)]
     else:
         image, mask, aspect, sides = _turn_upright(image, mask, affine)
-        count, plane = mask.shape[-1], f"{PLANES[sides]} " if is_oriented else ""
-        slices = [(f"{plane}slice {z + 1} of {count}", image[..., z], mask[..., z]) for z in _choose_slices(mask)]
+        count = mask.shape[-1]
+        plane = f"{PLANES[sides]} " if is_oriented else ""
+        slices = []
+        for z in _choose_slices(mask):
+            slices.append((f"{plane}slice {z + 1} of {count}", image[..., z], mask[..., z]))
     return _draw_slices(slices, aspect, {} if label_map is None else labels, title, sides if is_oriented else "")
 
 
@@ -62,11 +67,13 @@ def _turn_upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArr
     spacing = np.linalg.norm(affine[:3, :3], axis=0)[np.argsort(turn[:, 0])]
     arrays = [orientations.apply_orientation(array, turn) for array in (*image, mask)]
     axis = int(np.argmax(spacing))
-    axis = axis if spacing[axis] > WIDER * np.delete(spacing, axis).max() else 2
-    columns, rows = (other for other in range(3) if other != axis)
+    if spacing[axis] <= WIDER * np.delete(spacing, axis).max():
+        axis = 2
+    columns, rows = (number for number in range(3) if number != axis)
     arrays = [array.transpose(rows, columns, axis) for array in arrays]
-    # Axis z runs to the head, which belongs at the top.
-    arrays = [array[::-1] for array in arrays] if rows == 2 else arrays
+    if rows == 2:
+        # Axis z runs to the head, which belongs at the top.
+        arrays = [array[::-1] for array in arrays]
     return np.stack(arrays[:-1]), arrays[-1], float(spacing[rows] / spacing[columns]), SIDES[columns] + SIDES[rows]
 
 
@@ -74,14 +81,15 @@ def _choose_slices(mask: NDArray) -> list[int]:
     """Return the slices with most of any label, then with most of each; the middle one where there is none."""
     counts = [np.count_nonzero(mask, axis=(0, 1))]
     counts += [np.count_nonzero(mask == number, axis=(0, 1)) for number in np.unique(mask) if number]
-    found = dict.fromkeys(int(count.argmax()) for count in counts if count.any())
-    return sorted(list(found)[:MAX_PANES]) or [mask.shape[-1] // 2]
+    fullest = dict.fromkeys(int(count.argmax()) for count in counts if count.any())
+    return sorted(list(fullest)[:MAX_PANES]) or [mask.shape[-1] // 2]
 
 
 def _draw_slices(
     slices: list[tuple[str, NDArray, NDArray]], aspect: float, labels: Mapping[int, str], title: str, sides: str
 ) -> bytes:
     height, width = slices[0][2].shape
+    # A very long or wide slice would leave no room for the others.
     tall = float(np.clip(aspect * height / width, 0.3, 3))
     figure, grid = make_panels(1, len(slices), (max(INCH * len(slices), 5.0), INCH * tall + 1.1))
     window = grey_window([image for _, image, _ in slices])
@@ -90,7 +98,7 @@ def _draw_slices(
         axes.set_aspect(aspect)
         draw_outlines(axes, mask, labels)
         axes.set_title(name, fontsize=9)
-        for place, letter in zip(PLACES, sides, strict=False):
-            axes.text(*place, letter, transform=axes.transAxes, ha="center", va="center", color="gold", fontsize=9)
+        for position, letter in zip(LETTERS_AT, sides, strict=False):
+            axes.text(*position, letter, transform=axes.transAxes, ha="center", va="center", color="gold", fontsize=9)
     figure.suptitle(escape_math(title), fontsize=10, wrap=True)
     return encode_png(add_label_legend(figure, labels), DPI)

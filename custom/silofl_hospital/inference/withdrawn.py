@@ -27,7 +27,9 @@ from silofl.base.schema import read_record
 from silofl.inference import HEAD, HOME_STATISTICS
 
 # The last holds the number of the newest list that was here.
-FILE, ROOT, SEEN = "withdrawn.json", "rootCA.pem", "withdrawn.seen"
+FILE = "withdrawn.json"
+ROOT = "rootCA.pem"
+SEEN = "withdrawn.seen"
 UNCHECKED = f"Nobody has checked whether the model was withdrawn: no {FILE} is beside it"
 # Whose certificates may sign it: NVFlare's own name of the network's head, and that of study leads.
 ROLES = ("project_admin", "lead")
@@ -64,31 +66,34 @@ def check_not_withdrawn(folder: Path, fingerprint: str) -> bool:
     Raises:
         ConfigError: The model is withdrawn, or the list is missing beside its root, forged, stale, broken or replaced.
     """
-    place = folder.resolve().parent
-    found, root = read_json_document(place / FILE), place / ROOT
-    if found is ABSENT and not root.exists() and not (place / SEEN).exists():
+    parent = folder.resolve().parent
+    content = read_json_document(parent / FILE)
+    root = parent / ROOT
+    if content is ABSENT and not root.exists() and not (parent / SEEN).exists():
         return False
-    if found is ABSENT or not root.exists():
-        lacking, other = (FILE, ROOT) if found is ABSENT else (ROOT, FILE)
+    if content is ABSENT or not root.exists():
+        lacking = FILE if content is ABSENT else ROOT
+        present = ROOT if content is ABSENT else FILE
         raise ConfigError(
-            f"{lacking} must lie beside {other}; it is not there: {REMEDY}, and for {ROOT} of the network"
+            f"{lacking} must lie beside {present}; it is not there: {REMEDY}, and for {ROOT} of the network"
         )
-    listed = _read_list(found, root)
+    listed = _read_list(content, root)
     if datetime.now(UTC).date() - date.fromisoformat(listed.signed) > GOOD_FOR:
         raise ConfigError(f"{FILE} must be at most {GOOD_FOR.days} days old, not of {listed.signed}; {REMEDY} anew")
-    if listed.number < (newest := read_json(place / SEEN, int, absent=0)):
+    if listed.number < (newest := read_json(parent / SEEN, int, absent=0)):
         # It may lack models that were withdrawn since.
         raise ConfigError(f"{FILE} must be number {newest}, which was here, or later, not {listed.number}; {REMEDY}")
     if listed.number > newest:
         # Who cannot write here cannot put an older list here either.
         with suppress(OSError):
-            write_json(place / SEEN, listed.number)
+            write_json(parent / SEEN, listed.number)
     facts = read_json(folder / HEAD, dict, absent={}).get("facts", {})
-    for one in (fingerprint, facts.get(HOME_STATISTICS, {}).get("of")):
-        if one in listed.models:
+    # A model with home statistics is withdrawn with the model that it was made of.
+    for model in (fingerprint, facts.get(HOME_STATISTICS, {}).get("of")):
+        if model in listed.models:
             raise ConfigError(
-                f"the super model must not be withdrawn; {one[:16]} is, as the lead signed on {listed.signed}: "
-                f"{quote_value(listed.models[one])}; take the version that follows it"
+                f"the super model must not be withdrawn; {model[:16]} is, as the lead signed on {listed.signed}: "
+                f"{quote_value(listed.models[model])}; take the version that follows it"
             )
     return True
 
@@ -104,7 +109,7 @@ def _read_list(found: Any, root: Path) -> Withdrawn:  # noqa: ANN401 - JSON of a
         raise ConfigError(
             f"{FILE} and {ROOT} must be whole; {type(error).__name__} in reading them: {REMEDY}"
         ) from None
-    roles = [str(one.value) for one in signer.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)]
+    roles = [str(attribute.value) for attribute in signer.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)]
     public = signer.public_key()
     try:
         signer.verify_directly_issued_by(issuer)

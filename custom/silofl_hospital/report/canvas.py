@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 LINE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
 LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e8ee"
+INK = "#1f2933"
+MUTED = "#66727f"
+GRID = "#e3e8ee"
 DPI = 144
 MOST_MARKERS = 30
-# Inches: a figure on a page.
+# A figure on a page is so many inches wide.
 PAGE = 10.4
-LEAST_PANEL, LEGEND_ROW = 2.0, 0.22
+LEAST_PANEL = 2.0
+LEGEND_ROW = 0.22
 Values = Sequence[float | None]
 Layout = Literal["constrained", "compressed"]
 
@@ -38,7 +41,7 @@ class Plot:
     """Values that can be drawn.
 
     Attributes:
-        name: Of the figure's files, without an ending.
+        name: The name of the figure's files, without an ending.
         columns: Names of the columns.
         rows: One tuple a row; None where a value is missing.
         draw: Draws them in at most so many inches.
@@ -103,6 +106,7 @@ def lay_out_panels(
     fitting = max(1, min(number, int(width / least)))
     rows = ceil(number / fitting)
     figure, grid = make_panels(rows, ceil(number / rows), (width, height * rows + 2 * LEGEND_ROW), shares_y=shares_y)
+    # The last row may have room for more panels than there are.
     for axes in grid.flat[number:]:
         axes.remove()
     return figure, list(grid.flat[:number])
@@ -159,10 +163,13 @@ def style_rounds(axes: Axes, title: str, rounds: Sequence[int]) -> None:
     axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
 
 
-def line_style(place: int) -> dict[str, str]:
-    """Return colour, dash and marker of a line by its place; 28 lines differ without their colour."""
-    styles = {"color": LINE_COLOURS, "marker": MARKERS, "linestyle": LINE_STYLES}
-    return {name: values[place % len(values)] for name, values in styles.items()}
+def line_style(number: int) -> dict[str, str]:
+    """Return colour, dash and marker of a line by its number; 28 lines differ without their colour."""
+    return {
+        "color": LINE_COLOURS[number % len(LINE_COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": LINE_STYLES[number % len(LINE_STYLES)],
+    }
 
 
 def draw_line(axes: Axes, rounds: Sequence[int], values: Sequence[float | None], **style: Any) -> Line2D:  # noqa: ANN401
@@ -232,7 +239,7 @@ class Curves:
     """Lines over rounds.
 
     Attributes:
-        name: Of the figure's files.
+        name: The name of the figure's files.
         rounds: Name of a line -> its rounds, the same in all panels.
         styles: Name of a line -> how it is drawn, in the order of the legend.
         panels: At least one.
@@ -253,31 +260,32 @@ class Curves:
     @property
     def rows(self) -> list[tuple[object, ...]]:
         """One row per panel, line and round."""
-        return [
-            (panel.title, line, number, value)
-            for panel in self.panels
-            for line, values in panel.lines.items()
-            for number, value in zip(self.rounds[line], values, strict=True)
-        ]
+        rows: list[tuple[object, ...]] = []
+        for panel in self.panels:
+            for line, values in panel.lines.items():
+                for number, value in zip(self.rounds[line], values, strict=True):
+                    rows.append((panel.title, line, number, value))
+        return rows
 
     def draw(self, width: float) -> Figure:
         """Draw the lines, with one legend for all panels."""
         figure, grid = lay_out_panels(len(self.panels), width, self.height, self.least_width, self.shares_y)
         handles: dict[str, Line2D] = {}
+        all_rounds: set[int] = set().union(*self.rounds.values())
         for axes, panel in zip(grid, self.panels, strict=True):
             for name, values in panel.lines.items():
                 handles[name] = draw_line(axes, self.rounds[name], values, **self.styles[name])
-            style_rounds(axes, panel.title, [number for rounds in self.rounds.values() for number in rounds])
+            style_rounds(axes, panel.title, sorted(all_rounds))
             if panel.marked_round is not None:
                 _mark_round(axes, panel.marked_round)
-        named = [name for name in self.styles if name in handles]
-        draw_legend(figure, [handles[name] for name in named], named)
+        names = [name for name in self.styles if name in handles]
+        draw_legend(figure, [handles[name] for name in names], names)
         return figure
 
 
 def _mark_round(axes: Axes, number: int) -> None:
     """Draw a vertical line at a round with its number on the side that has more room."""
-    # Room above the curves for the number.
+    # The number needs room above the curves.
     axes.margins(y=0.1)
     axes.axvline(number, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     is_left = 2 * number < sum(axes.get_xlim())

@@ -40,27 +40,32 @@ def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], cla
         return None
 
     def draw(width: float) -> Figure:
-        # Small enough for any width; where the model calls a class is a point.
+        # The figure is small enough for any width; where the model calls a class is a point.
         figure, ((axes,),) = make_grid(1, 1, (4.2, 3.6))
         style_axes(axes, "sensitivity", "1 - specificity")
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
         for number, (name, curve) in enumerate(curves.items()):
-            colour, one = LINE_COLOURS[number % len(LINE_COLOURS)], classes[name]
+            colour = LINE_COLOURS[number % len(LINE_COLOURS)]
+            scores = classes[name]
             style = LINE_STYLES[number // len(LINE_COLOURS) % len(LINE_STYLES)]
-            axes.plot(*curve, style, color=colour, linewidth=1.6, label=f"{name}, AUROC {one['auroc'].value:.3f}")
-            spared = one["specificity"].value if "specificity" in one else None
-            if spared is not None:
-                axes.plot(1 - spared, one["recall"].value, "o", color=colour, markersize=7)
+            axes.plot(*curve, style, color=colour, linewidth=1.6, label=f"{name}, AUROC {scores['auroc'].value:.3f}")
+            if "specificity" in scores and scores["specificity"].value is not None:
+                spared = scores["specificity"].value
+                axes.plot(1 - spared, scores["recall"].value, "o", color=colour, markersize=7)
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         # Curves of poor models run behind it.
         axes.legend(loc="lower right", fontsize=8, framealpha=0.85, edgecolor="none")
         return figure
 
-    rows = [(name, *point) for name, curve in curves.items() for point in zip(*curve, strict=True)]
+    rows: list[tuple[object, ...]] = []
+    for name, curve in curves.items():
+        rows += [(name, *point) for point in zip(*curve, strict=True)]
     areas = "; ".join(f"{name} {format_number(classes[name]['auroc'].value)}" for name in curves)
     plot = Plot("roc", ("class", "one_minus_specificity", "sensitivity"), rows, draw)
-    has_points = any("specificity" in classes[name] for name in curves)
-    return make_image(plot, f"ROC curves; AUROC {areas}.", ROC_CAPTION + POINTS_CAPTION * has_points)
+    caption = ROC_CAPTION
+    if any("specificity" in classes[name] for name in curves):
+        caption += POINTS_CAPTION
+    return make_image(plot, f"ROC curves; AUROC {areas}.", caption)
 
 
 def worst_image(pictures: Sequence[CaseColumn], labels: Mapping[int, str]) -> PageImage | None:
@@ -72,7 +77,7 @@ def worst_image(pictures: Sequence[CaseColumn], labels: Mapping[int, str]) -> Pa
     """
     if not pictures:
         return None
-    rows = [(one.case, one.title) for one in pictures]
-    alt = "The worst cases: " + "; ".join(f"{one.case}, {one.title}" for one in pictures) + "."
+    rows = [(case.case, case.title) for case in pictures]
+    alt = f"The worst cases: {'; '.join(map(', '.join, rows))}."
     plot = Plot("worst_cases", ("case", "what"), rows, lambda width: draw_cases(pictures, labels))
     return make_trimmed_image(plot, alt, "The worst first, by the slice with most wrong pixels.")

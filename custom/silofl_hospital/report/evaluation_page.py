@@ -1,10 +1,10 @@
 """The numbers of an evaluation in tables and sentences, and its page, ``evaluation.html``."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from silofl.core.intervals import Estimate
 from silofl.inference import evaluation
-from silofl.inference.evaluation import ALL, Evaluation
+from silofl.inference.evaluation import ALL, Evaluation, Subgroup
 from silofl_hospital.report.canvas import PageImage
 from silofl_hospital.report.metrics import metric_sentence
 from silofl_hospital.report.page import (
@@ -76,11 +76,13 @@ CONFUSION = "true class (rows), answer (columns)"
 
 def format_estimate(estimate: Estimate, form: str = ".3f") -> str:
     """Return ``0.812 (0.750 to 0.861)``; without brackets where there is no interval, ``-`` without a value."""
-    value = estimate.value
-    if value is None:
+    if estimate.value is None:
         return MISSING
-    ends = [format(end, form) for end in estimate.interval or ()]
-    return format(value, form) + (f" ({' to '.join(ends)})" if ends else "")
+    value = format(estimate.value, form)
+    if not estimate.interval:
+        return value
+    low, high = estimate.interval
+    return f"{value} ({format(low, form)} to {format(high, form)})"
 
 
 def format_score(estimate: Estimate, name: str) -> str:
@@ -100,11 +102,15 @@ def name_score(name: str, others: Collection[str]) -> str:
 
 def summary_lines(record: Evaluation) -> list[str]:
     """Return the main numbers as lines: cases, the study's metric, and what else is of all cases."""
-    units = "" if record.unit == "case" else f" of {record.num_units} {record.unit}s"
-    counts = f"{record.num_cases} cases{units} ({', '.join(record.parts)})"
-    several = "s" * (record.num_refused != 1)
-    refused = f"; {record.num_refused} case{several} refused, as by predict" if record.num_refused else ""
-    lines = [f"{counts}{refused}", *(f"{name}: {value}" for name, value in _list_numbers(record))]
+    counts = f"{record.num_cases} cases"
+    if record.unit != "case":
+        counts += f" of {record.num_units} {record.unit}s"
+    counts += f" ({', '.join(record.parts)})"
+    if record.num_refused:
+        several = "" if record.num_refused == 1 else "s"
+        counts += f"; {record.num_refused} case{several} refused, as by predict"
+    lines = [counts, *(f"{name}: {value}" for name, value in _list_numbers(record))]
+    # An empty case has no Dice: a false alarm there is counted by itself.
     if record.num_empty:
         lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
     if record.num_excluded:
@@ -114,105 +120,117 @@ def summary_lines(record: Evaluation) -> list[str]:
 
 def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
     numbers = dict(record.scores[ALL])
-    error, calibrated = numbers.pop("ece", None), numbers.pop("ece_calibrated", None)
-    named = [(METRIC_NAMES.get(name, name), format_estimate(one)) for name, one in numbers.items()]
+    error = numbers.pop("ece", None)
+    calibrated = numbers.pop("ece_calibrated", None)
+    named = [(METRIC_NAMES.get(name, name), format_estimate(estimate)) for name, estimate in numbers.items()]
     if error and calibrated:
-        named.append(("ECE", _format_error(error, calibrated)))
+        # A perfectly calibrated model is above 0 too.
+        named.append(("ECE", f"{format_estimate(error)}; if calibrated {format_estimate(calibrated)}"))
     return named
-
-
-def _format_error(error: Estimate, calibrated: Estimate) -> str:
-    """Return a calibration error beside that of a perfectly calibrated model."""
-    return f"{format_estimate(error)}; if calibrated {format_estimate(calibrated)}"
 
 
 def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
     """Return the tables by label, or by class with that of the answers, under their headings."""
-    found = {f"By {_name_group(record)}": _group_table(record)}
+    tables = {f"By {_name_group(record)}": _group_table(record)}
     if record.confusion:
         rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
-        found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
-    return found | _subgroup_tables(record)
+        tables["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
+    return tables | _subgroup_tables(record)
 
 
 def _subgroup_tables(record: Evaluation) -> dict[str, TextTable]:
     """Return what the cases are divided by -> a row for each group."""
-    found = {}
-    for by, groups in (record.subgroups or {}).items():
-        names = list(dict.fromkeys(name for one in groups.values() for name in (*one.scores, *one.withheld)))
-        rows = [
-            (group, *(NOT_SAID if count is None else str(count) for count in (one.num_cases, one.num_units)))
-            + tuple(
-                NOT_SAID if name in one.withheld else format_estimate(one.scores.get(name, evaluation.MISSING))
-                for name in names
-            )
-            for group, one in groups.items()
-        ]
-        columns = (by, "cases", f"{record.unit}s", *(METRIC_NAMES.get(name, name) for name in names))
-        found[f"By {by}"] = TextTable(columns, tuple(rows))
-    return found
+    tables = {}
+    for divided_by, groups in (record.subgroups or {}).items():
+        names: dict[str, None] = {}
+        for scores in groups.values():
+            names |= dict.fromkeys((*scores.scores, *scores.withheld))
+        rows = [_subgroup_row(group, scores, names) for group, scores in groups.items()]
+        columns = (divided_by, "cases", f"{record.unit}s", *(METRIC_NAMES.get(name, name) for name in names))
+        tables[f"By {divided_by}"] = TextTable(columns, tuple(rows))
+    return tables
+
+
+def _subgroup_row(group: str, scores: Subgroup, names: Iterable[str]) -> tuple[str, ...]:
+    cells = [group]
+    for count in (scores.num_cases, scores.num_units):
+        cells.append(NOT_SAID if count is None else str(count))
+    for name in names:
+        # A score of few patients is withheld, and one that nothing gives is missing.
+        if name in scores.withheld:
+            cells.append(NOT_SAID)
+        else:
+            cells.append(format_estimate(scores.scores.get(name, evaluation.MISSING)))
+    return tuple(cells)
 
 
 def evaluation_blocks(record: Evaluation) -> list[Block]:
     """Return the numbers, the tables with their headings, and how to read them."""
-    tables = [block for name, table in evaluation_tables(record).items() for block in (Heading(name), Table(table))]
-    return [Items(summary_lines(record)), *tables, *(Text(note, "note") for note in list_notes(record))]
+    blocks: list[Block] = [Items(summary_lines(record))]
+    for name, table in evaluation_tables(record).items():
+        blocks += [Heading(name), Table(table)]
+    return blocks + [Text(note, "note") for note in list_notes(record)]
 
 
 def _group_table(record: Evaluation) -> TextTable:
-    known, called = {name for one in record.groups.values() for name in one}, record.called_from or {}
-    names = [name for name in GROUP_SCORES if name in known]
+    called = record.called_from or {}
+    present = set[str]().union(*record.groups.values())
+    names = [name for name in GROUP_SCORES if name in present]
     units = {"size_error": f", {record.size_unit}", "hd95": f", {UNITS.get(record.distance_unit)}"}
     titles = [name_score(name, names) + units.get(name, "") for name in names]
-    counts = record.lesions or {group: one["recall"].num_cases for group, one in record.groups.items()}
-    rows = [
-        (
-            group,
-            str(counts[group]),
-            *(format_score(one.get(name, evaluation.MISSING), name) for name in names),
-            *([format_number(called.get(group))] if called else []),
-        )
-        for group, one in record.groups.items()
-    ]
-    columns = (_name_group(record), "lesions" if record.is_segmentation else "cases", *titles)
-    return TextTable((*columns, *["model's threshold"] * bool(called)), tuple(rows))
+    counts = record.lesions or {group: scores["recall"].num_cases for group, scores in record.groups.items()}
+    columns = [_name_group(record), "lesions" if record.is_segmentation else "cases", *titles]
+    if called:
+        columns.append("model's threshold")
+    rows = []
+    for group, scores in record.groups.items():
+        cells = [group, str(counts[group])]
+        cells += [format_score(scores.get(name, evaluation.MISSING), name) for name in names]
+        if called:
+            cells.append(format_number(called.get(group)))
+        rows.append(tuple(cells))
+    return TextTable(tuple(columns), tuple(rows))
 
 
 def _name_group(record: Evaluation) -> str:
-    return "label" if record.is_segmentation else "finding" if record.has_findings else "class"
+    if record.is_segmentation:
+        return "label"
+    return "finding" if record.has_findings else "class"
 
 
 def list_notes(record: Evaluation) -> list[str]:
     """Return how to read the numbers."""
     auroc = "" if record.is_segmentation else ", DeLong's for AUROC"
-    groups = [GROUPS_NOTE.format(least=record.least, unit=record.unit)] if record.divided else []
-    notes = groups + [
-        metric_sentence(record.metric, record.has_findings),
-        INTERVALS.format(unit=record.unit, auroc=auroc),
-    ]
+    notes = [GROUPS_NOTE.format(least=record.least, unit=record.unit)] if record.divided else []
+    notes.append(metric_sentence(record.metric, record.has_findings))
+    notes.append(INTERVALS.format(unit=record.unit, auroc=auroc))
     if record.is_segmentation:
         return [*notes, LABELS_NOTE.format(unit=record.distance_unit)]
     notes.append(FINDINGS_NOTE if record.has_findings else CLASSES_NOTE)
-    notes += [MEANS_NOTE] if len(record.groups) > 1 else []
-    notes += [CALLED_NOTE] if record.called_from else []
-    return [*notes, *_list_calibration_notes(record)]
-
-
-def _list_calibration_notes(record: Evaluation) -> list[str]:
-    """Say what the error is, and whether a temperature was chosen."""
-    if record.temperature == 1:
-        return [CALIBRATION_NOTE]
-    return [CALIBRATION_NOTE, f"The model's temperature, {record.temperature:.2f}, was chosen on validation data."]
+    if len(record.groups) > 1:
+        notes.append(MEANS_NOTE)
+    if record.called_from:
+        notes.append(CALLED_NOTE)
+    notes.append(CALIBRATION_NOTE)
+    # A temperature of 1 changes nothing: none was chosen.
+    if record.temperature != 1:
+        notes.append(f"The model's temperature, {record.temperature:.2f}, was chosen on validation data.")
+    return notes
 
 
 def alarm_lines(record: Evaluation) -> list[str]:
     """Return what a reader must know before all numbers: what the model never finds."""
-    findings, confusion = record.groups if record.has_findings else {}, record.confusion or {}
-    never = [(name, sum(row.values())) for name, row in confusion.items() if any(row.values()) and not row[name]]
-    never += [(name, one["recall"].num_cases) for name, one in findings.items() if one["recall"].value == 0]
-    found = [f"no case of {name} is recognised: recall 0 in {number} cases" for name, number in never]
-    labels = [(name, one["dice"]) for name, one in record.groups.items() if record.is_segmentation]
-    return found + [f"{name} is never found: Dice 0 in {one.num_cases} cases" for name, one in labels if one.value == 0]
+    missed: dict[str, int] = {}
+    for name, answers in (record.confusion or {}).items():
+        if any(answers.values()) and not answers[name]:
+            missed[name] = sum(answers.values())
+    alarms = []
+    for name, scores in record.groups.items():
+        if record.has_findings and scores["recall"].value == 0:
+            missed[name] = scores["recall"].num_cases
+        if record.is_segmentation and scores["dice"].value == 0:
+            alarms.append(f"{name} is never found: Dice 0 in {scores['dice'].num_cases} cases")
+    return [f"no case of {name} is recognised: recall 0 in {count} cases" for name, count in missed.items()] + alarms
 
 
 def warning_lines(record: Evaluation) -> list[str]:
@@ -247,12 +265,7 @@ def make_evaluation_page(
         *record.versions.items(),
     ]
     sections: list[PageSection] = [
-        make_section(
-            "results",
-            "Results",
-            "Results",
-            evaluation_blocks(record),
-        ),
+        make_section("results", "Results", "Results", evaluation_blocks(record)),
         make_section(
             "warnings",
             "Warnings",
@@ -262,18 +275,22 @@ def make_evaluation_page(
         ),
         make_section("model", "Model", "The model", make_table(answers), Pairs(facts)),
     ]
+    opening: list[Block] = [
+        Banner("warning", "RESEARCH", RESEARCH, doubts),
+        Tiles([*_list_numbers(record), *counts.items()]),
+    ]
+    if alarms:
+        # Before all numbers, which look well where one class is never found.
+        opening.insert(0, Banner("bad", "LOOK FIRST", alarms[0], alarms[1:]))
+    if images["roc"]:
+        opening.append(Picture(images["roc"], "shrink"))
     if images["worst"]:
         sections.insert(1, make_section("pictures", "Pictures", "Worst cases", Picture(images["worst"], "shrink")))
     return Page(
         title=f"{record.study} at {site}",
         kicker="Evaluation of a trained model on labelled cases",
         subtitle=summary_lines(record)[:1],
-        opening=[
-            *([Banner("bad", "LOOK FIRST", alarms[0], alarms[1:])] if alarms else []),
-            Banner("warning", "RESEARCH", RESEARCH, doubts),
-            Tiles([*_list_numbers(record), *counts.items()]),
-            *([Picture(images["roc"], "shrink")] if images["roc"] else []),
-        ],
+        opening=opening,
         sections=sections,
         footer="This page names cases: it stays at the hospital. It holds all it shows and loads nothing.",
         is_wide=True,

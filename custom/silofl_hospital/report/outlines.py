@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 # Bright on grey tissue and on stained slides alike; each outline has a black rim.
 LABEL_COLOURS = ("#22d3ee", "#ffb000", "#f472b6", "#a3e635", "#ff5c33", "#c4b5fd", "#ffffff", "#2dd4bf")
-PANEL_INCH, MARGIN = 2.1, 0.4
-# Letters of a title, and of the name below it, in an inch.
-TITLE_LETTERS, NAME_LETTERS = 11, 12
+PANEL_INCH = 2.1
+MARGIN = 0.4
+# So many letters of a title, and of the name below it, fit into an inch.
+TITLE_LETTERS = 11
+NAME_LETTERS = 12
 PICTURE_DPI = 110
 Window = tuple[float, float]
 
@@ -43,8 +45,8 @@ def grey_window(images: Sequence[NDArray]) -> Window:
         images: Arrays of shape (..., C, H, W).
     """
     values = np.concatenate([array.ravel() for array in images])
-    is_grey = (np.array_equal(array, np.broadcast_to(array[..., :1, :, :], array.shape)) for array in images)
-    if not all(is_grey) and values.min() >= 0 and values.max() <= 1:
+    is_grey = all(np.array_equal(array, np.broadcast_to(array[..., :1, :, :], array.shape)) for array in images)
+    if not is_grey and values.min() >= 0 and values.max() <= 1:
         return 0.0, 1.0
     # Percentiles, because a few very bright pixels would leave the others black.
     low, high = np.percentile(values, (0.5, 99.5))
@@ -97,12 +99,14 @@ def draw_outlines(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
 
 def write_title(axes: Axes, title: str, name: str, panel: float = PANEL_INCH) -> None:
     """Write a title, of any number of lines, and a name above a panel of so many inches, each line cut to its width."""
-    of_title, of_name = int(panel * TITLE_LETTERS), int(panel * NAME_LETTERS)
+    of_title = int(panel * TITLE_LETTERS)
+    of_name = int(panel * NAME_LETTERS)
     short = name if len(name) <= of_name else "..." + name[3 - of_name :]
-    # Within, because a score may stand at the end.
-    lines = [line if len(line) <= of_title else f"{line[: of_title - 8]}...{line[-5:]}" for line in title.split("\n")]
-    title = "\n".join(lines)
-    axes.set_title(escape_math(title), fontsize=10.5, color=INK, fontweight="bold", pad=17)
+    lines = []
+    for line in title.split("\n"):
+        # It is cut within, because a score may stand at the end.
+        lines.append(line if len(line) <= of_title else f"{line[: of_title - 8]}...{line[-5:]}")
+    axes.set_title(escape_math("\n".join(lines)), fontsize=10.5, color=INK, fontweight="bold", pad=17)
     axes.annotate(
         escape_math(short),
         (0.5, 1),
@@ -142,13 +146,13 @@ def draw_cases(cases: Sequence[CaseColumn], labels: Mapping[int, str], window: W
     """Draw cases side by side, small enough for any width; without a window each has its own grey scale."""
     names = ("image", *cases[0].masks)
     figure, grid = make_panels(len(names), len(cases), panel_inches(len(names), len(cases)), "compressed")
-    for column, one in zip(grid.T, cases, strict=True):
-        own = window or grey_window([one.image])
+    for column, case in zip(grid.T, cases, strict=True):
+        case_window = window or grey_window([case.image])
         for axes in column:
-            show_image(axes, one.image, own)
-        for axes, mask in zip(column[1:], one.masks.values(), strict=True):
+            show_image(axes, case.image, case_window)
+        for axes, mask in zip(column[1:], case.masks.values(), strict=True):
             draw_outlines(axes, mask, labels)
-        write_title(column[0], one.title, one.case)
+        write_title(column[0], case.title, case.case)
     name_rows(grid[:, 0], names)
     return add_label_legend(figure, labels) if labels else figure
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cache
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TEMPLATES = Path(__file__).parent / "templates"
-FIGURES, NUMBERS = "figures", "results.csv"
+FIGURES = "figures"
+NUMBERS = "results.csv"
 # The page of a run, beside which the names need no word before them.
 REPORT = "report.html"
-# Letters of words that stay on one line of a table.
+# Words of at most so many letters stay on one line of a table.
 MOST_SHORT = 20
 
 
@@ -105,8 +105,10 @@ class Table:
 
     def row_style(self, row: int) -> str:
         """Return how a row is shown: those that sum up the others differ, the first of them by a line above it."""
-        place = row - (len(self.content.rows) - self.content.num_summary)
-        return "" if place < 0 else "summary" if place else "summary first"
+        first_summary = len(self.content.rows) - self.content.num_summary
+        if row < first_summary:
+            return ""
+        return "summary first" if row == first_summary else "summary"
 
     def cell_style(self, row: int, column: int) -> str:
         """Return how a cell is shown: numbers to the right, the best ones marked; short words on one line."""
@@ -160,7 +162,7 @@ class Banner:
 
     Attributes:
         tone: ``good``, ``warning`` or ``bad``.
-        word: Of the status.
+        word: The status.
         sentence: What it means.
         reasons: Why, one sentence each.
         remedy: What to do; empty where there is nothing.
@@ -177,7 +179,7 @@ class Banner:
 
 # The templates have a macro for each, by its name.
 Block = Heading | Text | Items | Tiles | Pairs | Table | Picture | Group | Fold | Banner
-# Some of them may not be there.
+# A block that does not apply is None.
 Blocks = Sequence[Block | None]
 
 
@@ -187,7 +189,7 @@ class PageSection:
 
     Attributes:
         place: Its address on the page.
-        name: Of the link that leads to it; empty without.
+        name: The link that leads to it; empty without.
         title: Its heading.
         blocks: What it shows.
     """
@@ -230,14 +232,19 @@ class Page:
     @property
     def images(self) -> list[PageImage]:
         """All its pictures, in their order."""
-        blocks = [*self.opening, *(block for section in self.sections for block in section.blocks), *self.closing]
-        return list(_list_images(blocks))
+        blocks = [*self.opening]
+        for section in self.sections:
+            blocks += section.blocks
+        return list(_list_images([*blocks, *self.closing]))
 
 
 def make_section(place: str, name: str, title: str, *blocks: Block | Blocks | None) -> PageSection:
     """Return a section of the blocks that are there; those that belong together may be a list."""
-    lists = [block if isinstance(block, Sequence) else [block] for block in blocks]
-    return PageSection(place, name, title, [block for group in lists for block in group if block])
+    present: list[Block] = []
+    for block in blocks:
+        group = block if isinstance(block, Sequence) else [block]
+        present += [member for member in group if member]
+    return PageSection(place, name, title, present)
 
 
 def make_table(content: TextTable | None, style: str = "dense") -> Table | None:
@@ -325,19 +332,20 @@ def write_with_files(path: Path, page: Page, numbers: Sequence[DataclassInstance
     Raises:
         ConfigError: A file cannot be written.
     """
-    figures, table = name_beside(path, FIGURES), name_beside(path, NUMBERS)
-    said = []
-    if any(one.plot is not None for one in page.images):
+    figures = name_beside(path, FIGURES)
+    table = name_beside(path, NUMBERS)
+    sentences = []
+    if any(image.plot is not None for image in page.images):
         text = "Beside this page, <code>{}/</code> has each figure as PNG and SVG, and its values as CSV."
-        said.append(Markup(text).format(figures.name))
+        sentences.append(Markup(text).format(figures.name))
     if numbers:
-        said.append(Markup("<code>{}</code> has all results, one number per row.").format(table.name))
-    notes = [Text(Markup(" ").join(said), "note")] if said else []
-    # First: its errors are the ones that name the path that was asked for.
+        sentences.append(Markup("<code>{}</code> has all results, one number per row.").format(table.name))
+    notes = [Text(Markup(" ").join(sentences), "note")] if sentences else []
+    # The page is written first, because its errors name the path that was asked for.
     write_page(path, replace(page, closing=[*notes, *page.closing]))
     write_figures(figures, page.images)
     if numbers:
-        head = [one.name for one in fields(numbers[0])]
+        head = [column.name for column in fields(numbers[0])]
         _write_bytes(table, encode_csv([head, *map(astuple, numbers)]).encode())
     return path
 
@@ -363,8 +371,12 @@ def write_figures(folder: Path, images: Iterable[PageImage]) -> None:
     for image in images:
         if image.plot:
             name = file_stem(image.plot.name)
-            stems = chain([name], (f"{name}_{number}" for number in count(2)))
-            stem = next(one for one in stems if one.lower() not in written)
+            stem = name
+            number = 1
+            # On some disks a.png and A.png are one file.
+            while stem.lower() in written:
+                number += 1
+                stem = f"{name}_{number}"
             written.add(stem.lower())
             _write_bytes(folder / f"{stem}.png", image.png)
             _write_bytes(folder / f"{stem}.svg", image.svg)
@@ -385,7 +397,6 @@ def _list_images(blocks: Iterable[Block]) -> Iterator[PageImage]:
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
     try:
         write_atomically(path, lambda stream: stream.write(content))
     except OSError as error:

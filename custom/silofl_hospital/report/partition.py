@@ -22,7 +22,11 @@ def partition_table(counts: Counts, examples: Examples) -> TextTable:
         examples: Site -> part -> number of examples, of which one may have several findings, or none.
     """
     # In the order in which the sites name the classes.
-    classes = list(dict.fromkeys(name for parts in counts.values() for part in parts.values() for name in part))
+    names: dict[str, None] = {}
+    for parts in counts.values():
+        for part in parts.values():
+            names |= dict.fromkeys(part)
+    classes = list(names)
     rows = []
     for site, parts in counts.items():
         training = parts.get("training", {})

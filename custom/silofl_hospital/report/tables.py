@@ -12,7 +12,8 @@ from rich.text import Text
 
 from silofl.base.errors import escape_markdown, make_printable
 
-MISSING, NOT_SAID = "-", "withheld"
+MISSING = "-"
+NOT_SAID = "withheld"
 UNITS: dict[str | None, str] = {"mm": "mm", "pixels": "px"}
 METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC"}
 
@@ -82,8 +83,10 @@ def rich_table(table: TextTable, console: Console) -> Table:
     """Return a table at its full width; in a terminal as narrow as headings and words can be broken for it."""
     rich = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for i, name in enumerate(table.columns):
-        is_text, cells = i < table.num_text, [row[i] for row in table.rows]
-        parts = [*name.split(), *(word for cell in cells for word in (cell.split() if is_text else [cell]))]
+        is_text = i < table.num_text
+        cells = [row[i] for row in table.rows]
+        # Words may stand on several lines, but no number is broken.
+        parts = " ".join([name, *cells]).split() if is_text else [*name.split(), *cells]
         side: Literal["left", "right"] = "left" if is_text else "right"
         rich.add_column(Text(make_printable(name)), justify=side, min_width=max(map(len, parts), default=1))
     for i, row in enumerate(table.rows):
@@ -101,8 +104,8 @@ def rich_table(table: TextTable, console: Console) -> Table:
     longest = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
     widths = [column.min_width or 0 for column in rich.columns]
     # What columns of short words leave over is for those of long ones.
-    for place, i in enumerate(sorted(range(table.num_text), key=longest.__getitem__)):
-        extra = min(spare // (table.num_text - place), longest[i] - widths[i])
+    for number, i in enumerate(sorted(range(table.num_text), key=longest.__getitem__)):
+        extra = min(spare // (table.num_text - number), longest[i] - widths[i])
         widths[i] += extra
         spare -= extra
     for column, width in zip(rich.columns, widths, strict=True):
@@ -118,19 +121,25 @@ def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] 
     """
     lines = [tuple(map(escape_markdown, table.columns)), ("---",) * len(table.columns)]
     for i, row in enumerate(table.rows):
-        lines.append(tuple(_emphasise(escape_markdown(cell), table, (i, j)) for j, cell in enumerate(row)))
-    text = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-    before, after = (
-        "".join(f"- {escape_markdown(sentence)}\n" for sentence in sentences) for sentences in (above, notes)
-    )
-    return f"{before}\n{text}\n\n{after}" if above else f"{text}\n\n{after}"
+        cells = []
+        for j, cell in enumerate(row):
+            escaped = escape_markdown(cell)
+            cells.append(f"**{escaped}**" if (i, j) in table.best_cells else escaped)
+        lines.append(tuple(cells))
+    text = ""
+    for line in lines:
+        cells = [cell.replace("|", "/") for cell in line]
+        text += f"| {' | '.join(cells)} |\n"
+    if above:
+        text = f"{_markdown_list(above)}\n{text}"
+    return f"{text}\n{_markdown_list(notes)}"
+
+
+def _markdown_list(sentences: Sequence[str]) -> str:
+    return "".join(f"- {escape_markdown(sentence)}\n" for sentence in sentences)
 
 
 def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:
-    # A sign besides the style, for terminals without bold letters.
+    # The best ones have a sign besides the style, for terminals without bold letters.
     shown = make_printable(cell)
     return Text(f"{shown} *", style="bold") if (row, column) in table.best_cells else Text(shown)
-
-
-def _emphasise(cell: str, table: TextTable, place: tuple[int, int]) -> str:
-    return f"**{cell}**" if place in table.best_cells else cell

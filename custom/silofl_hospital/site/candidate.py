@@ -92,6 +92,7 @@ class Candidate:
         """A server of the study in this process, which builds the messages that the real one will send."""
         from silofl.federation.server import ServerRounds
 
+        # Only their number matters, because nothing is sent to them.
         peers = [f"{self.kit.name}-peer{number}" for number in range(1, self.num_sites)]
         return ServerRounds.start(self.study, RUN, [self.kit.name, *peers], self.pretrained)
 
@@ -102,7 +103,8 @@ def read_candidate(kit: Path, study: Path, site_config: Path | None) -> Candidat
     Raises:
         ConfigError: One of them is missing or wrong.
     """
-    # First the kit: of a folder that is none nobody need write a site.yaml.
-    found, settings = read_kit(kit, ("hospital",)), load_settings(Site, site_config or kit / "local" / "site.yaml")
+    # The kit comes first: in a folder that is none nobody need write a site.yaml.
+    read = read_kit(kit, ("hospital",))
+    settings = load_settings(Site, site_config or kit / "local" / "site.yaml")
     allow_extensions(settings.extensions)
-    return Candidate(found, load_study(study), study, settings)
+    return Candidate(read, load_study(study), study, settings)

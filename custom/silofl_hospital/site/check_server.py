@@ -11,7 +11,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -26,7 +26,7 @@ from silofl.flare.policy import list_replaced
 from silofl.flare.stores import is_volatile, read_stores
 from silofl.setup.site import Server
 from silofl_hospital.site import machine, network, policy
-from silofl_hospital.site.check_site import print_answers
+from silofl_hospital.site.check_site import list_answers, print_answers
 from silofl_hospital.site.finding import Finding, expect, failed, ok
 
 # Below it a run of many hospitals, or NVFlare's logs, may fill a disk within days.
@@ -41,11 +41,11 @@ class ServerMachine:
 
     Attributes:
         kit: Its startup kit.
-        places: What keeps jobs and results -> its folder.
+        stores: What keeps jobs and results -> its folder.
     """
 
     kit: Kit
-    places: dict[str, Path]
+    stores: dict[str, Path]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,15 +53,17 @@ def run(options: argparse.Namespace) -> int:
     kit = read_kit(options.kit, ("server",))
     settings = load_settings(Server, kit.folder / "local" / "server.yaml")
     snapshots, jobs = read_stores(kit.local("resources.json")[1])
+    # run_dir may end in a folder for each job, which is made when the job begins.
     runs = Path(re.split(r"[{$]", settings.run_dir)[0])
     server = ServerMachine(kit, {"snapshots": Path(snapshots), "jobs": Path(jobs), "results": runs})
     answers = {name: _answer_check(check, server) for name, check in CHECKS.items()}
     wrong = [name for name, answer in answers.items() if answer.status == "failed"]
     # A service that checks once a week is heard of only where it fails.
-    wrong += ["certificate"] * (answers["certificate"].status == "warning")
+    if answers["certificate"].status == "warning":
+        wrong.append("certificate")
     if options.json:
-        found = [{"check": name, **asdict(answer)} for name, answer in answers.items()]
-        print(json.dumps({"server": kit.name, "may_serve": not wrong, "checks": found}, indent=1))
+        content = {"server": kit.name, "may_serve": not wrong, "checks": list_answers(answers)}
+        print(json.dumps(content, indent=1))
     else:
         console = make_console(options)
         print_answers(answers, console)
@@ -85,57 +87,64 @@ def check_components(server: ServerMachine) -> Finding:
 
 def check_folders(server: ServerMachine) -> Finding:
     """Check that jobs and results lie in folders that are there, last, and can be written."""
-    for what, place in server.places.items():
-        if is_volatile(str(place)):
-            return failed(f"the folder of {what} must outlive a restart of the machine, not be {place}; name another")
-        if not place.is_dir():
-            return failed(f"the folder of {what} must be there; it is not: install -d -m 700 {place}")
-        if not machine.is_writable(place):
+    for what, folder in server.stores.items():
+        if is_volatile(str(folder)):
+            return failed(f"the folder of {what} must outlive a restart of the machine, not be {folder}; name another")
+        if not folder.is_dir():
+            return failed(f"the folder of {what} must be there; it is not: install -d -m 700 {folder}")
+        if not machine.is_writable(folder):
             return failed(
-                f"the folder of {what}, {place}, must be writable for this account; give it to the account that runs "
+                f"the folder of {what}, {folder}, must be writable for this account; give it to the account that runs "
                 "NVFlare, and check as that account"
             )
-    return ok(f"jobs and results lie below {', '.join(sorted({str(place) for place in server.places.values()}))}")
+    return ok(f"jobs and results lie below {', '.join(sorted({*map(str, server.stores.values())}))}")
 
 
 def check_modes(server: ServerMachine) -> Finding:
     """Check that no other account can read models, results or the kit."""
-    places = sorted({*server.places.values(), server.kit.folder})
-    below = [path for place in places for path in place.rglob("*")]
-    files = [path for path in below if path.is_file() and not path.is_symlink()]
-    exposed = [path for path in files if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
+    folders = sorted({*server.stores.values(), server.kit.folder})
+    num_files = 0
+    num_exposed = 0
+    for folder in folders:
+        for path in folder.rglob("*"):
+            # The mode of a link says nothing of what it leads to.
+            if path.is_file() and not path.is_symlink():
+                num_files += 1
+                num_exposed += bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
     return expect(
-        not exposed,
-        f"all {len(files)} files of kit, jobs and results are for this account alone",
-        f"what the server keeps must be for its account alone, not {len(exposed)} of {len(files)} files for all; "
+        not num_exposed,
+        f"all {num_files} files of kit, jobs and results are for this account alone",
+        f"what the server keeps must be for its account alone, not {num_exposed} of {num_files} files for all; "
         "start it with umask 077, as startup/start.sh of a filled kit does, and call: chmod -R go= "
-        f"{' '.join(map(str, places))}",
-        exposed=len(exposed),
+        f"{' '.join(map(str, folders))}",
+        exposed=num_exposed,
     )
 
 
 def check_disk(server: ServerMachine) -> Finding:
     """Compare what is free with what logs and results need for some time."""
-    free = {place: shutil.disk_usage(place).free for place in server.places.values() if place.is_dir()}
-    if not free:
+    folders = [folder for folder in server.stores.values() if folder.is_dir()]
+    if not folders:
         return failed("jobs and results must have a folder; create it first")
-    place = min(free, key=lambda one: free[one])
-    said = f"{free[place] / GIB:.1f} GiB are free at {place}"
+    free, folder = min((shutil.disk_usage(folder).free, folder) for folder in folders)
+    fine = f"{free / GIB:.1f} GiB are free at {folder}"
     return expect(
-        free[place] >= LEAST_FREE,
-        said,
-        f"at least {LEAST_FREE / GIB:.0f} GiB must be free for jobs, results and logs; {said}: make room, since a full "
+        free >= LEAST_FREE,
+        fine,
+        f"at least {LEAST_FREE / GIB:.0f} GiB must be free for jobs, results and logs; {fine}: make room, since a full "
         "disk ends every run",
         is_serious=False,
-        free_bytes=free[place],
+        free_bytes=free,
     )
 
 
 def check_port(server: ServerMachine) -> Finding:
     """Check that the port is this server's, or free for it; NVFlare would retry for ever."""
-    port, shown = server.kit.address.port, b""
+    port = server.kit.address.port
+    shown = b""
     try:
         with socket.socket() as trial:
+            # A port whose last line has just ended counts as free, as for the server itself.
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(("", port))
         return ok(f"port {port} is free: the server does not run")
@@ -145,7 +154,7 @@ def check_port(server: ServerMachine) -> Finding:
             "/etc/sysctl.d/50-silofl.conf; sysctl --system"
         )
     except OSError:
-        # In use, be it by the server itself.
+        # The port is in use, be it by the server itself.
         with suppress(OSError):
             shown = network.fetch_certificate(server.kit, "localhost")
     return expect(

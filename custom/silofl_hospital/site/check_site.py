@@ -85,10 +85,14 @@ class Checkup:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        checks = [{"check": name, **asdict(answer)} for name, answer in self.answers.items()]
-        log = str(self.log) if self.log else None
-        names = {"site": self.site, "study": self.study, "may_join": self.may_join, "skipped": list(self.skipped)}
-        return names | {"checks": checks, "log": log}
+        return {
+            "site": self.site,
+            "study": self.study,
+            "may_join": self.may_join,
+            "skipped": list(self.skipped),
+            "checks": list_answers(self.answers),
+            "log": str(self.log) if self.log else None,
+        }
 
 
 def run(options: argparse.Namespace) -> int:
@@ -96,13 +100,17 @@ def run(options: argparse.Namespace) -> int:
     _check_names("--strict", options.strict)
     candidate = read_candidate(options.kit, options.study, options.site_config)
     checkup = check_site(candidate, options.skip)
+    warned = []
+    for name in options.strict:
+        if name in checkup.answers and checkup.answers[name].status == "warning":
+            warned.append(name)
     if options.json:
         print(json.dumps(checkup.as_dict(), indent=1))
     else:
-        print_checkup(checkup, make_console(options))
-    warned = [name for name in options.strict if name in checkup.answers and checkup.answers[name].status == "warning"]
-    if warned and not options.json:
-        make_console(options).print(f"exit code 1, as --strict asks of a warning of {', '.join(warned)}", markup=False)
+        console = make_console(options)
+        print_checkup(checkup, console)
+        if warned:
+            console.print(f"exit code 1, as --strict asks of a warning of {', '.join(warned)}", markup=False)
     return ExitCode.COMPLETE if checkup.may_join and not warned else ExitCode.FAILED
 
 
@@ -128,7 +136,13 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
         else:
             answers[name] = _answer_check(name, function, candidate, reasons)
     log = _write_log(candidate.kit.folder / LOG, reasons)
-    return Checkup(candidate.kit.name, candidate.study.name, answers, log, tuple(filter(skipped.__contains__, CHECKS)))
+    left_out = tuple(name for name in CHECKS if name in skipped)
+    return Checkup(candidate.kit.name, candidate.study.name, answers, log, left_out)
+
+
+def list_answers(answers: Mapping[str, Finding]) -> list[dict[str, Any]]:
+    """Return answers as plain values, each with the name of its check."""
+    return [{"check": name, **asdict(answer)} for name, answer in answers.items()]
 
 
 def print_answers(answers: Mapping[str, Finding], console: Console) -> None:
@@ -149,11 +163,17 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
         console.print(f"digest of study {checkup.study}:\n{study.facts['sha256']}", markup=False, soft_wrap=True)
     if checkup.log:
         console.print(f"The full reasons, for this account alone: {checkup.log}", markup=False)
-    failures = [name for name, answer in checkup.answers.items() if answer.status == "failed"]
-    wrong = [name for name in failures if not _failed_before(name, checkup.answers)]
-    verdict = f"must not join study {checkup.study} yet: {', '.join(wrong)}" if wrong else f"may join {checkup.study}"
-    if checkup.skipped and not wrong:
-        verdict += f", as far as it was checked; not checked: {', '.join(checkup.skipped)}"
+    # A check that waits for another one is no fault of its own.
+    wrong = []
+    for name, answer in checkup.answers.items():
+        if answer.status == "failed" and not _failed_before(name, checkup.answers):
+            wrong.append(name)
+    if wrong:
+        verdict = f"must not join study {checkup.study} yet: {', '.join(wrong)}"
+    elif checkup.skipped:
+        verdict = f"may join {checkup.study}, as far as it was checked; not checked: {', '.join(checkup.skipped)}"
+    else:
+        verdict = f"may join {checkup.study}"
     console.print(f"Site {checkup.site} {verdict}", markup=False)
 
 
@@ -175,13 +195,14 @@ def _answer_check(name: str, function: str, candidate: Candidate, reasons: list[
         check: Callable[[Candidate], Finding] = resolve_name(f"silofl_hospital.site.{function}")
         return check(candidate)
     except Exception as error:  # whatever a check meets is an answer, and the other checks go on
-        known = isinstance(error, SiloFLError)
-        reasons.append(f"{name}: {error if known else ''.join(traceback.format_exception(error))}")
+        # The traceback of an error that nobody foresaw is for whoever mends it.
+        reason = error if isinstance(error, SiloFLError) else "".join(traceback.format_exception(error))
+        reasons.append(f"{name}: {reason}")
         return failed(public_reason(error, f"{LOG} in the kit"))
 
 
 def _write_log(path: Path, reasons: list[str]) -> Path | None:
-    """Write the full reasons to a file that only this account can read; an older file is always removed."""
+    # An older file is always removed: its reasons may hold no more.
     path.unlink(missing_ok=True)
     if not reasons:
         return None

@@ -19,13 +19,14 @@ def check_data(candidate: Candidate) -> Finding:
     Raises:
         DataError: Something is wrong with the data.
     """
-    found, study = candidate.data, candidate.study
+    data = candidate.data
+    study = candidate.study
     if study.asks_alone:
-        # Without a floor: nothing of this leaves.
+        # The counts need no floor, because nothing of this leaves.
         held = checked_cast(take_inventory(candidate.data_folder, 0), Inventory)
         return ok(f"{held.cases} cases can be read, of {held.patients} {held.unit}", **held.model_dump(mode="json"))
-    manifest = checked_cast(found.manifest, Manifest)
-    parts = {"training": found.training, "validation": found.validation, "test": found.test}
+    manifest = checked_cast(data.manifest, Manifest)
+    parts = {"training": data.training, "validation": data.validation, "test": data.test}
     cases = {name: len(records) for name, records in manifest.parts.items()}
     counts = {name: count_labels(part, study) for name, part in parts.items()}
     facts: dict[str, Any] = {
@@ -33,16 +34,16 @@ def check_data(candidate: Candidate) -> Finding:
         "examples": {name: len(part) for name, part in parts.items()},
         "patients": {name: part.num_patients for name, part in parts.items()},
         "labels": counts,
-        "image_shape": list(found.image_shape),
-        "domain": dump_record(found.domain),
+        "image_shape": list(data.image_shape),
+        "domain": dump_record(data.domain),
     }
-    worth_a_look = find_label_doubts(found, study, counts["training"]) + find_doubts(found, study)
+    worth_a_look = find_label_doubts(data, study, counts["training"]) + find_doubts(data, study)
     if study.is_guarded:
-        worth_a_look += describe_few_units({candidate.kit.name: count_test_units(found)})
+        worth_a_look += describe_few_units({candidate.kit.name: count_test_units(data)})
     if study.rounds and not cases["validation"]:
         worth_a_look.append("validation must have cases to choose the best round by, not 0; move a patient there")
     listed = ", ".join(f"{count} {name}" for name, count in cases.items())
-    is_unknown = agree_split_unit(study, manifest.split_unit) == "unknown"
-    unknown = "; the patients are unknown, and one may be in two parts" if is_unknown else ""
-    fine = f"{listed} cases can be read{unknown}"
+    fine = f"{listed} cases can be read"
+    if agree_split_unit(study, manifest.split_unit) == "unknown":
+        fine += "; the patients are unknown, and one may be in two parts"
     return expect(not worth_a_look, fine, ". ".join(worth_a_look), is_serious=False, **facts)

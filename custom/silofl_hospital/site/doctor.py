@@ -17,14 +17,17 @@ GIB = 1 << 30
 def run(_: argparse.Namespace) -> int:
     """Print a line for each fact."""
     facts = list_machine_facts()
+    # Aligned, because it is pasted into a report as it is.
+    width = max(map(len, facts))
     for name, value in facts.items():
-        print(f"{name:<{max(map(len, facts))}}  {value}")
+        print(f"{name:<{width}}  {value}")
     return ExitCode.COMPLETE
 
 
 def list_machine_facts() -> dict[str, object]:
     """Return name -> value of what is installed, and of the machine."""
-    software, memory = read_software(), psutil.virtual_memory()
+    software = read_software()
+    memory = psutil.virtual_memory()
     return {
         "silofl": f"{software.silofl}, files {software.package[:12]}",
         **{name: find_installed_version(name) or "none" for name in WHEELS},
@@ -41,10 +44,10 @@ def list_machine_facts() -> dict[str, object]:
 
 
 def _describe_gpus() -> str:
-    # Here, so that the rest is said where torch is broken.
+    # Imported here, so that the rest is said where torch is broken.
     try:
         import torch
     except (ImportError, OSError) as error:
         return f"unknown, as torch cannot be loaded: {type(error).__name__}"
-    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return ", ".join(f"{one.name} with {one.total_memory / GIB:.0f} GiB" for one in found) or "none"
+    gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    return ", ".join(f"{gpu.name} with {gpu.total_memory / GIB:.0f} GiB" for gpu in gpus) or "none"

@@ -36,10 +36,16 @@ Row = tuple[str, ...]
 SOUND = "as it was written"
 LIMITS = ("min_patients", "min_partners", "max_epsilon", "max_delta", "privacy_unit", "skip_unreadable", "keep_days")
 RIGHTS = ("submit_job", "byoc", "download_job", "abort_job", "restart", "shutdown", "shell_commands")
-FORMAT, PAGE, CONTENT, RECORDS, QUESTIONS = 1, "dossier.html", "dossier.json", "records", "dossier.yaml"
-# Files of the kit that decide: public ones, and what the site has decided.
-DECIDING: tuple[str, ...] = ("startup/client.crt", "startup/rootCA.pem", "local/site.yaml", "local/privacy.json")
-DECIDING += ("local/resources.json", "local/authorization.json", "requirements.lock", "sbom.json")
+FORMAT = 1
+PAGE = "dossier.html"
+CONTENT = "dossier.json"
+RECORDS = "records"
+QUESTIONS = "dossier.yaml"
+# These files of the kit decide: public ones, and what the site has decided.
+DECIDING = (
+    *("startup/client.crt", "startup/rootCA.pem", "local/site.yaml", "local/privacy.json"),
+    *("local/resources.json", "local/authorization.json", "requirements.lock", "sbom.json"),
+)
 LEGAL = "No legal opinion: what the program cannot know is for the hospital to say."
 
 
@@ -48,8 +54,10 @@ def run(options: argparse.Namespace) -> int:
     if not is_free(options.out):
         raise ConfigError(f"--out must be a new folder, not {options.out}, which holds something; name another")
     candidate = read_candidate(options.kit, options.study, options.site_config)
-    found = find_runs(candidate.settings, candidate.study.name, candidate.kit.name)
-    runs = {run.name: run for run in found if (run / FILE).is_file()}
+    runs = {}
+    for run in find_runs(candidate.settings, candidate.study.name, candidate.kit.name):
+        if (run / FILE).is_file():
+            runs[run.name] = run
     if not runs:
         raise ConfigError(
             f"study {candidate.study.name!r} must have a run with {FILE} in {candidate.state_folder}; there is none: "
@@ -60,40 +68,52 @@ def run(options: argparse.Namespace) -> int:
         rows = list_rows(candidate, runs, digests)
         digest = _write_dossier(folder, candidate, rows)
     lines = [f"page: {options.out / PAGE}", f"digest of the dossier, to be noted elsewhere: {digest}"]
-    faults = [f"run {run}: {fault}" for run, _, _, fault in rows["records"] if fault != SOUND]
+    faults = [f"run {row[0]}: {row[-1]}" for row in rows["records"] if row[-1] != SOUND]
     print_lines([*lines, *faults], make_console())
     return ExitCode.FAILED if faults else ExitCode.COMPLETE
 
 
 def _copy_records(folder: Path, options: argparse.Namespace, runs: Mapping[str, Path]) -> dict[str, str]:
     """Copy the files that the dossier is made from, and return file of the kit -> SHA-256."""
-    kit = {name: options.kit / name for name in DECIDING}
-    kit["local/site.yaml"] = options.site_config or kit["local/site.yaml"]
-    kit = {name: path for name, path in kit.items() if path.is_file()}
-    copies = {Path(name).name: path for name, path in kit.items()} | {"study.yaml": options.study}
-    copies |= {f"{name}/{FILE}": run / FILE for name, run in runs.items()}
-    for name, path in copies.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        copy_file(path, folder / name)
-    return {name: _digest(folder / Path(name).name) for name in kit}
+    folder.mkdir()
+    digests = {}
+    for name in DECIDING:
+        path = options.kit / name
+        if name == "local/site.yaml" and options.site_config:
+            path = options.site_config
+        if path.is_file():
+            copy_file(path, folder / path.name)
+            digests[name] = _digest(folder / path.name)
+    copy_file(options.study, folder / "study.yaml")
+    for name, run in runs.items():
+        (folder / name).mkdir()
+        copy_file(run / FILE, folder / name / FILE)
+    return digests
 
 
 def _write_dossier(folder: Path, candidate: Candidate, rows: Mapping[str, list[Row]]) -> str:
-    """Write page and content, and return the content's digest."""
-    site, study, made = candidate.kit.name, candidate.study.name, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    questions, sections, content = read_yaml(Path(__file__).with_name(QUESTIONS)), [], {}
-    for place, question in questions.items():
-        one = {"columns": ["what", "answer"], "notes": []} | question | {"rows": rows[place]}
-        table = TextTable(tuple(one["columns"]), tuple(one["rows"]), num_text=len(one["columns"]))
-        blocks = make_note("; ".join(one["asks"])), make_table(table), make_items(one["notes"], "note")
-        sections.append(make_section(place, place, one["title"], *blocks))
-        content[place] = one
+    site = candidate.kit.name
+    study = candidate.study.name
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    questions = read_yaml(Path(__file__).with_name(QUESTIONS))
+    sections = []
+    content = {}
+    for name, question in questions.items():
+        section = {"columns": ["what", "answer"], "notes": []} | question | {"rows": rows[name]}
+        table = TextTable(tuple(section["columns"]), tuple(section["rows"]), num_text=len(section["columns"]))
+        blocks = make_note("; ".join(section["asks"])), make_table(table), make_items(section["notes"], "note")
+        sections.append(make_section(name, name, section["title"], *blocks))
+        content[name] = section
     title = f"Dossier of {site}, study {study}"
     write_page(folder / PAGE, Page(title, "SiloFL", sections, LEGAL, subtitle=(made,), is_wide=True))
-    files = {path.relative_to(folder).as_posix(): _digest(path) for path in sorted(folder.rglob("*")) if path.is_file()}
-    said = {"format": FORMAT, "site": site, "study": study, "made": made, "sections": content, "files": files}
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-    write_json(folder / CONTENT, said | {"digest": digest})
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            files[path.relative_to(folder).as_posix()] = _digest(path)
+    dossier = {"format": FORMAT, "site": site, "study": study, "made": made, "sections": content, "files": files}
+    # The kit's check_dossier.py computes the digest in this very way.
+    digest = hashlib.sha256(json.dumps(dossier, sort_keys=True).encode()).hexdigest()
+    write_json(folder / CONTENT, dossier | {"digest": digest})
     return digest
 
 
@@ -119,6 +139,7 @@ def list_rows(
     for run, folder in sorted(runs.items()):
         content = (folder / FILE).read_bytes()
         verdict = check_chain(content)
+        # What follows the first fault proves nothing.
         records = [json.loads(line) for line in content.splitlines()[: len(verdict.links)]]
         rows["left"] += _sum_records(run, records, unmixed)
         rows["records"].append((run, str(verdict.last.number), verdict.last.hash, verdict.fault or SOUND))
@@ -132,13 +153,16 @@ def list_rows(
     rows["kept"] = [*_describe_kept(candidate)]
     rows["rights"] = [*_describe_rights(candidate.kit)]
     rows["keys"] = [*_describe_certificates(candidate.kit)]
-    rows["software"] = [("SHA-256 of silofl" if name == "package" else name, text) for name, text in read_software()]
+    rows["software"] = []
+    for name, text in read_software():
+        rows["software"].append(("SHA-256 of silofl" if name == "package" else name, text))
     rows["software"] += [(f"SHA-256 of {name}", digest) for name, digest in digests.items()]
     return rows
 
 
 def _describe_processing(candidate: Candidate) -> Iterator[Row]:
-    study, pins = candidate.study, candidate.settings.studies
+    study = candidate.study
+    pins = candidate.settings.studies
     yield "study", f"{study.name}, with digest {study.digest}"
     yield "submitted by", pins[study.name].lead if study.name in pins else "any lead: site.yaml does not pin the study"
     yield "task", f"{study.task} of {', '.join(study.labels.values())}"
@@ -160,20 +184,32 @@ def _count_patients(candidate: Candidate, name: str) -> str:
 
 def _sum_records(run: str, records: Sequence[Mapping[str, Any]], unmixed: Sequence[str]) -> Iterator[Row]:
     """Return what left in each round by kind, and of how many sites the server says that it asked and mixed them."""
-    mixed = dict(one["mixed"] for one in records if one.get("mixed"))
-    asked = {(one["round"], one["task"]): one["sites"] for one in records if one.get("sites")}
+    mixed: dict[int, int] = {}
+    asked = {}
     sums: dict[tuple, list[int]] = {}
-    for one in records:
-        sums.setdefault((one["round"], one["task"], one["kind"], one["refused"]), []).append(one.get("bytes", 0))
+    for record in records:
+        if record.get("mixed"):
+            number, partners = record["mixed"]
+            mixed[number] = partners
+        if record.get("sites"):
+            asked[record["round"], record["task"]] = record["sites"]
+        key = record["round"], record["task"], record["kind"], record["refused"]
+        sums.setdefault(key, []).append(record.get("bytes", 0))
     for (number, task, kind, is_refused), sizes in sums.items():
-        partners = "never" if kind in unmixed else None if is_refused else mixed.get(number) or None
-        left, sites = "no, refused" if is_refused else "yes", asked.get((number, task))
-        cells = (number, task, kind, left, len(sizes), sum(sizes), sites, partners)
-        yield (run, *("-" if cell is None else str(cell) for cell in cells))
+        if kind in unmixed:
+            shown = "never"
+        elif is_refused or not mixed.get(number):
+            shown = "-"
+        else:
+            shown = str(mixed[number])
+        left = "no, refused" if is_refused else "yes"
+        sites = str(asked.get((number, task), "-"))
+        yield run, str(number), task, kind, left, str(len(sizes)), str(sum(sizes)), sites, shown
 
 
 def _describe_limits(candidate: Candidate) -> Iterator[Row]:
-    site, study = candidate.settings, candidate.study
+    site = candidate.settings
+    study = candidate.study
     for key in LIMITS:
         value = getattr(site, key)
         yield key, "not set" if value is None else str(value)
@@ -184,7 +220,8 @@ def _describe_limits(candidate: Candidate) -> Iterator[Row]:
 
 
 def _describe_kept(candidate: Candidate) -> Iterator[Row]:
-    site, study = candidate.settings, candidate.study.name
+    site = candidate.settings
+    study = candidate.study.name
     for folder, (files, size) in find_kept(site, study, candidate.kit.name).folders.items():
         yield str(folder), f"{files} files, {size} bytes", f"silofl site forget {quote(study)}"
     days = "for ever: keep_days is not set" if site.keep_days is None else f"{site.keep_days} days"
@@ -202,7 +239,7 @@ def _describe_rights(kit: Kit) -> Iterator[Row]:
 
 
 def _describe_certificates(kit: Kit) -> Iterator[Row]:
-    for name, one in (("startup/client.crt", kit.certificate), ("startup/rootCA.pem", kit.root)):
-        key = one.public_key()
-        kind = f"{type(key).__name__.removesuffix('PublicKey').strip('_')} {getattr(key, 'key_size', '')}".strip()
-        yield name, kind, one.fingerprint(SHA256()).hex(), f"{one.not_valid_after_utc:%Y-%m-%d}"
+    for name, certificate in (("startup/client.crt", kit.certificate), ("startup/rootCA.pem", kit.root)):
+        key = certificate.public_key()
+        algorithm = f"{type(key).__name__.removesuffix('PublicKey').strip('_')} {getattr(key, 'key_size', '')}".strip()
+        yield name, algorithm, certificate.fingerprint(SHA256()).hex(), f"{certificate.not_valid_after_utc:%Y-%m-%d}"

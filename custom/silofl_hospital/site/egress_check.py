@@ -11,7 +11,7 @@ def run(options: argparse.Namespace) -> int:
     """Print whether a record is whole, and the first fault where it is not; the exit code is 0 only without one."""
     path = options.file / FILE if options.file.is_dir() else options.file
     if not path.is_file():
-        raise ConfigError(f"FILE must be a record of what left a site, {FILE} of a run, not {path}, which is no file")
+        raise ConfigError(f"{path} is not there. Give {FILE} of a run, or the run's folder.")
     verdict = check_chain(path.read_bytes())
     numbers = {link.hash: link.number for link in verdict.links}
     faults = [verdict.fault] if verdict.fault else []
@@ -26,6 +26,7 @@ def run(options: argparse.Namespace) -> int:
     last = verdict.last
     print(f"{last.number} records, each as it was written, in their order; none is missing before the last one")
     if verdict.is_torn:
+        # It is no fault, because a kill leaves it too.
         print("a further line without its end is no record: a kill cut it off before its answer left, or somebody did")
     print(f"last record: number {last.number}, hash {last.hash}")
     if options.noted:

@@ -9,6 +9,7 @@ from glob import escape, glob
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from rich.progress import track
 
@@ -55,8 +56,9 @@ from silofl_hospital.report.outlines import CaseColumn, short_metric
 from silofl_hospital.report.page import print_blocks, write_with_files
 from silofl_hospital.report.tables import print_lines
 
-PAGE, ALL = "evaluation.html", "all"
-# In the place of a site's name in site.yaml; a model's hospital is not asked which site it is.
+PAGE = "evaluation.html"
+ALL = "all"
+# It stands for a site's name in site.yaml, because a model's hospital is not asked which site it is.
 ANY_SITE = "anysite"
 # As many as can be read on a phone.
 MOST_PICTURES = 4
@@ -81,29 +83,32 @@ def run(options: argparse.Namespace) -> int:
         ConfigError: The model or the folder is wrong.
         DataError: The data are wrong, the model answers none of the cases, or learnt from one of the part ``test``.
     """
-    console, out = make_console(options), options.out
+    console = make_console(options)
+    out = options.out
     if not is_free(out):
         raise ConfigError(f"--out must be a new folder, not {out}, which holds something; name another")
     if options.cache and out.absolute() in (options.cache.absolute(), *options.cache.absolute().parents):
         raise ConfigError("--cache must be a folder outside of --out, which is written whole; name another")
-    model, fingerprint = SuperModel.load(options.model, options.device), read_fingerprint(options.model)
+    model = SuperModel.load(options.model, options.device)
+    fingerprint = read_fingerprint(options.model)
     set_threads("auto")
     study = model.contents.study
     with ExitStack() as stack:
         # Decoded images are nobody's to keep, unless somebody says where.
         cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silofl-evaluate-")))
         site = _read_cases(options.data, study, cache, options.part)
+        # This comes before the answers, which take long.
         if options.part == "test":
             check_not_learnt(_find_records(options.model, model, options.site_config), site.data, study)
         cases, refused = _answer_cases(model, site, console)
         record = measure_evaluation(model, fingerprint, site, cases)
         if options.by:
-            divided, least = site.divide(dict(options.by)), _read_least(options.site_config)
+            divided = site.divide(dict(options.by))
+            least = _read_least(options.site_config)
             unit_of = site.units.unit_of
             people = People(unit_of, unit_of, least)
             people.may_tell(list_having(cases, study))
-            found = measure_subgroups(cases, divided, people, study)
-            record = replace(record, subgroups=found, least=least)
+            record = replace(record, subgroups=measure_subgroups(cases, divided, people, study), least=least)
         pictures = draw_worst_cases(model, site, cases)
     doubts = _list_doubts(_find_records(options.model, model, options.site_config), model, site)
     with fill_folder(out) as folder:
@@ -119,8 +124,11 @@ def run(options: argparse.Namespace) -> int:
 def _answer_cases(
     model: SuperModel, site: SiteCases, console: Console
 ) -> tuple[list[EvaluatedCase], list[RefusedCase]]:
-    found, is_silent = evaluate_cases(model, site), not console.is_terminal
-    return sort_answers(track(found, "evaluating", site.num_cases, console=console, transient=True, disable=is_silent))
+    answers = evaluate_cases(model, site)
+    is_silent = not console.is_terminal
+    return sort_answers(
+        track(answers, "evaluating", site.num_cases, console=console, transient=True, disable=is_silent)
+    )
 
 
 def _read_least(site_config: Path) -> int:
@@ -137,13 +145,17 @@ def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases
 
 def _find_records(folder: Path, model: SuperModel, site_config: Path) -> list[Path]:
     """Return the folders that may say which images a model learnt from: a site's run, and a simulation's sites."""
-    run, beside = model.contents.facts.get("run"), folder.resolve().parent
-    found = [beside, *(beside.glob(f"sites/*/{escape(str(run))}") if run else ())]
-    if run and site_config.is_file():
+    run = model.contents.facts.get("run")
+    parent = folder.resolve().parent
+    folders = [parent]
+    if not run:
+        return folders
+    folders += parent.glob(f"sites/*/{escape(str(run))}")
+    if site_config.is_file():
         site = load_settings(Site, site_config)
-        place = escape(str(site.run_folder(model.contents.study.name, ANY_SITE, str(run))))
-        found += map(Path, glob(place.replace(ANY_SITE, "*")))
-    return found
+        pattern = escape(str(site.run_folder(model.contents.study.name, ANY_SITE, str(run))))
+        folders += map(Path, glob(pattern.replace(ANY_SITE, "*")))
+    return folders
 
 
 def _list_doubts(records: Sequence[Path], model: SuperModel, site: SiteCases) -> list[str]:
@@ -152,7 +164,9 @@ def _list_doubts(records: Sequence[Path], model: SuperModel, site: SiteCases) ->
     Args:
         records: The folders that may say what the model learnt from.
     """
-    has_learnt, doubts, manifest = {*site.parts} != {"test"}, [], checked_cast(site.data.manifest, Manifest)
+    has_learnt = {*site.parts} != {"test"}
+    doubts = []
+    manifest = checked_cast(site.data.manifest, Manifest)
     contents = model.contents
     is_same = manifest.digest in [data.get("digest") for data in (contents.facts.get("data") or {}).values()]
     if learnt := find_learnt(records, site.data, site.parts, contents.study):
@@ -162,8 +176,8 @@ def _list_doubts(records: Sequence[Path], model: SuperModel, site: SiteCases) ->
     elif not is_same and not is_recorded(records):
         run = contents.facts.get("run")
         doubts.append(UNCHECKED.format(NO_RECORD.format(run) if run else "it does not name its run"))
-    if others := [name for number, name in manifest.labels.items() if number not in manifest.labels_annotated]:
-        doubts.append(NOT_DRAWN.format(", ".join(others)))
+    if lacking := [name for number, name in manifest.labels.items() if number not in manifest.labels_annotated]:
+        doubts.append(NOT_DRAWN.format(", ".join(lacking)))
     if site.units.name != "patient":
         doubts.append(
             f"not all patients are known, or there is one alone: intervals are over {site.units.name}s, and too narrow "
@@ -176,24 +190,26 @@ def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[Evaluat
     """Return pictures of the label maps with the lowest values; right ones are none."""
     if model.contents.study.task != "segmentation":
         return []
-    wrong = [one for one in cases if one.score.by_case.get(one.case, 1.0) < 1]
-    worst = sorted(wrong, key=lambda one: (one.score.by_case[one.case], one.case))[:MOST_PICTURES]
-    return [_draw_label_map(model, one, site.select(one.part, one.case)) for one in worst]
+    wrong = [case for case in cases if case.score.by_case.get(case.case, 1.0) < 1]
+    worst = sorted(wrong, key=lambda case: (case.score.by_case[case.case], case.case))[:MOST_PICTURES]
+    return [_draw_label_map(model, case, site.select(case.part, case.case)) for case in worst]
 
 
-def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseColumn:
-    said = decide_labels(answer_case(model, case).probabilities)
-    # By the slice with most wrong pixels.
+def _draw_label_map(model: SuperModel, evaluated: EvaluatedCase, case: Examples) -> CaseColumn:
+    predicted = decide_labels(answer_case(model, case).probabilities)
     truths = np.stack([*case.targets])
-    wrong = (said != truths) & (truths != IGNORED)
-    seen = replace(case, targets=wrong.astype(np.uint8)) if wrong.any() else case
-    row = find_largest_slice(seen, one.case)
-    image, truth, answer = (
-        show_plane(np.asarray(array), seen, row)
-        for array in (case.images[row][model.contents.study.data.shown], case.targets[row], said[row])
-    )
-    title = f"{short_metric(one.score.metric)} {one.score.by_case[one.case]:.3f}"
-    return CaseColumn(title, one.case, image, {"truth": truth, "prediction": answer})
+    wrong = (predicted != truths) & (truths != IGNORED)
+    # The slice with most wrong pixels is shown; without any, the one with most of the label.
+    examples = replace(case, targets=wrong.astype(np.uint8)) if wrong.any() else case
+    row = find_largest_slice(examples, evaluated.case)
+
+    def show(plane: ArrayLike) -> NDArray:
+        return show_plane(np.asarray(plane), examples, row)
+
+    title = f"{short_metric(evaluated.score.metric)} {evaluated.score.by_case[evaluated.case]:.3f}"
+    image = show(case.images[row][model.contents.study.data.shown])
+    outlines = {"truth": show(case.targets[row]), "prediction": show(predicted[row])}
+    return CaseColumn(title, evaluated.case, image, outlines)
 
 
 def _write_page(
@@ -211,7 +227,7 @@ def _write_page(
         "roc": roc_image(rows.draw_rocs(study), record.scores) if rows else None,
         "worst": worst_image(pictures, study.labels),
     }
-    reasons = [f"{one.case}: {one.reason}" for one in refused]
+    reasons = [f"{case.case}: {case.reason}" for case in refused]
     name = checked_cast(site.data.manifest, Manifest).folder.resolve().name
     page = make_evaluation_page(record, name, doubts, images, reasons)
     write_with_files(path, page, ())
@@ -220,7 +236,7 @@ def _write_page(
 def _print_evaluation(
     record: Evaluation, doubts: Sequence[str], refused: Sequence[RefusedCase], out: Path, console: Console
 ) -> None:
-    refusals = [f"{one.case} refused: {one.reason}" for one in refused]
+    refusals = [f"{case.case} refused: {case.reason}" for case in refused]
     _print_warnings(doubts, console)
     print_blocks(evaluation_blocks(record), console)
     _print_warnings([*alarm_lines(record), *warning_lines(record), *refusals], console)

@@ -57,15 +57,16 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _hold_stopped(kit: Path) -> Iterator[None]:
-    """Keep a site from starting."""
     with ExitStack() as stack:
-        for lock in [path for path in (kit / JOB_LOCK, *kit.glob(f"*/{JOB_LOCK}")) if path.is_file()]:
+        for lock in (kit / JOB_LOCK, *kit.glob(f"*/{JOB_LOCK}")):
+            if not lock.is_file():
+                continue
             try:
                 stack.enter_context(hold_lock(lock))
             except ConfigError as error:
                 raise ConfigError(
-                    f"the site must be stopped before something of it is deleted ({error}); stop it, as with systemctl "
-                    "stop silofl, and call this again; nothing was deleted"
+                    f"the site still runs ({error}), and nothing was deleted; stop it, as with systemctl stop silofl, "
+                    "and call this again"
                 ) from None
         yield
 
@@ -93,7 +94,6 @@ def _forget(site: Site, options: argparse.Namespace) -> int:
 
 
 def _forget_patient(site: Site, options: argparse.Namespace) -> int:
-    """List what the site keeps of a patient, delete it once the user agrees, and say what cannot be taken back."""
     wanted = parse(StudyAtSite, {"study": options.study, "site": options.site}, "the command line")
     name = require_site_name(site, wanted.study or "", wanted.site)
     studies = [options.study] if options.study else find_studies(site, name)
@@ -130,8 +130,11 @@ def find_kept(site: Site, study: str, name: str | None) -> KeptFolders:
         ConfigError: A name is none, the site's name is needed, or the data lies in a folder that would be deleted.
     """
     wanted = parse(StudyAtSite, {"study": study, "site": name}, "the command line")
-    name, cache_dir = require_site_name(site, study, wanted.site), site.cache_dir or site.state_dir
-    state, cache = site.state_folder(study, name), site.cache_folder(study, name)
+    name = require_site_name(site, study, wanted.site)
+    cache_dir = site.cache_dir or site.state_dir
+    state = site.state_folder(study, name)
+    cache = site.cache_folder(study, name)
+    # Without {study} all studies share the folder, and only some of its runs are this study's.
     is_own = "{study}" in site.state_dir
     folders = [state] if is_own else find_runs(site, study, name)
     shared = {}
@@ -159,6 +162,7 @@ def delete_kept(kept: KeptFolders) -> None:
             for lock in sorted(folder.rglob(LOCK)):
                 stack.enter_context(hold_lock(lock))
         for folder in kept.folders:
+            # rmtree refuses a link: what it leads to goes first, then the link.
             shutil.rmtree(folder.resolve())
             if folder.is_symlink():
                 folder.unlink()
@@ -166,9 +170,9 @@ def delete_kept(kept: KeptFolders) -> None:
 
 def _check_holds_no_data(folders: list[Path], site: Site, study: str, name: str) -> None:
     """Refuse to delete a folder around the data of any study that site.yaml names."""
-    known = [site.data_folder(other, name) for other in site.data_by_study(study)]
+    data_folders = [site.data_folder(named, name) for named in site.data_by_study(study)]
     for folder in folders:
-        for data in known:
+        for data in data_folders:
             if data.resolve().is_relative_to(folder.resolve()):
                 raise ConfigError(
                     f"the data must lie outside of what is deleted, not {data} in {folder}; change site.yaml, and "

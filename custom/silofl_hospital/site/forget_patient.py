@@ -62,36 +62,39 @@ def find_traces(site: Site, name: str, studies: Sequence[str], patient: str, cas
     Raises:
         DataError: A dataset.json still names the patient. No sentence of this function does.
     """
-    found, patient = Traces(), key_patient(patient)
+    traces = Traces()
+    patient = key_patient(patient)
     # A check fills a cache before any run of the study is there.
     studies = studies or [MARK]
-    folders = {study: folder for study in studies if (folder := find_data_folder(site, study, name))}
-    for folder in folders.values():
-        _check_gone(folder, patient, set(cases))
-    own = {study: str(folder.resolve()) for study, folder in folders.items()}
-    # By the data that name them: other data may name another patient's case alike.
-    known: dict[str, set[str]] = defaultdict(lambda: set(cases))
+    # Study -> its data, as a cache's entries name them.
+    dataset_of: dict[str, str] = {}
+    for study in studies:
+        if folder := find_data_folder(site, study, name):
+            _check_gone(folder, patient, set(cases))
+            dataset_of[study] = str(folder.resolve())
+    # Data -> the patient's cases: other data may name another patient's case alike.
+    cases_in: dict[str, set[str]] = defaultdict(lambda: set(cases))
     for cache in {site.cache_folder(study, name) for study in studies}:
-        found.caches.add(cache)
+        traces.caches.add(cache)
         for entry in map(read_entry, list_entries(cache)):
             # An entry of an older version, which nobody can open any more, says nothing of its data.
             dataset = entry.dataset or str(cache)
-            mine = {
-                part: entry.list_patient_cases(part, patient) | entry.select_cases(part, known[dataset])
-                for part in PARTS
-            }
-            if any(mine.values()):
-                found.entries.append(entry.folder)
-                found.parts.update(part for part, those in mine.items() if those)
-                known[dataset].update(*mine.values())
-        found.entries.extend(list_unfinished_entries(cache))
+            # Those of the patient are gathered first: a case that one part adds selects none in the next part.
+            by_part = {}
+            for part in PARTS:
+                by_part[part] = entry.list_patient_cases(part, patient) | entry.select_cases(part, cases_in[dataset])
+            if any(by_part.values()):
+                traces.entries.append(entry.folder)
+                traces.parts.update(part for part, part_cases in by_part.items() if part_cases)
+                cases_in[dataset].update(*by_part.values())
+        traces.entries.extend(list_unfinished_entries(cache))
     for study in studies:
         runs = find_runs(site, study, name)
-        found.runs.extend(runs)
-        named = known[own.get(study, "")] | known[str(site.cache_folder(study, name))]
+        traces.runs.extend(runs)
+        named = cases_in[dataset_of.get(study, "")] | cases_in[str(site.cache_folder(study, name))]
         for run in runs:
-            found.files.update(_find_naming_files(run, named))
-    return found
+            traces.files.update(_find_naming_files(run, named))
+    return traces
 
 
 def remove_traces(traces: Traces) -> None:
@@ -102,8 +105,9 @@ def remove_traces(traces: Traces) -> None:
     """
     with ExitStack() as stack:
         # All locks before the first deletion: one run that still goes on keeps everything.
-        for lock in [run / LOCK for run in traces.runs if (run / LOCK).is_file()]:
-            stack.enter_context(hold_lock(lock))
+        for run in traces.runs:
+            if (run / LOCK).is_file():
+                stack.enter_context(hold_lock(run / LOCK))
         for cache in traces.caches:
             if cache.is_dir():
                 stack.enter_context(hold_lock(cache / CACHE_LOCK))
@@ -122,7 +126,7 @@ def describe_traces(traces: Traces) -> list[str]:
         f"{folder}: decoded images, with the model that the site has trained on them alone" for folder in traces.entries
     ]
     for file, cases in traces.files.items():
-        lines.append(f"{file}: {'all of it' if cases is None else f'cases: {len(cases)}'}")
+        lines.append(f"{file}: all of it" if cases is None else f"{file}: cases: {len(cases)}")
     return lines
 
 
@@ -143,36 +147,37 @@ def describe_remaining(traces: Traces) -> list[str]:
 
 
 def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
-    """Refuse a patient whom dataset.json still names."""
+    # The next start would decode the patient's images anew.
     if not (folder / FILE_NAME).is_file():
         return
     content = read_content(folder)
-    records = [record for part in PARTS for record in _as_list(content.get(part)) if isinstance(record, dict)]
-    # As `silofl.data.records` reads them: a number is a text, and blanks at the ends are none of a name.
-    named = [(str(record.get("patient", "")).strip(), find_case_name(record)) for record in records]
-    count = sum(key_patient(who) == patient or case in cases for who, case in named)
+    count = 0
+    for part in PARTS:
+        records = content.get(part)
+        # The file may be of any form: nobody has checked it before.
+        for record in records if isinstance(records, list) else []:
+            if isinstance(record, dict):
+                # As `silofl.data.records` reads them: a number is a text, and blanks at the ends are none of a name.
+                name = str(record.get("patient", "")).strip()
+                count += key_patient(name) == patient or find_case_name(record) in cases
     if count:
-        other = "; where it is another patient's case, name the STUDY that is meant" if cases else ""
+        advice = "; where it is another patient's case, name the STUDY that is meant" if cases else ""
         raise DataError(
             f"{folder / FILE_NAME} must name the patient no more, not in {count} of its records; remove these and the "
-            f"patient's files first, then call this again, before the site's next start{other}"
+            f"patient's files first, then call this again, before the site's next start{advice}"
         )
-
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
 
 
 def _find_naming_files(run: Path, cases: set[str]) -> dict[Path, set[str] | None]:
     """Return the files of a run that name a case -> the cases; whole, those that may show one without its name."""
     # Of pictures, a killed process may have left any part.
-    found: dict[Path, set[str] | None] = dict.fromkeys(list_unfinished(run))
+    files: dict[Path, set[str] | None] = dict.fromkeys(list_unfinished(run))
     for name, read in _READERS.items():
         if (run / name).is_file() and (named := cases & set(read(run / name))):
-            found[run / name] = named if name in _REMOVERS else None
+            files[run / name] = named if name in _REMOVERS else None
     if (run / FEATURES).is_file():
-        found[run / FEATURES] = None
-    return found
+        files[run / FEATURES] = None
+    return files
 
 
 def _read_scored_cases(path: Path) -> Sequence[str]:
@@ -194,14 +199,14 @@ def _remove_rows(path: Path, cases: set[str]) -> None:
 
 
 def _read_learnt_cases(path: Path) -> Iterable[str]:
-    known = read_file(LearntFrom, path)
-    return known.cases if known else ()
+    learnt = read_file(LearntFrom, path)
+    return learnt.cases if learnt else ()
 
 
 def _remove_learnt(path: Path, cases: set[str]) -> None:
-    if known := read_file(LearntFrom, path):
-        kept = {case: digests for case, digests in known.cases.items() if case not in cases}
-        write_json(path, dump_record(replace(known, cases=kept)))
+    if learnt := read_file(LearntFrom, path):
+        kept = {case: digests for case, digests in learnt.cases.items() if case not in cases}
+        write_json(path, dump_record(replace(learnt, cases=kept)))
 
 
 _READERS = {

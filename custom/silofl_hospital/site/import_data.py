@@ -44,25 +44,27 @@ def report_import(summary: ImportSummary, options: argparse.Namespace) -> None:
 
 
 def _print_content(options: argparse.Namespace) -> int:
-    found = list_content(options.layout, options.source)
+    content = list_content(options.layout, options.source)
     if options.json:
-        print(json.dumps([dict(zip(found.columns, row, strict=True)) for row in found.rows]))
+        print(json.dumps(content))
         return ExitCode.COMPLETE
-    # Not a table that a terminal's width cuts: who pipes it looks for descriptions.
-    rows = [tuple(map(make_printable, row)) for row in (found.columns, *found.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print(found.advice)
+    lines = [""] * (len(content) + 1)
+    # No terminal's width cuts the columns: who pipes them looks for descriptions.
+    for column in content[0] if content else ():
+        cells = [column, *(make_printable(row[column]) for row in content)]
+        width = max(map(len, cells))
+        lines = [f"{line}{cell:<{width}}  " for line, cell in zip(lines, cells, strict=True)]
+    print("\n".join(line.rstrip() for line in lines))
+    print("take series with --image-pattern MODALITY/DESCRIPTION, as CT/*portal*")
     return ExitCode.COMPLETE
 
 
 def _print_summary(summary: ImportSummary, options: argparse.Namespace) -> None:
     for site, examples in summary.examples.items():
         counts = ", ".join(f"{number} {part}" for part, number in examples.items())
-        known = summary.patients[site]
-        patients = f"{known} patient{'s' * (known != 1)}" if known else "patients unknown"
-        print(f"{site}: {counts}, {patients}")
+        number = summary.patients[site]
+        patients = "1 patient" if number == 1 else f"{number} patients"
+        print(f"{site}: {counts}, {patients if number else 'patients unknown'}")
     for note in summary.notes:
         print(make_printable(note))
     if summary.classes:

@@ -23,16 +23,17 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
         data: The data, read from their dataset.json.
         study: The study that they were read for.
     """
-    sources = [data.manifest.source(record) for records in data.manifest.parts.values() for record in records]
-    found = _find_unreadable(data)
-    found += _find_patient_doubts(data)
+    doubts = _find_unreadable(data) + _find_patient_doubts(data)
     if study.task == "segmentation":
-        places = data.manifest.places
-        labels = [places[record.label] for records in data.manifest.parts.values() for record in records]
-        found += find_turned(zip((source.first[0] for source in sources), labels, strict=True))
+        manifest = data.manifest
+        pairs = []
+        for records in manifest.parts.values():
+            for record in records:
+                pairs.append((manifest.source(record).first[0], manifest.places[record.label]))
+        doubts += find_turned(pairs)
     if study.data.intensity == "dtype":
-        found += _find_dark(data.training)
-    return found
+        doubts += _find_dark(data.training)
+    return doubts
 
 
 def _find_dark(part: Examples) -> list[str]:
@@ -61,25 +62,30 @@ def _find_unreadable(data: SiteData) -> list[str]:
 
 def _find_patient_doubts(data: SiteData) -> list[str]:
     """Return a sentence where a patient of DICOM's headers has several names, or stands in several parts unnamed."""
-    named, unnamed = [], []
+    named = []
+    unnamed = []
     for part, records in data.manifest.parts.items():
         for record in records:
             patient = read_own_id(path for path, _ in filter(None, data.manifest.source(record).files))
-            (unnamed if record.patient is None else named).append((record.patient or part, patient))
-    (divided, count), (scattered, count_unnamed) = count_shared_ids(named), count_shared_ids(unnamed)
-    found = []
+            if record.patient is None:
+                unnamed.append((part, patient))
+            else:
+                named.append((record.patient, patient))
+    divided, count = count_shared_ids(named)
+    scattered, count_unnamed = count_shared_ids(unnamed)
+    doubts = []
     if divided:
-        found.append(
+        doubts.append(
             f"a patient must have one name in dataset.json; {divided} of {count} PatientIDs in DICOM headers stand "
             "for several: see that these are different persons, of whom an archive writes one number"
         )
-    # One for all is an archive's.
+    # One number for all images is an archive's, and no patient's.
     if scattered and count_unnamed > 1:
-        found.append(
+        doubts.append(
             f"a patient must stand in one part; of those whom DICOM headers name (PatientID), and dataset.json does "
             f"not, {scattered} of {count_unnamed} stand in several: name them in dataset.json, or import again"
         )
-    return found
+    return doubts
 
 
 def find_label_doubts(data: SiteData, study: Study, counts: Mapping[str, int]) -> list[str]:
@@ -90,6 +96,7 @@ def find_label_doubts(data: SiteData, study: Study, counts: Mapping[str, int]) -
         counts: `count_labels` of the training part.
     """
     absent = [name for number in data.manifest.labels_annotated if not counts[name := study.labels[number]]]
+    # A study that trains nothing takes the labels as they are.
     if not absent or not study.rounds:
         return []
     return [
@@ -104,16 +111,17 @@ def count_labels(part: Examples, study: Study) -> dict[str, int]:
     for piece in _yield_pieces(part):
         targets = np.asarray(part.targets[piece])
         if study.is_multilabel:
-            is_there = unpack_findings(targets, len(counts))
+            has_label = unpack_findings(targets, len(counts))
         else:
             rows = targets.reshape(len(targets), -1)
-            is_there = np.stack([(rows == label).any(axis=1) for label in counts], axis=1)
-        for label, count in zip(counts, is_there.sum(axis=0).tolist(), strict=True):
+            has_label = np.stack([(rows == label).any(axis=1) for label in counts], axis=1)
+        for label, count in zip(counts, has_label.sum(axis=0).tolist(), strict=True):
             counts[label] += count
     return {study.labels[label]: count for label, count in counts.items()}
 
 
 def _yield_pieces(part: Examples) -> Iterator[slice]:
-    """Yield what is looked at together: memory-mapped, a part is never in memory all at once."""
+    # Memory-mapped, a part is never in memory all at once.
     step = limit_batch_size(part.images, PIECE)
-    return (slice(start, start + step) for start in range(0, len(part), step))
+    for start in range(0, len(part), step):
+        yield slice(start, start + step)

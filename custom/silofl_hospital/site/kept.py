@@ -1,7 +1,6 @@
 """What a site keeps: the studies of which there is anything, and the folders of their runs."""
 
 import re
-from functools import partial
 from glob import escape, glob
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from silofl.base.errors import ConfigError
 from silofl.base.settings import NAME
 from silofl.setup.site import Site
 
-# Stands in for a study's name while folders are looked for.
+# It stands for a study's name while folders are looked for.
 MARK = "anystudyofthesite"
 # As the server names a run: study, time and four random digits.
 RUN = re.compile(rf"(?P<study>{NAME[1:-1]})-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{4}}")
@@ -17,18 +16,25 @@ RUN = re.compile(rf"(?P<study>{NAME[1:-1]})-[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{4}}"
 
 def find_studies(site: Site, name: str) -> list[str]:
     """Return the studies that a site's settings name, or of which it keeps anything."""
-    found = {*site.studies, *(site.data if isinstance(site.data, dict) else ())}
-    for folder_of in (site.state_folder, site.cache_folder, partial(find_data_folder, site)):
-        place = folder_of(MARK, name)
-        found |= _match_studies(place) if place else set()
+    studies = {*site.studies}
+    if isinstance(site.data, dict):
+        studies.update(site.data)
+    for folder in (site.state_folder(MARK, name), site.cache_folder(MARK, name), find_data_folder(site, MARK, name)):
+        if folder:
+            studies |= _match_studies(folder)
+    # Where all studies share a folder, the names of the runs say whose they are.
     if "{study}" not in site.state_dir:
-        found |= {run["study"] for path in site.state_folder("", name).glob("*") if (run := RUN.fullmatch(path.name))}
-    return sorted(found)
+        for path in site.state_folder("", name).glob("*"):
+            if run := RUN.fullmatch(path.name):
+                studies.add(run["study"])
+    return sorted(studies)
 
 
 def find_runs(site: Site, study: str, name: str) -> list[Path]:
     """Return the folders of a study's runs at a site."""
-    state, cache = site.state_folder(study, name), site.cache_folder(study, name)
+    state = site.state_folder(study, name)
+    cache = site.cache_folder(study, name)
+    # The cache may lie among the runs.
     folders = sorted(path for path in state.glob("*") if path.is_dir() and path != cache)
     if "{study}" in site.state_dir:
         return [path for path in folders if not path.is_symlink()]
@@ -52,8 +58,11 @@ def require_site_name(site: Site, study: str, name: str | None) -> str:
     return name or ""
 
 
-def _match_studies(place: Path) -> set[str]:
+def _match_studies(folder: Path) -> set[str]:
     """Return the studies for which a folder is there, by the folder of the study `MARK`."""
-    pattern = re.escape(str(place)).replace(MARK, f"(?P<study>{NAME[1:-1]})", 1).replace(MARK, "(?P=study)")
-    paths = glob(escape(str(place)).replace(MARK, "*")) if MARK in str(place) else []
-    return {match["study"] for path in paths if (match := re.fullmatch(pattern, path))}
+    if MARK not in str(folder):
+        return set()
+    # A path may name the study several times, always the same one.
+    pattern = re.escape(str(folder)).replace(MARK, f"(?P<study>{NAME[1:-1]})", 1).replace(MARK, "(?P=study)")
+    matches = [re.fullmatch(pattern, path) for path in glob(escape(str(folder)).replace(MARK, "*"))]
+    return {match["study"] for match in matches if match}

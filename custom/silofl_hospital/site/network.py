@@ -43,6 +43,7 @@ class Handshake:
 def check_certificate(candidate: Participant) -> Finding:
     """Check that the kit's key and certificate are a pair, and how long its certificates are valid."""
     try:
+        # Loading both into one context compares the key with the certificate.
         candidate.kit.tls()
     except OSError as error:
         # An error of ssl has a reason, one of the system has strerror.
@@ -53,7 +54,8 @@ def check_certificate(candidate: Participant) -> Finding:
             f"startup/{candidate.kit.key_path.name} must be readable by its owner only, since whoever reads it can "
             f"take part in its place; other accounts can: chmod 600 {candidate.kit.key_path}"
         )
-    kit, now = candidate.kit, datetime.now(UTC)
+    kit = candidate.kit
+    now = datetime.now(UTC)
     return judge_validity((kit.valid_from, kit.valid_until), now)
 
 
@@ -87,7 +89,8 @@ def judge_validity(validity: tuple[datetime, datetime], now: datetime) -> Findin
 
 def check_server(candidate: Candidate) -> Finding:
     """Check that the server's port is open, through the site's proxy where it has one."""
-    host, port = candidate.kit.address.host, candidate.kit.address.port
+    host = candidate.kit.address.host
+    port = candidate.kit.address.port
     proxy = read_proxy(candidate.kit.folder)
     try:
         open_line(candidate.kit, TIMEOUT_S).close()
@@ -117,7 +120,7 @@ def check_tls(candidate: Candidate) -> Finding:
             "connection_security must be 'mtls', not 'clear': models travel unprotected; ask for another kit"
         )
     try:
-        found = shake_hands(candidate.kit)
+        handshake = shake_hands(candidate.kit)
     except ssl.SSLCertVerificationError as error:
         stranger = _foreign_issuer(candidate.kit)
         if stranger is None:
@@ -137,10 +140,10 @@ def check_tls(candidate: Candidate) -> Finding:
             f"the server must accept the kit's certificate, not answer {reason!r}; ask for a kit of the same project"
         )
     return expect(
-        found.server == address.identity,
-        f"site and {found.server!r} accept each other over {found.protocol}",
-        f"the server must be {address.identity!r}, not {found.server!r}, as its certificate says: call the lead",
-        protocol=found.protocol,
+        handshake.server == address.identity,
+        f"site and {handshake.server!r} accept each other over {handshake.protocol}",
+        f"the server must be {address.identity!r}, not {handshake.server!r}, as its certificate says: call the lead",
+        protocol=handshake.protocol,
     )
 
 
@@ -171,7 +174,9 @@ def fetch_certificate(kit: Kit, host: str = "") -> bytes:
     Raises:
         OSError: Nothing answers there, or not by TLS.
     """
-    context, host = kit.tls(), host or kit.address.host
+    context = kit.tls()
+    host = host or kit.address.host
+    # The certificate is only looked at: it may be that of whoever stands in between.
     context.verify_mode = ssl.CERT_NONE
     with (
         open_line(kit, TIMEOUT_S, host) as line,
@@ -182,24 +187,26 @@ def fetch_certificate(kit: Kit, host: str = "") -> bytes:
 
 def check_one_machine(candidate: Candidate) -> Finding:
     """Check that no other machine is connected, or has tried to be, with a copy of this kit."""
-    name, answer = candidate.kit.name, None
-    # Whether the server is there, other checks say.
+    name = candidate.kit.name
+    answer = None
+    # Other checks say whether the server is there.
     with suppress(OSError, ClientError):
         answer = ask_machines(candidate.kit)
     if answer is None:
         return ok("the server does not say which machines are connected, as one with older software")
-    found = answer.get(name, {})
-    first, second = found.get("first"), found.get("second")
-    if first and not found["is_here"]:
+    machines = answer.get(name, {})
+    heard = machines.get("first")
+    second = machines.get("second")
+    if heard and not machines["is_here"]:
         return failed(
-            f"{name} must run on one machine, not on this one too: the server hears it from {first}; stop it there or "
+            f"{name} must run on one machine, not on this one too: the server hears it from {heard}; stop it there or "
             "delete this copy of the kit",
-            first=first,
+            first=heard,
         )
     if second:
         return warning(
             f"{name} must run on one machine, not on a second one at {second}, which the server refused "
-            f"{found['seconds'] / 60:.0f} minutes ago; stop it there, or tell the study lead where it is none of yours",
+            f"{machines['seconds'] / 60:.0f} minutes ago; stop it there, or tell the study lead if it is not yours",
             second=second,
         )
     return ok(f"no other machine is connected as {name}")
@@ -211,7 +218,8 @@ def shake_hands(kit: Kit) -> Handshake:
     Raises:
         OSError: One side refuses the other, or the server is not there.
     """
-    context, address = kit.tls(), kit.address
+    context = kit.tls()
+    address = kit.address
     if address.scheme == "grpc":
         context.set_alpn_protocols(["h2"])
     with (
@@ -219,7 +227,9 @@ def shake_hands(kit: Kit) -> Handshake:
         context.wrap_socket(line, server_hostname=address.host) as secured,
     ):
         certificate: dict[str, Any] = secured.getpeercert() or {}
-        names = dict(pair for part in certificate["subject"] for pair in part)
+        names: dict[str, str] = {}
+        for part in certificate["subject"]:
+            names.update(part)
         protocol = str(secured.version())
         # In TLS 1.3 the handshake ends here before the server has checked the site's certificate: only its answer to
         # a request shows that it accepts it.
@@ -229,7 +239,7 @@ def shake_hands(kit: Kit) -> Handshake:
 
 
 def _await_reply(secured: ssl.SSLSocket) -> None:
-    """Wait for the server's answer; where it stays silent all is well, since a refusal comes at once."""
+    # Where the server stays silent all is well, since a refusal comes at once.
     with suppress(TimeoutError):
         if not secured.recv(4096):
             raise ConnectionResetError(errno.ECONNRESET, "the line was closed without an answer")

@@ -23,13 +23,15 @@ from silofl_hospital.site.finding import Finding, expect, failed, ok, warning
 
 def check_pin(candidate: Candidate) -> Finding:
     """Print the study's digest, and compare it with what site.yaml pins."""
-    study, pins = candidate.study, candidate.settings.studies
+    study = candidate.study
+    pins = candidate.settings.studies
     lead = pins[study.name].lead if study.name in pins else None
-    # In the place of what the study lead is told.
+    # The sentence of a job tells the study lead what to do; here the hospital reads it.
     remedy = "ask the study lead, by telephone, which digest was agreed on, and write it under studies in site.yaml"
     try:
         # Who will submit the study is not known yet.
         candidate.settings.check_pinned(study.name, study.digest, {lead}, study.federation.named)
+        # A study that is pinned may still lack the privacy that the site asks for.
         remedy = "ask the study lead for such a study, or stay out of it"
         candidate.settings.check_private(study.name, study.promise)
     except PinError as error:
@@ -94,15 +96,18 @@ def check_brought_code(candidate: Candidate) -> Finding:
     rights = read_site_rights(candidate.kit)
     # The site's own people have at least the rights that others of their role have.
     roles = [role for role in rights.roles if rights.has("byoc", "anybody", candidate.kit.org, role)]
-    others = [role for role in rights.roles if rights.has("byoc", "anybody", f"not {candidate.kit.org}", role)]
-    whose = f"{', '.join(others)} of any organisation" if others else f"{', '.join(roles)} of this one"
+    outsiders = [role for role in rights.roles if rights.has("byoc", "anybody", f"not {candidate.kit.org}", role)]
+    if outsiders:
+        whose = f"{', '.join(outsiders)} of any organisation"
+    else:
+        whose = f"{', '.join(roles)} of this one"
     return expect(
         not roles,
         f"byoc in local/{rights.file} is allowed to nobody: only the code installed here runs",
         f"byoc in local/{rights.file} must be 'none' for every role, not allowed to {whose}: their jobs could bring "
         "code that nobody here has reviewed; SiloFL's jobs bring none",
-        is_serious=bool(others),
-        roles=others or roles,
+        is_serious=bool(outsiders),
+        roles=outsiders or roles,
     )
 
 
@@ -120,28 +125,32 @@ def check_egress(candidate: Candidate) -> Finding:
             "came with the kit"
         )
     try:
-        others = list_open_scopes(candidate.kit)
+        scopes = list_open_scopes(candidate.kit)
     except ConfigError as error:
         # A sentence on a policy names no case and no path of the data.
         return failed(str(error))
-    named = ", ".join(map(repr, others))
+    named = ", ".join(map(repr, scopes))
     return expect(
-        not others,
+        not scopes,
         "local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave",
         "local/privacy.json must have the filters of SiloFL in every scope, not leave them out of "
         f"{named}, which a job gets that names it: SiloFL does not begin there, but what else runs here sends "
         "unrecorded; add RunNote and Egress to it, or delete the scope",
         is_serious=False,
-        scopes=others,
+        scopes=scopes,
     )
 
 
 def check_partners(candidate: Candidate) -> Finding:
     """Compare the number of sites in the study with the partners that site.yaml asks for."""
-    study, asked, server = candidate.study, candidate.settings.min_partners, candidate.server
+    study = candidate.study
+    asked = candidate.settings.min_partners
+    server = candidate.server
     sites = study.federation.num_sites
-    exchanges = [Exchange(TRAIN, 1), *server.asks(BEFORE, 1)]
-    if not any(server.is_mixed(name) for one in exchanges for name in server.expected(candidate.kit.name, one)):
+    names: list[str] = []
+    for exchange in (Exchange(TRAIN, 1), *server.asks(BEFORE, 1)):
+        names += server.expected(candidate.kit.name, exchange)
+    if not any(map(server.is_mixed, names)):
         return ok("nothing of this study is mixed with other sites' answers: may_leave alone decides what leaves")
     if not asked:
         return warning(

@@ -25,20 +25,19 @@ DAY_S = 86400
 # NVFlare names a job by a UUID, and puts its study where our executor reads it.
 JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 STUDY = "app_*/config/study.yaml"
-# Of NVFlare's logs those that are full; it still writes to the files without a number.
+# NVFlare numbers its full logs; it still writes to the files without a number.
 FULL_LOG = re.compile(r"(log|error_log|log_fl)\.(txt|json)\.\d+")
 
 
 def run(options: argparse.Namespace) -> int:
     """Delete what is older than ``keep_days`` of site.yaml, or say what would be."""
-    found = read_kit(options.kit, ("hospital",))
-    kit = found.folder
-    settings = load_settings(Site, options.site_config or kit / "local" / "site.yaml")
+    kit = read_kit(options.kit, ("hospital",))
+    settings = load_settings(Site, options.site_config or kit.folder / "local" / "site.yaml")
     days = settings.keep_days
     if days is None:
         print("nothing was deleted: keep_days is not set in site.yaml, so that everything is kept")
         return ExitCode.COMPLETE
-    outdated = find_outdated(kit, days, time.time()) | find_half_rounds(settings, found.name, days, time.time())
+    outdated = find_outdated(kit.folder, days, time.time()) | find_half_rounds(settings, kit.name, days, time.time())
     done = "would be deleted" if options.dry_run else "deleted"
     for path, age in outdated.items():
         reason = _delete(path, options.dry_run)
@@ -73,8 +72,10 @@ def find_half_rounds(site: Site, name: str, days: int, now: float) -> dict[Path,
     Args:
         name: The site's.
     """
-    folders = {site.state_folder(study, name) for study in find_studies(site, name)}
-    paths = [path for folder in folders for file in (HALF, ANSWER) for path in folder.glob(f"*/{file}")]
+    paths: set[Path] = set()
+    for study in find_studies(site, name):
+        for file in (HALF, ANSWER):
+            paths.update(site.state_folder(study, name).glob(f"*/{file}"))
     ages = {path: int((now - _last_written(path)) // DAY_S) for path in sorted(paths)}
     return {path: age for path, age in ages.items() if age >= days}
 
@@ -105,4 +106,4 @@ def _delete(path: Path, is_trial: bool) -> str | None:
 def _last_written(path: Path) -> float:
     """Return when a file, or the last one of a folder, was written, in seconds since 1970."""
     inner = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
-    return max(one.lstat().st_mtime for one in (path, *inner))
+    return max(file.lstat().st_mtime for file in (path, *inner))

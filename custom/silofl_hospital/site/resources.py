@@ -19,12 +19,13 @@ def check_disk(candidate: Candidate) -> Finding:
     need = site_disk_bytes(candidate.study, candidate.num_sites)
     for folder in (candidate.cache_folder, candidate.state_folder):
         # The folder may not exist yet; the first existing one above it is on the same disk.
-        place = next(place for place in (folder, *folder.parents) if place.exists())
-        if not is_writable(place):
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        if not is_writable(existing):
             return failed(
                 f"{folder} must be a folder that this account can write; it cannot: grant it, or name another"
             )
-    free = shutil.disk_usage(place).free
+    # The state folder came last in the loop.
+    free = shutil.disk_usage(existing).free
     return expect(
         need <= free,
         f"the disk has room for {need / GIB:.2f} GiB of state",
@@ -40,10 +41,11 @@ def check_gpu(candidate: Candidate) -> Finding:
         ConfigError: The site has no resources.json, or it cannot be read.
     """
     wanted = candidate.settings.device or candidate.study.device
-    promised, here = count_job_gpus(candidate.kit), torch.cuda.device_count()
-    if promised > here:
+    promised = count_job_gpus(candidate.kit)
+    present = torch.cuda.device_count()
+    if promised > present:
         return failed(
-            f"num_of_gpus in local/resources.json must be at most the {here} GPUs of this machine, not {promised}: "
+            f"num_of_gpus in local/resources.json must be at most the {present} GPUs of this machine, not {promised}: "
             "NVFlare would not start; correct it",
             num_of_gpus=promised,
         )
@@ -53,8 +55,10 @@ def check_gpu(candidate: Candidate) -> Finding:
         return failed(str(error))
     if device.type == "cpu":
         return ok(f"device {wanted!r} is the CPU here, with {os.cpu_count()} cores", device="cpu")
+    # A broken driver shows only where the GPU is asked for something.
     try:
-        name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
+        name = torch.cuda.get_device_name()
+        free, total = torch.cuda.mem_get_info()
     except RuntimeError as error:
         return failed(explain_gpu_fault(error))
     return ok(f"{name} has {free / GIB:.1f} of {total / GIB:.1f} GiB free", device=name, free_bytes=free)

@@ -40,28 +40,33 @@ class _ExplainedSchema(GenerateJsonSchema):
         return {BOUNDS.get(key, key): value for key, value in super().generate_inner(schema).items()}
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
-        made, kind = super().model_schema(schema), schema["cls"]
+        made = super().model_schema(schema)
+        kind = schema["cls"]
         return made | {"description": read_summary(kind), "properties": _explain(made.get("properties", {}), kind)}
 
 
 def study_schema() -> Schema:
     """Return the schema of study.yaml, with the keys of every algorithm."""
-    kinds: list[Any] = [(one, "validation") for one in (Study, Recipe, *all_ingredients())]
-    found, schema = models_json_schema(kinds, schema_generator=_ExplainedSchema)
-    (study, _, *sections), known, names = found.values(), schema["$defs"], algorithm_names()
-    known["Transform"] = TRANSFORM | {"description": known["Transform"]["description"]}
-    keys = known["AlgorithmSettings"]["properties"]
-    keys["name"]["enum"], keys["preset"]["enum"] = names, [*PRESET_NAMES]
-    keys |= {kind.section: place for kind, place in zip(all_ingredients(), sections, strict=True)}
+    classes: list[Any] = [(settings, "validation") for settings in (Study, Recipe, *all_ingredients())]
+    schemas, schema = models_json_schema(classes, schema_generator=_ExplainedSchema)
+    # In the order of the classes.
+    study, _, *sections = schemas.values()
+    definitions = schema["$defs"]
+    definitions["Transform"] = TRANSFORM | {"description": definitions["Transform"]["description"]}
+    keys = definitions["AlgorithmSettings"]["properties"]
+    keys["name"]["enum"] = algorithm_names()
+    keys["preset"]["enum"] = [*PRESET_NAMES]
+    for settings, section in zip(all_ingredients(), sections, strict=True):
+        keys[settings.section] = section
     # An answer is borrowed by the name of its algorithm; a rule has one of its own, or constants.
-    answers = known.pop("Recipe")["properties"] | {
-        name: {"enum": [word, *_list_lenders(name)], "default": word} for name, word in WITHOUT.items()
-    }
+    answers = definitions.pop("Recipe")["properties"]
+    for name, word in WITHOUT.items():
+        answers[name] = {"enum": [word, *_list_lenders(name)], "default": word}
     answers["parts"] = {"type": "array", "items": {"enum": _list_lenders("parts")}, "default": []}
-    rules = [WITHOUT["robust"], *known["Robust"]["properties"]["rule"]["enum"]]
+    rules = [WITHOUT["robust"], *definitions["Robust"]["properties"]["rule"]["enum"]]
     answers["robust"] = {"anyOf": [{"enum": rules}, keys["robust"]]}
     keys |= _explain(answers, Recipe)
-    known["AlgorithmSettings"]["additionalProperties"] = False
+    definitions["AlgorithmSettings"]["additionalProperties"] = False
     return study | schema
 
 

@@ -1,6 +1,7 @@
 """A trial of the study at the site: the cost of a training step, and everything that an answer would take out."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,8 @@ def check_training(candidate: Candidate) -> Finding:
         TrainingError: The loss is not finite.
         ConfigError: The device is not there, or an augmentation does not fit.
     """
-    study, part = candidate.study, candidate.data.training
+    study = candidate.study
+    part = candidate.data.training
     if not study.rounds:
         what = "surveys the data" if study.asks_alone else "tests a finished model"
         return ok(f"nothing is trained: the study {what}")
@@ -39,8 +41,11 @@ def check_training(candidate: Candidate) -> Finding:
         cost = measure_cost(work)
     except RuntimeError as error:
         return failed(explain_gpu_fault(error))
-    an_epoch, epochs = study.steps_an_epoch(len(part)), study.training.local_epochs
-    steps, seconds = an_epoch * epochs, cost.of_round(an_epoch, epochs)
+    an_epoch = study.steps_an_epoch(len(part))
+    epochs = study.training.local_epochs
+    steps = an_epoch * epochs
+    seconds = cost.of_round(an_epoch, epochs)
+    # Without a limit in the study the server waits so long for a first answer.
     limit = study.federation.task_timeout_s or FIRST_S
     facts: dict[str, Any] = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
     facts |= {"seconds_per_round": seconds, "device": device.type}
@@ -60,11 +65,12 @@ def check_privacy(candidate: Candidate) -> Finding:
     Raises:
         SiloFLError: It cannot be counted for the site's data.
     """
-    study, limit = candidate.study, candidate.settings.max_epsilon
+    study = candidate.study
+    limit = candidate.settings.max_epsilon
     settings = study.privacy.dp_sgd
     if settings is None:
-        keys = (limit, candidate.settings.max_delta, candidate.settings.privacy_unit)
-        return ok("the study has no differential privacy" + ", and site.yaml asks for none" * (keys == (None,) * 3))
+        # A site that asks for privacy refuses such a study where its digest is checked.
+        return ok("the study has no differential privacy")
     units, of_round = measure_round(study, candidate.data.training)
     before = read_count(candidate.state_folder, candidate.kit.name, settings.unit)
     epsilon = compute_study_epsilon(study, of_round, before)
@@ -73,6 +79,7 @@ def check_privacy(candidate: Candidate) -> Finding:
         f"{study.training_rounds} rounds{earlier} spend epsilon {epsilon:.3g} at delta {settings.delta:g} for each of "
         f"{units} {settings.unit}s"
     )
+    # A run that goes on has counted its earlier rounds already, and they count twice here.
     if before and limit is not None and compute_study_epsilon(study, of_round) <= limit < epsilon:
         return warning(
             f"{spends}, more than the {limit:g} of max_epsilon in site.yaml; the site refuses the rounds beyond it, "
@@ -112,48 +119,63 @@ def check_leaving(candidate: Candidate) -> Finding:
             "the site's answer is refused then: add it, or stay out of the study"
         )
     kinds: dict[str, dict[str, Any]] = {}
-    # The very records that a job writes.
-    for record in [record for task, answer in answers for record in gate.records(Request(task), answer)]:
-        entry = kinds.setdefault(record["kind"], {"bytes": 0, "names": [], "purpose": record["purpose"]})
-        entry["bytes"] += record["bytes"]
-        entry["names"].append(record["name"])
+    for task, answer in answers:
+        # These are the very records that a job writes.
+        for record in gate.records(Request(task), answer):
+            entry = kinds.setdefault(record["kind"], {"bytes": 0, "names": [], "purpose": record["purpose"]})
+            entry["bytes"] += record["bytes"]
+            entry["names"].append(record["name"])
     withheld = ", ".join(sorted(_find_kinds_of_few(candidate, gate)))
     later = sorted((needed | asked & gate.allowed) - kinds.keys())
     listed = ", ".join(f"{kind} {entry['bytes']} bytes" for kind, entry in kinds.items())
-    says = f", and one of a later round {', '.join(later)}" if later else ""
-    says += "; and no image, label, case or patient"
-    says += f"; withheld: {withheld}, of fewer than {gate.min_patients} patients in training" if withheld else ""
-    return ok(
-        f"an answer takes out {listed}{says}", kinds=kinds | {kind: {"purpose": gate.purpose(kind)} for kind in later}
-    )
+    sentence = f"an answer takes out {listed}"
+    if later:
+        sentence += f", and one of a later round {', '.join(later)}"
+    sentence += "; and no image, label, case or patient"
+    if withheld:
+        sentence += f"; withheld: {withheld}, of fewer than {gate.min_patients} patients in training"
+    for kind in later:
+        kinds[kind] = {"purpose": gate.purpose(kind)}
+    return ok(sentence, kinds=kinds)
 
 
 def _try_exchanges(candidate: Candidate) -> list[tuple[str, Message]]:
     """Return task and answer of a first training, or a test, and of all exchanges of the parts before a round."""
-    study, site, server = candidate.study, candidate.kit.name, candidate.server
+    study = candidate.study
+    site = candidate.kit.name
+    server = candidate.server
     scope = effective_scope(candidate.kit)
     # A part may begin to ask only in a later round: the last one shows what the first does not.
-    asked = {one.task: one for number in (1, study.rounds) for one in server.asks(BEFORE, number)}
+    asked: dict[str, Exchange] = {}
+    for number in (1, study.rounds):
+        asked |= {exchange.task: exchange for exchange in server.asks(BEFORE, number)}
+    if study.asks_alone:
+        exchanges = [*server.asks(END, 0)]
+    elif study.rounds:
+        exchanges = [Exchange(TRAIN, 1), *asked.values()]
+    else:
+        exchanges = [Exchange(server.test.task, 0), *asked.values()]
+    answers = []
     with tempfile.TemporaryDirectory(prefix="silofl-check-") as folder:
         rounds = _make_trial_site(candidate, folder)
-        left = []
-        first = [Exchange(TRAIN, 1)] if study.rounds else [Exchange(server.test.task, 0)]
-        for one in server.asks(END, 0) if study.asks_alone else (*first, *asked.values()):
-            message = server.task(site, one)
-            answer = rounds.carry_out(one.task, message)
+        for exchange in exchanges:
+            task = exchange.task
+            message = server.task(site, exchange)
+            answer = rounds.carry_out(task, message)
             # As in a job, the site looks at its answer before NVFlare's filters do.
-            reason = rounds.gate.refusal(Request.of(one.task, message), answer)
-            answer = message.failed(reason) if reason else answer
-            answer = filter_answer(scope, site, study, rounds.site, one.task, message, answer)
-            left.append((one.task, answer))
+            reason = rounds.gate.refusal(Request.of(task, message), answer)
+            if reason:
+                answer = message.failed(reason)
+            answers.append((task, filter_answer(scope, site, study, rounds.site, task, message, answer)))
             # What comes after the training begins from the state that it left.
             server = replace(server, trained=frozenset({site}))
-        return left
+    return answers
 
 
 def _find_later_kinds(candidate: Candidate, gate: Gate) -> tuple[set[str], set[str]]:
     """Return the kinds that later rounds take out beside the first, and those that are asked for after the last."""
-    study, server = candidate.study, candidate.server
+    study = candidate.study
+    server = candidate.server
     rounds = [Exchange(TRAIN, study.rounds)]
     if study.total_rounds > study.training_rounds:
         rounds += server.asks(INSTEAD, study.total_rounds)
@@ -172,16 +194,21 @@ def _find_kinds_of_few(candidate: Candidate, gate: Gate) -> set[str]:
 
 def _make_trial_site(candidate: Candidate, folder: str) -> SiteRounds:
     """Return the site with its state in another folder, to train, or test, once on one batch of its data."""
-    study, settings, data = candidate.study, candidate.settings, candidate.data
+    study = candidate.study
+    settings = candidate.settings
+    data = candidate.data
     changes: dict[str, Any] = {"state_dir": folder, "cache_dir": folder}
     if study.asks_alone:
         return SiteRounds(candidate.kit.name, study, settings.model_copy(update=changes))
     name, *_ = study.needed_parts
     part = getattr(data, name)
     batch = range(min(len(part), study.training.batch_size))
-    # A test answers whole cases.
-    tested = {part.cases[row] for row in batch}
-    few = part.select_rows(batch if study.rounds else [row for row, case in enumerate(part.cases) if case in tested])
+    rows: Sequence[int] = batch
+    if not study.rounds:
+        # A test answers whole cases.
+        tested = {part.cases[row] for row in batch}
+        rows = [row for row, case in enumerate(part.cases) if case in tested]
+    few = part.select_rows(rows)
     # One batch must not be refused for being small where all such data of the site are enough; and a step that sees all
     # of it spends more than a round's.
     is_enough = part.num_patients >= settings.min_patients
