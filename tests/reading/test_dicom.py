@@ -540,7 +540,7 @@ def test_a_series_of_grey_and_coloured_slices_is_refused(write_dicom, tmp_path):
     folder = write_dicom(tmp_path / "series", np.ones((4, 6, 3), np.int16))
     colours = {"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB", "PlanarConfiguration": 0}
     edit(folder / "98.dcm", **colours, PixelData=bytes(144))
-    assert_refused("series must hold slices of one kind: of intensities or of colours", folder)
+    assert_refused("series must hold slices of one patient and of one kind", folder)
 
 
 def decode(path):

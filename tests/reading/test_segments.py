@@ -84,11 +84,11 @@ def test_names_cannot_disagree_with_the_label_that_nobody_has_named(save):
         ([("Segment_1", 2), ("tumor", 1)], (), "have one segment for tumor, not 'Segment_1' and 'tumor'"),
         ([("liver", 1), ("tumor", 1)], (), "give each segment a number .LabelValue. of its own, not 1 to 'liver' and"),
         *(
-            ([("liver", number)], (), f"give segment 'liver' a whole number above 0 .LabelValue., not '{number}'")
+            ([("liver", number)], (), f"give segment 'liver' a whole number above 0 .*, not '{number}' and")
             for number in ("x", "0", "-1", "1.5")
         ),
         *(
-            ([("liver", 1)], (layer,), f"give segment 'liver' a whole number from 0 as its Layer, not '{layer}'")
+            ([("liver", 1)], (layer,), f"give segment 'liver' a whole .* Layer, not '1' and '{layer}'")
             for layer in ("x", "-1", "", "12345")
         ),
     ],

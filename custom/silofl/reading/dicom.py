@@ -163,23 +163,13 @@ def _read_header(file: Path) -> Dataset | None:
 
 def _check_slices(headers: Sequence[Dataset], name: str) -> None:
     """Refuse files that are no slices of one volume."""
-    patients = set()
-    forms = set()
-    for header in headers:
-        forms.add((is_coloured(header), header.BitsAllocated == 1))
-        if "PatientID" in header:
-            patients.add(key_patient(str(header.PatientID)))
-        if count_frames(header) > 1:
-            raise DataError(
-                f"{name} must hold one file with many frames, or a file for each slice, not {len(headers)} files, some "
-                "with many frames; name the volume's own file, or give each file a folder"
-            )
-    if len(patients) > 1:
-        raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
-    if len(forms) > 1:
+    patients = {key_patient(str(header.PatientID)) for header in headers if "PatientID" in header}
+    forms = {(is_coloured(header), header.BitsAllocated == 1) for header in headers}
+    has_many_frames = any(count_frames(header) > 1 for header in headers)
+    if len(patients) > 1 or len(forms) > 1 or has_many_frames:
         raise DataError(
-            f"{name} must hold slices of one kind: of intensities or of colours, of bits or of numbers; leave out what "
-            "is no slice of the volume"
+            f"{name} must hold slices of one patient and of one kind (of intensities or of colours, of bits or of "
+            "numbers), and one a file; export the series again, or name a file of many frames itself"
         )
 
 

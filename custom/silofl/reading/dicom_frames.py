@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 COLOURS = "PhotometricInterpretation"
-RLE = "1.2.840.10008.1.2.5"
-LOSSLESS_JPEG = "1.2.840.10008.1.2.4.57"
+RLE, LOSSLESS_JPEG = "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.57"
 UNCOMPRESSED = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2")
 # JPEG has eight-bit and twelve-bit processes, and lossless ones; files of the withdrawn ones still exist.
 LOSSY_JPEG = tuple(f"1.2.840.10008.1.2.4.{process}" for process in (50, 51, 52, 53, 55))

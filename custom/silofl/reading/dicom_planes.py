@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,7 @@ from silofl.base.errors import DataError
 if TYPE_CHECKING:
     from pydicom import Dataset
 
-POSITION = "ImagePositionPatient"
-DIRECTION = "ImageOrientationPatient"
-SPACING = "PixelSpacing"
+POSITION, DIRECTION, SPACING = "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"
 SIZE = ("Rows", "Columns")
 # How far the slices of a segmentation lie apart, and how thick they are, in mm.
 DISTANCE = "SpacingBetweenSlices"
@@ -225,10 +224,8 @@ def build_affine(header: Dataset, planes: Sequence[Plane], step: NDArray[np.floa
 
 def read_scale(plane: Plane) -> tuple[float, float]:
     """Return slope and intercept; 1 and 0 where they are not stated."""
-    stated = []
-    for key, default in zip(SCALE, (1.0, 0.0), strict=True):
-        stated.append(default if plane[key] is None else float(plane[key]))
-    return stated[0], stated[1]
+    slope, intercept = (plane[key] for key in SCALE)
+    return 1.0 if slope is None else float(slope), 0.0 if intercept is None else float(intercept)
 
 
 def count_frames(header: Dataset) -> int:
@@ -259,10 +256,7 @@ def check_measures(planes: Sequence[Plane], name: str) -> None:
 
 
 def _is_one(planes: Sequence[Plane], keys: Sequence[str]) -> bool:
-    stated = set()
-    for plane in planes:
-        stated.add(tuple(plane[key] for key in keys))
-    return len(stated) == 1
+    return len(set(map(itemgetter(*keys), planes))) == 1
 
 
 def is_same(planes: Sequence[Plane], key: str) -> bool:
