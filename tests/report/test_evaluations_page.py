@@ -57,7 +57,7 @@ def test_a_threshold_is_named(found):
         assert text in texts
 
 
-def test_a_result_that_may_be_a_guess_is_named_and_few_patients_may_explain_all(found):
+def test_a_result_that_may_be_a_guess_is_named(found):
     share, area = Estimate(0.6, (0.5, 0.7), 20), Estimate(0.55, (0.4, 0.7), 20)
     scores = {ALL: {"accuracy": share, "balanced_accuracy": share}, "large": {"auroc": area, "recall": share}}
     sites = {site: replace(one, scores=scores) for site, one in found.sites.items()}
@@ -68,19 +68,12 @@ def test_a_result_that_may_be_a_guess_is_named_and_few_patients_may_explain_all(
     # Of both hospitals together: 0.55 with a margin of 0.15 / sqrt(2), and 0.6 with one of 0.07.
     (said,) = list_chance(replace(found, sites=sites, pooled=pooled))
     assert said.startswith("the model may recognise large no better than chance")
-    texts = " ".join(
-        block.text
-        for block in evaluations_section(replace(found, sites=sites, pooled=pooled)).blocks
-        if isinstance(block, Text)
-    )
-    assert "Chance does not explain 0% of that difference" in texts
     assert list_chance(found) == []
 
 
-def test_the_section_says_that_hospitals_differ_and_that_nothing_was_trained(found):
+def test_the_section_says_that_nothing_was_trained(found):
     texts = " ".join(block.text for block in evaluations_section(found).blocks if isinstance(block, Text))
     assert "tested on the own test cases of 2 hospitals; nothing was trained" in texts
-    assert "0.500 to 0.800 at single ones" in texts and "does not explain 94% of that difference" in texts
     assert evaluations_section(None) is None
 
 

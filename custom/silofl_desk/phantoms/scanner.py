@@ -105,7 +105,8 @@ def scan(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> NDArr
 
 def _contrast(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> Field:
     """Look up every voxel's signal, with each tissue a little different in each patient."""
-    signal = np.array([scanner.signal[kind] for kind in Tissue], dtype=np.float32)
+    signal = np.array([scanner.signal[member] for member in Tissue], dtype=np.float32)
+    # Air, gas and bone give no signal in any contrast, and stay dark when the others are reversed.
     has_signal = signal > scanner.signal[Tissue.BONE]
     if scanner.is_reversed:
         signal[has_signal] = 1.05 - signal[has_signal]

@@ -226,10 +226,9 @@ def _find_surfaces(results: Results) -> list[Words]:
     surfaces = {site: test.surface for site, test in results.tests.items() if test.surface}
     if not surfaces:
         return []
-    without = ", ".join(
-        f"{site} {surface.num_undefined}" for site, surface in surfaces.items() if surface.num_undefined
-    )
-    return [{"undefined": without and f" Cases without a distance, which do not count: {without}."}]
+    without = [f"{site} {surface.num_undefined}" for site, surface in surfaces.items() if surface.num_undefined]
+    undefined = f" Cases without a distance, which do not count: {', '.join(without)}." if without else ""
+    return [{"undefined": undefined}]
 
 
 def _find_extra_metrics(results: Results) -> Iterator[Words]:
