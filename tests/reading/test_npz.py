@@ -21,7 +21,7 @@ def opened(monkeypatch):
     return paths
 
 
-def test_a_file_of_many_images_is_opened_once_for_its_images_and_once_for_its_labels(tmp_path, opened):
+def test_an_npz_is_opened_once_for_images_and_for_labels(tmp_path, opened):
     np.savez(tmp_path / "a.npz", images=GREY, labels=GREY)
     for index in (0, 1, 0):
         for is_label in (False, True):
@@ -40,7 +40,7 @@ def test_no_more_than_two_arrays_are_kept(tmp_path, opened):
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_an_array_of_fewer_or_more_numbers_than_its_header_says_is_refused(tmp_path, rows):
+def test_an_array_of_another_length_than_stated_is_refused(tmp_path, rows):
     np.savez(tmp_path / "a.npz", images=GREY)
     with zipfile.ZipFile(tmp_path / "a.npz") as archive:
         content = archive.read("images.npy").replace(b"(2, 3, 4)", f"({rows}, 3, 4)".encode())
@@ -50,7 +50,7 @@ def test_an_array_of_fewer_or_more_numbers_than_its_header_says_is_refused(tmp_p
         read_image(tmp_path / "a.npz", index=0)
 
 
-def test_an_array_that_unpacks_to_much_does_so_in_the_decoders_process(tmp_path):
+def test_an_array_unpacks_in_the_decoders_process(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((4, 4096, 4096), np.uint8))
     assert (tmp_path / "a.npz").stat().st_size < 1 << 17
     end_decoder()

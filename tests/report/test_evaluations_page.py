@@ -26,7 +26,7 @@ def found():
     return Evaluations("0123456789abcdef01", "organs", sites, {ALL: {"dice": dice}, "organ": {"hd95": None}})
 
 
-def test_each_hospital_has_a_row_and_all_together_have_their_mean_and_spread(found):
+def test_each_hospital_has_a_row_and_all_have_two(found):
     tables = hospital_tables(found)
     # Both deviate by 0.1 / 1.96: Q = 2 (0.15 * 1.96 / 0.1)^2 = 17.3, and I^2 = 16.3 / 17.3.
     *rows, pooled, spread = tables[ALL].rows
@@ -38,7 +38,7 @@ def test_each_hospital_has_a_row_and_all_together_have_their_mean_and_spread(fou
     assert pooled[-1].startswith("0.650 (") and spread == ("I^2, p", "", "", "", "94%, 3.2e-05")
 
 
-def test_a_score_without_a_mean_has_a_dash_and_sizes_have_their_unit(found):
+def test_a_score_without_a_mean_has_a_dash(found):
     table = hospital_tables(found)["organ"]
     assert table.rows[0] == ("east", "3.2 (3.0 to 4.0) mm") and table.rows[1] == ("west", "-")
     assert [row[-1] for row in table.rows[2:]] == ["-", "-"]
@@ -77,7 +77,7 @@ def test_the_section_says_that_nothing_was_trained(found):
     assert evaluations_section(None) is None
 
 
-def test_hospitals_that_could_not_compare_their_images_with_what_the_model_learnt_are_named(found):
+def test_hospitals_that_could_not_compare_their_images_are_named(found):
     def read(**is_checked):
         sites = {site: replace(found.sites[site], is_checked=one) for site, one in is_checked.items()}
         section = evaluations_section(replace(found, sites=sites))

@@ -38,12 +38,8 @@ def read_codes(path: Path) -> dict[str, str]:
         # The standard asks for the element where a compression has lost something; it stays when the file is unpacked.
         "compression": "LOSSY" if header.get("LossyImageCompression") == "01" else "LOSSLESS",
     }
-    codes = {}
-    for topic, value in stated.items():
-        code = str(value or "").strip().upper()
-        if code in STATED[topic]:
-            codes[topic] = code
-    return codes
+    codes = {topic: str(value or "").strip().upper() for topic, value in stated.items()}
+    return {topic: code for topic, code in codes.items() if code in STATED[topic]}
 
 
 def group_codes(stated: Iterable[tuple[str | None, Mapping[str, str]]], least: int) -> dict[str, tuple[str, ...]]:

@@ -127,10 +127,8 @@ def _differ_in_place_alone(planes: Sequence[Plane]) -> bool:
     indices = [plane[INDEX] for plane in planes]
     if any(index is None for index in indices):
         return True
-    for dimension in np.array(indices).reshape(len(planes), -1).T.tolist():
-        if len({*dimension}) not in (1, len(planes)):
-            return False
-    return True
+    dimensions = np.array(indices).reshape(len(planes), -1).T.tolist()
+    return all(len(set(dimension)) in (1, len(planes)) for dimension in dimensions)
 
 
 def step_between(planes: Sequence[Plane], name: str, files: Sequence[str] = ()) -> NDArray[np.float64] | None:

@@ -106,9 +106,7 @@ def number_by_names(
         return numbers.astype(np.int32, copy=False)
     _check_known(numbers, segments, name)
     drawn = [segment for segment in segments if _find_voxels(numbers, segment).any()]
-    number_of = {}
-    for segment in drawn:
-        number_of[segment] = _find_number(segment, labels, name) if is_named else segment.number
+    number_of = {segment: _find_number(segment, labels, name) if is_named else segment.number for segment in drawn}
     for number in number_of.values():
         rivals = [segment.name for segment in drawn if number_of[segment] == number]
         if len({*map(_simplify, rivals)}) > 1 or (len(rivals) > 1 and NO_NAME.fullmatch(rivals[0])):
@@ -189,11 +187,8 @@ def _check_layers(numbers: NDArray[np.number], segments: Sequence[Segment], name
 def _check_known(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:
     """Refuse a number that no segment has."""
     for index, layer in enumerate(numbers):
-        allowed = [0]
-        for segment in segments:
-            if len(numbers) == 1 or segment.layer in (index, None):
-                allowed.append(segment.number)
-        is_unknown = np.isin(layer, allowed, invert=True)
+        named = [segment.number for segment in segments if len(numbers) == 1 or segment.layer in (index, None)]
+        is_unknown = np.isin(layer, [0, *named], invert=True)
         if is_unknown.any():
             raise DataError(
                 f"{name} must name a segment for each number that it holds, not none for {layer[is_unknown].flat[0]}; "

@@ -123,10 +123,8 @@ class TextHeader(NamedTuple):
     @property
     def channel_axis(self) -> int | None:
         """The axis of a voxel's numbers, 0 the fastest; None where ITK has it first, or a voxel has one."""
-        for axis, kind_of_axis in enumerate(self.fields.get("kinds", "").lower().split()):
-            if re.fullmatch(CHANNELS, kind_of_axis):
-                return axis
-        return None
+        kinds = self.fields.get("kinds", "").lower().split()
+        return next((axis for axis, word in enumerate(kinds) if re.fullmatch(CHANNELS, word)), None)
 
 
 def read_text_header(path: Path) -> TextHeader:
@@ -211,10 +209,8 @@ def check_text_header(path: Path, header: TextHeader, name: str) -> None:
             raise DataError(f"{name} must {sentence.format(match[0].lower())}")
         if match:
             raise ValueError(f"its header has another value of {field!r} than it may have")
-    if path.suffix.lower() == METAIMAGE:
-        _check_metaimage(header)
-    else:
-        _check_nrrd(header)
+    check = _check_metaimage if path.suffix.lower() == METAIMAGE else _check_nrrd
+    check(header)
 
 
 def _check_metaimage(header: TextHeader) -> None:

@@ -166,11 +166,8 @@ class Lead:
             # Whether the server is there, other questions say.
             logger.debug("the server did not say which machines it refused: %s", error)
             return {}
-        addresses = {}
-        for site, machine in machines.items():
-            if machine["second"] and machine["seconds"] < LATELY_S:
-                addresses[site] = machine["second"]
-        return addresses
+        lately = {site: machine for site, machine in machines.items() if machine["seconds"] < LATELY_S}
+        return {site: machine["second"] for site, machine in lately.items() if machine["second"]}
 
     def status(self, number: str) -> tuple[str, str]:
         """Return NVFlare's word for a job's status, and what it says of the job's way to the sites, or of its wait.

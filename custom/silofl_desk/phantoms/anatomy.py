@@ -137,6 +137,7 @@ def _paint_body(tissue: TissueMap, rng: np.random.Generator, grid: Grid, points:
 def _paint_bowel(tissue: TissueMap, rng: np.random.Generator, grid: Grid, points: Field, inside: Field) -> None:
     _, y, z = points
     loops = smooth_noise(rng, grid, 9) - 0.012 * z
+    # The bowel lies in front of the spine, a little off the wall.
     room = (inside < -4) & (y < 12)
     tissue[room & (loops > 0.15)] = Tissue.WALL
     tissue[room & (loops > 0.55)] = Tissue.CONTENT
@@ -173,6 +174,7 @@ def _paint_stomach_and_spleen(
     stomach += 4 * smooth_noise(rng, grid, 11)
     room = inside < -2
     tissue[room & (stomach < 0)] = Tissue.WALL
+    # The wall is what stays between the outline and the lumen.
     lumen = room & (stomach < -4.5 - 1.5 * smooth_noise(rng, grid, 6))
     tissue[lumen] = Tissue.CONTENT
     tissue[lumen & (smooth_noise(rng, grid, 8) > 0.9)] = Tissue.WALL
@@ -180,6 +182,7 @@ def _paint_stomach_and_spleen(
 
 
 def _paint_kidneys(tissue: TissueMap, rng: np.random.Generator, grid: Grid, points: Field) -> None:
+    # One field for both kidneys: their medulla is as irregular on the left as on the right.
     pyramids = 3 * smooth_noise(rng, grid, 5)
     for side in (-1, 1):
         x = side * rng.uniform(50, 60)

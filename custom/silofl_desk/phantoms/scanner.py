@@ -99,6 +99,7 @@ def scan(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> NDArr
     signal = signal * (1 + 0.06 * smooth_noise(rng, grid, 3.0) + 0.05 * smooth_noise(rng, grid, 16.0))
     signal = blur(np.clip(signal, 0, 1) ** scanner.gamma * _shading(rng, grid, scanner), grid, scanner.blur_mm)
     real, imaginary = (scanner.noise * rng.standard_normal(grid.shape, dtype=np.float32) for _ in range(2))
+    # Noise of both channels makes the magnitude Rician, as in MRI: air is never 0.
     magnitude = np.hypot(signal + real, imaginary)
     return np.round(scanner.offset + scanner.gain * magnitude).astype(np.int16)
 

@@ -58,6 +58,7 @@ def _is_guess(found: Evaluations, group: str, name: str, level: float) -> bool:
     """Return whether a score over all hospitals may be a guess's; without such a score, whether each one's is."""
     pooled = found.pooled[group].get(name)
     if pooled:
+        # Only an interval that is wholly above the guess excludes it.
         return pooled.interval[0] <= level
     values = [site.scores[group].get(name, MISSING).value for site in found.sites.values()]
     best = max((value for value in values if value is not None), default=None)
@@ -73,11 +74,8 @@ def hospital_tables(found: Evaluations) -> dict[str, TextTable]:
         for group, scores in site.scores.items():
             if any(score.value is not None for score in scores.values()):
                 stated.add(group)
-    tables = {}
-    for group in found.pooled:
-        if group not in found.divided or group in stated:
-            tables[group] = _make_table(found, group)
-    return tables
+    groups = [group for group in found.pooled if group not in found.divided or group in stated]
+    return {group: _make_table(found, group) for group in groups}
 
 
 def _make_table(found: Evaluations, group: str) -> TextTable:
@@ -116,6 +114,7 @@ def _find_guessed_groups(found: Evaluations) -> list[Words]:
 
 def _find_guess(found: Evaluations) -> list[Words]:
     groups = found.labels
+    # Of two answers a guess is right in half of the cases, of n in the n-th part.
     has_two = len(groups) == 1 or any(SPECIFICITY in found.pooled[group] for group in groups)
     level = CHANCE if has_two else 1 / max(len(groups), 1)
     return [{"level": level}] if _is_guess(found, ALL, "balanced_accuracy", level) else []

@@ -39,6 +39,7 @@ class Fact(Generic[T]):
         """
         times = self.find(record)
         if isinstance(times, bool):
+            # A condition without words is stated once, or not at all.
             times = [{}] if times else []
         for more in times:
             yield self.sentence.format(**words, **more)

@@ -34,6 +34,7 @@ def unseen_section(unseen: UnseenTest | None, method: str) -> PageSection | None
     """Return the section on a site that was left out of the training; None where none was."""
     if unseen is None:
         return None
+    # Without the own models there is nothing to compare with.
     is_compared = unseen.own and unseen.value is not None
     lead = conclude_unseen({(unseen.site, unseen.metric): {method: [unseen]}}) if is_compared else ()
     return make_section(
@@ -69,6 +70,7 @@ def unseen_sentence(unseen: UnseenTest) -> str:
 
 def unseen_table(unseen: UnseenTest) -> TextTable:
     """Return one row for each way to answer: what a clinic would get, and each model alone."""
+    # A super model that chooses is named by its threshold, on which its answers depend.
     answer = ANSWERS[unseen.rule]
     if unseen.rule == "choice" and unseen.threshold is not None:
         answer = f"super model, gamma {unseen.threshold:g}"
@@ -84,8 +86,8 @@ def conclude_unseen(found: UnseenTests) -> Iterator[str]:
     """Say of each hospital that took no part what the own models of the others score there, and the federated ones."""
     for (site, _), methods in found.items():
         means = {}
-        alone = []
-        together = []
+        alone: list[float | None] = []
+        together: list[float | None] = []
         for method, tests in methods.items():
             means[method] = float(np.mean([test.value for test in tests]))
             for test in tests:
@@ -107,6 +109,7 @@ def conclude_unseen(found: UnseenTests) -> Iterator[str]:
 
 def _format_range(values: Iterable[float | None]) -> str:
     """Return the least and the largest of the values that are known."""
+    # Numbers that look the same are one: "0.700 to 0.700" would be no range.
     numbers = sorted({format_number(value) for value in values if value is not None}, key=float)
     return " to ".join(dict.fromkeys((numbers[0], numbers[-1]))) if numbers else MISSING
 

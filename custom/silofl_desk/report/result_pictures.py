@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -231,10 +232,8 @@ def rows_with_choices(rows: RowRuns) -> RowRuns:
     """Return the rows with the runs in which some site made a choice; a row without any is left out."""
     chosen = {}
     for name, runs in rows.items():
-        with_choice = [run for run in runs if run.results.joining]
-        if with_choice:
-            chosen[name] = with_choice
-    return chosen
+        chosen[name] = [run for run in runs if run.results.joining]
+    return {name: runs for name, runs in chosen.items() if runs}
 
 
 def list_verdicts(runs: Sequence[RunRecords]) -> list[str]:
@@ -247,17 +246,15 @@ def list_verdicts(runs: Sequence[RunRecords]) -> list[str]:
 
 def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
     """Return each model of `MODEL_NAMES` -> mean over the hospitals, then over the seeds."""
-    means = {}
-    for model in MODEL_NAMES:
-        means[model] = mean_of_known(run.results.joining_means[model] for run in runs)
-    return means
+    means = [run.results.joining_means for run in runs]
+    return {model: mean_of_known(map(itemgetter(model), means)) for model in MODEL_NAMES}
 
 
 def _draw_interval(axes: Axes, height: float, joined: Joined) -> None:
     """Draw a site's interval, where it is known and of the difference of its two points."""
     local = joined.shown(LOCAL)
     federated = joined.shown(SHIFTED)
-    if None in (local, federated, joined.low, joined.high, joined.difference):
+    if local is None or federated is None or joined.low is None or joined.high is None or joined.difference is None:
         return
     # A metric that no single patient has is compared by another one, whose interval does not belong to these points.
     if abs(federated - local - joined.difference) < SAME:

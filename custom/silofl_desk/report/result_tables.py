@@ -15,15 +15,13 @@ from silofl.training.site_score import SiteScore
 from silofl_hospital.report.tables import (
     METRIC_NAMES,
     MISSING,
-    NOT_SAID,
     TextTable,
     format_count,
     format_distance,
     format_number,
 )
 
-# `_mark_withheld` finds the validation in this column of `site_table`.
-VALIDATION = 5
+# With more labels the table would be wider than a page.
 MOST_LABELS_BESIDE_THE_VALUE = 4
 HD95, SURFACE_DICE = "HD95", "surface Dice"
 Column = list[float | None]
@@ -41,6 +39,7 @@ def name_models(joining: Iterable[Joined]) -> dict[str, str]:
 
 def summarise_seeds(values: Sequence[float]) -> tuple[float | None, float | None]:
     """Return the mean over seeds and their standard deviation; None of no seed, and the deviation of one alone."""
+    # The deviation of a sample: seeds are drawn from all that could have been.
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return mean_of_known(values), deviation
 
@@ -59,6 +58,7 @@ def site_table(results: Results) -> TextTable:
     """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
     over = f"over {tested_sites(results)}"
     pooled = "mean over all cases, class by class" if results.metric in CLASS_MEANS else "mean over all cases"
+    # These rows sum up, in this order: `_count_column` leaves two cells empty to reach the third.
     ends = {f"mean {over}": results.mean, f"spread {over} (std)": results.spread, pooled: results.pooled}
     if results.joining:
         kept = f"kept by {len(results.joining)} {'site' if len(results.joining) == 1 else 'sites'}, mean"
@@ -66,6 +66,7 @@ def site_table(results: Results) -> TextTable:
             kept += ", at their thresholds"
         ends[kept] = results.joining_means[CHOSEN]
     tests = list(results.sites.values())
+    # A site without a test may have validated, and the other way round.
     validation = []
     for site in results.sites:
         score = results.validation.get(site)
@@ -87,8 +88,7 @@ def site_table(results: Results) -> TextTable:
     for name, head in list_extra_metrics([results]).items():
         heads.append(head)
         cells.append(_append_mean(list_extra_values(results, name)))
-    rows = [_mark_withheld(results, row) for row in zip_longest(*cells, fillvalue="")]
-    return TextTable(tuple(heads), tuple(rows), num_summary=len(ends))
+    return TextTable(tuple(heads), tuple(zip_longest(*cells, fillvalue="")), num_summary=len(ends))
 
 
 def has_moved_thresholds(results: Results) -> bool:
@@ -111,21 +111,6 @@ def _count_column(tests: Sequence[SiteScore | None], key: str) -> list[str]:
     return [*map(format_count, numbers), "", "", format_count(total)]
 
 
-def _mark_withheld(results: Results, row: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a row of `site_table`, in which what the site withholds is said to be so."""
-    test = results.sites.get(row[0])
-    validation = results.validation.get(row[0])
-    marked = []
-    for column, cell in enumerate(row):
-        if column == VALIDATION:
-            # A validation that names what it withholds, withholds single labels and has a value.
-            is_hidden = validation and validation.withheld and not validation.withheld.names
-        else:
-            is_hidden = test and test.withheld
-        marked.append(NOT_SAID if cell == MISSING and is_hidden else cell)
-    return tuple(marked)
-
-
 def list_extra_metrics(runs: Iterable[Results]) -> dict[str, str]:
     """Return ``package==version/name`` of each metric that some runs were tested by -> the head of its column."""
     heads = {}
@@ -144,6 +129,7 @@ def list_extra_values(results: Results, name: str) -> list[float | None]:
 
 def tested_sites(results: Results) -> str:
     """Return over which sites a mean of tests is: ``sites``, or ``3 of 4 sites``."""
+    # The words are said with every mean: one over fewer sites must not pass for one over all.
     num_tested = sum(value is not None for value in results.values.values())
     return "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
 
@@ -177,6 +163,7 @@ def _area_table(results: Results) -> TextTable:
             for column, key in zip(columns[1:], keys, strict=True):
                 column.append(_count_share(labels.get(key), cases.get(key)))
             rows.append((name, site, *(_write_share(*column[-1]) for column in columns)))
+        # Only a site knows its cases' scores, so that all sites have a weighted mean and no area of their own.
         pooled = [_write_share(pool_values(column), sum(count for _, count in column)) for column in columns]
         rows.append((name, "all sites", *pooled))
     area_name = METRIC_NAMES[results.metric if results.metric in RANKED else "auroc"]
@@ -202,6 +189,7 @@ def calling_table(results: Results) -> TextTable | None:
     """Return one row per site: how its tested model's classes are called; None where none are."""
     if not results.callings:
         return None
+    # A site may lack thresholds for classes that others have.
     classes: dict[str, None] = {}
     for calling in results.callings.values():
         classes |= dict.fromkeys(calling.thresholds)
@@ -236,6 +224,7 @@ def label_columns(results: Results) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for name in sort_labels(chain(*tables), {name: name for name in results.labels.values()}):
         columns[name] = [table.get(name) for table in tables]
+    # The value of a single label is the site's value itself.
     return columns if len(columns) > 1 else {}
 
 

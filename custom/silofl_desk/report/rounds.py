@@ -100,6 +100,7 @@ class PanelOf:
         lines: dict[str, Values] = {}
         for site in run.sites:
             lines[site] = [self.value(record, site) for record in run.ledger]
+        # An algorithm without this number has no panel of it.
         if all(value is None for value in chain(*lines.values())):
             return None
         if self.measure:
@@ -177,6 +178,7 @@ def describe_curves(curves: Curves) -> str:
 
 def _describe_panel(curves: Curves, panel: Panel) -> str:
     """Say where each line of a panel ends: its last known value, with its round where that is not the last of all."""
+    # A line that ends before the others is said with its round.
     latest = max(chain.from_iterable(curves.rounds[name] for name in panel.lines), default=0)
     ends = []
     for name, values in panel.lines.items():

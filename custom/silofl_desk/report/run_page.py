@@ -96,6 +96,7 @@ def write_report(run: Path) -> Path:
         ConfigError: The folder is no run, one of its files is broken, or it cannot be written to.
     """
     records = read_run(run)
+    # A single run is a comparison of one method.
     numbers = list_result_rows({_name_row(records): [records]})
     return write_with_files(run / REPORT, make_run_page(records), numbers)
 
@@ -114,6 +115,7 @@ def make_run_page(run: RunRecords) -> Page:
     if run.data or not is_evaluation:
         sections.append(_data_section(run))
     sections.append(_recipe_section(run))
+    # What limits all numbers stands above them.
     caveats = [Banner("warning", "CAUTION", caveat) for caveat in sentences.caveats(run.results)]
     return Page(
         title=run.results.study,
@@ -173,6 +175,7 @@ def _status_banner(run: RunRecords) -> Banner:
         problems += [("warning", sentence) for sentence in list_chance(run.evaluations)]
     # The worst of all gives the colour: a run that is complete may have no good model.
     tones = [TONES[results.status], *(tone for tone, _ in problems)]
+    # That no model is better than guessing is in the lead, and no problem of a site.
     if sentences.is_guessing(results):
         tones.append("warning")
     tone = max(tones, key=SEVERITY.index)
@@ -181,6 +184,7 @@ def _status_banner(run: RunRecords) -> Banner:
     if results.status == UNFINISHED:
         sentence = sentences.unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
         return Banner(tone, "RUNNING OR INTERRUPTED", sentence, reasons, lead=lead)
+    # A run that failed is mended before more rounds are thought of.
     remedy = sentences.remedy_sentence(run.path, results.status, run.is_simulation)
     remedy = remedy or sentences.more_rounds_sentence(run.path, results, run.ledger)
     sentence = " ".join(filter(None, (sentences.status_sentence(results), sentences.early_sentence(results))))
@@ -253,9 +257,9 @@ def _weights_section(run: RunRecords) -> PageSection:
     """Show the weights of the last round."""
     table = weights_table(run.ledger)
     if run.results.recipe.get("stays_home") == "everything":
-        blocks: Blocks = Text("No model is mixed: each site trains alone.")
+        blocks: Blocks = [Text("No model is mixed: each site trains alone.")]
     elif table is None:
-        blocks = NO_ROUND
+        blocks = [NO_ROUND]
     else:
         note = f"How much each site's update counts in round {run.ledger[-1].round}, the last: a row sums to 1."
         blocks = [table, make_note(note)]
@@ -269,6 +273,7 @@ def weights_table(ledger: Sequence[Round]) -> Table | None:
     weights = ledger[-1].weights
     sites = next(iter(weights.values()))
     if all(row == sites for row in weights.values()):
+        # One row says it where everybody gets the same model.
         weights = {"every site": sites}
     cells = []
     shares = {}

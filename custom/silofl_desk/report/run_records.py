@@ -73,6 +73,7 @@ class CasePictures:
         places = range(len(self.cases))
         if self.is_ranked is not None:
             places = np.flatnonzero(self.is_ranked).tolist()
+        # A small site's worst case may be its median too.
         return [place for place in places if self.cases[place] not in self.cases[:place]]
 
     @property
@@ -194,6 +195,7 @@ OF_OWN_NETWORKS = ("model.name", "model.features", "model.dropout")
 
 def all_settings(run: RunRecords) -> dict[str, str]:
     """Return dotted key -> value of all that the run's study decides; of a run without its study what is known."""
+    # The study goes first and the result last, which knows what the algorithm's defaults became.
     settings = _repeated_settings(run.results)
     if run.study:
         settings = flat_settings(plain_study(run.study)) | settings
@@ -217,6 +219,7 @@ def data_table(run: RunRecords) -> TextTable | None:
 
 def data_doubts(runs: Iterable[RunRecords]) -> list[str]:
     """Return what should be looked at of the sites' data, as ``site: sentence``; simulations alone know it."""
+    # Runs of several seeds have the same data, and their doubts are said once.
     doubts: dict[str, None] = {}
     for run in runs:
         for site, counts in run.data.items():
@@ -259,6 +262,7 @@ def count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
             counts[part, unit] = getattr(getattr(run.data[site], part), unit)
         return counts
     test = run.results.sites.get(site)
+    # A score that is withheld has no true number of cases.
     if test is not None and not test.is_withheld:
         counts["test", "cases"] = test.num_cases + test.num_excluded
     validation = run.results.validation.get(site)
@@ -327,6 +331,7 @@ def list_result_rows(rows: RowRuns) -> list[ResultRow]:
 
 def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
     results = run.results
+    # Each site starts from what all numbers of the run have in common.
     row = partial(ResultRow, method=method, run=results.run, algorithm=results.algorithm, seed=results.seed)
     # A class has its recall, whatever the metric.
     of_label = "recall" if results.has_classes else str(results.metric)
@@ -362,6 +367,7 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
 def _joined_rows(joined: Joined, row: partial[ResultRow]) -> Iterator[ResultRow]:
     for model, name in ((LOCAL, "alone"), (SHIFTED, SHIFTED), (CHOSEN, "kept")):
         yield row(model=name, value=joined.tested(model))
+    # The gain is paired by test unit, so it need not be the difference of the two values.
     gain = partial(row, model=SHIFTED, metric="gain", value=joined.difference)
     yield gain(low=joined.low, high=joined.high, verdict=joined.verdict)
 

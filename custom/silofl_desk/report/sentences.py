@@ -157,10 +157,12 @@ def _find_missed_classes(results: Results) -> Iterator[Words]:
     """Yield each class, or finding, of which a site's model recognises no test case, at its threshold if it has one."""
     if not results.has_classes:
         return
+    # One sentence names all sites of a class.
     missed: dict[str, dict[str, int]] = {}
     for site, test in results.tests.items():
         recalls = dict(read_table(test, "labels"))
         if test.calling:
+            # At its own threshold a site may recognise what it misses at 0.5.
             recalls |= test.calling.sensitivity
         for name, count in read_table(test, "label_cases").items():
             if count and recalls.get(name) == 0:
@@ -175,6 +177,7 @@ def _find_unfinished(results: Results) -> list[Words]:
 
 
 def _lacks_batchnorm(results: Results) -> bool:
+    # An algorithm that keeps BatchNorm at home then keeps nothing.
     return results.recipe.get("stays_home") == "batchnorm" and results.normalization not in ("batch", "batch_home")
 
 
@@ -338,13 +341,15 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
     Of each site the worst is told. That no model is better than guessing anywhere is what `lead_sentence` begins with.
     """
-    problems = []
+    problems: list[tuple[str, str]] = []
     for site, value in results.values.items():
         joined = (results.joining or {}).get(site)
         test = SiteTest(site, joined.tested(CHOSEN) if joined else value, joined)
-        problems += list_facts(SITE_FACTS, test, "bad", "warning", **test.words)[:1]
-    problems += list_facts(RUN_FACTS, results, "bad", "warning")
-    return [(fact.level, sentence) for fact, sentence in problems]
+        stated = list_facts(SITE_FACTS, test, "bad", "warning", **test.words)
+        problems += [(fact.level, sentence) for fact, sentence in stated[:1]]
+    # What holds of the whole run comes behind the sites, which are what a hospital looks for.
+    stated_of_run = list_facts(RUN_FACTS, results, "bad", "warning")
+    return problems + [(fact.level, sentence) for fact, sentence in stated_of_run]
 
 
 def caveats(results: Results) -> list[str]:
@@ -354,6 +359,7 @@ def caveats(results: Results) -> list[str]:
 
 def list_result_notes(results: Results) -> dict[str, str]:
     """Return what the values of the sites need to be read right: what it is about -> its sentences."""
+    # Several facts about one thing, as the scores that two sites withhold, are one note.
     notes: dict[str, str] = {}
     for fact, sentence in list_facts(RUN_FACTS, results, "note"):
         notes[fact.name] = f"{notes[fact.name]} {sentence}" if fact.name in notes else sentence
@@ -370,6 +376,7 @@ def describe_model(results: Results) -> str:
 
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
+    # The sentence on missed rounds would be wrong where there were none.
     if results.is_evaluation and results.status == "COMPLETE":
         return "Every site was asked; nothing was trained."
     return STATUS[results.status]
@@ -412,6 +419,7 @@ def more_rounds_sentence(run: Path, results: Results, ledger: Sequence[Round]) -
     command = _command(run, (run / "run.json").is_file())
     rounds = [joined.own_rounds for joined in (results.joining or {}).values() if joined.unfinished]
     rounds += [model.rounds for model in (results.own_models or {}).values() if not model.is_finished]
+    # Without a model that is unfinished more rounds would change nothing.
     if not rounds or command is None or not job.is_file():
         return ""
     study = load_study(job, STORED)
@@ -460,10 +468,8 @@ def shares_batchnorm(results: Results) -> bool:
 
 def changes_sentence(changes: Mapping[str, Any]) -> str:
     """List the changes to a study, as ``training.learning_rate: 0.01, seed: 1``."""
-    texts = []
-    for key, value in changes.items():
-        texts.append(f"{key}: {value if isinstance(value, str) else json.dumps(value)}")
-    return ", ".join(texts) or "nothing"
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in changes.items()}
+    return ", ".join(f"{key}: {text}" for key, text in texts.items()) or "nothing"
 
 
 def lead_sentence(results: Results) -> str:
@@ -472,6 +478,7 @@ def lead_sentence(results: Results) -> str:
     Nothing without the guard where some model is better than guessing.
     """
     joining = results.joining or {}
+    # Where all models guess, no verdict between them means anything.
     if guess := _describe_guess(results):
         remedy = _short_sentence(results) or "Try more rounds, or find a learning rate by silofl tune."
         return f"No model of this run is {guess}. {remedy}"
@@ -524,6 +531,7 @@ def _measure_test(results: Results, site: str, test: SiteScore) -> Measures:
     local = joined and joined.tested(LOCAL)
     if local is None:
         return federated
+    # Of an own model only the study's metric is known.
     beside = measure_score(results, LOCAL, {str(results.metric): local}, test)
     return federated | beside if beside else {}
 
@@ -540,6 +548,7 @@ def measure_score(results: Results, model: str, values: Mapping[str, float], one
         return measure_classes(model, values, cases.values())
     counts = []
     for number, name in results.labels.items():
+        # A test names its labels, a validation numbers them.
         key = name if name in cases else number
         counts.append((cases.get(key, 0), cases.get(name_absence(name), 0)))
     return measure_findings(model, values, counts)
@@ -581,6 +590,7 @@ def _joining_row(site: str, joined: Joined, models: Iterable[str]) -> tuple[str,
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:
     """Return a sentence for each note and each reason why a site's update is not in a model, with its rounds."""
+    # The same incident in many rounds is one sentence.
     rounds: dict[tuple[str, str], list[int]] = {}
     for record in ledger:
         for incident in _incidents(record):

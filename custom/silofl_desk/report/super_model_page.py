@@ -68,9 +68,9 @@ def super_model_sections(run: RunRecords) -> list[PageSection]:
     return [models, selector]
 
 
-def model_values(results: Results) -> dict[str, Values]:
+def model_values(results: Results) -> Mapping[str, Values]:
     """Return global, personal, super, ensemble -> site -> mean test value at the site."""
-    values: dict[str, Values] = {name: {} for name in MODELS}
+    values: dict[str, dict[str, float | None]] = {name: {} for name in MODELS}
     for site, test in results.sites.items():
         tested = read_table(test, "models")
         for name, of_sites in values.items():
@@ -110,6 +110,7 @@ def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> Ta
         counts = Counter(counted[site])
         rows.append((site, *(str(counts[output]) for output in outputs)))
         for column, output in enumerate(outputs, start=1):
+            # A site without counted cases has shares of 0.
             shares[row, column] = counts[output] / max(1, counts.total())
     return Table(TextTable(("from", *outputs), tuple(rows)), "dense", shares)
 

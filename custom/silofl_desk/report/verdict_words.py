@@ -65,6 +65,7 @@ def network_sentence(joining: Mapping[str, Joined]) -> str:
         number = f"{len(effects)} of {len(joining)}"
         details += f"; fewer than 2 at {_join_with_and(left_out)}"
     answer = "not clear"
+    # LEVEL is that of one side.
     if mean.p_value <= 2 * LEVEL:
         answer = "a clear gain" if mean.difference > 0 else "a clear loss"
     return (
@@ -86,6 +87,7 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
     total = len(verdicts)
     if counts["keeps its own model"] == total:
         return f"Joining gave nothing: {_describe_nothing(total, tests)}."
+    # A hospital that loses is named before all else.
     losing = sorted(site for site, verdict in verdicts.items() if verdict == WORSE)
     if losing:
         end = f"{_join_with_and(losing)} would do better with the own model"
