@@ -1,4 +1,3 @@
-import resource
 import zipfile
 
 import numpy as np
@@ -6,7 +5,6 @@ import pytest
 
 from silofl.base.errors import DataError
 from silofl.reading import npz
-from silofl.reading.decoder import end_decoder
 from silofl.reading.images import read_image
 
 GREY = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
@@ -48,17 +46,6 @@ def test_an_array_of_another_length_than_stated_is_refused(tmp_path, rows):
         archive.writestr("images.npy", content)
     with pytest.raises(DataError, match="a.npz must be a whole file"):
         read_image(tmp_path / "a.npz", index=0)
-
-
-def test_an_array_unpacks_in_the_decoders_process(tmp_path):
-    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((4, 4096, 4096), np.uint8))
-    assert (tmp_path / "a.npz").stat().st_size < 1 << 17
-    end_decoder()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert read_image(tmp_path / "a.npz", index=3).array.shape == (1, 4096, 4096)
-    # Of 64 MiB one image of 16 comes here; KiB.
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 48 << 10
-    end_decoder()
 
 
 @pytest.mark.parametrize(

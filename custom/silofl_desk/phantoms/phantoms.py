@@ -239,8 +239,7 @@ def _make_patient(folder: Path, name: str, rng: np.random.Generator, kind: Phant
     scanners = kind.scanners(folder.name)
     grid = next(iter(scanners.values())).grid(int(rng.integers(*kind.slices, endpoint=True)))
     tissue = draw_anatomy(rng, grid)
-    volumes = [scan(rng, tissue, scanner) for scanner in scanners.values()]
-    volumes.append(label_tissue(tissue))
+    volumes = [*(scan(rng, tissue, scanner) for scanner in scanners.values()), label_tissue(tissue)]
     for path, volume in zip((*_image_paths(name, kind), _label_path(name)), volumes, strict=True):
         nifti = Nifti1Image(volume, grid.affine)
         nifti.set_qform(nifti.affine, code="scanner")

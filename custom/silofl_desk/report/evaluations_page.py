@@ -68,7 +68,7 @@ def _is_guess(found: Evaluations, group: str, name: str, level: float) -> bool:
 def hospital_tables(found: Evaluations) -> dict[str, TextTable]:
     """Return name of a label or class, or empty for all cases -> a row for each hospital, and those over all."""
     # A group of cases has a table only where a hospital says something of it, or withholds it.
-    stated = set()
+    stated: set[str] = set()
     for site in found.sites.values():
         stated.update(site.not_said or {})
         for group, scores in site.scores.items():

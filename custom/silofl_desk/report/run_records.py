@@ -70,7 +70,7 @@ class CasePictures:
     @property
     def ranked_places(self) -> list[int]:
         """Places of the worst, the median and the best case; a case that is two of them counts once."""
-        places = range(len(self.cases))
+        places = list(range(len(self.cases)))
         if self.is_ranked is not None:
             places = np.flatnonzero(self.is_ranked).tolist()
         # A small site's worst case may be its median too.
@@ -350,8 +350,8 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
                 yield of_site(metric=name, value=value, cases=cases)
         for model, value in (test.models or {}).items():
             yield of_site(model=model, value=value)
-        if site in (results.joining or {}):
-            yield from _joined_rows(results.joining[site], of_site)
+        if joined := (results.joining or {}).get(site):
+            yield from _joined_rows(joined, of_site)
         if surface := test.surface:
             yield of_site(metric=f"hd95_{surface.unit}", value=surface.hd95, cases=surface.num_cases)
             yield of_site(metric="surface_dice", value=surface.surface_dice, cases=surface.num_cases)
