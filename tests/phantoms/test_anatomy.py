@@ -12,7 +12,7 @@ def patients():
     return [draw_anatomy(np.random.default_rng(seed), GRID) for seed in range(12)]
 
 
-def test_a_lesion_touches_only_the_organ_or_a_lesion_within_its_slice(patients):
+def test_a_lesion_touches_only_organ_or_lesion(patients):
     labels = np.stack([label_tissue(tissue) for tissue in patients])
     lesion = labels == 2
     assert lesion.any()
@@ -21,7 +21,7 @@ def test_a_lesion_touches_only_the_organ_or_a_lesion_within_its_slice(patients):
             assert (np.roll(labels, step, axis)[lesion] > 0).all()
 
 
-def test_the_organ_lies_on_the_patients_right_and_the_spleen_on_the_left(patients):
+def test_the_organ_lies_right_and_the_spleen_left(patients):
     for tissue in patients:
         to_the_left = GRID.points_mm()[0]
         assert to_the_left[label_tissue(tissue) > 0].mean() < 0 < to_the_left[tissue == Tissue.SPLEEN].mean()

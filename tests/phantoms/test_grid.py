@@ -12,7 +12,7 @@ def test_positions_are_measured_from_the_middle_of_the_box():
     assert (x.min(), x.max(), y.min(), y.max(), z.min(), z.max()) == (-22.5, 22.5, -19, 19, -12, 12)
 
 
-def test_affine_turns_left_back_head_into_the_right_front_head_world():
+def test_affine_leads_to_the_right_front_head_world():
     index = np.array([3, 4, 1])
     x, y, z = GRID.points_mm()[:, *index]
     np.testing.assert_allclose(GRID.affine @ [*index, 1], [-x, -y, z, 1])

@@ -28,7 +28,7 @@ def picture(tmp_path):
     decoder.end_decoder()
 
 
-def test_one_process_decodes_file_after_file_whether_one_is_refused_or_not(picture, tmp_path):
+def test_one_process_decodes_file_after_file(picture, tmp_path):
     read_image(picture)
     first = decoder._process.pid
     (tmp_path / "b.png").write_bytes(picture.read_bytes()[:100])
@@ -45,7 +45,7 @@ def test_one_process_decodes_file_after_file_whether_one_is_refused_or_not(pictu
         ({"broken": "no chunk", "errno": None}, "a.png must be a whole file, .*no chunk"),
     ],
 )
-def test_a_disk_that_fails_is_not_told_as_a_fault_of_the_file(picture, start_decoders, answer, sentence):
+def test_a_disk_that_fails_is_no_fault_of_the_file(picture, start_decoders, answer, sentence):
     start_decoders(f"import sys; sys.stdin.readline(); print({json.dumps(answer)!r}, flush=True)")
     assert_refused(sentence, picture)
 
@@ -135,7 +135,7 @@ def _read_each(files, **reasons):
                 np.testing.assert_array_equal(read_image(path).array[0], wanted)
 
 
-def test_hostile_files_within_a_batch_are_each_named_and_cost_themselves_alone(tmp_path, start_decoders):
+def test_hostile_files_within_a_batch_cost_themselves_alone(tmp_path, start_decoders):
     started = start_decoders(HOSTILE)
     pictures = _write_pictures(tmp_path, ["a.png", "crashes.png", "b.png", "hangs.png", "bomb.png", "c.png"])
     _read_each(pictures, **HOW_IT_ENDS)
@@ -143,7 +143,7 @@ def test_hostile_files_within_a_batch_are_each_named_and_cost_themselves_alone(t
     assert len(started) == 3
 
 
-def test_a_hostile_file_that_nobody_asks_for_is_not_told_of_the_next_one(tmp_path, start_decoders):
+def test_a_hostile_file_is_not_told_of_the_next_one(tmp_path, start_decoders):
     start_decoders(HOSTILE)
     pictures = _write_pictures(tmp_path, ["a.png", "crashes.png", "c.png"])
     with _ahead(pictures):
@@ -161,7 +161,7 @@ def test_files_are_decoded_before_they_are_asked_for(tmp_path):
     assert decoder._process is None and not decoder._waiting
 
 
-def test_files_of_more_than_a_pipe_holds_do_not_wait_for_one_another(tmp_path):
+def test_files_larger_than_a_pipe_do_not_wait(tmp_path):
     # 70 requests of 500 bytes and answers of 150 kB are more than the two pipes hold.
     folder = tmp_path / ("f" * 200) / ("g" * 200)
     folder.mkdir(parents=True)
@@ -193,9 +193,7 @@ def _write_short(write_dicom, folder, size, frames, held):
     ("size", "frames", "held", "is_ahead"),
     [(64, 18, 1, True), (64, 1, 0.5, False), (8, 4, 1, True), (256, 18, 1, False)],
 )
-def test_a_file_that_is_short_brings_nothing_of_the_file_before(
-    start_decoders, write_dicom, tmp_path, size, frames, held, is_ahead
-):
+def test_a_short_file_brings_nothing_of_another(start_decoders, write_dicom, tmp_path, size, frames, held, is_ahead):
     # They do not look whether all pixels are there.
     start_decoders(UNCHECKED)
     patient = np.random.default_rng(0).integers(500, 2000, (size, size, 18)).astype(np.int16)

@@ -34,7 +34,7 @@ def changed(places, **changes):
     return [{**plane, **(changes if z in places else {})} for z, plane in enumerate(upright((0, 2, 4)))]
 
 
-def test_the_step_is_that_of_the_positions_aside_too_and_none_without_two_of_them():
+def test_the_step_is_that_of_the_positions():
     # From (0, 0, 0) to (2, 4, 6) in two steps.
     np.testing.assert_array_equal(step_between(planes([[0, 0, 0], [1, 2, 3], [2, 4, 6]]), "scan"), [1, 2, 3])
     assert step_between(planes([None, None]), "scan") is None
@@ -44,14 +44,14 @@ def test_the_step_is_that_of_the_positions_aside_too_and_none_without_two_of_the
 TURNED = [1, 0, 0, 0, 0.99999, 0.002]
 
 
-def test_rounding_of_a_writer_is_no_other_direction_and_a_tenth_of_a_step_no_gap():
+def test_rounding_is_no_other_direction_and_no_gap():
     turned = [*TURNED[:-1], 0.00002]
     assert step_between(planes([[0, 0, 0], [0, 0, 3]], [UPRIGHT, turned]), "scan") is not None
     # The mean step is 3.05, the largest difference from it 0.25.
     assert step_between(upright((0, 3, 6, 9.3, 12.2)), "scan")[2] == pytest.approx(3.05)
 
 
-def test_the_files_of_two_images_at_one_place_are_named_and_without_one_of_them_the_others_are_read():
+def test_two_images_at_one_place_are_refused_with_their_files():
     slices, files = upright((0, 3, 3, 6)), ["a", "b", "b2", "c"]
     with pytest.raises(DataError, match="not two, as b and b2; remove the older version of an image, and save"):
         step_between(slices, "scan", files)
@@ -100,11 +100,11 @@ def test_slices_that_are_no_one_volume_are_refused_as_such(slices, sentence):
         (upright((0, 6, 3), [(1, 1), (2, 3), (1, 2)]), [0, 1, 2]),
     ],
 )
-def test_frames_come_in_the_order_of_their_places_where_these_alone_differ(frames, order):
+def test_frames_come_in_the_order_of_their_places(frames, order):
     assert order_frames(frames).tolist() == order
 
 
-def test_a_frame_has_its_own_then_the_shared_then_the_headers_value():
+def test_a_frames_own_value_goes_before_shared_ones():
     def stated(key, value):
         return group(GROUPS[key], **{key: value})
 

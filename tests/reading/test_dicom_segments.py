@@ -93,12 +93,12 @@ def test_shares_and_numbers_are_refused(write, series, kind):
         ([(3, 0, np.zeros(SHAPE[:2], bool))], {**LABELS, 3: "skin"}, LABELS, [0, 1, 2]),
     ],
 )
-def test_numbers_are_those_of_the_labels_by_the_names_of_segments(write, series, more, names, labels, numbers):
+def test_labels_are_found_by_the_names_of_segments(write, series, more, names, labels, numbers):
     path = write([*frames_of(MASK), *more], names)
     np.testing.assert_array_equal(read(path, series, labels), np.choose(MASK, numbers))
 
 
-def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other(write, series, tmp_path):
+def test_where_segments_overlap_the_later_label_covers_the_other(write, series, tmp_path):
     organ, lesion = MASK > 0, MASK == 2
     frames = [(1, z, lesion[..., z]) for z in range(7)] + [(2, z, organ[..., z]) for z in range(7)]
     np.testing.assert_array_equal(read(write(frames, {1: "lesion", 2: "organ"}), series), MASK)
@@ -217,7 +217,7 @@ def test_a_segmentation_that_is_not_whole_is_refused(whole, series, name):
     assert_refused(sentence, edit(whole, change), series)
 
 
-def test_a_segment_that_is_not_described_and_two_frames_of_one_at_a_place_are_refused(write, series):
+def test_undescribed_segments_and_two_frames_at_one_place_are_refused(write, series):
     path = write(frames_of(MASK), {1: "organ"})
     assert_refused("name a segment for each number that it holds, not none for 2", path, series)
     path = write([*frames_of(MASK), frames_of(MASK)[0]])

@@ -45,7 +45,7 @@ def write_file(slice_file):
     return write
 
 
-def test_one_plane_of_a_volume_file_is_a_volume_of_one_slice(tmp_path):
+def test_a_volume_file_of_one_plane_has_one_slice(tmp_path):
     nibabel.save(nibabel.Nifti1Image(VOLUME[..., 0], np.eye(4)), tmp_path / "v.nii")
     SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME[..., 0].T), tmp_path / "v.mha")
     for name in ("v.nii", "v.mha"):
@@ -71,7 +71,7 @@ def test_the_last_axis_of_a_nifti_holds_contrasts(tmp_path, shape):
         ("mha", 4, np.float32, False),
     ],
 )
-def test_channels_of_an_itk_volume_that_are_no_colours_are_contrasts(tmp_path, ending, count, dtype, is_colour):
+def test_channels_that_are_no_colours_are_contrasts(tmp_path, ending, count, dtype, is_colour):
     voxels = np.random.default_rng(0).integers(0, 255, (7, 6, 5, count)).astype(dtype)
     SimpleITK.WriteImage(SimpleITK.GetImageFromArray(voxels, isVector=True), tmp_path / f"v.{ending}")
     image = read_image(tmp_path / f"v.{ending}")
@@ -87,7 +87,7 @@ def test_channels_with_time_points_are_refused(tmp_path):
     assert_refused("v.nrrd must hold 2 or 3 axes, not 4", tmp_path / "v.nrrd")
 
 
-def test_a_dicom_series_is_ordered_by_position_with_the_axes_of_nifti(series):
+def test_a_dicom_series_is_ordered_by_position(series):
     image = read_image(series)
     np.testing.assert_array_equal(image.array, VOLUME[None])
     # DICOM counts to the left and to the back, NIfTI to the right and to the front.
@@ -132,7 +132,7 @@ REFUSED = {
     "slices within": (hide_two, "hold all files of its DICOM series itself, not some in more"),
     "two series": (
         lambda series: edit(series / "99.dcm", SeriesInstanceUID="1.2.3"),
-        "be a folder with one DICOM series, not 2: 6 files as 93.dcm, 1 files as 99",
+        "be a folder that .* one DICOM series itself, not of 2 .6 files as 93.dcm. .1 files as 99",
     ),
     "two versions": (
         copy_slice,
@@ -140,7 +140,7 @@ REFUSED = {
     ),
     "two patients": (
         lambda series: edit(edit(series, PatientID="Meier") / "99.dcm", PatientID="Doe"),
-        "be of one patient, not of 2; export the series again$",
+        "hold slices of one patient and of one kind",
     ),
     **{
         f"pictures {more}": (
@@ -165,16 +165,16 @@ def test_a_series_that_is_no_one_volume_is_refused(series, change, sentence):
 
 def test_a_structure_set_is_refused_as_such(slice_file):
     edit(slice_file, drop=["PixelData", "Rows", "Columns"], Modality="RTSTRUCT")
-    with pytest.raises(DataError, match="99.dcm must be an image or a label map, not a DICOM structure set; fill"):
+    with pytest.raises(DataError, match="99.dcm must be an image or a label map, not a DICOM structure set; save"):
         read_label(slice_file)
 
 
-def test_a_table_is_passed_over_by_which_an_angiogram_is_not_shown(series):
+def test_the_table_of_an_angiogram_is_passed_over(series):
     add_table(edit(series, Modality="XA"))
     np.testing.assert_array_equal(read_image(series).array, VOLUME[None])
 
 
-def test_a_refusal_does_not_say_where_in_its_source_a_library_failed(tmp_path):
+def test_a_refusal_names_no_source_of_a_library(tmp_path):
     def fail():
         raise RuntimeError(
             "Exception thrown in SimpleITK ImageFileReader_Execute: /tmp/itkNrrd.cxx:302:\nITK ERROR: no axis"
@@ -191,11 +191,11 @@ def test_another_series_in_a_folder_within_one_disturbs_nothing(series, write_di
 
 def test_a_folder_without_a_dicom_series_is_refused(slice_file, tmp_path):
     slice_file.rename(tmp_path / "other.txt")
-    sentence = "slice must be a folder that holds the files of one DICOM series itself; it does not: name"
+    sentence = "slice must be a folder that holds the files of one DICOM series itself, not of 0; give"
     assert_refused(sentence, tmp_path / "slice")
 
 
-def test_a_tilted_gantry_moves_each_slice_aside_as_its_positions_say(tmp_path, write_dicom):
+def test_a_tilted_gantry_moves_each_slice_aside(tmp_path, write_dicom):
     # Rows and columns lie 20 degrees from upright, the table moves along the body: 3 mm a slice, 2 mm a row.
     tilt = np.deg2rad(20)
     direction = np.array([[1, 0, 0], [0, np.cos(tilt), 0], [0, np.sin(tilt), 1]])
@@ -211,7 +211,7 @@ def test_a_tilted_gantry_moves_each_slice_aside_as_its_positions_say(tmp_path, w
     ("changes", "factor"),
     [({"RescaleSlope": 300}, 300), ({"RescaleSlope": 0.0004}, 0.0004), ({"PixelRepresentation": 0}, 1)],
 )
-def test_each_slice_has_its_own_scale_whatever_the_first_one_has(tmp_path, write_dicom, changes, factor):
+def test_each_slice_has_its_own_scale(tmp_path, write_dicom, changes, factor):
     volume = np.abs(VOLUME)
     folder = write_dicom(tmp_path / "series", volume)
     # By its name the last file is the first slice, which keeps 1.
@@ -223,7 +223,7 @@ def test_each_slice_has_its_own_scale_whatever_the_first_one_has(tmp_path, write
     np.testing.assert_allclose(found[..., 1:], np.float64(volume[..., 1:]) * factor, rtol=1e-6)
 
 
-def test_what_lies_beside_a_series_and_is_no_image_disturbs_nothing(series, slice_file):
+def test_what_lies_beside_a_series_disturbs_nothing(series, slice_file):
     (series / "README.txt").write_text("exported by a viewer")
     (series / "._0.dcm").write_bytes(b"a file system's notes")
     report = pydicom.dcmread(edit(slice_file, drop=["PixelData", "Rows", "Columns"]))
@@ -247,7 +247,7 @@ COLOUR = np.stack([GREY, GREY + 1, GREY + 2], axis=-1)
     ],
 )
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_one_image_or_window_of_an_npz_file_is_read_by_its_index(tmp_path, save, read, arrays, wanted):
+def test_an_image_of_an_npz_file_is_read_by_index(tmp_path, save, read, arrays, wanted):
     save(tmp_path / "a.npz", **arrays)
     found = read(tmp_path / "a.npz", index=1)
     np.testing.assert_array_equal(found.array, wanted)
@@ -304,12 +304,9 @@ def test_an_unknown_ending_is_refused_with_a_remedy_that_fits(tmp_path, name, re
     assert_refused(f"{name} must be a DICOM folder or end in one of .png.*; {remedy}", tmp_path / name)
 
 
-def test_a_file_whose_content_is_another_than_its_ending_says_is_to_be_renamed(tmp_path, write_file, slice_file):
+def test_dicom_under_another_ending_is_to_be_renamed(slice_file):
     path = slice_file.rename(slice_file.with_name("a.img"))
     assert_refused("a.img must be .*, not '.img'; it is DICOM: name it a.img.dcm", path)
-    (tmp_path / "b").mkdir()
-    path = write_file(tmp_path / "b" / "a.nii.gz").rename(tmp_path / "a.nii")
-    assert_refused("a.nii must end in .nii.gz, as its content is compressed by gzip; rename it", path)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")

@@ -46,13 +46,13 @@ def write_itk(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "wanted"), [("CR", "DX"), ("OT", None)])
-def test_computed_radiography_counts_as_radiography_and_an_unknown_code_as_none(series, code, wanted):
+def test_computed_radiography_counts_as_radiography(series, code, wanted):
     edit(series, Modality=code)
     assert read_header(series).modality == read_header(series / "99.dcm").modality == wanted
 
 
 @pytest.mark.parametrize("has_preamble", [True, False])
-def test_a_series_states_modality_spacing_axes_and_place_with_a_preamble_and_without(series, has_preamble):
+def test_a_series_states_modality_spacing_axes_and_place(series, has_preamble):
     (series / "0_readme.txt").write_text("from an old archive")
     for file in [] if has_preamble else series.glob("*.dcm"):
         pydicom.dcmwrite(file, pydicom.Dataset(pydicom.dcmread(file)), implicit_vr=True, little_endian=True)
@@ -64,7 +64,7 @@ def test_a_series_states_modality_spacing_axes_and_place_with_a_preamble_and_wit
 
 # In their own order, in that of their acquisition, and beginning with the last one.
 @pytest.mark.parametrize("slices", [[0, 1, 2, 3, 4], [0, 2, 4, 1, 3], [4, 2, 0, 3, 1]])
-def test_frames_in_any_order_are_the_volume_that_their_slices_are(write_dicom, frames, tmp_path, slices):
+def test_frames_in_any_order_are_one_volume(write_dicom, frames, tmp_path, slices):
     wanted = read_image(write_dicom(tmp_path / "wanted", VOLUME))
     for path in frames(*slices):
         found = read_image(path)
@@ -98,7 +98,7 @@ def number_by_b_value(header):
         ),
     ],
 )
-def test_frames_that_are_no_one_volume_are_refused_whatever_lies_beside_them(frames, slices, change, sentence):
+def test_frames_that_are_no_one_volume_are_refused(frames, slices, change, sentence):
     folder, file = frames(*slices)
     edit(file, change)
     for name in ("README.txt", ".DS_Store"):
@@ -111,7 +111,7 @@ def test_frames_without_the_size_of_their_voxels_state_none(frames):
     assert not read_header(frames(has_spacing=False)[0]).has_spacing
 
 
-def test_frames_without_places_of_their_own_lie_as_far_apart_as_their_file_states(frames):
+def test_frames_without_places_lie_apart_as_stated(frames):
     def turn(header):
         header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID = (
             pydicom.uid.MultiFrameGrayscaleWordSecondaryCaptureImageStorage
@@ -126,16 +126,16 @@ def test_frames_without_places_of_their_own_lie_as_far_apart_as_their_file_state
     assert read_header(path) == Header("MR", False, True, True)
 
 
-def test_frames_that_a_tilted_gantry_moved_aside_lie_where_they_say(frames):
+def test_frames_of_a_tilted_gantry_lie_as_stated(frames):
     for path in frames(aside=1):
         np.testing.assert_allclose(read_image(path).affine[:3, 2], [0, -1, 2])
 
 
-def test_two_files_of_frames_in_one_series_are_refused_as_such(frames):
+def test_two_files_of_frames_in_one_series_are_refused(frames):
     folder, path = frames()
     shutil.copy(path, folder / "others.dcm")
     edit(path, SOPInstanceUID=pydicom.uid.generate_uid())
-    assert_refused("a file for each slice, not 2 files, some with many frames; name the volume's own file", folder)
+    assert_refused("and one a file; .*, or name a file of many frames itself", folder)
 
 
 def turned(*rows):
@@ -177,7 +177,7 @@ NIFTIS = [
 
 
 @pytest.mark.parametrize(("change", "states"), NIFTIS)
-def test_nifti_states_what_its_unit_its_sizes_and_its_two_grids_say(tmp_path, change, states):
+def test_nifti_states_what_unit_sizes_and_grids_say(tmp_path, change, states):
     image = nibabel.Nifti1Image(VOLUME, np.diag([2.0, 2, 2, 1]))
     change(image)
     nibabel.save(image, tmp_path / "a.nii.gz")
@@ -185,7 +185,7 @@ def test_nifti_states_what_its_unit_its_sizes_and_its_two_grids_say(tmp_path, ch
 
 
 @pytest.mark.parametrize(("sizes", "has_spacing"), [((2, 2, 3), True), ((1, 1, 1), False)])
-def test_nifti_without_a_grid_may_give_the_size_of_its_voxels(tmp_path, sizes, has_spacing):
+def test_nifti_without_a_grid_may_state_spacing(tmp_path, sizes, has_spacing):
     image = nibabel.Nifti1Image(VOLUME, None)
     image.header.set_zooms(sizes)
     nibabel.save(image, tmp_path / "scan.nii")
@@ -207,14 +207,14 @@ def test_mha_and_nrrd_state_what_stands_in_their_text(write_itk, name, fields):
     ("space", "has_orientation"),
     [(b"RAS", True), (b"left-anterior-superior", True), (b"3D-right-handed", False), (b"scanner-xyz", False)],
 )
-def test_nrrd_states_how_its_axes_lie_only_in_a_space_of_the_body(write_itk, space, has_orientation):
+def test_nrrd_states_its_axes_in_a_space_of_the_body(write_itk, space, has_orientation):
     path = write_itk("a.nrrd", b"left-posterior-superior", space)
     assert read_image(path).affine is not None
     assert read_header(path) == Header(None, True, has_orientation, True)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_odd_elements_are_read_without_a_warning_that_names_the_librarys_path(series):
+def test_odd_elements_are_read_without_the_librarys_warning(series):
     # DICOM allows 64 letters.
     edit(series, SeriesInstanceUID="1.2." + "3" * 62)
     script = "import sys, pathlib; from silofl.reading.header import *; "

@@ -34,7 +34,7 @@ def test_a_picture_has_the_size_in_which_it_is_shown(picture, ending, turn):
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.nii.gz", "a.txt"])
-def test_what_is_no_image_has_no_grid_and_is_not_turned(tmp_path, name):
+def test_what_is_no_image_has_no_grid(tmp_path, name):
     (tmp_path / name).write_bytes(b"no image")
     assert not has_grid(tmp_path / name, (6, 4), None) and not is_turned(tmp_path / name)
 
@@ -63,7 +63,7 @@ def test_a_series_has_the_grid_that_its_reader_gives(write_dicom, tmp_path, dire
     assert not has_grid(path, image.spatial_shape, image.affine @ np.diag([1, -1, 1, 1]))
 
 
-def test_one_file_of_many_frames_has_the_grid_that_its_reader_gives(write_frames):
+def test_many_frames_have_the_grid_that_their_reader_gives(write_frames):
     path = write_frames(np.zeros((8, 6, 5), np.int16), slices=(0, 2, 4, 1, 3))
     image = read_image(path)
     assert has_grid(path, (8, 6, 5), image.affine) and not has_grid(path, (8, 6, 4), image.affine)
@@ -74,7 +74,7 @@ def test_a_series_that_is_no_volume_has_no_grid(write_dicom, tmp_path):
     assert not has_grid(path, (8, 6, 5), np.eye(4))
 
 
-def test_what_its_header_tells_of_an_image_is_told_without_decoding(picture, write_dicom, tmp_path, monkeypatch):
+def test_a_grid_is_told_without_decoding(picture, write_dicom, tmp_path, monkeypatch):
     nibabel.save(nibabel.Nifti1Image(np.zeros((4, 5, 6), np.int16), np.eye(4)), tmp_path / "a.nii.gz")
     grids = {
         path: (image.spatial_shape, image.affine)

@@ -44,20 +44,20 @@ def move(array, order, flips, affine=AFFINE):
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
 @pytest.mark.parametrize("flips", [(), (1,), (0, 2)], ids=str)
-def test_axes_in_another_order_or_direction_are_turned_to_the_images(order, flips):
+def test_axes_in_another_order_are_turned_to_the_images(order, flips):
     laid = lay(move(MARKED, order, flips))
     np.testing.assert_array_equal(laid.array[0], MARKED)
     np.testing.assert_array_equal(laid.affine, AFFINE)
 
 
 @pytest.mark.parametrize("rounding", [1, 1.00001])
-def test_a_mask_on_the_grid_of_its_image_stays_as_it_is(rounding):
+def test_a_mask_on_its_images_grid_stays_as_it_is(rounding):
     label = volume(MARKED, AFFINE * rounding)
     assert lay(label) is label
 
 
 @pytest.mark.parametrize(("order", "flips"), [((0, 1, 2), ()), ((2, 0, 1), (1,))])
-def test_a_cropped_mask_is_padded_with_background_and_may_have_other_axes(order, flips):
+def test_a_cropped_mask_is_padded_with_background(order, flips):
     laid = lay(move(MARKED[1:3, :4, 2:], order, flips, moved_by(1, 0, 2))).array[0]
     wanted = np.zeros_like(MARKED)
     wanted[1:3, :4, 2:] = MARKED[1:3, :4, 2:]
@@ -67,7 +67,7 @@ def test_a_cropped_mask_is_padded_with_background_and_may_have_other_axes(order,
 
 # 0.35 mm and 0.14 mm along rows of 0.7 mm; far beside the image; reaching beyond it by a voxel at each end.
 @pytest.mark.parametrize("place", [(1, 0.5, 0), (1, 0.2, 0), (1, 1e3, 0), (-1, 0, 0), (3, 0, 0)])
-def test_a_cropped_mask_that_is_no_part_of_its_image_is_refused(place):
+def test_a_cropped_mask_outside_of_its_image_is_refused(place):
     with pytest.raises(DataError, match="m.nii must have the size of its image, .4, 5, 6., not .2, 3, 3."):
         lay(volume(MARKED[:2, :3, :3], moved_by(*place)))
 
@@ -83,7 +83,7 @@ def test_a_mask_of_other_voxels_is_refused(changed):
 FINE = np.diag([0.02, 0.02, 0.02, 1]) + np.eye(4, k=3)
 
 
-def test_a_mask_aside_of_small_voxels_by_more_than_a_tenth_of_one_is_refused():
+def test_a_mask_aside_of_small_voxels_is_refused():
     image = volume(np.zeros(SHAPE), FINE)
     near, far = (volume(MARKED, moved_by(0, voxels, 0, affine=FINE)) for voxels in (0.05, 0.5))
     assert lay(near, image) is near
@@ -109,7 +109,7 @@ def save(path, array, affine, code=1):
 
 
 @pytest.mark.parametrize("unknown", ["mask", "image"])
-def test_a_mask_is_turned_only_where_both_headers_state_how_the_axes_lie(tmp_path, unknown):
+def test_a_mask_is_turned_where_both_headers_state_axes(tmp_path, unknown):
     # Without its codes NIfTI's grid is made up by the reader, here as an exact flip of the other one.
     affine = np.diag([1.0, 1, 1, 1])
     affine[:3, 3] = -(np.array(SHAPE) - 1) / 2
@@ -166,7 +166,7 @@ def give_place(own, other):
 
 @pytest.mark.parametrize("kind", PLACELESS)
 @pytest.mark.parametrize(("lacks", "called"), [(0, ""), (1, "the image of ")])
-def test_what_has_no_place_is_refused_until_it_has_the_place_of_the_other(tmp_path, kind, lacks, called):
+def test_what_has_no_place_is_refused_until_it_has_one(tmp_path, kind, lacks, called):
     files = [save(tmp_path / "other.nii.gz", MARKED, AFFINE)]
     files.insert(lacks, PLACELESS[kind](tmp_path, MARKED))
     with pytest.raises(DataError, match=f"^{called}m.nii must state a place in its header, .* voxel on voxel, give it"):
@@ -176,18 +176,18 @@ def test_what_has_no_place_is_refused_until_it_has_the_place_of_the_other(tmp_pa
 
 
 @pytest.mark.parametrize("kind", PLACELESS)
-def test_a_mask_without_a_place_of_another_size_is_not_laid_anywhere(tmp_path, kind):
+def test_a_smaller_mask_without_a_place_is_not_laid(tmp_path, kind):
     files = [PLACELESS[kind](tmp_path, MARKED[:2]), save(tmp_path / "image.nii.gz", MARKED, AFFINE)]
     with pytest.raises(DataError, match="export both from the same grid$"):
         lay(*map(read_label, files), files)
 
 
 @pytest.mark.parametrize("affine", [NIFTI_EYE, ITK_EYE, SIZED], ids=["identity", "as ITK", "sizes alone"])
-def test_a_mask_and_an_image_with_the_same_identity_are_voxel_on_voxel(affine):
+def test_mask_and_image_with_the_identity_are_voxel_on_voxel(affine):
     label = volume(MARKED, affine)
     assert lay(label, volume(np.zeros(SHAPE), affine)) is label
 
 
-def test_a_mask_of_part_of_an_image_is_not_laid_at_the_corner_of_the_identity():
+def test_a_cropped_mask_with_the_identity_is_not_laid_anywhere():
     with pytest.raises(DataError, match="size of its image"):
         lay(volume(MARKED[:2], NIFTI_EYE), volume(np.zeros(SHAPE), NIFTI_EYE))

@@ -118,7 +118,7 @@ def test_colours_are_channels(path, alpha):
 
 def test_colours_at_several_time_points_and_complex_numbers_are_refused(path):
     voxels = np.zeros((5, 6, 7, 2), [("R", "u1"), ("G", "u1"), ("B", "u1")])
-    with pytest.raises(DataError, match="not 4 axes of colours; save one time point a file"):
+    with pytest.raises(DataError, match="not 4 axes of .*; save one time point a file"):
         read_image(write(path, voxels))
     with pytest.raises(DataError, match="a.nii.* must hold real numbers, not complex ones"):
         read_image(write(path, VOLUME.astype(np.complex64)))
@@ -128,20 +128,11 @@ def test_axes_of_one_voxel_at_the_end_are_no_axes(path):
     np.testing.assert_array_equal(read_image(write(path, VOLUME.reshape(5, 6, 7, 1, 1, 1))).array, VOLUME[None])
 
 
-@pytest.mark.parametrize("intent", [3001, 3006])
-def test_cifti_is_refused_as_such(tmp_path, intent):
-    path = write(tmp_path / "a.dscalar.nii", VOLUME.reshape(1, 1, 1, 1, 5, 42), kind=nibabel.Nifti2Image)
-    content = bytearray(path.read_bytes())
-    struct.pack_into("<i", content, 504, intent)
-    path.write_bytes(content)
-    assert_refused(f"a.dscalar.nii must be an image of voxels, .*CIFTI, intent {intent}.", path)
-
-
 def test_voxels_elsewhere_than_behind_the_header_are_refused(tmp_path):
     path = write(tmp_path / "a.nii", fields=[(MAGIC, "4s", b"ni1\0")])
-    assert_refused("a.nii must hold its voxels itself, not .* an .img file", path)
+    assert_refused("a.nii must hold its voxels itself, .* or beside an .img file", path)
     path = write(tmp_path / "a.nii", fields=[(OFFSET, "<f", 0)])
-    assert_refused("a.nii must have its voxels behind its header .vox_offset of 352 or more., not at 0", path)
+    assert_refused("a.nii must hold its voxels itself, behind .*vox_offset of 352 or more., not at 0", path)
 
 
 @pytest.mark.parametrize("lost", [1, VOLUME.nbytes])
@@ -149,11 +140,6 @@ def test_voxels_that_are_not_there_are_never_invented(path, lost):
     content = nibabel.Nifti1Image(VOLUME, AFFINE).to_bytes()[:-lost]
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     assert_refused("a.nii.* must be a whole file", path)
-
-
-def test_an_ending_of_compression_without_compression_is_to_be_removed(tmp_path):
-    (tmp_path / "a.nii.gz").write_bytes(write(tmp_path / "a.nii").read_bytes())
-    assert_refused("a.nii.gz must end in .nii, as its content is not compressed; rename it", tmp_path / "a.nii.gz")
 
 
 def test_a_scaled_volume_has_64_bits(tmp_path):

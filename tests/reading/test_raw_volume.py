@@ -169,7 +169,7 @@ REFUSED = {
     ("ending", "sentence", "changes"),
     [(ending, row[0], changes) for ending, rows in REFUSED.items() for row in rows for changes in row[1:]],
 )
-def test_a_file_that_is_not_whole_or_of_another_form_is_refused(write, ending, sentence, changes):
+def test_a_file_that_is_not_whole_is_refused(write, ending, sentence, changes):
     with pytest.raises(DataError, match=f"v.{ending} must {sentence}"):
         read_image(write(ending, **changes))
 

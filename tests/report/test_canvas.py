@@ -15,7 +15,7 @@ from silofl_hospital.report.canvas import (
 )
 
 
-def test_a_figure_becomes_a_png_of_its_size_and_leaves_the_global_state_of_matplotlib_alone():
+def test_a_figure_leaves_the_global_state_of_matplotlib_alone():
     before = dict(matplotlib.rcParams)
     figure, axes = make_panels(1, 2, (4, 2))
     assert axes.shape == (1, 2)
@@ -25,7 +25,7 @@ def test_a_figure_becomes_a_png_of_its_size_and_leaves_the_global_state_of_matpl
     assert scheme == "data:image/png;base64" and base64.b64decode(data) == png
 
 
-def test_lines_differ_by_dash_and_marker_without_their_colour_and_points_by_their_shape():
+def test_lines_differ_without_their_colour():
     styles = [line_style(i) for i in range(28)]
     assert len({(style["linestyle"], style["marker"]) for style in styles}) == 28
     # neighbours in the legend differ in each of the three
@@ -33,7 +33,7 @@ def test_lines_differ_by_dash_and_marker_without_their_colour_and_points_by_thei
         assert all(a[key] != b[key] for a, b in zip(styles, styles[1:], strict=False))
 
 
-def test_dollar_signs_and_underscores_in_names_are_drawn_and_not_read():
+def test_signs_in_names_are_drawn_and_not_read():
     figure, ((axes,),) = make_panels(1, 1, (2, 2))
     axes.set_title(escape_math("$broken_{ $"))
     draw_legend(figure, [Line2D([], [])], ["_hidden $x^$"])

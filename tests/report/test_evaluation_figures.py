@@ -8,7 +8,7 @@ SCORES = {"auroc": 0.75, "recall": 0.5, "specificity": 1.0}
 
 
 @pytest.mark.parametrize(("names", "point"), [(["auroc", "recall"], []), ([*SCORES], [[0.0, 0.5]])])
-def test_a_roc_shows_and_explains_the_models_threshold_where_it_has_one(names, point):
+def test_a_roc_shows_the_models_threshold(names, point):
     scores = {name: SimpleNamespace(value=SCORES[name]) for name in names}
     image = roc_image({"nodule": ([0, 0, 1], [0, 0.5, 1])}, {"nodule": scores})
     (axes,) = image.plot.draw(5).axes

@@ -26,7 +26,7 @@ def found():
     return Evaluations("0123456789abcdef01", "organs", sites, {ALL: {"dice": dice}, "organ": {"hd95": None}})
 
 
-def test_each_hospital_has_a_row_and_all_together_have_their_mean_and_spread(found):
+def test_each_hospital_has_a_row_and_all_have_two(found):
     tables = hospital_tables(found)
     # Both deviate by 0.1 / 1.96: Q = 2 (0.15 * 1.96 / 0.1)^2 = 17.3, and I^2 = 16.3 / 17.3.
     *rows, pooled, spread = tables[ALL].rows
@@ -38,7 +38,7 @@ def test_each_hospital_has_a_row_and_all_together_have_their_mean_and_spread(fou
     assert pooled[-1].startswith("0.650 (") and spread == ("I^2, p", "", "", "", "94%, 3.2e-05")
 
 
-def test_a_score_without_a_mean_has_a_dash_and_sizes_have_their_unit(found):
+def test_a_score_without_a_mean_has_a_dash(found):
     table = hospital_tables(found)["organ"]
     assert table.rows[0] == ("east", "3.2 (3.0 to 4.0) mm") and table.rows[1] == ("west", "-")
     assert [row[-1] for row in table.rows[2:]] == ["-", "-"]
@@ -57,7 +57,7 @@ def test_a_threshold_is_named(found):
         assert text in texts
 
 
-def test_a_result_that_may_be_a_guess_is_named_and_few_patients_may_explain_all(found):
+def test_a_result_that_may_be_a_guess_is_named(found):
     share, area = Estimate(0.6, (0.5, 0.7), 20), Estimate(0.55, (0.4, 0.7), 20)
     scores = {ALL: {"accuracy": share, "balanced_accuracy": share}, "large": {"auroc": area, "recall": share}}
     sites = {site: replace(one, scores=scores) for site, one in found.sites.items()}
@@ -68,23 +68,16 @@ def test_a_result_that_may_be_a_guess_is_named_and_few_patients_may_explain_all(
     # Of both hospitals together: 0.55 with a margin of 0.15 / sqrt(2), and 0.6 with one of 0.07.
     (said,) = list_chance(replace(found, sites=sites, pooled=pooled))
     assert said.startswith("the model may recognise large no better than chance")
-    texts = " ".join(
-        block.text
-        for block in evaluations_section(replace(found, sites=sites, pooled=pooled)).blocks
-        if isinstance(block, Text)
-    )
-    assert "Chance does not explain 0% of that difference" in texts
     assert list_chance(found) == []
 
 
-def test_the_section_says_that_hospitals_differ_and_that_nothing_was_trained(found):
+def test_the_section_says_that_nothing_was_trained(found):
     texts = " ".join(block.text for block in evaluations_section(found).blocks if isinstance(block, Text))
     assert "tested on the own test cases of 2 hospitals; nothing was trained" in texts
-    assert "0.500 to 0.800 at single ones" in texts and "does not explain 94% of that difference" in texts
     assert evaluations_section(None) is None
 
 
-def test_hospitals_that_could_not_compare_their_images_with_what_the_model_learnt_are_named(found):
+def test_hospitals_that_could_not_compare_their_images_are_named(found):
     def read(**is_checked):
         sites = {site: replace(found.sites[site], is_checked=one) for site, one in is_checked.items()}
         section = evaluations_section(replace(found, sites=sites))

@@ -19,7 +19,7 @@ from tests.conftest import JOBS
 from tests.report.conftest import joined
 
 
-def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joining):
+def test_each_site_has_a_row_with_verdict_and_interval(joining):
     own = joined("local", 0.9, 0.4, 0.9, "keeps its own model", difference=None, is_one_person=True, unit="case")
     own = replace(own, lead=-0.5, num_units=1)
     # A number that rounds to nothing is not less than nothing.
@@ -65,7 +65,7 @@ def test_a_table_says_at_which_thresholds_its_values_are(joining, results):
     ]
 
 
-def test_the_page_and_the_terminal_open_with_the_answer_of_all_hospitals(joining, printed):
+def test_page_and_terminal_open_with_all_hospitals(joining, printed):
     short = joined(verdict="not trained to the end", unfinished=("own",))
     found = joining(sites={"east": 0.8, "west": 0.8}, east=joined(), west=short)
     # Twice 0.15 with an error of 0.05: 2.011 * 0.05 / sqrt(2) = 0.071 of 48 degrees of freedom.
@@ -85,7 +85,7 @@ def test_joining_that_gave_nothing_is_said(joining):
     assert lead_sentence(joining(sites={"east": 0.0}, east=worse)) == lead
 
 
-def test_more_rounds_are_a_command_in_a_folder_that_can_go_on_and_none_where_the_rate_falls(joining, tmp_path):
+def test_more_rounds_are_a_command_where_they_can_be_trained(joining, tmp_path):
     short = joined(verdict="not trained to the end", unfinished=("own",), own_rounds=200, own_best_round=199)
     sites = {"east": 0.8, "west": 0.8}
     found, ended = joining(sites=sites, east=short, west=joined()), joining(sites=sites, east=joined(), west=joined())

@@ -43,7 +43,7 @@ def dots(name="dots"):
     return Plot(name, ("site", "value"), rows, lambda width: make_panels(1, 1, (2, 1))[0])
 
 
-def test_a_figure_is_written_as_png_svg_and_the_table_of_its_values_for_its_owner(tmp_path):
+def test_a_figure_is_written_as_png_svg_and_table(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     for folder in (first, second):
         write_figures(folder, [make_image(dots(), "alt", "caption")])
@@ -60,7 +60,7 @@ def test_a_figure_is_written_as_png_svg_and_the_table_of_its_values_for_its_owne
     assert not (tmp_path / "none").exists()
 
 
-def test_no_figure_takes_the_files_of_another_not_even_on_a_disk_that_does_not_tell_letter_case(tmp_path):
+def test_no_figure_takes_the_files_of_another(tmp_path):
     names = ("cases_a.b", "cases_../a_b", "cases_../a b", "cases_North", "cases_north", "cases_north_2")
     write_figures(tmp_path, [make_image(dots(name), "alt", "caption") for name in names])
     stems = ["cases_a.b", "cases_.._a_b", "cases_.._a_b_2", "cases_North", "cases_north_2", "cases_north_2_2"]
@@ -112,7 +112,7 @@ def test_a_section_holds_the_blocks_that_are_there():
     assert section.blocks == [Text("here")]
 
 
-def test_numbers_stand_to_the_right_the_best_are_marked_and_short_words_stay_on_a_line():
+def test_numbers_stand_to_the_right_and_the_best_are_marked():
     rows = (("a", "word", "1", "2", "3"), ("b", "x" * 21, "4", "5", "6"), ("all", "", "7", "8", "9"))
     content = TextTable(("site", "what", "p", "q", "r"), rows, 2, 1, frozenset({(0, 3)}))
     table = Table(content)
@@ -122,7 +122,7 @@ def test_numbers_stand_to_the_right_the_best_are_marked_and_short_words_stay_on_
     assert [table.row_style(row) for row in range(3)] == ["", "", "summary first"]
 
 
-def test_a_terminal_shows_the_words_and_tables_of_blocks_without_their_markup_and_pictures(printed):
+def test_a_terminal_shows_words_and_tables_of_blocks(printed):
     blocks = [
         Heading("Results"),
         Text(Markup("A <strong>global</strong> model &amp; more"), name="note"),
@@ -137,7 +137,7 @@ def test_a_terminal_shows_the_words_and_tables_of_blocks_without_their_markup_an
     assert "east 0.500" in lines and lines[-2:] == ["BAD It fails.", "BAD Here."]
 
 
-def test_a_page_names_the_files_beside_it_that_there_are_by_its_own_name(tmp_path):
+def test_a_page_names_the_files_beside_it(tmp_path):
     rows = [make_dataclass("Row", [("value", float)])(0.5)]
     for name, blocks, numbers in (("bare", [Text("a")], ()), ("full", [Picture(make_image(dots(), "alt", "a"))], rows)):
         page = Page("title", "kicker", [PageSection("a", "", "A", blocks)], "footer")

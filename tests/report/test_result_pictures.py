@@ -19,7 +19,7 @@ from silofl_hospital.report.outlines import LABEL_COLOURS, grey_window, label_co
 from tests.report.conftest import LABELS, joined
 
 
-def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval_and_says_its_means(chosen_run):
+def test_the_figure_holds_each_seed_of_each_hospital(chosen_run):
     one, other = (joined(local=0.5, federated=0.625, kept=kept, difference=0.125) for kept in (0.75, 0.625))
     runs = [chosen_run(north=one), chosen_run(north=other, changes={"seed": 1})]
     alone, image = hospitals_image({"fedavg": runs[:1]}), hospitals_image({"fedavg": runs})
@@ -48,7 +48,7 @@ def intervals_in(image):
     return [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
 
 
-def test_an_interval_ends_at_0_and_1_and_is_drawn_where_the_difference_is_that_of_the_points(chosen_run):
+def test_an_interval_is_drawn_where_it_is_of_the_points(chosen_run):
     wide = joined(local=0.9, federated=0.95, kept=0.95, difference=0.05, low=-0.95, high=0.3)
     assert intervals_in(hospitals_image({"fedavg": [chosen_run(north=wide)]})) == [[0.0, 1.0]]
     # Patients with several cases each.
@@ -98,7 +98,7 @@ def test_ranks_follow_the_number_of_different_cases(pictures, cases, ranks):
     assert case_ranks(shared) == ranks
 
 
-def test_before_and_after_share_one_grey_scale_and_are_shown_only_where_an_image_changed(finished, pictures):
+def test_normalised_images_share_one_grey_scale(finished, pictures):
     assert normalization_image(read_run(finished("none"))) is None
     shown = pictures(cases=("a",))
     shown.images[:] = 0.25
@@ -110,7 +110,7 @@ def test_before_and_after_share_one_grey_scale_and_are_shown_only_where_an_image
     assert "east 0.25 before and 0.75 after" in image.alt
 
 
-def test_the_window_of_colour_is_fixed_and_of_grey_follows_the_values(pictures):
+def test_the_window_of_grey_follows_the_values(pictures):
     grey = np.linspace(0, 0.1, 1000, dtype=np.float64).reshape(1, 1, 10, 100)
     assert grey_window([pictures(channels=3).images]) == (0.0, 1.0)
     assert grey_window([np.repeat(grey, 3, axis=1)]) == pytest.approx((0.0005, 0.0995))
@@ -128,7 +128,7 @@ def test_each_site_has_a_picture_with_its_values_in_words(finished):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_sites_own_model_is_a_row_of_its_picture_and_a_column_of_its_table(finished, pictures):
+def test_a_sites_own_model_is_in_picture_and_table(finished, pictures):
     shown = pictures(("a", "b"))
     beside = replace(shown, own=shown.truths, own_values=np.array([1.0, np.nan]))
     east, _ = case_images(read_run(finished("own", beside)))

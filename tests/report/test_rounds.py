@@ -25,7 +25,7 @@ def records(run, results):
     return lambda *ledger: read_run(run().json("results.json", results(best_round=1)).ledger(*ledger).path)
 
 
-def test_each_site_has_a_line_of_its_own_colour_and_the_table_of_curves_its_values(record, records):
+def test_each_site_has_a_line_and_its_values(record, records):
     curves = make_curves(records(record(1), record(2, (None, 0.5))), "training")
     validation = [row[1:] for row in curves.rows if row[0] == "Validation: dice"]
     # means of 0.4 and 0.6, and of 0.5 alone
@@ -42,7 +42,7 @@ def test_each_site_has_a_line_of_its_own_colour_and_the_table_of_curves_its_valu
     assert shown_colours(encode_png(curves.draw(PAGE)), LINE_COLOURS[:3]) == [True, True, False]
 
 
-def test_with_differential_privacy_what_is_spent_is_drawn_in_place_of_the_loss(record, records):
+def test_what_privacy_spends_is_drawn_instead_of_the_loss(record, records):
     spent = {"east": {"epsilon": 0.5}, "west": {"epsilon": 0.7}}
     panel = make_curves(records(record(1, metrics=spent), record(2, metrics=spent)), "training").panels[-1]
     assert panel.title == "Epsilon of differential privacy"
@@ -60,7 +60,7 @@ def test_the_best_round_is_marked_by_its_number(record, records, best):
     assert (label.get_text(), label.get_ha()) == (f"round {best}", "left" if best == 1 else "right")
 
 
-def test_what_some_rounds_alone_have_is_drawn_and_what_none_has_is_not(record, super_record, records):
+def test_what_some_rounds_have_is_drawn(record, super_record, records):
     without = {"east": {"loss": 0.5}, "west": {"loss": 0.5}}
     run = records(record(1), record(2, metrics=without))
     assert make_curves(run, "drift").panels[0].lines["east"] == [0.1, None]
@@ -75,7 +75,7 @@ def test_what_some_rounds_alone_have_is_drawn_and_what_none_has_is_not(record, s
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(records, record):
+def test_a_test_in_every_round_chose_nothing(records, record):
     def scored(**values):
         return {site: SiteScore(value=value, num_cases=1, num_excluded=0) for site, value in values.items()}
 
@@ -100,7 +100,7 @@ def test_curves_say_which_round_is_reported_and_why(finished, run, results, reco
     assert curve_images(read_run(run("empty").json("run.json", {}).path)) == []
 
 
-def test_who_took_part_is_counted_by_what_became_of_the_site_with_its_bytes(record):
+def test_who_took_part_is_counted_with_its_bytes(record):
     ledger = [
         record(1),
         record(2, answered=["east"], examples={"east": 12}),

@@ -24,7 +24,7 @@ def tested(run, results):
     return lambda **changes: run().json("results.json", results(**changes)).path
 
 
-def test_a_report_is_one_file_that_loads_nothing_and_has_its_figures_beside_it(finished, pictures):
+def test_a_report_is_one_file_that_loads_nothing(finished, pictures):
     folder = finished(shown=pictures(shift=0.5))
     page = report(folder)
     assert page.open == [] and "<script" not in page.source and page.source.startswith("<!DOCTYPE html>")
@@ -62,7 +62,7 @@ def test_what_is_special_of_a_run_stands_on_its_page(tested, changes, words):
     assert [word for word in words if word not in page.text and word not in page.source] == []
 
 
-def test_a_report_holds_verdict_sites_recipe_settings_data_and_how_to_load_the_model(finished):
+def test_a_report_holds_all_sections(finished):
     choice = {"east": dump_record(joined(local=0.5, federated=0.625, kept=0.75))}
     folder = finished(joining=choice)
     (folder / "data.json").write_text(json.dumps({"sites": {"east": dump_record(counts(8, 2, 3, patients=5))}}))
@@ -106,7 +106,7 @@ def test_names_and_reasons_are_escaped(run, results, record):
     assert f"site {name} did not test" in page.text and "What else happened, and why" in page.text
 
 
-def test_an_unfinished_and_a_failed_run_have_a_report_with_what_is_known(run, results, record):
+def test_unfinished_and_failed_runs_have_a_report(run, results, record):
     data = {"sites": {"east": replace(counts(8, 2, 3), doubts=("dark images",)), "west": counts(7, 2, 3)}}
     values = results(status="FAILED", reasons=["no site joined"])
     page = report(run("failed").json("results.json", values).json("run.json", {}).json("data.json", data).path)
@@ -126,7 +126,7 @@ def test_an_unfinished_and_a_failed_run_have_a_report_with_what_is_known(run, re
     assert "So far: best validation, round 1 (validation dice 0.500)." in page.text
 
 
-def test_a_run_with_a_selector_shows_its_models_counts_threshold_and_left_out_site(finished_super, unseen_plain):
+def test_a_run_with_a_selector_shows_models_and_counts(finished_super, unseen_plain):
     folder, own = finished_super(), {"east": 0.5, "west": 0.25, "ensemble": 0.625}
     (folder / "supermodel").mkdir()
     (folder / "supermodel" / "model.json").write_text("{}")
@@ -146,7 +146,7 @@ def test_a_run_with_a_selector_shows_its_models_counts_threshold_and_left_out_si
     assert page.source.index('<section id="unseen"') < page.source.index('<section id="results"')
 
 
-def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_its_folder(tmp_path, make_study):
+def test_the_report_of_a_killed_job_names_the_run(tmp_path, make_study):
     # NVFlare's download of a job has its results here.
     folder = tmp_path / "3a4ab1f3" / "workspace" / "silofl"
     results = stopped_results(make_study(), "small-20261122-014922-f234", 2, "the job's process was killed")
@@ -155,7 +155,7 @@ def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_it
     assert "continue_run: small-20261122-014922-f234 to go on" in page and "continue_run: silofl" not in page
 
 
-def test_a_failed_run_of_which_the_name_alone_is_known_has_a_page_with_its_reason(tmp_path):
+def test_a_failed_run_has_a_page_with_its_reason(tmp_path):
     with pytest.raises(ConfigError, match="must be the folder of a run"):
         write_report(tmp_path)
     write_json(

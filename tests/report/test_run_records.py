@@ -12,7 +12,7 @@ from silofl_desk.report.run_records import ResultRow, RunRecords, all_settings, 
 from tests.report.conftest import counts, joined, with_data
 
 
-def test_all_that_a_study_decides_is_a_setting_with_its_defaults(made):
+def test_all_that_a_study_decides_is_a_setting(made):
     settings = all_settings(made(study={"training": {"learning_rate": 0.01}, "seed": 3}, seed=3))
     assert settings["training.learning_rate"] == "0.01" and settings["training.loss"] == "dice_ce"
     assert settings["model.features"] == "[32, 32, 64, 128, 256, 32]" and settings["labels"] == "{1: organ}"
@@ -28,7 +28,7 @@ def test_all_that_a_study_decides_is_a_setting_with_its_defaults(made):
     assert (found["rounds"], found["algorithm.name"]) == ("7", "harmofl") and "training.learning_rate" not in found
 
 
-def test_the_data_table_has_cases_patients_and_images_and_says_unknown(made):
+def test_the_data_table_has_cases_patients_and_images(made):
     table = data_table(with_data(made(), east=counts(8, 2, 3, patients=5)))
     assert table.columns[:4] == ("site", "training: cases", "training: patients", "training: images")
     assert table.rows[0] == ("east", "8", "5", "80", "2", "5", "20", "3", "5", "30")
@@ -74,7 +74,7 @@ def test_each_site_has_its_test_by_label_and_its_validation(rows):
     assert rows(status="FAILED", reasons=["no"]) == []
 
 
-def test_a_choice_has_the_own_and_the_kept_model_and_what_joining_adds(rows):
+def test_a_choice_has_own_and_kept_model_and_gain(rows):
     choice = joined(local=0.5, federated=0.625, kept=0.75)
     found = rows(joining={"east": dump_record(choice)}, sites={"east": 0.625}, cases={"east": 1})
     test = [row for row in found if row.part == "test"]
@@ -90,9 +90,7 @@ def test_a_choice_has_the_own_and_the_kept_model_and_what_joining_adds(rows):
     assert (test[-1].low, test[-1].high, test[-1].verdict) == (0.01, 0.2, BETTER)
 
 
-def test_models_metrics_classes_surfaces_and_a_left_out_site_have_rows(
-    rows, super_results, classes, findings, unseen_plain
-):
+def test_models_metrics_classes_and_surfaces_have_rows(rows, super_results, classes, findings, unseen_plain):
     assert ("east", "ensemble", "dice", "", 0.55) in values_of(rows(super_results))
     of_classes = rows(classes, by_label={"east": {"sick": 0.25}, "west": {}})
     assert ("west", "federated", "auroc", "", 0.875) in values_of(of_classes)
@@ -110,7 +108,7 @@ def test_models_metrics_classes_surfaces_and_a_left_out_site_have_rows(
     assert [row.cases for row in found if row.part == "unseen"] == [4, None]
 
 
-def test_a_finished_run_is_read_with_its_pictures_and_the_left_out_site(finished, unseen):
+def test_a_finished_run_is_read_with_its_pictures(finished, unseen):
     folder = finished()
     (folder / "unseen.json").write_text(json.dumps(dump_record(unseen())))
     run = read_run(folder)
@@ -119,7 +117,7 @@ def test_a_finished_run_is_read_with_its_pictures_and_the_left_out_site(finished
     assert run.unseen == unseen() and run.is_simulation
 
 
-def test_a_run_without_result_is_unfinished_and_described_by_its_study_where_it_has_one(run, record):
+def test_a_run_without_result_is_described_by_its_study(run, record):
     rounds = [record(1, (0.9, None)), record(2, (0.4, 0.6), asked=["east", "south", "west"]), record(3, (0.5, 0.5))]
     found = read_run(run().study(seed=7).ledger(*rounds, record(4, (None, 0.5))).path)
     assert (found.results.status, found.results.algorithm, found.results.seed) == (UNFINISHED, "fedavg", 7)

@@ -92,7 +92,7 @@ def test_notes_name_sites_counts_and_numbers(results):
     assert "epsilon 1.25 at east, 2.5 at west, with delta 0.001 (DP-SGD with noise 1 and clip 0.5)" in notes["Privacy"]
 
 
-def test_a_site_that_withholds_classes_is_not_said_to_lack_them(classes):
+def test_a_site_that_withholds_classes_lacks_none(classes):
     """As of a selector's run with a floor: two sites have all classes, and the third does not say which it has."""
     counts = dict.fromkeys(("east", "north"), {"healthy": 6, "sick": 6}) | {"west": {"healthy": 6}}
     also = dict.fromkeys(counts, {"accuracy": 0.5, "balanced_accuracy": 0.5}) | {"west": {"accuracy": 0.5}}
@@ -107,7 +107,7 @@ def test_a_site_that_withholds_classes_is_not_said_to_lack_them(classes):
     assert "west without sick" in list_result_notes(classes(**given, metric="balanced_accuracy", mean=None))["Labels"]
 
 
-def test_a_class_of_which_no_test_case_is_recognised_is_named_with_its_sites(classes):
+def test_a_class_that_is_never_recognised_is_named(classes):
     recalls = dict.fromkeys(("east", "west"), {"healthy": 1.0, "sick": 0.0})
     given = {"by_label": recalls, "also": dict.fromkeys(recalls, {"accuracy": 0.95})}
     given |= {"label_cases": {"east": {"healthy": 19, "sick": 9}, "west": {"healthy": 19, "sick": 0}}}
@@ -198,7 +198,7 @@ def score_classes(classes, accuracy, auroc=0.5, cases=25, **changes):
     return classes(sites=sites, also=also, label_cases=counts, by_label=recalls, **changes)
 
 
-def test_that_no_model_is_better_than_guessing_is_the_lead_and_no_further_problem(classes):
+def test_that_models_guess_is_the_lead_and_no_further_problem(classes):
     said = "No model of this run is better than guessing: accuracy 0.480 in 100 test cases"
     poor = score_classes(classes, 0.48)
     assert lead_sentence(poor).startswith(f"{said}, 0.500 by always answering the most frequent class.")
@@ -227,7 +227,7 @@ def test_findings_are_judged_by_their_order(findings):
         assert (f"AUROC {area:.3f} in 80 test cases, 0.500 by guessing" in text) == is_said
 
 
-def test_the_head_of_the_report_and_the_terminal_say_that_the_models_guess(classes, printed):
+def test_report_and_terminal_say_that_the_models_guess(classes, printed):
     # Also where each of two sites has a verdict on joining: nothing else counts.
     poor = {site: dump_record(joined(local=0.5, federated=0.48, kept=0.5)) for site in ("east", "west")}
     guessing, lead = score_classes(classes, 0.48, joining=poor), "No model of this run is better than guessing: "

@@ -26,7 +26,7 @@ def test_a_result_with_nothing_but_its_models_is_shown(run, super_results):
     assert only.text.startswith("No threshold is used: the selector knows the global model too")
 
 
-def test_each_site_has_its_own_personal_value_and_one_seed_marks_no_best(super_results):
+def test_each_site_has_its_own_personal_value(super_results):
     table = model_table(super_results())
     assert table.columns == ("site", "global", "personal", "super", "ensemble")
     assert table.rows == (
@@ -65,7 +65,7 @@ def test_the_selectors_right_answers_are_counts_on_the_diagonal(finished_super):
         ({"recipe": {"weighs_models": True}}, "No threshold is used: the ensemble answers."),
     ],
 )
-def test_a_threshold_says_what_it_does_and_where_it_is_from(super_results, changes, sentence):
+def test_a_threshold_says_its_effect_and_its_origin(super_results, changes, sentence):
     assert re.match(sentence, threshold_sentence(super_results(**changes)))
 
 

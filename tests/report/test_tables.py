@@ -34,7 +34,7 @@ def test_each_site_has_a_row_and_three_rows_sum_up(results):
     assert table.num_summary == 3
 
 
-def test_what_is_not_known_is_a_dash_and_the_mean_says_how_many_it_is_over(results):
+def test_what_is_not_known_is_a_dash(results):
     unknown = {"sites": {"east": 0.5, "west": None}, "cases": {"east": 1}, "excluded_cases": {"east": 0}}
     rows = site_table(results(**unknown, patients={"east": 1, "west": None})).rows
     assert rows[1][:5] == ("west", "-", "-", "-", "-")
@@ -44,7 +44,7 @@ def test_what_is_not_known_is_a_dash_and_the_mean_says_how_many_it_is_over(resul
     assert [row[5] for row in site_table(results(validation={})).rows[:3]] == ["-", "-", "-"]
 
 
-def test_several_labels_have_a_column_each_with_the_mean_over_sites(results):
+def test_several_labels_have_a_column_each(results):
     table = site_table(
         results(
             labels={"1": "organ", "2": "lesion"},
@@ -76,7 +76,7 @@ def test_many_labels_have_a_table_of_their_own(results):
     assert label_table(results(by_label={"east": {"organ": 0.5, "lesion": 0.5}})) is None
 
 
-def test_a_class_has_its_recall_with_the_number_of_its_test_cases(results):
+def test_a_class_has_its_recall_with_its_cases(results):
     names = [f"class {i}" for i in range(5)]
     values = {"metric": "accuracy", "also": {"east": {"accuracy": 0.5}}}
     counts = {"east": dict.fromkeys(names, 3) | {"class 4": 0}}
@@ -103,7 +103,7 @@ def test_a_printed_result_says_status_reasons_model_metric_and_numbers(results, 
     assert "FAILED" in failed and "no site joined" in failed and "mean" not in failed
 
 
-def test_distances_have_one_unit_and_dashes_and_a_run_without_any_has_no_columns(results):
+def test_distances_have_one_unit(results):
     table = site_table(results(surface={"east": SURFACE | {"unit": "mm"}, "west": SURFACE}))
     assert [row[-2:] for row in table.rows[:3]] == [("12.2 mm", "0.500"), ("12.2 px", "0.500"), ("-", "-")]
     table = site_table(results(surface={"east": SURFACE, "west": NO_SURFACE}))
@@ -118,7 +118,7 @@ def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):
     assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2"], ["c", "0.1"]]
 
 
-def test_a_terminal_breaks_words_and_headings_of_a_wide_table_but_no_number():
+def test_a_terminal_breaks_words_but_no_number():
     rows = (("aachen", "own and federated not trained to the end", "0.071 (0.078)", "+0.000 to +0.250"),)
     table = TextTable(("site", "verdict", "calibration error of the answers", "95 % interval"), rows, num_text=2)
     # Without a terminal all in one line; a narrower one gets the least that words and numbers need.
@@ -131,7 +131,7 @@ def test_a_terminal_breaks_words_and_headings_of_a_wide_table_but_no_number():
         assert any(rows[0][1] in line for line in lines) != is_terminal
 
 
-def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(findings, classes):
+def test_a_finding_has_area_sensitivity_and_specificity(findings, classes):
     table = label_table(findings())
     assert table.columns == ("finding", "site", "AUROC", "sensitivity", "specificity")
     assert table.rows == (
@@ -151,7 +151,7 @@ def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(finding
     assert last == ["mean over all cases, class by class", "mean over all cases"]
 
 
-def test_areas_of_sites_with_different_classes_stand_class_by_class_and_have_no_mean(classes):
+def test_areas_of_sites_with_different_classes_have_no_mean(classes):
     recalls = {"benign": 0.75, "malignant": 0.5}
     cases = {"benign": 30, "malignant": 10}
     own = {"east": {"benign": 0.9, "malignant": 0.8}, "west": {"benign": 0.7, "malignant": 0.8, "normal": 0.6}}
@@ -195,7 +195,7 @@ def test_markdown_has_the_best_in_bold_and_the_notes_below():
     ]
 
 
-def test_names_in_a_markdown_table_and_its_notes_are_no_links_images_tags_or_code():
+def test_names_in_markdown_are_no_links_images_tags_or_code():
     name = "![a](https://e.org/1.png) <b>`|`*c*\n\x1b# www.e.org"
     text = markdown_table(TextTable(("method", name), ((name, "1"),)), [name], [name])
     shown = r"!\[a](https\://e.org/1.png) \<b>\`|\`\*c\*  # www\.e.org"
@@ -214,7 +214,7 @@ def test_names_in_a_markdown_table_and_its_notes_are_no_links_images_tags_or_cod
         *((mean_and_deviation(v), text) for v, text in (((0.5, 0.7), "0.600 ± 0.141"), ((0.5,), "0.500"), ((), "-"))),
     ],
 )
-def test_values_bytes_times_and_deviations_are_told_in_the_unit_that_suits_them(told, text):
+def test_values_are_told_in_the_unit_that_suits_them(told, text):
     assert told == text
 
 

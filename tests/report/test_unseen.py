@@ -10,13 +10,13 @@ def test_a_record_that_no_page_could_show_is_refused(unseen):
         read_record(UnseenTest, dump_record(unseen()) | {"rule": "best"}, "unseen.json")
 
 
-def test_the_test_of_a_left_out_site_is_written_with_the_keys_of_its_rule(unseen, unseen_plain):
+def test_the_test_of_a_left_out_site_is_written(unseen, unseen_plain):
     with_selector, without = dump_record(unseen()), dump_record(unseen_plain())
     assert with_selector.keys() - without.keys() == {"choices", "threshold", "by_threshold"}
     assert read_record(UnseenTest, with_selector, "unseen.json") == unseen()
 
 
-def test_a_record_of_release_0_4_is_read_without_what_it_said_beyond_this_one(unseen_plain):
+def test_a_record_of_release_0_4_is_read(unseen_plain):
     record = dump_record(unseen_plain())
     older = record["evaluation"] | {"cut": {"organ": {"num_cases": 1, "share": 0.5}}}
     older |= {"specificity": 0.9, "against": {"fingerprint": "f"}, "calibration": {"temperature": 2.0}}

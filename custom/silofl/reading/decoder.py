@@ -149,14 +149,16 @@ def _start_decoder() -> subprocess.Popen[bytes]:
 
 def _send_batch(process: subprocess.Popen[bytes], request: bytes) -> None:
     """Send a request that was not sent before, and once most of a batch is answered those that come next."""
-    batch, room = [], _batch_bytes - sum(map(len, _waiting))
+    batch = []
+    room = _batch_bytes - sum(map(len, _waiting))
     if request not in _waiting:
         if _waiting and len(request) > room:
             return
         if request in _coming:
             while _coming.popleft() != request:
                 pass
-        batch, room = [request], room - len(request)
+        batch.append(request)
+        room -= len(request)
     if room > _batch_bytes // 2:
         while _coming and len(_coming[0]) <= room:
             batch.append(_coming.popleft())

@@ -26,7 +26,8 @@ CPU_SECONDS, CPU_SECONDS_PER_MIB = 2, 4
 # A file of zeros of 1 MiB unpacks to 1 GiB; what does so does not hang.
 UNPACKING_SECONDS = 120
 # Of memory; a file's share covers the best compression and copies on the way. GDCM believes every length that it reads.
-BYTES, BYTES_PER_BYTE = 3 << 28, 1 << 11
+BYTES = 3 << 28
+BYTES_PER_BYTE = 1 << 11
 # For what is unpacked, scaled, and added to: a volume of zeros says nothing by its size, and states what it unpacks to.
 MOST_BYTES = 4 * MAX_BYTES
 # The modules of readers that read no other file beside one.
@@ -56,7 +57,8 @@ def _reply(answers: int, facts: dict[str, Any], content: Buffer = b"") -> None:
 
 
 def _answer(request: dict[str, Any], answers: int) -> None:
-    path, name = request["path"], request["name"]
+    path = request["path"]
+    name = request["name"]
     module, function = request["reader"].split(".")
     try:
         read = getattr(import_module(f"silofl.reading.{module}"), function)
@@ -83,17 +85,19 @@ def _limit_resources(path: str, module: str) -> None:
 
 
 def _measure_input(path: str, module: str) -> int:
-    found = os.stat(path)
-    if module in SINGLE and stat.S_ISREG(found.st_mode):
-        return found.st_size
+    status = os.stat(path)
+    if module in SINGLE and stat.S_ISREG(status.st_mode):
+        return status.st_size
     from silofl.reading.access import list_files
 
     return sum(file.stat().st_size for file in list_files(Path(path)))
 
 
-def _set_limit(kind: int, value: int) -> None:
-    _, highest = resource.getrlimit(kind)
-    resource.setrlimit(kind, (value if highest == resource.RLIM_INFINITY else min(value, highest), highest))
+def _set_limit(limit: int, value: int) -> None:
+    _, highest = resource.getrlimit(limit)
+    if highest != resource.RLIM_INFINITY:
+        value = min(value, highest)
+    resource.setrlimit(limit, (value, highest))
 
 
 def _send(answers: int, read: Decoded | Unpacked) -> None:
@@ -113,8 +117,8 @@ def _send(answers: int, read: Decoded | Unpacked) -> None:
     # What has no bytes, as an array of objects, breaks off here.
     content = stored.reshape(-1).view(np.uint8).data
     form = {"dtype": stored.dtype.str, "shape": stored.shape, "order": order}
-    kind = {key: getattr(read, key) for key in KINDS}
-    _reply(answers, {**form, "affine": affine, "kind": kind}, content)
+    flags = {key: getattr(read, key) for key in KINDS}
+    _reply(answers, {**form, "affine": affine, "kind": flags}, content)
 
 
 if __name__ == "__main__":

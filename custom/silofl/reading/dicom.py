@@ -17,9 +17,7 @@ from silofl.reading.dicom_files import read_elements, refuse_deflated
 from silofl.reading.dicom_frames import COLOURS, decode_frames, is_coloured, scale_frames
 from silofl.reading.dicom_planes import (
     DIRECTION,
-    PICTURES,
     POSITION,
-    SEVERAL,
     Plane,
     arrange_frames,
     build_affine,
@@ -37,7 +35,7 @@ from silofl.reading.raw_volume import LPS_TO_RAS
 if TYPE_CHECKING:
     from pydicom import Dataset
 
-# The groups of elements with which a file without a preamble begins.
+# A file without a preamble begins with the group of its first element, in either order of bytes.
 BARE_STARTS = (b"\x02\0", b"\x08\0", b"\0\x08")
 
 
@@ -52,6 +50,7 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
     order, planes, step = arrange_frames([*read_planes(header)], count_frames(header), name)
     is_alike = is_scaled_alike(planes)
     stored = decode_frames(header, name, 1, is_alike)
+    # One description may stand for all frames, which then stay as they are stored.
     if len(order) == len(stored):
         stored = stored[order]
     return _finish(scale_frames(stored, header, planes, is_alike), header, planes, step)
@@ -68,22 +67,27 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     if len(files) == 1:
         return read_dicom_file(files[0], name)
     headers = [_read_checked(file, f"{file.name} of {name}") for file in files]
-    _check_slices(files, headers, name)
-    planes = [plane for header in headers for plane in read_planes(header)]
+    _check_slices(headers, name)
+    planes: list[Plane] = []
+    for header in headers:
+        planes += read_planes(header)
     if not any(plane[POSITION] for plane in planes):
-        raise DataError(f"{name} must {PICTURES.format(len(files))}")
+        raise DataError(
+            f"{name} must hold slices that state where they lie ({POSITION}), not {len(files)} pictures without a "
+            "place; name each file as a picture of its own, or export the series again with its places"
+        )
     if all(plane[POSITION] and plane[DIRECTION] for plane in planes):
         order = order_slices(planes)
-        files = [files[place] for place in order]
-        headers = [headers[place] for place in order]
-        planes = [planes[place] for place in order]
+        files = [files[slice_index] for slice_index in order]
+        headers = [headers[slice_index] for slice_index in order]
+        planes = [planes[slice_index] for slice_index in order]
     step = step_between(planes, name, [file.name for file in files])
+    check_measures(planes, name)
     is_alike = is_scaled_alike(planes)
-    if is_alike:
-        check_measures(planes, name)
     slices = []
     for header, plane in zip(headers, planes, strict=True):
         stored = decode_frames(header, name, len(files), is_alike)
+        # All headers are kept, and memory would not hold their pixels twice.
         del header.PixelData
         slices.append(scale_frames(stored, header, [plane], is_alike))
     return _finish(np.concatenate(slices), headers[0], planes, step)
@@ -92,41 +96,57 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
 def _list_series(path: Path, name: str) -> list[Path]:
     """Return the images of the only series in a folder."""
     series: dict[str, list[Path]] = {}
-    others = []
-    # Those that begin with a dot are the notes of a file system.
-    for file in [file for file in list_files(path) if not file.name.startswith(".")]:
+    rest = []
+    for file in list_files(path):
+        # A name that begins with a dot is that of a file system's own note.
+        if file.name.startswith("."):
+            continue
         header = _read_header(file)
         if header is None or "Rows" not in header:
-            others.append(file)
+            rest.append(file)
         else:
             series.setdefault(str(header.get("SeriesInstanceUID")), []).append(file)
     if not series:
-        for file in others:
+        # A DICOM file that is no image gets a sentence of its own, which says what it is.
+        for file in rest:
             if _read_header(file) is not None:
                 _read_checked(file, file.name)
+    if len(series) != 1:
+        shown = "".join(f" ({len(files)} files as {files[0].name})" for files in series.values())
         raise DataError(
-            f"{name} must be a folder that holds the files of one DICOM series itself; it does not: name the folder "
-            "that does, or an image's own file"
-        )
-    if len(series) > 1:
-        held = ", ".join(f"{len(files)} files as {files[0].name}" for files in series.values())
-        raise DataError(
-            f"{name} must be a folder with one DICOM series, not {len(series)}: {held}; give each series a folder"
+            f"{name} must be a folder that holds the files of one DICOM series itself, not of {len(series)}{shown}; "
+            "give each series a folder, and name that"
         )
     [(uid, files)] = series.items()
-    kind = str(_read_header(files[0]).get("SOPClassUID", ""))
-    for file in others:
-        # Of the last slice nothing else would tell that it is missing.
-        if _is_cut(file, kind):
-            raise DataError(f"{name} must hold whole DICOM files; {file.name} cannot be read: export the series again")
+    _check_rest(rest, files[0], name)
     for folder in sorted(member for member in path.iterdir() if member.is_dir()):
-        inner = (_read_header(file) for file in folder.rglob("*") if file.is_file())
-        if any(header is not None and str(header.get("SeriesInstanceUID")) == uid for header in inner):
+        _check_inner_folder(folder, uid, name)
+    return files
+
+
+def _check_rest(rest: Sequence[Path], image: Path, name: str) -> None:
+    """Refuse what is left of a cut slice: of the last slice nothing else would tell that it is missing."""
+    storage_class = str(_read_header(image).get("SOPClassUID", ""))
+    for file in rest:
+        header = _read_header(file)
+        if header is None:
+            is_cut = file.suffix.lower() in DICOM_ENDINGS
+        else:
+            # The file may end within the name of its class.
+            is_cut = storage_class.startswith(str(header.file_meta.get("MediaStorageSOPClassUID") or ""))
+        if is_cut:
+            raise DataError(f"{name} must hold whole DICOM files; {file.name} cannot be read: export the series again")
+
+
+def _check_inner_folder(folder: Path, uid: str, name: str) -> None:
+    """Refuse a folder that holds files of the series around it, which would be missed."""
+    for file in folder.rglob("*"):
+        header = _read_header(file) if file.is_file() else None
+        if header is not None and str(header.get("SeriesInstanceUID")) == uid:
             raise DataError(
                 f"{name} must hold all files of its DICOM series itself, not some in {folder.name}; put them together, "
                 "or move the folder away"
             )
-    return files
 
 
 def _read_header(file: Path) -> Dataset | None:
@@ -141,26 +161,15 @@ def _read_header(file: Path) -> Dataset | None:
         return None
 
 
-def _is_cut(file: Path, kind: str) -> bool:
-    """Return whether a file without rows of pixels is what is left of a slice of the series' class."""
-    header = _read_header(file)
-    if header is None:
-        return file.suffix.lower() in DICOM_ENDINGS
-    # It may end within the name of its class.
-    return kind.startswith(str(header.file_meta.get("MediaStorageSOPClassUID") or ""))
-
-
-def _check_slices(files: Sequence[Path], headers: Sequence[Dataset], name: str) -> None:
+def _check_slices(headers: Sequence[Dataset], name: str) -> None:
     """Refuse files that are no slices of one volume."""
     patients = {key_patient(str(header.PatientID)) for header in headers if "PatientID" in header}
-    if len(patients) > 1:
-        raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
-    if any(count_frames(header) > 1 for header in headers):
-        raise DataError(f"{name} must {SEVERAL.format(len(files))}")
-    if len({(is_coloured(header), header.BitsAllocated == 1) for header in headers}) > 1:
+    forms = {(is_coloured(header), header.BitsAllocated == 1) for header in headers}
+    has_many_frames = any(count_frames(header) > 1 for header in headers)
+    if len(patients) > 1 or len(forms) > 1 or has_many_frames:
         raise DataError(
-            f"{name} must hold slices of one kind: of intensities or of colours, of bits or of numbers; leave out what "
-            "is no slice of the volume"
+            f"{name} must hold slices of one patient and of one kind (of intensities or of colours, of bits or of "
+            "numbers), and one a file; export the series again, or name a file of many frames itself"
         )
 
 
@@ -173,12 +182,12 @@ def _read_checked(path: Path, name: str) -> Dataset:
         refuse_deflated(stream, name)
         header = pydicom.dcmread(stream, force=True)
     if header.get("Modality") not in DRAWN and "PixelData" not in header:
-        kind = UID(header.get("SOPClassUID") or header.file_meta.get("MediaStorageSOPClassUID") or "").name
-        if not kind or "Image" in kind:
+        storage_class = UID(header.get("SOPClassUID") or header.file_meta.get("MediaStorageSOPClassUID") or "").name
+        if not storage_class or "Image" in storage_class:
             raise ValueError("it holds no whole numbers in PixelData")
         raise DataError(
-            f"{name} must be an image, not a DICOM file of the kind '{kind}'; name the file or folder that holds the "
-            "pixels"
+            f"{name} must be an image, not a DICOM file of the kind '{storage_class}'; name the file or folder that "
+            "holds the pixels"
         )
     # Where it says nothing, a pixel is one number.
     header.setdefault("SamplesPerPixel", 1)
@@ -191,6 +200,6 @@ def _read_checked(path: Path, name: str) -> Dataset:
 
 def _finish(array: NDArray, header: Dataset, planes: Sequence[Plane], step: NDArray[np.float64] | None) -> Decoded:
     affine = LPS_TO_RAS @ build_affine(header, planes, step)
-    # z, y, x, channel, as a volume of any other format: sums depend on the order in memory.
+    # The memory holds z, y, x, channel, as of any other format: sums depend on this order.
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     return Decoded(array.transpose(3, 2, 1, 0), affine, is_binary=header.BitsAllocated == 1)

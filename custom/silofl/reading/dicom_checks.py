@@ -25,35 +25,32 @@ from silofl.reading.dicom_frames import (
     read_size,
     read_syntax,
 )
-from silofl.reading.dicom_planes import (
-    COUNTS,
-    POSITION,
-    count_frames,
-    list_values,
-    read_planes,
-    read_scale,
-)
+from silofl.reading.dicom_planes import COUNTS, POSITION, count_frames, list_values, read_planes, read_scale
 
 if TYPE_CHECKING:
     from pydicom import Dataset
 
 # Whether a condition is broken, and what the file must do, for the sentence "NAME must ...".
 Judgement = Iterator[tuple[bool, str]]
-# Of labels by their segments or outlines, in place of a number a pixel, and what to do about them.
+# These modalities hold segments, outlines or a scaled dose in place of intensities.
 DRAWN = {
     "SEG": "an image, not a DICOM segmentation; name it as the mask of its image",
-    "RTSTRUCT": "an image or a label map, not a DICOM structure set; fill its outlines and save them as a DICOM "
-    "segmentation or as NIfTI on the image's grid, for example with 3D Slicer (SlicerRT) or plastimatch",
+    "RTSTRUCT": "an image or a label map, not a DICOM structure set; save its outlines as a DICOM segmentation or as "
+    "NIfTI on the image's grid, for example with 3D Slicer (SlicerRT)",
     "RTDOSE": "an image, not a radiotherapy dose; save it as NIfTI, for example with 3D Slicer (SlicerRT)",
 }
-# By words of ImageType, and by elements of their own that count the slices: those who tile a volume into one picture.
+# Two makers tile a volume into one picture. They say so by a word of ImageType, and by an element that counts slices.
 MOSAICS = {"MOSAIC": "Siemens", "VFRAME": "United Imaging"}
 TILE_COUNTS = (("Siemens", 0x0019, "SIEMENS MR HEADER", 0x0A), ("United Imaging", 0x0065, "Image Private Header", 0x50))
-# Whose tables lead back to the beam's intensity; programs show and measure the image without them.
+# Tables of these modalities lead back to the beam's intensity; programs show and measure the image without them.
 ANGIOGRAPHY = ("XA", "RF")
-ALLOWED = {"BitsAllocated": (1, 8, 16, 32), "PixelRepresentation": (0, 1), "SamplesPerPixel": (1, 3)}
-ALLOWED["PlanarConfiguration"] = (0, 1)
-# A decimal string (DS) of PS3.5; its limit of 16 characters is often passed, and harmless.
+ALLOWED = {
+    "BitsAllocated": (1, 8, 16, 32),
+    "PixelRepresentation": (0, 1),
+    "SamplesPerPixel": (1, 3),
+    "PlanarConfiguration": (0, 1),
+}
+# This is a decimal string (DS) of PS3.5; its limit of 16 characters is often passed, and harmless.
 DECIMAL = r"[+-]?(\d+\.?\d*|\.\d+)([Ee][+-]?\d+)?"
 EXPORT = "export it again, or save it as NIfTI"
 COPY_OR_EXPORT = "copy it again from its source, or export it again"
@@ -66,55 +63,72 @@ def check_form(header: Dataset, name: str) -> None:
         DataError: An element has a value that cannot be read rightly.
         Exception: Whatever pydicom raises on broken bytes.
     """
-    for judge in (_judge_kind, _judge_form):
-        check_judgements(judge(header), name)
+    check_judgements(_judge_content(header), name)
+    check_judgements(_judge_form(header), name)
 
 
 def check_judgements(judgements: Judgement, name: str) -> None:
-    """Raise a DataError for the first condition that is broken."""
+    """Raise a DataError for the first condition that is broken; later ones may rely on it and are not computed."""
     for is_broken, condition in judgements:
         if is_broken:
             raise DataError(f"{name} must {condition}")
 
 
-def _judge_kind(header: Dataset) -> Judgement:
+def _judge_content(header: Dataset) -> Judgement:
     """Judge whether a file is an image, and each of its frames a slice of one volume."""
-    from pydicom.datadict import keyword_for_tag
-
-    drawn = DRAWN.get("RTDOSE" if "DoseGridScaling" in header else header.get("Modality"))
-    yield drawn is not None, f"be {drawn}"
+    modality = "RTDOSE" if "DoseGridScaling" in header else header.get("Modality")
+    yield modality in DRAWN, f"be {DRAWN.get(modality)}"
     yield from judge_numbers(header)
     yield from judge_tiles(header)
-    # The vectors that number the frames, as of nuclear medicine by energy, detector, time and slice.
-    keys = [keyword_for_tag(tag) for tag in list_values(header.get("FrameIncrementPointer"))]
-    counted = [key for key in keys if key.endswith("Vector")]
-    varied = [key for key in counted if len(set(list_values(header.get(key)))) > 1]
+    varied = _find_varied_vectors(header)
     yield (
         len(varied) > 1,
         f"hold the frames of one volume, not those that {' and '.join(varied)} tell apart (FrameIncrementPointer); "
         "save each volume as a file of its own",
     )
-    makers = [
-        f"ImageType {word} of {MOSAICS[word]}" for word in list_values(header.get("ImageType")) if word in MOSAICS
-    ]
-    makers += [f"mosaic of {maker}" for maker, *place in TILE_COUNTS if _count_tiles(header, *place) > 1]
+    mosaic = _find_mosaic(header)
     # Frames with places of their own are slices, whatever else is stated.
     is_placed = count_frames(header) > 1 and all(plane[POSITION] for plane in read_planes(header))
     yield (
-        bool(makers) and not is_placed,
-        f"hold a slice, not many slices side by side in one picture ({''.join(makers[:1])}); convert its series to "
-        "NIfTI with dcm2niix",
+        mosaic is not None and not is_placed,
+        f"hold a slice, not many slices side by side in one picture ({mosaic}); convert its series to NIfTI with "
+        "dcm2niix",
     )
 
 
 def judge_tiles(header: Dataset) -> Judgement:
     """Judge whether a file holds more than a part of a picture."""
-    whole = [header.get(f"TotalPixelMatrix{side}") for side in ("Rows", "Columns")]
+    rows = header.get("TotalPixelMatrixRows")
+    columns = header.get("TotalPixelMatrixColumns")
+    is_whole = (rows, columns) == (header.get("Rows"), header.get("Columns"))
     yield (
-        None not in whole and whole != [header.get("Rows"), header.get("Columns")],
-        f"hold a picture or slices, not tiles of a whole slide of {whole[0]} x {whole[1]} pixels (TotalPixelMatrixRows "
-        "and -Columns); save the region of interest as PNG or TIFF",
+        rows is not None and columns is not None and not is_whole,
+        f"hold a picture or slices, not tiles of a whole slide of {rows} x {columns} pixels; save the region of "
+        "interest as PNG or TIFF",
     )
+
+
+def _find_varied_vectors(header: Dataset) -> list[str]:
+    """Return which vectors number the frames, as of nuclear medicine by energy, detector, time and slice."""
+    from pydicom.datadict import keyword_for_tag
+
+    varied = []
+    for tag in list_values(header.get("FrameIncrementPointer")):
+        key = keyword_for_tag(tag)
+        if key.endswith("Vector") and len(set(list_values(header.get(key)))) > 1:
+            varied.append(key)
+    return varied
+
+
+def _find_mosaic(header: Dataset) -> str | None:
+    """Return by what a file says that its picture is a tiled volume, with the maker's name."""
+    for word in list_values(header.get("ImageType")):
+        if word in MOSAICS:
+            return f"ImageType {word} of {MOSAICS[word]}"
+    for maker, group, creator, element in TILE_COUNTS:
+        if _count_tiles(header, group, creator, element) > 1:
+            return f"mosaic of {maker}"
+    return None
 
 
 def _count_tiles(header: Dataset, group: int, creator: str, element: int) -> int:
@@ -123,8 +137,10 @@ def _count_tiles(header: Dataset, group: int, creator: str, element: int) -> int
 
     with suppress(KeyError, TypeError, ValueError):
         value = header.private_block(group, creator)[element].value
-        # Of a file that does not say which kind of value it is.
-        return len(value) if isinstance(value, Items) else int(value.decode() if isinstance(value, bytes) else value)
+        if isinstance(value, Items):
+            return len(value)
+        # A file that does not say which kind of value it is has bytes, which int() takes too.
+        return int(value)
     return 0
 
 
@@ -135,7 +151,7 @@ def judge_numbers(header: Dataset) -> Judgement:
             texts = [str(value).strip() for value in list_values(plane[key])]
             is_decimal = all(re.fullmatch(DECIMAL, text, re.ASCII) and math.isfinite(float(text)) for text in texts)
             yield (
-                not (is_decimal and len(texts) in (0, count)),
+                not is_decimal or len(texts) not in (0, count),
                 f"have {count} decimal number(s) as {key}, not '{', '.join(texts)[:40]}'; correct it, or {EXPORT}",
             )
 
@@ -153,20 +169,20 @@ def _judge_form(header: Dataset) -> Judgement:
     for key, allowed in ALLOWED.items():
         value = header.get(key, allowed[0])
         yield value not in allowed, f"have {key} of {_join_or(allowed)}, not {value}; {EXPORT}"
-    allocated, stored, high = (header.get(key) for key in ("BitsAllocated", "BitsStored", "HighBit"))
+    allocated = header.BitsAllocated
+    stored = header.BitsStored
+    # Only then are the numbers at the lower end of their bits, where decoders look for them.
+    is_at_low_end = 1 <= stored <= allocated and header.HighBit == stored - 1
     yield (
-        not 1 <= stored <= allocated or high != stored - 1,
-        f"have BitsStored of 1 to {allocated} and a HighBit one below it, not {stored} and {high}; {EXPORT}",
+        not is_at_low_end,
+        f"have BitsStored of 1 to {allocated} and a HighBit one below it, not {stored} and {header.HighBit}; {EXPORT}",
     )
     colours = header.get(COLOURS)
-    known = ["MONOCHROME1", "MONOCHROME2", "PALETTE COLOR"]
-    if header.SamplesPerPixel == 3:
-        known = ["RGB"]
-        if allocated == 8:
-            known += ["YBR_FULL", "YBR_FULL_422"]
-        if syntax in JPEG_2000:
-            known += ["YBR_RCT", "YBR_ICT"]
-    yield colours not in known, f"have the {COLOURS} {_join_or(known)} for its pixels, not {colours}; {EXPORT}"
+    allowed_colours = _list_colours(header.SamplesPerPixel, allocated, syntax)
+    yield (
+        colours not in allowed_colours,
+        f"have the {COLOURS} {_join_or(allowed_colours)} for its pixels, not {colours}; {EXPORT}",
+    )
     yield (
         "ModalityLUTSequence" in header and header.get("Modality") not in ANGIOGRAPHY,
         "have a rescale slope and intercept, not a table of intensities (Modality LUT), which is not read; export it "
@@ -175,58 +191,79 @@ def _judge_form(header: Dataset) -> Judgement:
     scales = {read_scale(plane) for plane in read_planes(header)}
     yield (
         any(slope == 0 for slope, _ in scales),
-        "have a rescale slope other than 0, by which all its pixels mean the same; export it anew, or save it with its "
-        "true values as NIfTI or MHA",
+        f"have a rescale slope other than 0, by which all its pixels mean the same; {EXPORT}",
     )
     yield (
         is_coloured(header) and scales != {(1, 0)},
-        f"have no RescaleSlope and RescaleIntercept beside colours ({colours}); export it without them, or save it as "
-        "PNG",
+        f"have no RescaleSlope and RescaleIntercept beside colours ({colours}); {EXPORT}",
     )
+
+
+def _list_colours(samples: int, allocated: int, syntax: str) -> list[str]:
+    """Return what numbers of a pixel may stand for, as far as decoders give it back rightly."""
+    if samples == 1:
+        return ["MONOCHROME1", "MONOCHROME2", "PALETTE COLOR"]
+    colours = ["RGB"]
+    if allocated == 8:
+        colours += ["YBR_FULL", "YBR_FULL_422"]
+    if syntax in JPEG_2000:
+        colours += ["YBR_RCT", "YBR_ICT"]
+    return colours
 
 
 def judge_size(header: Dataset) -> Judgement:
     """Judge whether there are as many pixels as the header says, no more and no fewer."""
-    frames, syntax = count_frames(header), read_syntax(header)
-    size = (header.Rows, header.Columns, header.get("SamplesPerPixel", 1))
-    if syntax in UNCOMPRESSED:
-        bits = frames * math.prod(size) * header.BitsAllocated
-        spare = math.ceil(bits / 8) // max(frames, 1)
-        if header.get(COLOURS) == "YBR_FULL_422":
-            # Of two pixels both brightnesses are stored, and the two colours once.
-            bits = bits * 2 // 3
-            spare //= 3
-        needed, there = math.ceil(bits / 8), len(header.PixelData)
-        # Some writers fill up to a block; as much as another frame, or as colours that are not halved, is no filling.
-        yield (
-            not needed <= there < needed + max(spare, 2),
-            f"hold {needed} bytes of PixelData, not {there}, as its Rows and Columns ({size[0]} x {size[1]}), "
-            f"SamplesPerPixel ({size[2]}), BitsAllocated ({header.BitsAllocated}) and NumberOfFrames ({frames}) say; "
-            f"{COPY_OR_EXPORT}",
-        )
-        return
+    if read_syntax(header) in UNCOMPRESSED:
+        yield _judge_bytes(header)
+    else:
+        yield from _judge_codestreams(header, read_syntax(header))
+
+
+def _judge_bytes(header: Dataset) -> tuple[bool, str]:
+    from pydicom.pixels.utils import get_expected_length
+
+    # pydicom's formula asks for both, which old archives leave out for grey.
+    header.setdefault("SamplesPerPixel", 1)
+    header.setdefault(COLOURS, "MONOCHROME2")
+    frames = count_frames(header)
+    needed = get_expected_length(header)
+    held = len(header.PixelData)
+    # Some writers fill up to a block. Half a frame more is no filling: it may be colours that are not halved
+    # (YBR_FULL_422), or another frame.
+    spare = max(needed // frames // 2, 2)
+    return (
+        not needed <= held < needed + spare,
+        f"hold {needed} bytes of PixelData, not {held}, as its Rows and Columns ({header.Rows} x {header.Columns}), "
+        f"SamplesPerPixel, BitsAllocated and NumberOfFrames ({frames}) say; {COPY_OR_EXPORT}",
+    )
+
+
+def _judge_codestreams(header: Dataset, syntax: str) -> Judgement:
+    frames = count_frames(header)
     stored = join_frames(header)
     yield (
         len(stored) != frames,
         f"hold {frames} frames, as its NumberOfFrames says, not {len(stored)}; {COPY_OR_EXPORT}",
     )
+    # A frame of RLE does not state its size; its decoder compares the bytes of each segment.
     if syntax == RLE:
         return
+    size = (header.Rows, header.Columns, header.get("SamplesPerPixel", 1))
     for number, frame in enumerate(stored, start=1):
         where = f"in frame {number} of {frames}; {COPY_OR_EXPORT}"
-        *found, bits = read_size(frame, syntax)
+        *stated, bits = read_size(frame, syntax)
         yield (
-            tuple(found) != size,
-            f"have Rows, Columns and SamplesPerPixel {found}, as its compressed pixels say, not {[*size]} {where}",
+            tuple(stated) != size,
+            f"have Rows, Columns and SamplesPerPixel {stated}, as its compressed pixels say, not {[*size]} {where}",
         )
         yield (
             bits > header.BitsAllocated and syntax not in JPEG_2000,
             f"have BitsAllocated of {bits} or more, as its compressed pixels need, not {header.BitsAllocated} {where}",
         )
-        # Filled up to an even length, by some writers to a block.
+        # It is filled up to an even length, by some writers to a block.
         yield not frame.rstrip(b"\0\xff").endswith(END), f"hold a codestream with its end {where}"
 
 
 def _join_or(values: Iterable[object]) -> str:
-    *most, last = map(str, values)
-    return f"{', '.join(most)} or {last}" if most else last
+    *most, final = map(str, values)
+    return f"{', '.join(most)} or {final}" if most else final

@@ -4,7 +4,6 @@ Only codes that the standard lists are read (PS3.16, Annex L, for body parts): w
 codes, and never leave.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -28,20 +27,19 @@ STATED: Mapping[str, frozenset[str]] = {
 
 def read_codes(path: Path) -> dict[str, str]:
     """Return what the first image of a DICOM file or folder states; nothing of another form, or in other words."""
-    first = next(dicom_headers(path), None) if is_dicom(path) else None
-    if first is None:
+    header = next(dicom_headers(path), None) if is_dicom(path) else None
+    if header is None:
         return {}
-    # The standard asks for the element where a compression has lost something; it stays when the file is unpacked.
-    is_lossy = first.get("LossyImageCompression") == "01"
-    kind = first.get("ImageType")
-    found = {
-        "body part": first.get("BodyPartExamined"),
-        "side of the body": first.get("ImageLaterality") or first.get("Laterality"),
-        "kind of image": kind[0] if kind else None,
-        "compression": "LOSSY" if is_lossy else "LOSSLESS",
+    image_type = header.get("ImageType")
+    stated = {
+        "body part": header.get("BodyPartExamined"),
+        "side of the body": header.get("ImageLaterality") or header.get("Laterality"),
+        "kind of image": image_type[0] if image_type else None,
+        # The standard asks for the element where a compression has lost something; it stays when the file is unpacked.
+        "compression": "LOSSY" if header.get("LossyImageCompression") == "01" else "LOSSLESS",
     }
-    words = {what: str(value or "").strip().upper() for what, value in found.items()}
-    return {what: code for what, code in words.items() if code in STATED[what]}
+    codes = {topic: str(value or "").strip().upper() for topic, value in stated.items()}
+    return {topic: code for topic, code in codes.items() if code in STATED[topic]}
 
 
 def group_codes(stated: Iterable[tuple[str | None, Mapping[str, str]]], least: int) -> dict[str, tuple[str, ...]]:
@@ -51,7 +49,14 @@ def group_codes(stated: Iterable[tuple[str | None, Mapping[str, str]]], least: i
         stated: Of each case its patient, and what its file states; patients whom nobody knows count as none.
         least: Patients that must have a code.
     """
-    pairs = {(patient, what, code) for patient, codes in stated if patient for what, code in codes.items()}
-    counts = Counter((what, code) for _, what, code in pairs)
-    known = sorted(pair for pair, count in counts.items() if count >= least)
-    return {what: tuple(code for one, code in known if one == what) for what, _ in known}
+    patients: dict[tuple[str, str], set[str]] = {}
+    for patient, codes in stated:
+        for topic_and_code in codes.items():
+            if patient:
+                patients.setdefault(topic_and_code, set()).add(patient)
+    grouped: dict[str, tuple[str, ...]] = {}
+    # Sorted, so that no order of cases shows in what leaves.
+    for topic, code in sorted(patients):
+        if len(patients[topic, code]) >= least:
+            grouped[topic] = (*grouped.get(topic, ()), code)
+    return grouped

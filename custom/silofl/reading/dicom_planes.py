@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +19,14 @@ SIZE = ("Rows", "Columns")
 # How far the slices of a segmentation lie apart, and how thick they are, in mm.
 DISTANCE = "SpacingBetweenSlices"
 THICKNESS = (DISTANCE, "SliceThickness")
-# Of a frame of a segmentation, which segment it is of.
+# A frame of a segmentation says so which segment it is of.
 SEGMENT = "ReferencedSegmentNumber"
-# A frame's number in each dimension of its file: of place and, where the file has several, of time, echo or b-value.
+# A frame has a number in each dimension of its file: of place and, where there are several, of time, echo or b-value.
 INDEX = "DimensionIndexValues"
 SCALE = ("RescaleSlope", "RescaleIntercept")
-# What stored numbers measure, as beside the scale that makes them intensities: not applied, but one in a volume.
+# This second scale says what intensities measure. It is not applied, and so must be one in a volume.
 REAL_WORLD = ("RealWorldValueSlope", "RealWorldValueIntercept")
-# Where a file with many frames keeps what else stands in the header itself.
+# A file with many frames keeps in these sequences what else stands in the header itself.
 GROUPS = {
     POSITION: "PlanePositionSequence",
     DIRECTION: "PlaneOrientationSequence",
@@ -36,28 +37,15 @@ GROUPS = {
     **dict.fromkeys(SCALE, "PixelValueTransformationSequence"),
     **dict.fromkeys(REAL_WORLD, "RealWorldValueMappingSequence"),
 }
-# How many numbers an element holds.
+# So many numbers an element holds.
 COUNTS = {SPACING: 2, POSITION: 3, DIRECTION: 6, **dict.fromkeys(SCALE, 1)}
-# Where the size of a pixel stands in an image without a place: of a patient's, a detector's, a film's, a beam's plane.
+# An image without a place states its pixels' size in one of these: in the plane of the patient, detector, film or beam.
 SPACINGS = (SPACING, "ImagerPixelSpacing", "NominalScannedPixelSpacing", "ImagePlanePixelSpacing")
 # With the scale they decide the type that pixels are read into.
 STORED = ("PixelRepresentation", "BitsStored")
-# Slices lie further apart.
+# No two slices of a scan lie so near to each other.
 SAME_PLACE_MM = 1e-3
-# What files and frames that are no slices must do, by their number.
-PICTURES = (
-    f"hold slices that state where they lie ({POSITION}), not {{}} pictures without a place; name each file as a "
-    "picture of its own, or export the series again with its places"
-)
-FILM = (
-    f"hold frames that state where they lie ({POSITION}), or how far apart ({DISTANCE}), not {{}} pictures without a "
-    "place, as of a film; save each frame as a picture of its own, or export the volume again with its places"
-)
-SEVERAL = (
-    "hold one file with many frames, or a file for each slice, not {} files, some with many frames; name the "
-    "volume's own file, or give each file a folder"
-)
-# Of the distance of two slices.
+# Slices may be so much out of step, as a share of their distance.
 UNEVEN = 0.1
 # Writers round differently; across 500 mm this is half of the least distance of two grids.
 SAME = 1e-4
@@ -73,8 +61,12 @@ def read_planes(header: Dataset) -> Iterator[Plane]:
 
 
 def _look_up_element(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (any element)
-    parts = (part for group in groups for part in group.get(GROUPS.get(key, ""), []))
-    return next((part[key].value for part in parts if key in part), header.get(key))
+    # A frame's own value goes before the one that all frames share.
+    for group in groups:
+        for part in group.get(GROUPS.get(key, ""), []):
+            if key in part:
+                return part[key].value
+    return header.get(key)
 
 
 def arrange_frames(
@@ -94,9 +86,12 @@ def arrange_frames(
     planes = [stored[frame] for frame in order]
     step = step_between(planes, name)
     if count > 1 and step is None and not planes[0][DISTANCE]:
-        raise DataError(f"{name} must {FILM.format(count)}")
-    if is_scaled_alike(planes):
-        check_measures(planes, name)
+        raise DataError(
+            f"{name} must hold frames that state where they lie ({POSITION}), or how far apart ({DISTANCE}), not "
+            f"{count} pictures without a place, as of a film; save each frame as a picture of its own, or export the "
+            "volume again with its places"
+        )
+    check_measures(planes, name)
     return order, planes, step
 
 
@@ -107,12 +102,14 @@ def order_frames(planes: Sequence[Plane]) -> NDArray[np.intp]:
     than their places, as in time or b-value, are no one volume and stay as stored, which `step_between` refuses.
     """
     stored = np.arange(len(planes))
-    if any(plane[key] is None for plane in planes for key in (POSITION, DIRECTION)):
+    if not all(plane[POSITION] is not None and plane[DIRECTION] is not None for plane in planes):
         return stored
     heights = _measure_heights(planes)
     steps = np.diff(heights)
-    runs_on = bool((steps >= 0).all() or (steps <= 0).all())
-    return stored if runs_on or not _differ_in_place_alone(planes) else np.argsort(heights, kind="stable")
+    runs_on = (steps >= 0).all() or (steps <= 0).all()
+    if runs_on or not _differ_in_place_alone(planes):
+        return stored
+    return np.argsort(heights, kind="stable")
 
 
 def order_slices(planes: Sequence[Plane]) -> NDArray[np.intp]:
@@ -130,7 +127,8 @@ def _differ_in_place_alone(planes: Sequence[Plane]) -> bool:
     indices = [plane[INDEX] for plane in planes]
     if any(index is None for index in indices):
         return True
-    return all(len({*values}) in (1, len(planes)) for values in np.array(indices).reshape(len(planes), -1).T.tolist())
+    dimensions = np.array(indices).reshape(len(planes), -1).T.tolist()
+    return all(len(set(dimension)) in (1, len(planes)) for dimension in dimensions)
 
 
 def step_between(planes: Sequence[Plane], name: str, files: Sequence[str] = ()) -> NDArray[np.float64] | None:
@@ -161,23 +159,25 @@ def step_between(planes: Sequence[Plane], name: str, files: Sequence[str] = ()) 
     if len(positions) < 2:
         return None
     places = np.array(positions, dtype=np.float64)
-    steps = np.diff(places, axis=0)
-    size, step = np.linalg.norm(steps, axis=1), steps.mean(axis=0)
     own_series = "save each time point, echo or direction as a series in a folder of its own"
-    # Wherever they stand: frames of several times come in any order.
-    _, first, which = np.unique(np.round(places / SAME_PLACE_MM), axis=0, return_index=True, return_inverse=True)
-    if len(first) < len(places):
-        other = next(place for place, group in enumerate(which.ravel()) if first[group] != place)
-        shown = f", as {files[first[which.ravel()[other]]]} and {files[other]}" if files else ""
-        raise DataError(
-            f"{name} must hold one image at each place, not two{shown}; remove the older version of an image, and "
-            f"{own_series}"
-        )
+    # Two of one place stand anywhere in a file: frames of several times come in any order.
+    first_at: dict[tuple[float, ...], int] = {}
+    for plane, place in enumerate(np.round(places / SAME_PLACE_MM)):
+        earlier = first_at.setdefault(tuple(place), plane)
+        if earlier != plane:
+            shown = f", as {files[earlier]} and {files[plane]}" if files else ""
+            raise DataError(
+                f"{name} must hold one image at each place, not two{shown}; remove the older version of an image, and "
+                f"{own_series}"
+            )
+    steps = np.diff(places, axis=0)
+    lengths = np.linalg.norm(steps, axis=1)
+    step = steps.mean(axis=0)
     aside = np.linalg.norm(steps - step, axis=1).max()
-    if aside > UNEVEN * np.median(size):
+    if aside > UNEVEN * np.median(lengths):
         raise DataError(
-            f"{name} must have slices at even distances on one line, not {size.min():.2f} to {size.max():.2f} mm apart "
-            f"and up to {aside:.2f} mm out of step; put missing ones back, or {own_series}"
+            f"{name} must have slices at even distances on one line, not {lengths.min():.2f} to {lengths.max():.2f} mm "
+            f"apart and up to {aside:.2f} mm out of step; put missing ones back, or {own_series}"
         )
     return step
 
@@ -187,13 +187,15 @@ def first_grid(planes: Sequence[Plane]) -> NDArray[np.float64] | None:
 
     In mm to the left, back and head; None where place, direction or pixel size is not stated.
     """
-    position, direction, spacing = (planes[0][key] for key in (POSITION, DIRECTION, SPACING))
-    if not (position and direction and spacing) or min(spacing) <= 0:
+    plane = planes[0]
+    spacing = plane[SPACING]
+    if not (plane[POSITION] and plane[DIRECTION] and spacing) or min(spacing) <= 0:
         return None
-    axes = np.array(direction, dtype=np.float64).reshape(2, 3)
+    axes = np.array(plane[DIRECTION], dtype=np.float64).reshape(2, 3)
     to_column, to_row = axes / np.linalg.norm(axes, axis=1, keepdims=True)
+    # DICOM states the distance of rows before that of columns.
     down, across = map(float, spacing)
-    place = np.array(position, dtype=np.float64)
+    place = np.array(plane[POSITION], dtype=np.float64)
     return np.stack([across * to_column, down * to_row, np.cross(to_column, to_row), place], axis=1)
 
 
@@ -204,14 +206,15 @@ def build_affine(header: Dataset, planes: Sequence[Plane], step: NDArray[np.floa
         header: Of the first plane, which may state the size of its pixels elsewhere.
         step: From one plane to the next; None where it is not known by their places.
     """
-    first = planes[0]
+    plane = dict(planes[0])
     spacing = next((header[key].value for key in SPACINGS if header.get(key)), (1, 1))
-    stated = {POSITION: first[POSITION] or (0, 0, 0), DIRECTION: first[DIRECTION] or (1, 0, 0, 0, 1, 0)}
-    grid = first_grid([{**stated, SPACING: first[SPACING] or spacing}])
+    for key, default in ((POSITION, (0, 0, 0)), (DIRECTION, (1, 0, 0, 0, 1, 0)), (SPACING, spacing)):
+        plane[key] = plane[key] or default
     affine = np.eye(4)
+    grid = first_grid([plane])
     if grid is not None:
         affine[:3] = grid
-    affine[:3, 2] *= abs(float(first[DISTANCE] or 1))
+    affine[:3, 2] *= abs(float(plane[DISTANCE] or 1))
     if step is not None:
         affine[:3, 2] = step
     return affine
@@ -238,16 +241,20 @@ def list_values(value: Any) -> list[Any]:  # noqa: ANN401 (any element)
 
 def is_scaled_alike(planes: Sequence[Plane]) -> bool:
     """Return whether the pixels of all planes are stored and scaled alike; of PET each slice may have its own slope."""
-    return len({tuple(plane[key] for key in (*SCALE, *STORED)) for plane in planes}) == 1
+    return _is_one(planes, (*SCALE, *STORED))
 
 
 def check_measures(planes: Sequence[Plane], name: str) -> None:
     """Refuse planes of which one number does not mean the same, as far as they say what numbers measure."""
-    if len({tuple(plane[key] for key in REAL_WORLD) for plane in planes}) > 1:
+    if is_scaled_alike(planes) and not _is_one(planes, REAL_WORLD):
         raise DataError(
             f"{name} must have one RealWorldValueSlope and -Intercept for all slices that have one rescale slope, as "
             "they are not read; save it with its true values as NIfTI or MHA"
         )
+
+
+def _is_one(planes: Sequence[Plane], keys: Sequence[str]) -> bool:
+    return len(set(map(itemgetter(*keys), planes))) == 1
 
 
 def is_same(planes: Sequence[Plane], key: str) -> bool:

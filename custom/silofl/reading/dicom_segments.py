@@ -5,6 +5,7 @@ need not have a frame for a slice on which nothing is marked, so that its own gr
 highdicom, which reads it too, is no package of every site; pydicom begins each frame of single bits with a byte.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -60,24 +61,25 @@ def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Seque
     # A grid alone, which takes no memory.
     image = Image(np.broadcast_to(np.uint8(0), (1, *shape)), np.array(affine), None)
     check_bytes(name, (1, *shape), DTYPE.itemsize)
-    layers, seen = [np.zeros(shape, DTYPE)], set()
+    layers = [np.zeros(shape, DTYPE)]
+    seen = set()
     frames = zip(read_planes(header), _read_frames(header), strict=True)
     for number, (plane, pixels) in enumerate(frames, start=1):
-        place = _find_place(plane, pixels.shape, image, f"{name} must", number)
-        key = (plane[SEGMENT], place.tobytes())
+        voxels = _find_voxels(plane, pixels.shape, image, f"{name} must", number)
+        key = (plane[SEGMENT], voxels.tobytes())
         if key in seen:
             raise DataError(
                 f"{name} must hold one frame of each segment at each place, not two; export each time point as a file"
             )
         seen.add(key)
-        _lay_frame(pixels, place, layers, name)
+        _lay_frame(pixels, voxels, layers, name)
     return Decoded(np.stack(layers), image.affine)
 
 
 def _judge_form(header: Dataset) -> Judgement:
     yield "PixelData" not in header, f"hold PixelData; {COPY_OR_EXPORT}"
-    kind = header.get("SegmentationType")
-    yield kind != BINARY, f"have the SegmentationType {BINARY}, not {str(kind)[:20]}; {EXPORT}"
+    form = header.get("SegmentationType")
+    yield form != BINARY, f"have the SegmentationType {BINARY}, not {str(form)[:20]}; {EXPORT}"
     stored = (header.BitsAllocated, header.SamplesPerPixel)
     yield (
         stored != (1, 1),
@@ -87,7 +89,8 @@ def _judge_form(header: Dataset) -> Judgement:
 
 def _judge_frames(header: Dataset) -> Judgement:
     """Judge whether each frame says of which segment it is."""
-    planes, frames = list(read_planes(header)), count_frames(header)
+    planes = list(read_planes(header))
+    frames = count_frames(header)
     yield len(planes) != frames, f"describe each of its {frames} frames, not {len(planes)}; {COPY_OR_EXPORT}"
     for plane in planes:
         number = plane[SEGMENT]
@@ -103,12 +106,13 @@ def _read_frames(header: Dataset) -> Iterator[NDArray]:
     raw = np.frombuffer(header.PixelData, np.uint8)
     for frame, plane in enumerate(read_planes(header)):
         # A frame of single bits begins and ends anywhere within a byte.
-        first, last = frame * size, (frame + 1) * size
-        bits = np.unpackbits(raw[first // 8 : -(-last // 8)], bitorder="little")[first % 8 :][:size]
+        start = frame * size
+        frame_bytes = raw[start // 8 : math.ceil((start + size) / 8)]
+        bits = np.unpackbits(frame_bytes, bitorder="little")[start % 8 :][:size]
         yield bits.reshape(header.Rows, header.Columns).T * DTYPE.type(plane[SEGMENT])
 
 
-def _find_place(plane: Plane, shape: Sequence[int], image: Image, must: str, number: int) -> NDArray[np.int64]:
+def _find_voxels(plane: Plane, shape: Sequence[int], image: Image, must: str, number: int) -> NDArray[np.int64]:
     """Return which voxel of the image each pixel of a frame is, as `match_voxels`."""
     grid = first_grid([plane])
     if grid is None:
@@ -120,24 +124,25 @@ def _find_place(plane: Plane, shape: Sequence[int], image: Image, must: str, num
     affine = LPS_TO_RAS @ affine
     # A frame is one voxel thick: across it the image's own step counts, which in a tilted scan is not upright on it.
     along = np.abs(np.linalg.solve(image.affine, affine)[:3, :2]).argmax(axis=0)
+    # Axes 0, 1 and 2 add up to 3, so this is the axis that the frame does not lie along.
     affine[:3, 2] = image.affine[:3, 3 - along.sum()] if along[0] != along[1] else 0
-    place = match_voxels(affine, (*shape, 1), image)
-    if place is None:
+    voxels = match_voxels(affine, (*shape, 1), image)
+    if voxels is None:
         raise DataError(
             f"{must} lie on the voxels of its image; its frame {number} lies between or outside of them: name the "
             "image on which it was drawn, or save it as NIfTI on the image's grid, as with 3D Slicer"
         )
-    return place
+    return voxels
 
 
-def _lay_frame(pixels: NDArray, place: NDArray[np.int64], layers: list[NDArray], name: str) -> None:
+def _lay_frame(pixels: NDArray, voxels: NDArray[np.int64], layers: list[NDArray], name: str) -> None:
     """Write a frame into the first layer in which it covers no other segment."""
     drawn = pixels != 0
     for layer in layers:
-        view = view_voxels(layer, place, (*pixels.shape, 1))[..., 0]
+        view = view_voxels(layer, voxels, (*pixels.shape, 1))[..., 0]
         if not view[drawn].any():
             view[drawn] = pixels[drawn]
             return
     check_bytes(name, (len(layers) + 1, *layers[0].shape), DTYPE.itemsize)
     layers.append(np.zeros_like(layers[0]))
-    _lay_frame(pixels, place, layers[-1:], name)
+    _lay_frame(pixels, voxels, layers[-1:], name)

@@ -103,8 +103,11 @@ def dicom_headers(path: Path, skips_others: bool = False) -> Iterator[Dataset]:
 
 def list_uids(headers: Sequence[Dataset]) -> dict[str, str | list[str]]:
     """Return the UIDs by which an archive finds a DICOM file or series again: of study, series and all instances."""
-    study, series = (str(headers[0].get(key, "")) for key in ("StudyInstanceUID", "SeriesInstanceUID"))
-    return {"study": study, "series": series, "instances": [str(one.get("SOPInstanceUID", "")) for one in headers]}
+    return {
+        "study": str(headers[0].get("StudyInstanceUID", "")),
+        "series": str(headers[0].get("SeriesInstanceUID", "")),
+        "instances": [str(header.get("SOPInstanceUID", "")) for header in headers],
+    }
 
 
 def read_dicom_element(path: Path, key: str) -> str | None:
@@ -114,8 +117,8 @@ def read_dicom_element(path: Path, key: str) -> str | None:
 
 def read_dicom_elements(path: Path, keys: Iterable[str]) -> dict[str, str | None]:
     """Return several elements as `read_dicom_element` does."""
-    first = next(dicom_headers(path), {}) if is_dicom(path) else {}
-    return {key: str(first.get(key) or "").strip() or None for key in keys}
+    header = next(dicom_headers(path), {}) if is_dicom(path) else {}
+    return {key: str(header.get(key) or "").strip() or None for key in keys}
 
 
 def _read_dicom_header(path: Path) -> Header:
@@ -123,16 +126,18 @@ def _read_dicom_header(path: Path) -> Header:
     images = list(islice(dicom_headers(path), 2))
     if not images:
         return Header()
-    first = images[0]
-    modality = SAME_MODALITY.get(first.get("Modality"), first.get("Modality"))
-    return Header(modality if modality in get_args(Modality) else None, *_read_dicom_grid(first, len(images) > 1))
+    modality = SAME_MODALITY.get(images[0].get("Modality"), images[0].get("Modality"))
+    if modality not in get_args(Modality):
+        modality = None
+    return Header(modality, *_read_dicom_grid(images[0], has_others=len(images) > 1))
 
 
-def _read_dicom_grid(first: Dataset, has_others: bool) -> tuple[bool, bool, bool]:
+def _read_dicom_grid(image: Dataset, has_others: bool) -> tuple[bool, bool, bool]:
     """Return whether a file states its voxels' size, how its axes lie, and where; no text that is no number does."""
     try:
-        planes = list(islice(read_planes(first), 2))
-        plane, spacing = planes[0], planes[0][SPACING]
+        planes = list(islice(read_planes(image), 2))
+        plane = planes[0]
+        spacing = plane[SPACING]
         is_sized = bool(spacing) and min(spacing) > 0 and plane[POSITION] is not None
     except (TypeError, ValueError):
         return False, False, False
@@ -143,7 +148,8 @@ def _read_dicom_grid(first: Dataset, has_others: bool) -> tuple[bool, bool, bool
 
 def _read_nifti_header(path: Path) -> Header:
     header = read_nifti_header(path)
-    sizes, affine = header.get_zooms()[:3], affine_mm(header)
+    sizes = header.get_zooms()[:3]
+    affine = affine_mm(header)
     factor = unit_mm(header)
     has_grid = int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0
     # Without a grid the voxels' size may be given still; 1 mm is what writers put there who know none.

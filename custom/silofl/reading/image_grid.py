@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.reading.dicom_planes import first_grid, order_frames, order_slices, read_planes, step_between
+from silofl.reading.dicom_planes import Plane, first_grid, order_frames, order_slices, read_planes, step_between
 from silofl.reading.formats import PICTURES
 from silofl.reading.header import dicom_headers, is_dicom
 from silofl.reading.image import Image, is_same_grid
@@ -16,7 +16,7 @@ from silofl.reading.nifti import affine_mm, read_nifti_header
 from silofl.reading.raw_volume import LPS_TO_RAS
 
 # EXIF's orientations: 1 is as stored, from 5 on rows have become columns.
-STORED, LAST, FIRST_TRANSPOSED = 1, 8, 5
+STORED, FIRST_TRANSPOSED, HIGHEST = 1, 5, 8
 Affine = NDArray[np.float64] | None
 
 
@@ -28,14 +28,14 @@ def has_grid(path: Path, shape: tuple[int, ...], affine: Affine) -> bool:
         shape: Size without channels.
         affine: Voxel indices to millimetres, (4, 4); None of a picture.
     """
-    found = None
+    stated = None
     # Whatever a header makes its library raise, decoding says it in a sentence.
     with suppress(Exception):
-        found = _read_grid(path)
-    if found is None or found[0] != shape:
+        stated = _read_grid(path)
+    if stated is None or stated[0] != shape:
         return False
-    one, other = (Image(np.empty((1, *shape), np.uint8), grid, None) for grid in (found[1], affine))
-    return is_same_grid(other, one)
+    empty = np.empty((1, *shape), np.uint8)
+    return is_same_grid(Image(empty, affine, None), Image(empty, stated[1], None))
 
 
 def is_turned(path: Path) -> bool:
@@ -43,7 +43,7 @@ def is_turned(path: Path) -> bool:
     if not path.name.lower().endswith(PICTURES):
         return False
     with suppress(Exception):
-        return STORED < _read_picture_header(path)[1] <= LAST
+        return STORED < _read_picture_header(path)[1] <= HIGHEST
     return False
 
 
@@ -53,11 +53,11 @@ def find_turned(pairs: Iterable[tuple[Path, Path]]) -> list[str]:
     Args:
         pairs: Each image, and its mask.
     """
-    found = [is_turned(image) and not is_turned(mask) for image, mask in pairs]
-    if not any(found):
+    turned = [is_turned(image) and not is_turned(mask) for image, mask in pairs]
+    if not any(turned):
         return []
     return [
-        f"masks must lie on their images as these are shown; {sum(found)} of {len(found)} images are turned by their "
+        f"masks must lie on their images as these are shown; {sum(turned)} of {len(turned)} images are turned by their "
         "camera's tag (EXIF orientation), and their masks have no such tag: look at one with its mask, and where they "
         "do not fit save the images without the tag"
     ]
@@ -76,10 +76,15 @@ def _read_grid(path: Path) -> tuple[tuple[int, ...], Affine] | None:
 
 
 def _read_dicom_grid(path: Path) -> tuple[tuple[int, ...], Affine] | None:
-    files = [list(read_planes(header)) for header in dicom_headers(path)]
-    stored = [plane for planes in files for plane in planes]
-    planes = [stored[place] for place in (order_frames if len(files) == 1 else order_slices)(stored)]
-    grid, step = first_grid(planes), step_between(planes, path.name)
+    headers = list(dicom_headers(path))
+    stored: list[Plane] = []
+    for header in headers:
+        stored += read_planes(header)
+    # The frames of one file and the files of a series are ordered as their readers do it.
+    order = order_frames(stored) if len(headers) == 1 else order_slices(stored)
+    planes = [stored[index] for index in order]
+    grid = first_grid(planes)
+    step = step_between(planes, path.name)
     if grid is None or step is None:
         return None
     matrix = np.eye(4)
@@ -99,5 +104,5 @@ def _read_picture_header(path: Path) -> tuple[tuple[int, int], int]:
             # Not the method of PNG's own class, which decodes the pixels first.
             orientation = int(Image.Image.getexif(picture).get(ExifTags.Base.Orientation, STORED))
             # Of a TIFF the size is that of what is shown.
-            is_transposed = FIRST_TRANSPOSED <= orientation <= LAST and picture.format != "TIFF"
+            is_transposed = FIRST_TRANSPOSED <= orientation <= HIGHEST and picture.format != "TIFF"
             return (picture.size if is_transposed else picture.size[::-1]), orientation

@@ -16,7 +16,8 @@ from silofl.reading.image import Image
 from silofl.reading.segments import number_by_names, read_dicom_segments, read_segments
 
 # Of label numbers, which are kept as int32.
-SMALLEST, LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+SMALLEST = np.iinfo(np.int32).min
+LARGEST = np.iinfo(np.int32).max
 # A scale as 1/255, rounded to 32 bits, leaves a label nearly whole; interpolation does not.
 LABEL_ROUNDING = 1e-3
 RENUMBER = "save it with the study's numbers"
@@ -98,9 +99,11 @@ def read_label(
     """
     name = name or path.name
     if segmentation := find_segmentation(path):
-        decoded, segments = _decode_segmentation(segmentation, name, image), read_dicom_segments(segmentation, name)
+        decoded = _decode_segmentation(segmentation, name, image)
+        segments = read_dicom_segments(segmentation, name)
     else:
-        decoded, segments = _decode(path, name, index, is_label=True), read_segments(path, name)
+        decoded = _decode(path, name, index, is_label=True)
+        segments = read_segments(path, name)
     array = decoded.array
     if len(array) > 1 and not segments:
         if not (array == array[:1]).all():
@@ -138,15 +141,18 @@ def check_values(label: Image, labels: Mapping[int, str], name: str, remedy: str
     """
     # In the order in which they lie, without a copy.
     numbers = label.array.ravel(order="K")
-    low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    low = int(numbers.min(initial=0))
+    high = int(numbers.max(initial=0))
     if high - low <= len(labels) and {0, *labels}.issuperset(range(low, high + 1)):
         return
     is_undeclared = np.isin(numbers, [0, *labels], invert=True)
     if is_undeclared.any():
         undeclared = np.unique(numbers[is_undeclared]).tolist()
-        known = ", ".join(["0 (background)", *(f"{number} ({text})" for number, text in sorted(labels.items()))])
-        shown = ", ".join(map(str, undeclared[:8])) + (", ..." if len(undeclared) > 8 else "")
-        raise DataError(f"{name} must hold the label values {known}, not {shown}; {remedy}")
+        declared = ", ".join(["0 (background)", *(f"{number} ({text})" for number, text in sorted(labels.items()))])
+        shown = ", ".join(map(str, undeclared[:8]))
+        if len(undeclared) > 8:
+            shown += ", ..."
+        raise DataError(f"{name} must hold the label values {declared}, not {shown}; {remedy}")
 
 
 def _decode_segmentation(path: Path, name: str, image: Image | None) -> Decoded:

@@ -16,10 +16,13 @@ def measure_stream(pieces: Iterable[bytes], limit: int) -> tuple[int, bool]:
     Returns:
         How many bytes came out, and whether the stream ended, where zlib compares its checksum.
     """
-    decompressor, size = zlib.decompressobj(), 0
+    decompressor = zlib.decompressobj()
+    size = 0
     for content in pieces:
+        # Where all input is consumed more may still come out: it is asked for until nothing does.
         given = b"-"
         while (given or content) and size <= limit and not decompressor.eof:
             given = decompressor.decompress(content, BLOCK)
-            content, size = decompressor.unconsumed_tail, size + len(given)
+            content = decompressor.unconsumed_tail
+            size += len(given)
     return size, decompressor.eof

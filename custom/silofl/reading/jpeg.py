@@ -6,6 +6,7 @@ once with other bytes behind each scan: a whole one does not change.
 
 import io
 import re
+from itertools import product
 
 from PIL import Image
 
@@ -35,34 +36,39 @@ def check_scans(content: bytes, picture: Image.Image | None = None) -> tuple[int
         Exception: Whatever Pillow raises on broken bytes.
     """
     lengthened = _lengthen_scans(content)
-    with Image.open(io.BytesIO(lengthened), formats=["JPEG"]) as other:
-        first = picture or Image.open(io.BytesIO(content), formats=["JPEG"])
-        if (first.size, first.mode, first.tobytes()) != (other.size, other.mode, other.tobytes()):
+    with Image.open(io.BytesIO(lengthened), formats=["JPEG"]) as longer:
+        original = picture or Image.open(io.BytesIO(content), formats=["JPEG"])
+        if (original.size, original.mode, original.tobytes()) != (longer.size, longer.mode, longer.tobytes()):
             raise ValueError("its pixels end before its last row")
-        return other.size
+        return longer.size
 
 
 def _lengthen_scans(content: bytes) -> bytes:
     """Return a JPEG with more bytes behind each scan."""
-    parts, place, missing = [content[:2]], 2, set()
-    while (marker := MARKER.search(content, place)) and (kind := ord(marker[1] or b"\0")) != END_OF_IMAGE:
+    position = 2
+    parts = [content[:position]]
+    # A progressive JPEG sends each component's coefficients in several scans, down to the last bit.
+    missing: set[tuple[int, int]] = set()
+    while (marker := MARKER.search(content, position)) and (code := ord(marker[1] or b"\0")) != END_OF_IMAGE:
         start = marker.end()
         end = start + int.from_bytes(content[start : start + 2], "big")
         segment = content[start + 2 : end]
-        parts.append(content[place:end])
-        if kind in START_OF_FRAME:
-            missing |= {(identity, k) for identity in segment[6::3] for k in range(COEFFICIENTS)}
-        if kind == START_OF_SCAN:
-            first, last, bits = segment[-3:]
+        parts.append(content[position:end])
+        if code in START_OF_FRAME:
+            missing.update(product(segment[6::3], range(COEFFICIENTS)))
+        if code == START_OF_SCAN:
+            lowest, highest, bits = segment[-3:]
             if bits % 16 == 0:  # the bits that are left for later scans
-                missing -= {(identity, k) for identity in segment[1:-3:2] for k in range(first, last + 1)}
-            found = SCAN_END.search(content, end)
-            scan = content[end : (end := found.start() if found else len(content))]
+                missing.difference_update(product(segment[1:-3:2], range(lowest, highest + 1)))
+            following = SCAN_END.search(content, end)
+            scan_end = following.start() if following else len(content)
+            scan = content[end:scan_end]
             parts += [scan, _continue_scan(scan)]
-        place = end
+            end = scan_end
+        position = end
     if missing:
         raise ValueError("scans are missing")
-    return b"".join([*parts, content[place:]])
+    return b"".join([*parts, content[position:]])
 
 
 def _continue_scan(scan: bytes) -> bytes:

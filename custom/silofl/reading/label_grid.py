@@ -53,13 +53,17 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -
     is_whole = sorted(label.spatial_shape) == sorted(image.spatial_shape)
     without_place = _find_placeless(label, image, files, is_part=not is_whole)
     if (is_whole or without_place is None) and all(read_header(file).has_orientation for file in files):
-        place = match_voxels(label.affine, label.spatial_shape, image)
-        if place is not None:
+        voxels = match_voxels(label.affine, label.spatial_shape, image)
+        if voxels is not None:
             laid = np.zeros((1, *image.spatial_shape), label.array.dtype)
-            view_voxels(laid[0], place, label.spatial_shape)[...] = label.array[0]
+            view_voxels(laid[0], voxels, label.spatial_shape)[...] = label.array[0]
             return replace(label, array=laid, affine=image.affine)
     if without_place and label.spatial_shape == image.spatial_shape:
-        _refuse_placeless(image, name, without_place)
+        called = f"the image of {name}" if without_place is image else name
+        raise DataError(
+            f"{called} must state a place in its header, which states none; where the mask was drawn voxel on voxel, "
+            "give it the place of the other (SimpleITK: CopyInformation)"
+        )
     how = ", as nibabel.processing.resample_from_to(mask, image, order=0) does"
     check_grid(label, image, name, "its image", "" if without_place else how)
     return label
@@ -71,26 +75,19 @@ def _find_placeless(label: Image, image: Image, files: Sequence[Path], is_part: 
     Programs that know none write the identity, in NIfTI's world or DICOM's, or sizes of voxels beside the place 0. Two
     with the latter have it in common, and a part of an image that begins at 0, as 3D Slicer saves it, states its own.
     """
-    pairs = list(zip((label, image), map(read_header, files), strict=False)) or [(label, None), (image, None)]
-    for one, header in pairs:
-        if (header and not header.has_place) or is_identity(one):
-            return one
-    at_zero = [one for one in (label, image) if is_at_zero(one)]
-    return at_zero[0] if len(at_zero) == 1 and not (is_part and at_zero[0] is image) else None
-
-
-def _refuse_placeless(image: Image, name: str, lacking: Image) -> None:
-    """Refuse the one of two whose header states no place, and say how it gets the other's."""
-    own, other, called = ("image", "mask", f"the image of {name}") if lacking is image else ("mask", "image", name)
-    raise DataError(
-        f"{called} must state a place in its header, which states none; where the mask was drawn voxel on voxel, give "
-        f"it the place of its {other} (SimpleITK: {own}.CopyInformation({other}))"
-    )
+    for number, grid in enumerate((label, image)):
+        has_place = not files or read_header(files[number]).has_place
+        if not has_place or is_identity(grid):
+            return grid
+    at_zero = [grid for grid in (label, image) if is_at_zero(grid)]
+    if len(at_zero) != 1 or (is_part and at_zero[0] is image):
+        return None
+    return at_zero[0]
 
 
 def _check_frame_of_reference(files: Sequence[Path], name: str) -> None:
     """Refuse a DICOM segmentation that was drawn on another scan: places in mm are those of one frame alone."""
-    if len({read_dicom_element(one, "FrameOfReferenceUID") for one in files} - {None}) > 1:
+    if len({read_dicom_element(file, "FrameOfReferenceUID") for file in files} - {None}) > 1:
         raise DataError(
             f"{name} must be drawn on its image, not in another frame of reference (FrameOfReferenceUID); name the "
             "series on which it was drawn"
@@ -106,9 +103,9 @@ def _check_frames(segmentation: Path, file: Path, image: Image, name: str) -> No
     if image.affine is None:
         return
     header = read_elements(segmentation)
-    drawn_on = {str(one.get("SeriesInstanceUID")) for one in header.get("ReferencedSeriesSequence") or []}
-    own = read_dicom_element(file, "SeriesInstanceUID")
-    if own in drawn_on:
+    drawn_on = {str(series.get("SeriesInstanceUID")) for series in header.get("ReferencedSeriesSequence") or []}
+    image_series = read_dicom_element(file, "SeriesInstanceUID")
+    if image_series in drawn_on:
         return
     planes = list(read_planes(header))
     grids = np.array([first_grid([plane]) for plane in planes], dtype=np.float64)
@@ -116,9 +113,9 @@ def _check_frames(segmentation: Path, file: Path, image: Image, name: str) -> No
     gaps = np.diff(np.unique(np.round(grids[:, :, 3] @ normal, 3)))
     # Along the normal of frames, which a scan that was sheared by its gantry's tilt does not follow.
     slices = np.abs(normal @ (LPS_TO_RAS @ image.affine)[:3, :3]).max()
-    stated, thick = (float(planes[0][key] or 0) for key in THICKNESS)
-    apart = stated or thick
-    if own and drawn_on and gaps.size:
+    distance, thickness = (float(planes[0][key] or 0) for key in THICKNESS)
+    apart = distance or thickness
+    if image_series and drawn_on and gaps.size:
         apart = max(apart, gaps.min())
     if min([apart, *gaps]) > MOST_STEPS * slices:
         raise DataError(
@@ -138,26 +135,31 @@ def match_voxels(affine: NDArray[np.float64], shape: Sequence[int], image: Image
         Voxel indices to the image's, (3, 4): an order of the axes, their directions and the place of the first voxel.
     """
     exact = np.linalg.solve(image.affine, affine)[:3]
-    place = np.round(exact)
-    turn = np.abs(place[:, :3])
+    rounded = np.round(exact)
+    turn = np.abs(rounded[:, :3])
     ends = corners(shape)
     # The difference of two affine maps is affine: it is largest at a corner.
-    apart, reached = (exact - place) @ ends, place @ ends
+    apart = (exact - rounded) @ ends
+    reached = rounded @ ends
     is_turned = (turn.sum(axis=0) == 1).all() and (turn.sum(axis=1) == 1).all()
     is_near = np.abs(apart).max() <= SAME_VOXEL and np.abs(image.affine[:3, :3] @ apart).max() <= GRID_TOLERANCE_MM
     is_within = (reached.min(axis=1) >= 0).all() and (reached.max(axis=1) < image.spatial_shape).all()
-    return place.astype(np.int64) if is_turned and is_near and is_within else None
+    if not (is_turned and is_near and is_within):
+        return None
+    return rounded.astype(np.int64)
 
 
-def view_voxels(target: NDArray, place: NDArray[np.int64], shape: Sequence[int]) -> NDArray:
+def view_voxels(target: NDArray, voxels: NDArray[np.int64], shape: Sequence[int]) -> NDArray:
     """Return the part of an array of the image's size that a grid covers, with the axes of the grid; a view."""
-    turn = place[:, :3]
+    turn = voxels[:, :3]
     axes = np.abs(turn).argmax(axis=0)
     view = target.transpose(axes)
     for axis, size in enumerate(shape):
-        first, sign = place[axes[axis], 3], turn[axes[axis], axis]
-        low = min(first, first + sign * (size - 1))
-        along = slice(low, low + size)
-        part = view[(slice(None),) * axis + (along,)]
-        view = part if sign > 0 else np.flip(part, axis)
+        start = voxels[axes[axis], 3]
+        sign = turn[axes[axis], axis]
+        low = min(start, start + sign * (size - 1))
+        view = view[(slice(None),) * axis + (slice(low, low + size),)]
+        # A slice with a step of -1 could not end at the first voxel, so the axis is turned round afterwards.
+        if sign < 0:
+            view = np.flip(view, axis)
     return view

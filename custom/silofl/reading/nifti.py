@@ -16,19 +16,17 @@ from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, check_bytes
 from silofl.reading.packed import LENGTHS
 
-GZIP = b"\x1f\x8b"
 # They say whether more than the header follows.
 EXTENSION_BYTES = 4
 # The lowest bits of xyzt_units, and the millimetres of each unit; most writers leave the unit out.
-SPACE_BITS, MILLIMETRES = 7, {0: 1.0, 1: 1000.0, 2: 1.0, 3: 0.001}
+SPACE_BITS = 7
+MILLIMETRES = {0: 1.0, 1: 1000.0, 2: 1.0, 3: 0.001}
 # Of a quaternion, whose three numbers are rounded: beyond it they are wrong.
 ROUNDING = 0.01
 # Of one axis by both grids: 45 degrees. A scan that was turned to an atlas lies nearer to what it was.
 LEAST_COSINE = 0.7
 # How a header ends whose voxels lie in an .img file.
 PAIR_MAGIC = (b"ni1", b"ni2")
-# Intents of CIFTI: greyordinates along the axes of a matrix.
-CIFTI = range(3000, 3100)
 
 
 def read_nifti_header(path: Path) -> Any:  # noqa: ANN401 (nibabel has no types)
@@ -57,7 +55,8 @@ def has_two_directions(header: Any) -> bool:  # noqa: ANN401 (as above)
     if min(int(header["sform_code"]), int(header["qform_code"])) <= 0:
         return False
     try:
-        sform, qform = header.get_sform()[:3, :3], header.get_qform()[:3, :3]
+        sform = header.get_sform()[:3, :3]
+        qform = header.get_qform()[:3, :3]
     except ValueError:  # of a quaternion that is none, which states nothing
         return False
     lengths = np.linalg.norm(sform, axis=0) * np.linalg.norm(qform, axis=0)
@@ -76,8 +75,6 @@ def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) 
     """
     from nibabel.arrayproxy import ArrayProxy
 
-    if content is None:
-        _check_ending(path, name)
     with path.open("rb") if content is None else BytesIO(content[: max(LENGTHS.values())]) as stream:
         header = _read_header(stream)
         _check_header(header, name)
@@ -104,34 +101,20 @@ def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)
     return header
 
 
-def _check_ending(path: Path, name: str) -> None:
-    with path.open("rb") as file:
-        start = file.read(len(GZIP))
-    if start == GZIP:
-        raise DataError(f"{name} must end in .nii.gz, as its content is compressed by gzip; rename it")
-
-
 def _check_header(header: Any, name: str) -> None:  # noqa: ANN401 (as above)
     """Refuse what holds no volume of numbers, and a scale that is none."""
-    if int(header["intent_code"]) in CIFTI:
-        raise DataError(
-            f"{name} must be an image of voxels, not of a brain's surface and regions (CIFTI, intent "
-            f"{int(header['intent_code'])}); name the volume from which it was computed"
-        )
-    if header["magic"].item() in PAIR_MAGIC:
-        raise DataError(
-            f"{name} must hold its voxels itself, not lie beside an .img file (magic ni1); save it as one .nii file"
-        )
     offset = float(header["vox_offset"])
     least = int(header["sizeof_hdr"]) + EXTENSION_BYTES
-    if not offset >= least:
+    # Not "<": an offset that is NaN is refused too.
+    if header["magic"].item() in PAIR_MAGIC or not offset >= least:
         raise DataError(
-            f"{name} must have its voxels behind its header (vox_offset of {least} or more), not at {offset:g}; export "
-            "it again"
+            f"{name} must hold its voxels itself, behind its header (vox_offset of {least} or more), not at "
+            f"{offset:g} or beside an .img file; save it as one .nii file"
         )
     if header.get_data_dtype().kind == "c":
         raise DataError(f"{name} must hold real numbers, not complex ones; save their magnitude")
-    slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
+    slope = float(header["scl_slope"])
+    inter = float(header["scl_inter"])
     if math.isnan(slope) and (math.isnan(inter) or inter == 0) and header.get_data_dtype().kind in "iu":
         # So nibabel, SPM and others write that whole numbers have no scale.
         return
@@ -165,12 +148,15 @@ def _split_channels(array: NDArray, affine: NDArray[np.float64], name: str) -> D
     if array.ndim == 5 and array.shape[3] == 1:
         array = array[:, :, :, 0]
     is_colour = array.dtype.names is not None
-    if array.ndim not in (2, 3) if is_colour else array.ndim not in (2, 3, 4):
+    if array.ndim not in (2, 3, 4) or (is_colour and array.ndim == 4):
         raise DataError(
             f"{name} must hold 2 or 3 axes, or 4 with channels last, of numbers, not {array.ndim} axes of "
-            f"{'colours' if is_colour else array.dtype}; save one time point a file"
+            f"{array.dtype}; save one time point a file"
         )
     if array.ndim == 4:
         return Decoded(np.moveaxis(array, 3, 0), affine, has_contrasts=True)
-    array = array.reshape(*array.shape, *([1] * (3 - array.ndim)))
-    return Decoded(np.stack([array[key] for key in "RGB"]) if is_colour else array[None], affine)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if is_colour:
+        return Decoded(np.stack([array[key] for key in "RGB"]), affine)
+    return Decoded(array[None], affine)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, check_bytes
 
-IMAGES, LABELS = ("images", "windows"), ("labels",)
+IMAGES = ("images", "windows")
+LABELS = ("labels",)
 # For the images and the labels of the file that is being read.
 MOST_KEPT = 2
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

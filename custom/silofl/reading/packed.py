@@ -12,7 +12,10 @@ from silofl.base.errors import DataError
 from silofl.reading.decoded import Unpacked, check_bytes
 
 # The length of a header of NIfTI-1 and NIfTI-2, with which a file begins in either order of bytes.
-LENGTHS = {length.to_bytes(4, order): length for length in (348, 540) for order in ("little", "big")}
+LENGTHS = {
+    **{(348).to_bytes(4, "little"): 348, (348).to_bytes(4, "big"): 348},
+    **{(540).to_bytes(4, "little"): 540, (540).to_bytes(4, "big"): 540},
+}
 # By that length, where the header has the number of axes and their sizes, the type of numbers, and where voxels begin.
 PLACES = {348: ((40, "8h"), (70, "h"), (108, "f")), 540: ((16, "8q"), (12, "h"), (168, "q"))}
 # Bytes of a voxel by the type; of one that nibabel alone may know, the most.
@@ -21,7 +24,8 @@ MOST_VOXEL_BYTES = 32
 # Unpacked bytes that are read at once.
 BLOCK = 1 << 18
 # What may follow the voxels, and what other programs may have put between them and the header.
-MOST_AFTER, MOST_BETWEEN = 1 << 20, 1 << 24
+MOST_AFTER = 1 << 20
+MOST_BETWEEN = 1 << 24
 
 
 def unpack_nifti(path: Path, name: str) -> Unpacked:
@@ -31,10 +35,8 @@ def unpack_nifti(path: Path, name: str) -> Unpacked:
         DataError: It is not compressed, or its header states more than may be unpacked.
         ValueError: It does not begin as NIfTI does.
     """
-    with path.open("rb") as file:
-        if file.read(4) in LENGTHS:
-            raise DataError(f"{name} must end in .nii, as its content is not compressed; rename it")
-    blocks, start = _unpack_gzip(path), b""
+    blocks = _unpack_gzip(path)
+    start = b""
     while len(start) < max(PLACES) and (block := next(blocks, b"")):
         start += block
     if start[:4] not in LENGTHS:
@@ -45,12 +47,13 @@ def unpack_nifti(path: Path, name: str) -> Unpacked:
 
 def _cut(start: bytes, blocks: Iterator[bytes], end: int) -> Iterator[bytes]:
     """Yield what is unpacked up to an end, and read what follows."""
-    block, place = start, 0
+    block = start
+    unpacked = 0
     while block:
-        if place < end:
-            yield block[: end - place]
-        place += len(block)
-        if place > end + MOST_AFTER:
+        if unpacked < end:
+            yield block[: end - unpacked]
+        unpacked += len(block)
+        if unpacked > end + MOST_AFTER:
             raise ValueError("much more than its voxels")
         block = next(blocks, b"")
 
@@ -61,9 +64,10 @@ def _find_end(start: bytes, name: str) -> int:
     if len(start) < length:
         return length
     order = "<" if start[:4] == length.to_bytes(4, "little") else ">"
-    (count, *sizes), (kind,), (offset,) = (
-        struct.unpack_from(order + form, start, place) for place, form in PLACES[length]
+    (count, *sizes), (type_code,), (offset,) = (
+        struct.unpack_from(order + form, start, position) for position, form in PLACES[length]
     )
+    # Not "<": an offset that is NaN is refused later too.
     if not offset >= 0:
         return length
     if offset > length + MOST_BETWEEN:
@@ -71,7 +75,7 @@ def _find_end(start: bytes, name: str) -> int:
             f"{name} must have its voxels within {MOST_BETWEEN >> 20} MiB behind its header (vox_offset), not at "
             f"{offset:g}; save it anew, without what other programs have added to its header"
         )
-    voxels = check_bytes(name, sizes[: max(count, 0)], VOXEL_BYTES.get(kind, MOST_VOXEL_BYTES))
+    voxels = check_bytes(name, sizes[: max(count, 0)], VOXEL_BYTES.get(type_code, MOST_VOXEL_BYTES))
     return max(int(offset), length) + voxels
 
 

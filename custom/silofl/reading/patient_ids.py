@@ -24,15 +24,17 @@ def read_own_id(paths: Iterable[Path]) -> str | None:
     Returns:
         The PatientID; None of other forms, and where it is missing, a placeholder, or not the same for all.
     """
-    found: set[str | None] = set()
+    names = set()
     for path in paths:
-        patient = None
+        name = ""
         # That a header is broken is told, with its case, where the image is read.
         with suppress(Exception):
-            patient = normalise_name(read_dicom_element(path, "PatientID") or "")
-        found.add(patient if patient and not _is_placeholder(patient) else None)
-    one = {name and key_patient(name) for name in found}
-    return min(filter(None, found)) if len(one) == 1 and None not in one else None
+            name = normalise_name(read_dicom_element(path, "PatientID") or "")
+        if not name or _is_placeholder(name):
+            return None
+        names.add(name)
+    # Two spellings of one patient are one; the least of them is the same whatever the order of the paths.
+    return min(names) if len({key_patient(name) for name in names}) == 1 else None
 
 
 def count_shared_ids(pairs: Iterable[tuple[str, str | None]]) -> tuple[int, int]:
@@ -41,11 +43,11 @@ def count_shared_ids(pairs: Iterable[tuple[str, str | None]]) -> tuple[int, int]
     Args:
         pairs: Of each image a patient's name or a part, and the PatientID or None.
     """
-    others: dict[str, set[str]] = {}
-    for other, patient in pairs:
+    beside: dict[str, set[str]] = {}
+    for name, patient in pairs:
         if patient is not None:
-            others.setdefault(key_patient(patient), set()).add(key_patient(other))
-    return sum(len(found) > 1 for found in others.values()), len(others)
+            beside.setdefault(key_patient(patient), set()).add(key_patient(name))
+    return sum(len(names) > 1 for names in beside.values()), len(beside)
 
 
 def _is_placeholder(patient: str) -> bool:

@@ -20,7 +20,8 @@ FORMATS = ("PNG", "JPEG", "TIFF")
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "F", "I;16", "I;16B", "I;16L")
 MAX_PIXELS = 178_956_970
 WHITE_IS_ZERO = 0
-SAMPLE_FORMAT, SIGNED = 339, (2,)
+SAMPLE_FORMAT = 339
+SIGNED = (2,)
 GREY_AND_MORE = "LX"
 # JPEG, JPEG 2000 and WebP within a TIFF.
 LOSSY = (6, 7, 33003, 33004, 33005, 34712, 50001)
@@ -106,7 +107,7 @@ def _check_numbers(picture: Image.Image, stored: str, name: str, is_label: bool)
 def _check_whole(stream: BinaryIO, picture: Image.Image, name: str) -> None:
     """Refuse a picture of which bytes are missing, or wrong by a checksum; Pillow fills in what is missing."""
     # Pillow goes on to read where it stood.
-    place = stream.tell()
+    position = stream.tell()
     stream.seek(0)
     if picture.format == "PNG":
         check_png(stream.read())
@@ -114,4 +115,4 @@ def _check_whole(stream: BinaryIO, picture: Image.Image, name: str) -> None:
         check_tiff(stream, picture, name)
     else:
         check_scans(stream.read(), picture)
-    stream.seek(place)
+    stream.seek(position)

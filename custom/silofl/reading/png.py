@@ -34,25 +34,29 @@ def check_png(content: bytes) -> None:
     bits *= CHANNELS[colour]
     needed = 0
     for left, top, across, down in PASSES[interlace]:
-        columns, rows = ceil((width - left) / across), ceil((height - top) / down)
+        columns = ceil((width - left) / across)
+        rows = ceil((height - top) / down)
         # A byte before each row says how it is filtered.
         needed += rows * (1 + ceil(columns * bits / 8)) * (columns > 0)
     row = 1 + ceil(width * bits / 8)
-    size, _ = measure_stream((content for kind, content in chunks if kind == b"IDAT"), needed + row)
+    size, _ = measure_stream((data for name, data in chunks if name == b"IDAT"), needed + row)
     # Some writers leave a few bytes behind the last row.
     if not needed <= size < needed + row:
         raise ValueError(f"{min(size, needed + row)} bytes of pixels, not {needed}")
 
 
 def _read_chunks(content: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the kind and the content of each chunk up to the end of the picture."""
-    view, place, kind = memoryview(content), SIGNATURE_BYTES, b""
-    while kind != b"IEND":
-        if len(view) < place + 8:
+    """Yield the name and the content of each chunk up to the end of the picture."""
+    view = memoryview(content)
+    start = SIGNATURE_BYTES
+    name = b""
+    while name != b"IEND":
+        if len(view) < start + 8:
             raise ValueError("no end")
-        length, kind = struct.unpack_from(">I4s", view, place)
-        end = place + 8 + length
-        if zlib.crc32(view[place + 4 : end]).to_bytes(4) != view[end : end + 4]:
-            raise ValueError(f"a wrong checksum of {kind!r}")
-        yield kind, view[place + 8 : end]
-        place = end + 4
+        length, name = struct.unpack_from(">I4s", view, start)
+        end = start + 8 + length
+        # The checksum is of the chunk's name and content, not of its length.
+        if zlib.crc32(view[start + 4 : end]).to_bytes(4) != view[end : end + 4]:
+            raise ValueError(f"a wrong checksum of {name!r}")
+        yield name, view[start + 8 : end]
+        start = end + 4

@@ -47,7 +47,8 @@ def read_raw_volume(path: Path, name: str) -> Decoded:
     reader = _read_information(header.fields)
     if reader.GetDimension() not in (2, 3):
         raise DataError(f"{name} must hold 2 or 3 axes, not {reader.GetDimension()}; save one time point a file")
-    affine, dtype = _read_affine(reader, header), _read_dtype(reader, header.fields)
+    affine = _read_affine(reader, header)
+    dtype = _read_dtype(reader, header.fields)
     size = check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents()), dtype.itemsize)
     with path.open("rb") as stream:
         stream.seek(header.end)
@@ -64,10 +65,12 @@ def _read_information(fields: Mapping[str, str]) -> Any:  # noqa: ANN401 (Simple
 
     if "dimension" in fields:
         used = [f"{field}: {fields[field]}" for field in NRRD_FIELDS if field in fields]
-        ending, lines = ".nrrd", ["NRRD0005", *used, "", ""]
+        ending = ".nrrd"
+        lines = ["NRRD0005", *used, "", ""]
     else:
         used = [f"{key} = {value}" for key, value in fields.items() if not key.startswith("Compressed") and key != LAST]
-        ending, lines = ".mha", [*used, f"{LAST} = {LOCAL}", ""]
+        ending = ".mha"
+        lines = [*used, f"{LAST} = {LOCAL}", ""]
     with NamedTemporaryFile(suffix=ending) as file:
         file.write("\n".join(lines).encode())
         file.flush()
@@ -82,10 +85,10 @@ def _read_information(fields: Mapping[str, str]) -> Any:  # noqa: ANN401 (Simple
 
 def _read_affine(reader: Any, header: TextHeader) -> NDArray[np.float64]:  # noqa: ANN401
     """Return voxel indices to millimetres (right, front, head), (4, 4)."""
-    count, fields = reader.GetDimension(), header.fields
+    count = reader.GetDimension()
     axes = np.reshape(reader.GetDirection(), (count, count)) * reader.GetSpacing()
     # ITK takes a spacing that is no number for 1.
-    steps = [float(step) for step in fields.get("spacings", "").split()]
+    steps = [float(step) for step in header.fields.get("spacings", "").split()]
     if len(steps) == count + 1:
         del steps[header.channel_axis or 0]
     if not np.isfinite([*axes.flat, *steps]).all() or np.linalg.det(axes) == 0:
@@ -126,7 +129,8 @@ def _read_content(stream: BinaryIO, fields: Mapping[str, str], size: int) -> byt
 
 def _inflate_stream(stream: BinaryIO, size: int) -> bytearray:
     """Return the whole content of a compressed stream, of which no more than one byte too many is ever decompressed."""
-    content, decompressor = bytearray(), zlib.decompressobj(ZLIB_OR_GZIP)
+    content = bytearray()
+    decompressor = zlib.decompressobj(ZLIB_OR_GZIP)
     while block := stream.read(BLOCK):
         if not decompressor.eof:
             content += decompressor.decompress(block, size + 1 - len(content))

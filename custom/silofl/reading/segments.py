@@ -21,7 +21,7 @@ from silofl.reading.text_header import METAIMAGE, NRRD, read_text_header
 
 # Of an import whose labels nobody has named: a segment's name cannot disagree with it.
 UNNAMED_LABEL = "foreground"
-KEY = re.compile(r"Segment(?P<place>\d+)_(?P<field>Name|LabelValue|Layer)")
+KEY = re.compile(r"Segment(?P<index>\d+)_(?P<field>Name|LabelValue|Layer)")
 # What 3D Slicer calls a segment that nobody has named.
 NO_NAME = re.compile(r"(segment[ _]?\d*)?", re.IGNORECASE)
 # What to do about a segment that others cover.
@@ -53,26 +53,31 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
     fields: dict[int, dict[str, str]] = {}
     for key, value in keys.items():
         if match := KEY.fullmatch(key):
-            fields.setdefault(int(match["place"]), {})[match["field"]] = value.strip()
-    found = tuple(_parse_segment(place, fields[place], name) for place in sorted(fields))
-    twins = [one for one in found if sum((one.number, one.layer) == (it.number, it.layer) for it in found) > 1]
-    if twins:
-        raise DataError(
-            f"{name} must give each segment a number (LabelValue) of its own, not {twins[0].number} to "
-            f"{' and '.join(repr(one.name) for one in twins)}; save it anew in 3D Slicer"
-        )
-    return found
+            fields.setdefault(int(match["index"]), {})[match["field"]] = value.strip()
+    segments = tuple(_parse_segment(index, fields[index], name) for index in sorted(fields))
+    places = Counter((segment.number, segment.layer) for segment in segments)
+    for place, count in places.items():
+        if count > 1:
+            twins = [segment.name for segment in segments if (segment.number, segment.layer) == place]
+            raise DataError(
+                f"{name} must give each segment a number (LabelValue) of its own, not {place[0]} to "
+                f"{' and '.join(map(repr, twins))}; save it anew in 3D Slicer"
+            )
+    return segments
 
 
 def read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
     """Return the segments of a DICOM segmentation; the error is that of `read_segments`."""
-    found = read_elements(file, specific_tags=["SegmentSequence"]).get("SegmentSequence") or []
-    if not all(isinstance(one.get("SegmentNumber"), int) and one.SegmentNumber > 0 for one in found):
-        raise DataError(
-            f"{name} must give each segment a whole number from 1 (SegmentNumber), not another value or none; "
-            "export it again"
-        )
-    return tuple(Segment(str(one.get("SegmentLabel", "")), int(one.SegmentNumber), None) for one in found)
+    segments = []
+    for item in read_elements(file, specific_tags=["SegmentSequence"]).get("SegmentSequence") or []:
+        number = item.get("SegmentNumber")
+        if not isinstance(number, int) or number <= 0:
+            raise DataError(
+                f"{name} must give each segment a whole number from 1 (SegmentNumber), not another value or none; "
+                "export it again"
+            )
+        segments.append(Segment(str(item.get("SegmentLabel", "")), int(number), None))
+    return tuple(segments)
 
 
 def number_by_names(
@@ -101,20 +106,22 @@ def number_by_names(
         return numbers.astype(np.int32, copy=False)
     _check_known(numbers, segments, name)
     drawn = [segment for segment in segments if _find_voxels(numbers, segment).any()]
-    number_of = {one: _find_number(one, labels, name) if is_named else one.number for one in drawn}
+    number_of = {segment: _find_number(segment, labels, name) if is_named else segment.number for segment in drawn}
     for number in number_of.values():
         rivals = [segment.name for segment in drawn if number_of[segment] == number]
         if len({*map(_simplify, rivals)}) > 1 or (len(rivals) > 1 and NO_NAME.fullmatch(rivals[0])):
-            known = labels.get(number, number) if is_named else number
+            label = labels.get(number, number) if is_named else number
+            remedy = "join or rename them" if is_named else "name them with --labels"
             raise DataError(
-                f"{name} must have one segment for {known}, not {' and '.join(map(repr, rivals))}; "
-                f"{'join or rename them' if is_named else 'name them with --labels'}"
+                f"{name} must have one segment for {label}, not {' and '.join(map(repr, rivals))}; {remedy}"
             )
     if len(numbers) == 1 and all(segment.number == number for segment, number in number_of.items()):
         return numbers.astype(np.int32, copy=False)
-    ordered = sorted(drawn, key=number_of.__getitem__)
-    names = labels if is_named else {number: one.name for one, number in number_of.items()}
-    layers = ((number_of[one], names.get(number_of[one], one.name), _find_voxels(numbers, one)) for one in ordered)
+    layers = []
+    for segment in sorted(drawn, key=number_of.__getitem__):
+        number = number_of[segment]
+        label = labels.get(number, segment.name) if is_named else segment.name
+        layers.append((number, label, _find_voxels(numbers, segment)))
     return join_layers(layers, numbers.shape[1:], name)[None]
 
 
@@ -135,29 +142,35 @@ def join_layers(
     Raises:
         DataError: Others cover all that was drawn at one place in the order.
     """
-    joined, parts, taken = np.zeros(shape, np.int32), [(0, "", 0)], Counter[tuple[int, int]]()
-    for place, (number, label, voxels) in enumerate(layers, start=1):
+    joined = np.zeros(shape, np.int32)
+    # While layers are joined, a voxel has its part's place in this list, of which 0 is the background.
+    parts = [(0, "", 0)]
+    taken = Counter[tuple[int, int]]()
+    for above, (number, label, voxels) in enumerate(layers, start=1):
         counts = np.bincount(joined[voxels]).tolist()
         parts.append((number, label, sum(counts)))
-        others = {below for below, count in enumerate(counts) if count and parts[below][0] not in (0, number)}
-        taken.update({(below, place): counts[below] for below in others})
-        joined[voxels] = place
+        for below, count in enumerate(counts):
+            # Parts of one number are one label, and cover nothing of each other.
+            if count and parts[below][0] not in (0, number):
+                taken[below, above] += count
+        joined[voxels] = above
     _check_left(parts, taken, name)
     return np.array([number for number, *_ in parts], np.int32)[joined]
 
 
 def _check_left(parts: Sequence[tuple[int, str, int]], taken: Mapping[tuple[int, int], int], name: str) -> None:
-    """Refuse a part, (number, label, voxels), of which others take all: (place, place of the other) -> voxels."""
-    for place, (_, label, drawn) in enumerate(parts):
-        others = {above: count for (below, above), count in taken.items() if below == place}
-        if others and sum(others.values()) == drawn:
-            # In another order one of the others would have none.
-            is_same = any(count == parts[above][2] for above, count in others.items())
-            raise DataError(
-                f"{name} must have a voxel left of each segment, not none of {label!r}, which "
-                f"{' and '.join(repr(parts[above][1]) for above in others)} covers; "
-                + ("delete it: a study may score labels together, as one of its regions" if is_same else LATER)
-            )
+    """Refuse a part, (number, label, voxels), of which others take all: (its place, that of the other) -> voxels."""
+    for part, (_, label, drawn) in enumerate(parts):
+        covering = {above: count for (below, above), count in taken.items() if below == part}
+        if not covering or sum(covering.values()) != drawn:
+            continue
+        # Where both cover the same voxels, in another order the other would have none.
+        is_same = any(count == parts[above][2] for above, count in covering.items())
+        remedy = "delete it: a study may score labels together, as one of its regions" if is_same else LATER
+        raise DataError(
+            f"{name} must have a voxel left of each segment, not none of {label!r}, which "
+            f"{' and '.join(repr(parts[above][1]) for above in covering)} covers; {remedy}"
+        )
 
 
 def _check_layers(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:
@@ -173,9 +186,9 @@ def _check_layers(numbers: NDArray[np.number], segments: Sequence[Segment], name
 
 def _check_known(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:
     """Refuse a number that no segment has."""
-    for place, layer in enumerate(numbers):
-        known = [segment.number for segment in segments if len(numbers) == 1 or segment.layer in (place, None)]
-        is_unknown = np.isin(layer, [0, *known], invert=True)
+    for index, layer in enumerate(numbers):
+        named = [segment.number for segment in segments if len(numbers) == 1 or segment.layer in (index, None)]
+        is_unknown = np.isin(layer, [0, *named], invert=True)
         if is_unknown.any():
             raise DataError(
                 f"{name} must name a segment for each number that it holds, not none for {layer[is_unknown].flat[0]}; "
@@ -189,18 +202,16 @@ def _find_voxels(numbers: NDArray[np.number], segment: Segment) -> NDArray[np.bo
     return numbers[segment.layer if len(numbers) > 1 else 0] == segment.number
 
 
-def _parse_segment(place: int, fields: Mapping[str, str], name: str) -> Segment:
+def _parse_segment(index: int, fields: Mapping[str, str], name: str) -> Segment:
     # Files of before 2020 give no number to a segment, which is then 1 in a layer of its own.
-    number, layer = fields.get("LabelValue", "1"), fields.get("Layer", "0" if "LabelValue" in fields else str(place))
-    if not re.fullmatch(r"[0-9]{1,4}", layer):
+    number = fields.get("LabelValue", "1")
+    layer = fields.get("Layer", "0" if "LabelValue" in fields else str(index))
+    # NumPy could not hold larger numbers.
+    is_whole = re.fullmatch(r"[0-9]{1,4}", layer) and re.fullmatch(r"[0-9]{1,9}", number)
+    if not is_whole or int(number) == 0:
         raise DataError(
-            f"{name} must give segment {fields.get('Name')!r} a whole number from 0 as its Layer, not {layer!r}; save "
-            "it anew in 3D Slicer"
-        )
-    if not re.fullmatch(r"[0-9]{1,9}", number) or int(number) == 0:
-        raise DataError(
-            f"{name} must give segment {fields.get('Name')!r} a whole number above 0 (LabelValue), not {number!r}; "
-            "save it anew in 3D Slicer"
+            f"{name} must give segment {fields.get('Name')!r} a whole number above 0 as its LabelValue and one from 0 "
+            f"as its Layer, not {number!r} and {layer!r}; save it anew in 3D Slicer"
         )
     return Segment(fields.get("Name", ""), int(number), int(layer))
 
@@ -212,10 +223,9 @@ def _find_number(segment: Segment, labels: Mapping[int, str], name: str) -> int:
     alike = {_simplify(label): number for number, label in labels.items()}
     number = exact.get(segment.name, alike.get(_simplify(segment.name)))
     if number is None:
-        known = ", ".join(labels[number] for number in sorted(labels))
         raise DataError(
-            f"{name} must name its segments as the labels, {known}, not {segment.name!r}; rename the segment, or add "
-            "its name to --labels"
+            f"{name} must name its segments as the labels, {', '.join(labels[key] for key in sorted(labels))}, not "
+            f"{segment.name!r}; rename the segment, or add its name to --labels"
         )
     return number
 

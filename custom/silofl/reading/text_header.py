@@ -12,7 +12,8 @@ from typing import BinaryIO, NamedTuple
 
 from silofl.base.errors import DataError
 
-HEADER_BYTES, HEADER_LINES = 1 << 20, 4096
+HEADER_BYTES = 1 << 20
+HEADER_LINES = 4096
 NRRD, METAIMAGE = ".nrrd", ".mha"
 # The last key of MetaImage, and its value where the voxels follow it.
 LAST, LOCAL = "ElementDataFile", "LOCAL"
@@ -57,7 +58,8 @@ def _other_than(wanted: str) -> str:
 MILLIMETRES = "(mm|millimet(er|re)s?|[?]*)"
 NUMBER = r"[+-]?(\d+(\.\d*)?|\.\d+)(e(-\d{1,3}|\+?\d{1,2}))?"
 VECTOR = rf"\(\s*{NUMBER}(\s*,\s*{NUMBER})*\s*\)"
-NO_NUMBERS, NO_SIZES = _other_than(rf"({NUMBER}(\s+|$))+"), _other_than(r"(0*[1-9]\d{0,8}(\s+|$))+")
+NO_NUMBERS = _other_than(rf"({NUMBER}(\s+|$))+")
+NO_SIZES = _other_than(r"(0*[1-9]\d{0,8}(\s+|$))+")
 NO_TRUTH = _other_than("true|t|1|false|f|0")
 NOT_ALONE = "hold its voxels itself, not skip bytes or name a file; save it as one file"
 NO_PLACE = "give its place by 'space directions', not by 'axis mins'; save it with ITK"
@@ -122,7 +124,7 @@ class TextHeader(NamedTuple):
     def channel_axis(self) -> int | None:
         """The axis of a voxel's numbers, 0 the fastest; None where ITK has it first, or a voxel has one."""
         kinds = self.fields.get("kinds", "").lower().split()
-        return next((axis for axis, kind in enumerate(kinds) if re.fullmatch(CHANNELS, kind)), None)
+        return next((axis for axis, word in enumerate(kinds) if re.fullmatch(CHANNELS, word)), None)
 
 
 def read_text_header(path: Path) -> TextHeader:
@@ -202,18 +204,20 @@ def check_text_header(path: Path, header: TextHeader, name: str) -> None:
     if not header.is_alone:
         raise DataError(f"{name} must {NOT_ALONE}")
     for field, refused, sentence in RULES:
-        found = field in header.fields and re.search(refused, header.fields[field], re.IGNORECASE | re.ASCII)
-        if found and sentence:
-            raise DataError(f"{name} must {sentence.format(found[0].lower())}")
-        if found:
+        match = field in header.fields and re.search(refused, header.fields[field], re.IGNORECASE | re.ASCII)
+        if match and sentence:
+            raise DataError(f"{name} must {sentence.format(match[0].lower())}")
+        if match:
             raise ValueError(f"its header has another value of {field!r} than it may have")
-    (_check_metaimage if path.suffix.lower() == METAIMAGE else _check_nrrd)(header)
+    check = _check_metaimage if path.suffix.lower() == METAIMAGE else _check_nrrd
+    check(header)
 
 
 def _check_metaimage(header: TextHeader) -> None:
     # A misspelt key would silently leave a default in its place.
-    for near in (get_close_matches(key, KEYS, n=1, cutoff=0.8) for key in header.keys if key not in LIKE_ANOTHER):
-        if near:
+    for key in header.keys:
+        near = get_close_matches(key, KEYS, n=1, cutoff=0.8)
+        if near and key not in LIKE_ANOTHER:
             raise ValueError(f"a line of its header must be 'key = value' with a known key as {near[0]}")
     if missing := [key for key in (LAST, "NDims", "DimSize", "ElementType") if key not in header.fields]:
         raise ValueError(f"its header lacks {missing[0]!r}")

@@ -21,9 +21,12 @@ from silofl.reading.jpeg import check_scans
 WIDTH, LENGTH, BITS, COMPRESSION, PHOTOMETRIC, DESCRIPTION = 256, 257, 258, 259, 262, 270
 SAMPLES, STRIP_ROWS, PLANAR, TILE_WIDTH, TILE_LENGTH = 277, 278, 284, 322, 323
 # Where strips and tiles begin, and how long they are.
-STRIPS, TILES = (273, 279), (324, 325)
+STRIPS = (273, 279)
+TILES = (324, 325)
 JPEG_TABLES, DEPTH, METAMORPH_PLANES = 347, 32997, 33629
-PLAIN, JPEG, DEFLATE = 1, 7, (8, 32946)
+PLAIN = 1
+JPEG = 7
+DEFLATE = (8, 32946)
 # Fax, and the form of JPEG that nothing has written for decades: whether their pixels are all there is not checked.
 UNCHECKED = (2, 3, 4, 6)
 SEPARATE = 2
@@ -75,31 +78,40 @@ def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
             compressed as a fax.
         ValueError: Strips or tiles are missing, lie outside of the file, or end early.
     """
-    tags, end = picture.tag_v2, stream.seek(0, io.SEEK_END)
-    pieces, kind = _read_pieces(tags), tags.get(COMPRESSION, PLAIN)
-    if kind in UNCHECKED:
+    tags = picture.tag_v2
+    end = stream.seek(0, io.SEEK_END)
+    pieces = _read_pieces(tags)
+    compression = tags.get(COMPRESSION, PLAIN)
+    if compression in UNCHECKED:
         raise DataError(f"{name} must not be compressed as a fax or by JPEG of before 1995; save it as PNG")
     if (planes := _count_planes(tags, pieces, end)) > 1:
         raise several_error(name, planes)
     for piece in pieces:
-        length = piece.size if kind == PLAIN else piece.length or 0
+        length = piece.size if compression == PLAIN else piece.length or 0
         is_given = piece.length is None or (piece.length >= length and piece.length > 0)
         if piece.start < HEADER_BYTES or not is_given or piece.start + length > end:
             raise ValueError("a strip or a tile is not there, or not all of it")
-    for piece in pieces if kind in (JPEG, *DEFLATE) else ():
-        stream.seek(piece.start)
-        _check_content(stream.read(piece.length), piece, tags)
+    if compression in (JPEG, *DEFLATE):
+        for piece in pieces:
+            stream.seek(piece.start)
+            _check_content(stream.read(piece.length), piece, tags)
 
 
 def _read_pieces(tags: Any) -> list[Piece]:  # noqa: ANN401 (Pillow's table of tags, whose values have any type)
     """Return the strips or tiles of one picture."""
-    width, length, samples = tags[WIDTH], tags[LENGTH], tags.get(SAMPLES, 1)
+    width = tags[WIDTH]
+    length = tags[LENGTH]
+    samples = tags.get(SAMPLES, 1)
     bits = tags.get(BITS, (1,))
     bits = bits * samples if len(bits) == 1 else bits[:samples]
     layers = bits if tags.get(PLANAR) == SEPARATE else (sum(bits),)
     is_tiled = STRIPS[0] not in tags
-    columns = tags[TILE_WIDTH] if is_tiled else width
-    rows = tags[TILE_LENGTH] if is_tiled else min(tags.get(STRIP_ROWS, length), length)
+    if is_tiled:
+        columns = tags[TILE_WIDTH]
+        rows = tags[TILE_LENGTH]
+    else:
+        columns = width
+        rows = min(tags.get(STRIP_ROWS, length), length)
     starts, lengths = (tags.get(key, ()) for key in (TILES if is_tiled else STRIPS))
     count = len(layers) * ceil(width / columns) * ceil(length / rows)
     if len(starts) < count or 0 < len(lengths) < count:
@@ -115,24 +127,32 @@ def _read_pieces(tags: Any) -> list[Piece]:  # noqa: ANN401 (Pillow's table of t
 def _count_planes(tags: Any, pieces: list[Piece], end: int) -> int:  # noqa: ANN401 (as above)
     """Return how many pictures a table of tags stands for."""
     counted = max(len(tags.get(STRIPS[0], tags.get(TILES[0], ()))) // len(pieces), tags.get(DEPTH, 1))
-    plane, last = sum(piece.size for piece in pieces), max(piece.start + piece.size for piece in pieces)
+    plane = sum(piece.size for piece in pieces)
+    plane_end = max(piece.start + piece.size for piece in pieces)
     if tags.get(COMPRESSION, PLAIN) != PLAIN or counted > 1:
         return counted
     # A file of one plane may tell of others that lie in other files.
-    if end - last >= plane and (stated := _count_stated_planes(tags)) > 1:
+    if end - plane_end >= plane and (stated := _count_stated_planes(tags)) > 1:
         return stated
     if plane < LEAST_PLANE:
         return 1
     given = sum(min(piece.length or 0, end - piece.start) for piece in pieces)
-    is_followed = tags.offset < last < end and (end - last) % plane == 0
-    return max(1, given // plane, 1 + is_followed * (end - last) // plane)
+    counts = [1, given // plane]
+    # Where whole planes follow the table of tags and the first plane, they are of the same form.
+    if tags.offset < plane_end < end and (end - plane_end) % plane == 0:
+        counts.append(1 + (end - plane_end) // plane)
+    return max(counts)
 
 
 def _count_stated_planes(tags: Any) -> int:  # noqa: ANN401 (as above)
     text = str(tags.get(DESCRIPTION, ""))
-    stated = [int(found[1]) for pattern in STATED if (found := pattern.search(text))]
-    if found := SHAPE.match(text):
-        stated.append(prod(map(int, found[1].split(","))) // (tags[WIDTH] * tags[LENGTH] * tags.get(SAMPLES, 1)))
+    stated = []
+    for pattern in STATED:
+        if match := pattern.search(text):
+            stated.append(int(match[1]))
+    if match := SHAPE.match(text):
+        numbers = prod(map(int, match[1].split(",")))
+        stated.append(numbers // (tags[WIDTH] * tags[LENGTH] * tags.get(SAMPLES, 1)))
     # Six numbers tell of a plane.
     return max([*stated, len(tags.get(METAMORPH_PLANES, ())) // 6, 1])
 

@@ -89,10 +89,13 @@ class Progress:
 
     def take(self, answer: dict[str, Any]) -> None:
         """Take a controller's answer."""
-        self.run, self.ledger = answer["run"], self.ledger[: answer["first"]] + answer["ledger"]
+        self.run = answer["run"]
+        # The server sends the rounds that this side lacks, or those that it has made anew.
+        self.ledger = self.ledger[: answer["first"]] + answer["ledger"]
         # A server with an older version does not say these.
         self.study, self.total_rounds, self.metric = map(answer.get, ("study", "total_rounds", "metric"))
-        self.ends_early, self.quiet_rounds = answer.get("ends_early", False), answer.get("quiet_rounds")
+        self.ends_early = answer.get("ends_early", False)
+        self.quiet_rounds = answer.get("quiet_rounds")
         task = answer.get("in_flight")
         self.in_flight = None if task is None else read_record(InFlight, task, "the server's answer")
 
@@ -108,7 +111,8 @@ class Lead:
     """
 
     def __init__(self, kit: Kit, patience_s: float) -> None:
-        self.kit, self._patience_s = kit, patience_s
+        self.kit = kit
+        self._patience_s = patience_s
         self._open = contextlib.ExitStack()
         self._session: Session | None = None
 
@@ -149,18 +153,21 @@ class Lead:
     def last_heard(self) -> dict[str, float]:
         """Return when the server last heard each connected site, by its own clock, in seconds since 1970."""
         return self._ask(
-            lambda session: {one.name: float(one.last_connect_time) for one in session.get_system_info().client_info}
+            lambda session: {
+                client.name: float(client.last_connect_time) for client in session.get_system_info().client_info
+            }
         )
 
     def second_machines(self) -> dict[str, str]:
         """Return the address of the second machine that connects under a site's name and was refused lately."""
         try:
-            found = ask_machines(self.kit) or {}
+            machines = ask_machines(self.kit) or {}
         except (OSError, ClientError) as error:
             # Whether the server is there, other questions say.
             logger.debug("the server did not say which machines it refused: %s", error)
             return {}
-        return {site: one["second"] for site, one in found.items() if one["second"] and one["seconds"] < LATELY_S}
+        lately = {site: machine for site, machine in machines.items() if machine["seconds"] < LATELY_S}
+        return {site: machine["second"] for site, machine in lately.items() if machine["second"]}
 
     def status(self, number: str) -> tuple[str, str]:
         """Return NVFlare's word for a job's status, and what it says of the job's way to the sites, or of its wait.
@@ -181,7 +188,8 @@ class Lead:
                 progress.take(session.do_app_command(number, PROGRESS, {"rounds": len(progress.ledger)}))
             # Only its rounds stay unknown: a kit without the right to ask, or a process that starts or has ended.
             except (AuthorizationError, InternalError, JobNotRunning, NoReply) as error:
-                progress.may_ask, progress.in_flight = not isinstance(error, AuthorizationError), None
+                progress.may_ask = not isinstance(error, AuthorizationError)
+                progress.in_flight = None
                 logger.debug("job %s did not say its rounds: %s", number, error)
 
         self._ask(ask)

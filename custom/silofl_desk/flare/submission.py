@@ -42,16 +42,18 @@ def check_job(job: Path, study: Study) -> list[str]:
     check_components(app / "config", study.algorithm.name)
     doubts = [f"hospitals that pin their studies take part where they have pinned this digest: {study.digest}"]
     # An evaluation and a survey train no model.
-    doubts += [study.recipe.delivered] if study.rounds else []
+    if study.rounds:
+        doubts.append(study.recipe.delivered)
     doubts += study.cautions
     if (app / "custom").exists():
         doubts.append(f"{app}/custom is code, which server and hospitals refuse but laboratories that allow it")
-    doubts += [
-        f"{name} names {path}, which sites refuse whose class_allow_list lacks it, as the ready-made ones do"
-        for name, known in CLASSES.items()
-        for path in list_classes(read_json(app / "config" / name))
-        if path not in known
-    ]
+    for name, allowed in CLASSES.items():
+        for path in list_classes(read_json(app / "config" / name)):
+            if path not in allowed:
+                doubts.append(
+                    f"{name} names {path}, which sites refuse whose class_allow_list lacks it, as the ready-made ones "
+                    "do"
+                )
     packages = sorted({name for _, _, name in study.extensions})
     if packages:
         doubts.append(f"hospitals must have installed, and name under extensions of site.yaml: {', '.join(packages)}")

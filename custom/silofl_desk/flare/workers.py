@@ -29,20 +29,23 @@ class WatchfulRunner(SimulatorRunner):
 
         They are for messages on their way; here every site's process has ended before.
         """
-        simulator_runner.subprocess, simulator_runner.sys, simulator_runner.time = SUBPROCESS, SYSTEM, CLOCK
+        # NVFlare's module finds these in place of the modules that it imports.
+        simulator_runner.subprocess = SUBPROCESS
+        simulator_runner.sys = SYSTEM
+        simulator_runner.time = CLOCK
         return mpm.run(self.simulator_run_main, self.workspace, shutdown_grace_time=0, cleanup_grace_time=CLEANUP_S)
 
     def client_run(self, server_custom_folder: str, clients: list[Client], gpu: str | None) -> None:
         """Run the sites until the run ends."""
         sites = _Sites(server_custom_folder, self.args, clients, self.client_config, self.deploy_args, self.build_ctx)
-        sites.known = self.server.engine.client_manager
+        sites.manager = self.server.engine.client_manager
         sites.run(gpu)
 
 
 class _Sites(SimulatorClientRunner):
     """NVFlare's starter of the sites' processes."""
 
-    known: ClientManager
+    manager: ClientManager
 
     def do_one_task(self, client: Client, num_of_threads: int, *arguments: object, **named: object) -> Ended:
         """Run a site's process; the server no longer knows a site whose process has ended before the run."""
@@ -54,4 +57,4 @@ class _Sites(SimulatorClientRunner):
             return ended
         finally:
             if is_dead:
-                self.known.remove_client(client.token)
+                self.manager.remove_client(client.token)

@@ -23,7 +23,9 @@ SIMULATED = (
 def other_classes(job: Path) -> list[str]:
     """Return what a job has NVFlare build beside the classes of SiloFL's own jobs, such as an MLflow receiver."""
     configurations = sorted(job.glob("*/config/config_fed_*.json"))
-    named = {path for file in configurations for path in list_classes(read_json(file))}
+    named: set[str] = set()
+    for file in configurations:
+        named.update(list_classes(read_json(file)))
     return sorted(named - {*SIMULATED})
 
 

@@ -100,7 +100,8 @@ def _ellipsoid(
         Distances in mm, shape (X, Y, Z).
     """
     dx, dy, dz = (points[axis] - np.float32(centre[axis]) for axis in range(3))
-    cos, sin = np.float32(np.cos(np.deg2rad(tilt))), np.float32(np.sin(np.deg2rad(tilt)))
+    cos = np.float32(np.cos(np.deg2rad(tilt)))
+    sin = np.float32(np.sin(np.deg2rad(tilt)))
     along = (cos * dx + sin * dy, cos * dy - sin * dx, dz)
     scaled = sum(np.abs(d / np.float32(r)) ** np.float32(power) for d, r in zip(along, radii, strict=True))
     # The small term keeps the centre, whose level is 0, from a division by 0.
@@ -127,6 +128,7 @@ def _paint_body(tissue: TissueMap, rng: np.random.Generator, grid: Grid, points:
     rib = np.where((y > -45) & (np.abs(outer + 5.5) < 4.6), rib, -1)
     tissue[rib > 0] = Tissue.BONE
     tissue[rib > 0.2] = Tissue.MARROW
+    # What is left inside the wall is fat, in which the organs lie.
     inside = outer + thickness
     tissue[inside < 0] = Tissue.FAT
     return inside
@@ -135,6 +137,7 @@ def _paint_body(tissue: TissueMap, rng: np.random.Generator, grid: Grid, points:
 def _paint_bowel(tissue: TissueMap, rng: np.random.Generator, grid: Grid, points: Field, inside: Field) -> None:
     _, y, z = points
     loops = smooth_noise(rng, grid, 9) - 0.012 * z
+    # The bowel lies in front of the spine, a little off the wall.
     room = (inside < -4) & (y < 12)
     tissue[room & (loops > 0.15)] = Tissue.WALL
     tissue[room & (loops > 0.55)] = Tissue.CONTENT
@@ -145,7 +148,9 @@ def _paint_bowel(tissue: TissueMap, rng: np.random.Generator, grid: Grid, points
 
 
 def _paint_liver(tissue: TissueMap, rng: np.random.Generator, grid: Grid, points: Field, inside: Field) -> None:
-    lift, reach = rng.uniform(-12, 12), rng.uniform(0.85, 1.12)
+    # Random numbers are drawn in this order: another one would change every file of a seed.
+    lift = rng.uniform(-12, 12)
+    reach = rng.uniform(0.85, 1.12)
     right = _ellipsoid(points, (-64, -5, 8 + lift), (60 * reach, 70, 68), power=2.3, tilt=rng.uniform(-8, 8))
     left = _ellipsoid(points, (-8, -40, 24 + lift), (64 * reach, 32, 40), tilt=rng.uniform(-18, 4))
     liver = np.minimum(right, left) + 3.5 * smooth_noise(rng, grid, 14)
@@ -163,11 +168,13 @@ def _paint_stomach_and_spleen(
     lift = rng.uniform(-10, 15)
     spleen = _ellipsoid(points, (92, 22, 8 + lift), (26, 42, 42), tilt=rng.uniform(10, 30))
     tissue[(spleen < 0) & (inside < -2)] = Tissue.SPLEEN
-    width, depth = rng.uniform(18, 32), rng.uniform(30, 48)
+    width = rng.uniform(18, 32)
+    depth = rng.uniform(30, 48)
     stomach = _ellipsoid(points, (52, -24, 14 + lift), (width, depth, 45), power=2.4, tilt=rng.uniform(-65, -5))
     stomach += 4 * smooth_noise(rng, grid, 11)
     room = inside < -2
     tissue[room & (stomach < 0)] = Tissue.WALL
+    # The wall is what stays between the outline and the lumen.
     lumen = room & (stomach < -4.5 - 1.5 * smooth_noise(rng, grid, 6))
     tissue[lumen] = Tissue.CONTENT
     tissue[lumen & (smooth_noise(rng, grid, 8) > 0.9)] = Tissue.WALL
@@ -175,9 +182,12 @@ def _paint_stomach_and_spleen(
 
 
 def _paint_kidneys(tissue: TissueMap, rng: np.random.Generator, grid: Grid, points: Field) -> None:
+    # One field for both kidneys: their medulla is as irregular on the left as on the right.
     pyramids = 3 * smooth_noise(rng, grid, 5)
     for side in (-1, 1):
-        x, y, z = side * rng.uniform(50, 60), rng.uniform(34, 42), rng.uniform(-35, -15)
+        x = side * rng.uniform(50, 60)
+        y = rng.uniform(34, 42)
+        z = rng.uniform(-35, -15)
         tilt = side * rng.uniform(15, 45)
         kidney = _ellipsoid(points, (x, y, z), (rng.uniform(18, 23), rng.uniform(24, 30), 48), tilt=tilt)
         tissue[kidney < 4] = Tissue.FAT
@@ -222,5 +232,5 @@ def _paint_lesions(tissue: TissueMap, rng: np.random.Generator, grid: Grid) -> N
 def _erode(mask: Mask) -> Mask:
     """Take the outermost voxels off a mask, slice by slice."""
     # np.roll wraps around at the border of a slice, which no organ touches.
-    shifted = [np.roll(mask, step, axis) for axis in (0, 1) for step in (-1, 1)]
+    shifted = [np.roll(mask, step, axis) for axis, step in ((0, -1), (0, 1), (1, -1), (1, 1))]
     return np.logical_and.reduce([mask, *shifted])

@@ -63,6 +63,7 @@ def smooth_noise(rng: np.random.Generator, grid: Grid, sigma_mm: float) -> Field
     """
     axes = grid.axes_mm()
     knots = [np.arange(axis[0] - 2 * sigma_mm, axis[-1] + 3 * sigma_mm, sigma_mm) for axis in axes]
+    # Knots reach two deviations beyond the box, so that its border is no smoother than its middle.
     field = rng.standard_normal([len(k) for k in knots])
     for axis, along in zip(axes, knots, strict=True):
         field = np.tensordot(field, _gaussian_weights(axis, along, sigma_mm), axes=(0, 1))

@@ -98,7 +98,7 @@ class PhantomSet:
         return {"T1": replace(scanner, signal=SIGNAL_T1), "T2": scanner} if self.has_contrasts else {"": scanner}
 
 
-# Of a site's patients three are dealt into its test and two into its validation: too few for a verdict, or a choice.
+# A site's own patients give three to its test and two to its validation, too few for a verdict, or a choice.
 SLICED = PhantomSet(
     "phantoms.json",
     {"north": 14, "east": 12, "south": 10, "west": 9, UNSEEN_SITE: 11},
@@ -168,13 +168,13 @@ def is_phantoms(folder: Path) -> bool:
 def deal_patients(names: list[str], rng: np.random.Generator) -> dict[str, list[str]]:
     """Deal patients into training (about half), validation (at least 2) and test (at least 3), each into one part."""
     shuffled = [str(name) for name in rng.permutation(names)]
-    num_validation, num_test = max(2, len(names) // 5), max(3, len(names) // 4)
-    parts = {
-        "training": shuffled[num_validation + num_test :],
-        "validation": shuffled[:num_validation],
-        "test": shuffled[num_validation : num_validation + num_test],
+    num_validation = max(2, len(names) // 5)
+    num_held_out = num_validation + max(3, len(names) // 4)
+    return {
+        "training": sorted(shuffled[num_held_out:]),
+        "validation": sorted(shuffled[:num_validation]),
+        "test": sorted(shuffled[num_validation:num_held_out]),
     }
-    return {part: sorted(members) for part, members in parts.items()}
 
 
 def check_marker(target: Path, held: Mapping[str, object], wanted: Mapping[str, object]) -> None:
@@ -212,21 +212,24 @@ def _is_complete(target: Path, patients: Mapping[str, int], kind: PhantomSet) ->
 
 def _make_site(folder: Path, seed: int, count: int, further: Mapping[str, int], kind: PhantomSet) -> None:
     check_free(folder)
-    for place in ("images", "labels"):
-        (folder / place).mkdir(parents=True, exist_ok=True)
+    for subfolder in ("images", "labels"):
+        (folder / subfolder).mkdir(parents=True, exist_ok=True)
     # The sliced set came first: its files follow from site and patient alone.
     names = _patient_names(folder.name, count + sum(further.values()))
     origin = () if kind.marker == SLICED.marker else (kind.marker,)
     for name in track_slow_progress(names, len(names), f"making the scans of {folder.name}", "patients"):
         _make_patient(folder, name, seed_generator(seed, *origin, folder.name, name), kind)
     parts = deal_patients(names[:count], seed_generator(seed, *origin, folder.name, "split"))
-    others = iter(names[count:])
+    further_names = iter(names[count:])
     for part, number in further.items():
-        parts[part] += islice(others, number)
-    records = {part: [_build_record(name, kind) for name in members] for part, members in parts.items()}
-    labels = {str(number): name for number, name in LABELS.items()}
-    named = {"channel_names": [*kind.scanners(folder.name)]} if kind.has_contrasts else {}
-    _write_json(folder / "dataset.json", {"task": "segmentation", "labels": labels, **named, **records})
+        parts[part] += islice(further_names, number)
+    manifest: dict[str, object] = {"task": "segmentation"}
+    manifest["labels"] = {str(number): name for number, name in LABELS.items()}
+    if kind.has_contrasts:
+        manifest["channel_names"] = [*kind.scanners(folder.name)]
+    for part, members in parts.items():
+        manifest[part] = [_build_record(name, kind) for name in members]
+    _write_json(folder / "dataset.json", manifest)
 
 
 def _make_patient(folder: Path, name: str, rng: np.random.Generator, kind: PhantomSet) -> None:
@@ -236,10 +239,8 @@ def _make_patient(folder: Path, name: str, rng: np.random.Generator, kind: Phant
     scanners = kind.scanners(folder.name)
     grid = next(iter(scanners.values())).grid(int(rng.integers(*kind.slices, endpoint=True)))
     tissue = draw_anatomy(rng, grid)
-    volumes = [scan(rng, tissue, scanner) for scanner in scanners.values()]
-    for path, volume in zip(
-        (*_image_paths(name, kind), _label_path(name)), (*volumes, label_tissue(tissue)), strict=True
-    ):
+    volumes = [*(scan(rng, tissue, scanner) for scanner in scanners.values()), label_tissue(tissue)]
+    for path, volume in zip((*_image_paths(name, kind), _label_path(name)), volumes, strict=True):
         nifti = Nifti1Image(volume, grid.affine)
         nifti.set_qform(nifti.affine, code="scanner")
         nifti.header.set_xyzt_units("mm")

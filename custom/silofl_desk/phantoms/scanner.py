@@ -99,13 +99,15 @@ def scan(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> NDArr
     signal = signal * (1 + 0.06 * smooth_noise(rng, grid, 3.0) + 0.05 * smooth_noise(rng, grid, 16.0))
     signal = blur(np.clip(signal, 0, 1) ** scanner.gamma * _shading(rng, grid, scanner), grid, scanner.blur_mm)
     real, imaginary = (scanner.noise * rng.standard_normal(grid.shape, dtype=np.float32) for _ in range(2))
+    # Noise of both channels makes the magnitude Rician, as in MRI: air is never 0.
     magnitude = np.hypot(signal + real, imaginary)
     return np.round(scanner.offset + scanner.gain * magnitude).astype(np.int16)
 
 
 def _contrast(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> Field:
     """Look up every voxel's signal, with each tissue a little different in each patient."""
-    signal = np.array([scanner.signal[kind] for kind in Tissue], dtype=np.float32)
+    signal = np.array([scanner.signal[member] for member in Tissue], dtype=np.float32)
+    # Air, gas and bone give no signal in any contrast, and stay dark when the others are reversed.
     has_signal = signal > scanner.signal[Tissue.BONE]
     if scanner.is_reversed:
         signal[has_signal] = 1.05 - signal[has_signal]

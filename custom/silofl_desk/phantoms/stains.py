@@ -21,15 +21,17 @@ from silofl_desk.phantoms.phantoms import check_free, check_marker, seed_generat
 LABELS = {0: "small", 1: "large"}
 SITES = ("north", "east", "south", "west", "midland")
 MARKER, IMAGES = "stains.json", "images.npz"
-# To be raised when the files change, so that those of an older version are not taken for them.
+# It is raised when the files change, so that those of an older version are not taken for them.
 VERSION = 1
 SIZE = 32
+PATIENTS = {"training": 6, "validation": 10, "test": 30}
 # A patient has two patches of each class.
-PATIENTS, PATCHES = {"training": 6, "validation": 10, "test": 30}, 4
-# Optical density of red, green and blue light.
-HAEMATOXYLIN, EOSIN = np.array((0.65, 0.70, 0.29)), np.array((0.07, 0.99, 0.11))
+PATCHES = 4
+# These are the optical densities of red, green and blue light.
+HAEMATOXYLIN = np.array((0.65, 0.70, 0.29))
+EOSIN = np.array((0.07, 0.99, 0.11))
 NUCLEAR_DENSITY, GROUND_DENSITY = 1.6, 0.6
-# Part of a patch that nuclei as dense as in their middle would absorb alike, of both classes.
+# This part of a patch is what nuclei as dense as in their middle would absorb alike, of both classes.
 NUCLEAR_AREA = (0.10, 0.26)
 
 
@@ -108,10 +110,12 @@ def make_stains(target: Path, seed: int = 0, strength: float = 1.0) -> Path:
         DataError: `target` holds simulated hospitals of another seed, strength or version, or other data under a
             site's name.
     """
-    marker, wanted = target / MARKER, {"seed": seed, "version": VERSION, "strength": float(strength)}
+    marker = target / MARKER
+    wanted = {"seed": seed, "version": VERSION, "strength": float(strength)}
     if marker.exists():
         check_marker(target, read_json(marker), wanted)
-        if all((target / site / name).exists() for site in SITES for name in (IMAGES, "dataset.json")):
+        # A site's dataset.json is written last.
+        if all((target / site / IMAGES).exists() and (target / site / "dataset.json").exists() for site in SITES):
             return target
     for site in SITES:
         check_free(target / site)
@@ -125,7 +129,9 @@ def make_stains(target: Path, seed: int = 0, strength: float = 1.0) -> Path:
 def _make_site(folder: Path, seed: int, strength: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     laboratory = _Laboratory.draw(seed_generator(seed, MARKER, folder.name), strength)
-    records, images, numbers = dict[str, list[dict[str, object]]](), list[NDArray](), count(1)
+    records: dict[str, list[dict[str, object]]] = {}
+    images: list[NDArray] = []
+    numbers = count(1)
     for part, patients in PATIENTS.items():
         records[part] = []
         for number in islice(numbers, patients):
@@ -133,9 +139,11 @@ def _make_site(folder: Path, seed: int, strength: float) -> None:
             # The tissue of a patient is the same at every strength.
             rng = seed_generator(seed, MARKER, name)
             for patch in range(PATCHES):
-                label, place = patch % len(LABELS), {"image": IMAGES, "index": len(images)}
+                label = patch % len(LABELS)
+                record = {"image": IMAGES, "index": len(images), "label": label}
+                records[part].append({**record, "patient": name, "case": f"{name}_{patch}"})
+                # Nuclei are drawn before the ground: the order settles the random numbers.
                 images.append(laboratory.photograph(rng, _draw_nuclei(rng, LOOKS[label]), _draw_ground(rng)))
-                records[part].append({**place, "label": label, "patient": name, "case": f"{name}_{patch}"})
     arrays = np.stack(images)
     write_atomically(folder / IMAGES, lambda stream: np.savez_compressed(stream, images=arrays))
     labels = {str(number): name for number, name in LABELS.items()}
@@ -147,7 +155,9 @@ def _draw_ground(rng: np.random.Generator) -> NDArray:
     rows, columns = np.indices((SIZE, SIZE))
     ground = 0.5 + rng.normal(0, 0.05, (SIZE, SIZE))
     for _ in range(4):
-        angle, length, phase = rng.uniform(0, np.pi), rng.uniform(5, 20), rng.uniform(0, 2 * np.pi)
+        angle = rng.uniform(0, np.pi)
+        length = rng.uniform(5, 20)
+        phase = rng.uniform(0, 2 * np.pi)
         along = rows * np.sin(angle) + columns * np.cos(angle)
         ground += 0.12 * np.cos(2 * np.pi * along / length + phase)
     return np.clip(ground, 0, 1)
@@ -157,19 +167,25 @@ def _draw_nuclei(rng: np.random.Generator, look: _Look) -> NDArray:
     """Return the share of nuclei in each pixel, (SIZE, SIZE), whose light follows one distribution for all looks."""
     rows, columns = np.indices((SIZE, SIZE))
     places = _spread_places(rng, int(rng.integers(*look.counts, endpoint=True)))
-    sizes, outlines = rng.uniform(0.85, 1.15, len(places)), []
+    sizes = rng.uniform(0.85, 1.15, len(places))
+    outlines = []
     for row, column in places:
-        down, right, turn = rows - row, columns - column, rng.uniform(0, np.pi)
+        down = rows - row
+        right = columns - column
+        turn = rng.uniform(0, np.pi)
+        # One axis is as much longer as the other is shorter: the area stays.
         ratio = np.sqrt(rng.uniform(1, look.elongation))
-        along, across = (
-            (down * np.sin(turn) + right * np.cos(turn)) / ratio,
-            (down * np.cos(turn) - right * np.sin(turn)) * ratio,
-        )
-        angle, uneven = np.arctan2(along, across), look.unevenness * rng.random(2)
+        along = (down * np.sin(turn) + right * np.cos(turn)) / ratio
+        across = (down * np.cos(turn) - right * np.sin(turn)) * ratio
+        angle = np.arctan2(along, across)
+        uneven = look.unevenness * rng.random(2)
         waves = sum(uneven[wave - 2] * np.cos(wave * angle + rng.uniform(0, 2 * np.pi)) for wave in (2, 3))
         outlines.append((np.hypot(along, across), 1 + waves))
-    wanted, density = rng.uniform(*NUCLEAR_AREA), NUCLEAR_DENSITY * HAEMATOXYLIN.mean()
-    smallest, largest = 0.5, SIZE / 2
+    wanted = rng.uniform(*NUCLEAR_AREA)
+    density = NUCLEAR_DENSITY * HAEMATOXYLIN.mean()
+    smallest = 0.5
+    largest = SIZE / 2
+    # Halving finds the radius at which the nuclei absorb what is wanted.
     for _ in range(12):
         radius = (smallest + largest) / 2
         # A soft edge, of slope 3 per pixel; where nuclei meet they do not add up.
@@ -179,7 +195,10 @@ def _draw_nuclei(rng: np.random.Generator, look: _Look) -> NDArray:
         ]
         nuclei = np.max(edges, axis=0)
         absorbed = np.mean(1 - np.exp(-density * nuclei)) / (1 - np.exp(-density))
-        smallest, largest = (radius, largest) if absorbed < wanted else (smallest, radius)
+        if absorbed < wanted:
+            smallest = radius
+        else:
+            largest = radius
     return nuclei
 
 
@@ -188,5 +207,5 @@ def _spread_places(rng: np.random.Generator, number: int) -> list[NDArray]:
     places = [rng.uniform(2, SIZE - 2, 2)]
     for _ in range(number - 1):
         tried = rng.uniform(2, SIZE - 2, (10, 2))
-        places.append(max(tried, key=lambda place: min(np.hypot(*(place - other)) for other in places)))
+        places.append(max(tried, key=lambda point: min(np.hypot(*(point - taken)) for taken in places)))
     return places

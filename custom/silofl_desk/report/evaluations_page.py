@@ -1,8 +1,5 @@
 """What several hospitals say of one model, in tables and a sentence: each, over all, and how much they differ."""
 
-from collections.abc import Iterator
-
-from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.data.inventories import explain_withheld
 from silofl.inference.evaluations import (
@@ -60,56 +57,55 @@ def list_chance(found: Evaluations) -> list[str]:
 def _is_guess(found: Evaluations, group: str, name: str, level: float) -> bool:
     """Return whether a score over all hospitals may be a guess's; without such a score, whether each one's is."""
     pooled = found.pooled[group].get(name)
-    known = [one.scores[group].get(name, MISSING).value for one in found.sites.values()]
-    best = max((value for value in known if value is not None), default=None)
-    return pooled.interval[0] <= level if pooled else best is not None and best <= level + ROUNDING
+    if pooled:
+        # Only an interval that is wholly above the guess excludes it.
+        return pooled.interval[0] <= level
+    values = [site.scores[group].get(name, MISSING).value for site in found.sites.values()]
+    best = max((value for value in values if value is not None), default=None)
+    return best is not None and best <= level + ROUNDING
 
 
 def hospital_tables(found: Evaluations) -> dict[str, TextTable]:
     """Return name of a label or class, or empty for all cases -> a row for each hospital, and those over all."""
-    # Of a group of cases only where a hospital says something of it, or withholds it.
-    said = {
-        group
-        for one in found.sites.values()
-        for group, scores in one.scores.items()
-        if group in (one.not_said or {}) or any(score.value is not None for score in scores.values())
-    }
-    return {group: _make_table(found, group) for group in found.pooled if group not in found.divided or group in said}
+    # A group of cases has a table only where a hospital says something of it, or withholds it.
+    stated: set[str] = set()
+    for site in found.sites.values():
+        stated.update(site.not_said or {})
+        for group, scores in site.scores.items():
+            if any(score.value is not None for score in scores.values()):
+                stated.add(group)
+    groups = [group for group in found.pooled if group not in found.divided or group in stated]
+    return {group: _make_table(found, group) for group in groups}
 
 
 def _make_table(found: Evaluations, group: str) -> TextTable:
     names = list(found.pooled[group])
     counts = ("cases", "patients", "refused") if group == ALL else ()
-    titles = [_make_title(name, found, group) for name in names]
-    # Of cases whose patients are not known, how many patients there are is not known either.
-    said = {
-        site: (one.num_cases, one.num_units if one.unit == "patient" else "-", one.num_refused)[: len(counts)]
-        for site, one in found.sites.items()
-    }
-    rows = [
-        (site, *map(str, said[site]), *(_format_score(one, group, name) for name in names))
-        for site, one in found.sites.items()
-    ]
-    pooled, blank = [found.pooled[group][name] for name in names], [""] * len(counts)
-    rows.append(("over all", *blank, *map(_format_pooled, pooled, names)))
-    rows.append(("I^2, p", *blank, *(f"{one.i_squared:.0%}, {one.p_value:.2g}" if one else "-" for one in pooled)))
-    return TextTable(("hospital", *counts, *titles), tuple(rows))
+    rows = []
+    for site, evaluation in found.sites.items():
+        # Where the patients of cases are not known, how many there are is not known either.
+        patients = evaluation.num_units if evaluation.unit == "patient" else "-"
+        numbers = (evaluation.num_cases, patients, evaluation.num_refused)[: len(counts)]
+        scores = [_format_score(evaluation, group, name) for name in names]
+        rows.append((site, *map(str, numbers), *scores))
+    over_all = ["over all", *[""] * len(counts)]
+    differences = ["I^2, p", *[""] * len(counts)]
+    for name, pooled in found.pooled[group].items():
+        estimate = Estimate(pooled.value, pooled.interval, pooled.num_sites) if pooled else MISSING
+        over_all.append(format_score(estimate, name))
+        differences.append(f"{pooled.i_squared:.0%}, {pooled.p_value:.2g}" if pooled else "-")
+    titles = [NAMES.get(name) or name_score(name, found.pooled[group]) for name in names]
+    return TextTable(("hospital", *counts, *titles), (*rows, tuple(over_all), tuple(differences)))
 
 
-def _make_title(name: str, found: Evaluations, group: str) -> str:
-    return NAMES.get(name) or name_score(name, found.pooled[group])
-
-
-def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
-    estimate = one.scores.get(group, {}).get(name, MISSING)
-    if name in (one.not_said or {}).get(group, ()):
+def _format_score(evaluation: HospitalEvaluation, group: str, name: str) -> str:
+    if name in (evaluation.not_said or {}).get(group, ()):
         return NOT_SAID
-    unit = f" {getattr(one, UNIT_OF[name])}" if name in UNIT_OF and estimate.value is not None else ""
-    return format_score(estimate, name) + unit
-
-
-def _format_pooled(one: PooledEstimate | None, name: str) -> str:
-    return format_score(Estimate(one.value, one.interval, one.num_sites) if one else MISSING, name)
+    estimate = evaluation.scores.get(group, {}).get(name, MISSING)
+    text = format_score(estimate, name)
+    if name in UNIT_OF and estimate.value is not None:
+        text += f" {getattr(evaluation, UNIT_OF[name])}"
+    return text
 
 
 def _find_guessed_groups(found: Evaluations) -> list[Words]:
@@ -118,6 +114,7 @@ def _find_guessed_groups(found: Evaluations) -> list[Words]:
 
 def _find_guess(found: Evaluations) -> list[Words]:
     groups = found.labels
+    # Of two answers a guess is right in half of the cases, of n in the n-th part.
     has_two = len(groups) == 1 or any(SPECIFICITY in found.pooled[group] for group in groups)
     level = CHANCE if has_two else 1 / max(len(groups), 1)
     return [{"level": level}] if _is_guess(found, ALL, "balanced_accuracy", level) else []
@@ -130,7 +127,7 @@ def _find_model(found: Evaluations) -> list[Words]:
 
 
 def _find_unchecked(found: Evaluations) -> list[Words]:
-    sites = [site for site, one in found.sites.items() if not one.is_checked]
+    sites = [site for site, evaluation in found.sites.items() if not evaluation.is_checked]
     return [{"sites": ", ".join(sites)}] if sites else []
 
 
@@ -138,32 +135,14 @@ def _find_thresholds(found: Evaluations) -> list[Words]:
     return [{"group": group, "threshold": threshold} for group, threshold in (found.called_from or {}).items()]
 
 
-def _find_absent_labels(found: Evaluations) -> Iterator[Words]:
-    for group in found.labels:
-        said = {site: one.scores[group] for site, one in found.sites.items() if group not in (one.not_said or {})}
-        sites = [site for site, scores in said.items() if all(one.value is None for one in scores.values())]
-        if sites:
-            yield {"group": group, "sites": ", ".join(sites)}
-
-
 def _find_withheld(found: Evaluations) -> list[Words]:
-    return [{"site": site, "why": explain_withheld(one.least)} for site, one in found.sites.items() if one.not_said]
+    withholding = [(site, evaluation.least) for site, evaluation in found.sites.items() if evaluation.not_said]
+    return [{"site": site, "why": explain_withheld(least)} for site, least in withholding]
 
 
 def _find_unlike(found: Evaluations) -> list[Words]:
     names = [NAMES.get(name, name) for name in found.pooled[ALL] if has_unlike_classes(found.sites, name)]
     return [{"names": " and ".join(names)}] if names else []
-
-
-def _find_spread(found: Evaluations) -> list[Words]:
-    """Return what hospitals have in common and how they differ, in the study's metric."""
-    name, one = next(iter(found.pooled[ALL].items()))
-    if one is None:
-        return []
-    values = [scores.value for site in found.sites.values() if (scores := site.scores[ALL][name]).value is not None]
-    words = {"metric": NAMES.get(name, name), "value": _format_pooled(one, name), "number": one.num_sites}
-    words |= {"low": min(values), "high": max(values), "share": f"{one.i_squared:.0%}", "p": one.p_value}
-    return [words | {"tau": one.tau}]
 
 
 EVALUATION_FACTS: tuple[Fact[Evaluations], ...] = (
@@ -194,13 +173,6 @@ EVALUATION_FACTS: tuple[Fact[Evaluations], ...] = (
         lambda found: [{"temperature": found.temperature}] if found.temperature != 1 else [],
         "Probabilities and ECE are after the model's temperature, {temperature:.2f}.",
     ),
-    Fact(
-        "limit",
-        "hospital",
-        _find_absent_labels,
-        "No score of {group} at {sites}: it is in none of the test cases there, or nobody drew it; the numbers over "
-        "all cases are of the other labels.",
-    ),
     Fact("limit", "hospital", _find_withheld, "{site} withholds the numbers marked so: {why}."),
     Fact(
         "limit",
@@ -208,14 +180,6 @@ EVALUATION_FACTS: tuple[Fact[Evaluations], ...] = (
         _find_unlike,
         "{names}: a mean over the classes of a hospital's test cases; hospitals have different classes, so that these "
         "values must not be compared or averaged; compare class by class.",
-    ),
-    Fact(
-        "limit",
-        "reader",
-        _find_spread,
-        "{metric} is {value} over {number} hospitals, and {low:.3f} to {high:.3f} at single ones. Chance does not "
-        "explain {share} of that difference (I^2; 0 % = chance alone may explain it); p of Cochran's Q is {p:.2g} "
-        "(small = the hospitals differ). The standard deviation between hospitals is about {tau:.3f}.",
     ),
     Fact(
         "warning",

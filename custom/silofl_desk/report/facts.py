@@ -37,16 +37,21 @@ class Fact(Generic[T]):
         Args:
             words: Those of the record, whichever fact holds.
         """
-        found = self.find(record)
-        if isinstance(found, bool):
-            found = [{}] if found else []
-        for more in found:
+        times = self.find(record)
+        if isinstance(times, bool):
+            # A condition without words is stated once, or not at all.
+            times = [{}] if times else []
+        for more in times:
             yield self.sentence.format(**words, **more)
 
 
 def list_facts(facts: Iterable[Fact[T]], record: T, *levels: Level, **words: object) -> list[tuple[Fact[T], str]]:
     """Return the facts of some levels that a record states, each with its sentence, in the order of the list."""
-    return [(fact, sentence) for fact in facts if fact.level in levels for sentence in fact.state(record, **words)]
+    stated = []
+    for fact in facts:
+        if fact.level in levels:
+            stated += [(fact, sentence) for sentence in fact.state(record, **words)]
+    return stated
 
 
 def list_sentences(facts: Iterable[Fact[T]], record: T, *levels: Level) -> list[str]:

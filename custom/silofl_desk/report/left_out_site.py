@@ -34,6 +34,7 @@ def unseen_section(unseen: UnseenTest | None, method: str) -> PageSection | None
     """Return the section on a site that was left out of the training; None where none was."""
     if unseen is None:
         return None
+    # Without the own models there is nothing to compare with.
     is_compared = unseen.own and unseen.value is not None
     lead = conclude_unseen({(unseen.site, unseen.metric): {method: [unseen]}}) if is_compared else ()
     return make_section(
@@ -51,22 +52,25 @@ def unseen_section(unseen: UnseenTest | None, method: str) -> PageSection | None
 
 def unseen_sentence(unseen: UnseenTest) -> str:
     """State the super model's result at a site that took no part in the training."""
-    cases, excluded = unseen.evaluation.num_cases, unseen.evaluation.num_excluded
-    gamma = unseen.threshold if unseen.rule == "choice" else None
-    by = f", with the threshold gamma = {gamma:g} that the training sites found" if gamma is not None else ""
-    value = f"{unseen.metric} {format_number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
-    without = f" ({excluded} with empty truth and prediction excluded)" if excluded else ""
-    said = f"Site {unseen.site} took no part in the training. There the super model reaches {value}{without}{by}."
+    cases = unseen.evaluation.num_cases
+    excluded = unseen.evaluation.num_excluded
+    value = f"{unseen.metric} {format_number(unseen.value)} over {cases} {'case' if cases == 1 else 'cases'}"
+    if excluded:
+        value += f" ({excluded} with empty truth and prediction excluded)"
+    if unseen.rule == "choice" and unseen.threshold is not None:
+        value += f", with the threshold gamma = {unseen.threshold:g} that the training sites found"
+    text = f"Site {unseen.site} took no part in the training. There the super model reaches {value}."
     if unseen.choices:
         listed = ", ".join(f"{name} {count}" for name, count in unseen.choices.items())
-        said += f" Cases by the model that was chosen for them: {listed}."
+        text += f" Cases by the model that was chosen for them: {listed}."
     if unseen.assembled_from:
-        said += f" It was put together from {unseen.assembled_from}: only a simulation can do this."
-    return said
+        text += f" It was put together from {unseen.assembled_from}: only a simulation can do this."
+    return text
 
 
 def unseen_table(unseen: UnseenTest) -> TextTable:
     """Return one row for each way to answer: what a clinic would get, and each model alone."""
+    # A super model that chooses is named by its threshold, on which its answers depend.
     answer = ANSWERS[unseen.rule]
     if unseen.rule == "choice" and unseen.threshold is not None:
         answer = f"super model, gamma {unseen.threshold:g}"
@@ -80,28 +84,42 @@ def unseen_table(unseen: UnseenTest) -> TextTable:
 
 def conclude_unseen(found: UnseenTests) -> Iterator[str]:
     """Say of each hospital that took no part what the own models of the others score there, and the federated ones."""
-    for (site, _), tests in found.items():
-        means = {name: float(np.mean([one.value for one in several])) for name, several in tests.items()}
-        best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-        low = "" if worst == best else f"{means[worst]:.3f} ({worst}) to "
-        scores = [f"federated {'models' if low else 'model'} {low}{means[best]:.3f} ({best})"]
-        if own := [one.own for several in tests.values() for one in several if one.own]:
-            alone = _format_range(value for one in own for name, value in one.items() if name != ENSEMBLE)
-            together = _format_range(one.get(ENSEMBLE) for one in own)
-            scores = [f"the others' own models {alone}", f"the mean of their answers {together}", *scores]
-        yield f"At {site}, which took no part in the training: {', '.join(scores)}."
+    for (site, _), methods in found.items():
+        means = {}
+        alone: list[float | None] = []
+        together: list[float | None] = []
+        for method, tests in methods.items():
+            means[method] = float(np.mean([test.value for test in tests]))
+            for test in tests:
+                scores = dict(test.own or {})
+                # Averaging the own models' answers is no model that a hospital has.
+                together.append(scores.pop(ENSEMBLE, None))
+                alone += scores.values()
+        best = max(means, key=means.__getitem__)
+        worst = min(means, key=means.__getitem__)
+        federated = f"federated model {means[best]:.3f} ({best})"
+        if worst != best:
+            federated = f"federated models {means[worst]:.3f} ({worst}) to {means[best]:.3f} ({best})"
+        parts = [federated]
+        if alone or together != [None] * len(together):
+            means_of_answers = f"the mean of their answers {_format_range(together)}"
+            parts = [f"the others' own models {_format_range(alone)}", means_of_answers, federated]
+        yield f"At {site}, which took no part in the training: {', '.join(parts)}."
 
 
 def _format_range(values: Iterable[float | None]) -> str:
     """Return the least and the largest of the values that are known."""
-    known = sorted({format_number(value) for value in values if value is not None}, key=float)
-    return " to ".join(dict.fromkeys((known[0], known[-1]))) if known else MISSING
+    # Numbers that look the same are one: "0.700 to 0.700" would be no range.
+    numbers = sorted({format_number(value) for value in values if value is not None}, key=float)
+    return " to ".join(dict.fromkeys((numbers[0], numbers[-1]))) if numbers else MISSING
 
 
 def group_unseen(rows: RowRuns) -> UnseenTests:
     """Return hospital that took no part and metric -> name of the row -> its tests there that have a value."""
-    found: UnseenTests = {}
+    grouped: UnseenTests = {}
     for name, runs in rows.items():
-        for test in (run.unseen for run in runs if run.unseen and run.unseen.value is not None):
-            found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test)
-    return found
+        for run in runs:
+            test = run.unseen
+            if test and test.value is not None:
+                grouped.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test)
+    return grouped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 # Hospital -> seed -> its choice.
 BySeed = Mapping[str, Mapping[int | None, Joined]]
-# As many as a reader compares at a glance.
+# A reader compares so many at a glance.
 SITES_IN_A_ROW = 3
 HOSPITALS_CAPTION = (
     "If the square is left of the circle, the federated model is worse than training alone. The line is the 95 % "
@@ -55,15 +56,15 @@ HOSPITALS_CAPTION = (
 )
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {
-    # Above the square, which it leaves to be seen.
+    # It lies above the square, which it leaves to be seen.
     LOCAL: {"color": INK, "marker": "o", "markerfacecolor": "none", "markersize": 6.5, "zorder": 4},
     SHIFTED: {"color": LINE_COLOURS[1], "marker": "s", "markersize": 6.5},
-    # Around the one of the two that is kept.
+    # It lies around the one of the two that is kept.
     CHOSEN: {"color": LINE_COLOURS[0], "marker": "D", "markerfacecolor": "none", "markersize": 12, "zorder": 3},
 }
-# Inches that a line of dots takes.
+# A line of dots takes so many inches.
 LEAST_LINE = 0.17
-# Two differences that are shown as equal.
+# Two differences that are no farther apart are shown as equal.
 SAME = 0.001
 INTERVAL = {"color": LINE_COLOURS[0], "linewidth": 1.4}
 
@@ -76,28 +77,32 @@ def case_images(run: RunRecords) -> list[PageImage]:
 def case_ranks(pictures: CasePictures) -> dict[int, str]:
     """Return place -> worst, median or best of the pictures of different cases."""
     places = pictures.ranked_places
-    ranks = ["worst", *["median"] * (len(places) - 2), "best"] if len(places) > 1 else ["only case"]
-    return dict(zip(places, ranks, strict=True))
+    if len(places) == 1:
+        return {places[0]: "only case"}
+    return dict(zip(places, ["worst", *["median"] * (len(places) - 2), "best"], strict=True))
 
 
 def case_image(site: str, shown: CasePictures, labels: Mapping[int, str], metric: str) -> PageImage:
     """Draw each case once, its labels in the same colours at every site."""
-    ranks, has_own = case_ranks(shown), shown.own is not None
-    other = {"own": shown.own, "federated": shown.predictions} if has_own else {"prediction": shown.predictions}
-    masks = {"truth": shown.truths} | other
-    cases, rows = [], []
-    for place, rank in ranks.items():
-        case, value, own = str(shown.cases[place]), float(shown.values[place]), own_value(shown, place)
-        beside = f"\nown {format_number(own)}" * has_own
-        found = {name: of_cases[place] for name, of_cases in masks.items()}
-        cases.append(
-            CaseColumn(f"{rank}: {short_metric(metric)} {value:.3f}{beside}", case, shown.images[place], found)
-        )
-        rows.append((case, rank, value, own))
-    alt = f"Site {site}: image, outline of the truth and of the prediction; {metric} of the cases: "
-    alt += ", ".join(f"{rank} {format_number(value)}" for _, rank, value, _ in rows) + "."
-    if has_own:
-        listed = ", ".join(f"{rank} {format_number(own)}" for _, rank, _, own in rows)
+    masks = {"truth": shown.truths, "prediction": shown.predictions}
+    if shown.own is not None:
+        masks = {"truth": shown.truths, "own": shown.own, "federated": shown.predictions}
+    cases = []
+    rows = []
+    for place, rank in case_ranks(shown).items():
+        case = str(shown.cases[place])
+        value = float(shown.values[place])
+        local = own_value(shown, place)
+        title = f"{rank}: {short_metric(metric)} {value:.3f}"
+        if shown.own is not None:
+            title += f"\nown {format_number(local)}"
+        outlines = {name: of_cases[place] for name, of_cases in masks.items()}
+        cases.append(CaseColumn(title, case, shown.images[place], outlines))
+        rows.append((case, rank, value, local))
+    listed = ", ".join(f"{rank} {format_number(value)}" for _, rank, value, _ in rows)
+    alt = f"Site {site}: image, outline of the truth and of the prediction; {metric} of the cases: {listed}."
+    if shown.own is not None:
+        listed = ", ".join(f"{rank} {format_number(local)}" for _, rank, _, local in rows)
         alt += f" Of the site's own model: {listed}."
     columns = ("case", "rank", metric, f"own_{metric}")
     window = grey_window([shown.images])
@@ -110,16 +115,21 @@ def normalization_image(run: RunRecords) -> PageImage | None:
     pictures = dict([*run.pictures.items()][:SITES_IN_A_ROW])
     if not any(shown.is_normalized for shown in pictures.values()):
         return None
+    shared = []
+    places = {}
+    rows = []
+    for site, shown in pictures.items():
+        shared += [shown.images, shown.normalized]
+        # The median case stands for the others.
+        place = shown.ranked_places[len(shown.ranked_places) // 2]
+        places[site] = place
+        before = float(shown.images[place].mean())
+        rows.append((site, str(shown.cases[place]), before, float(shown.normalized[place].mean())))
     # All images share one grey scale.
-    window = grey_window([images for shown in pictures.values() for images in (shown.images, shown.normalized)])
-    places = {site: shown.ranked_places[len(shown.ranked_places) // 2] for site, shown in pictures.items()}
-    rows = [
-        (site, str(one.cases[place]), float(one.images[place].mean()), float(one.normalized[place].mean()))
-        for place, (site, one) in zip(places.values(), pictures.items(), strict=True)
-    ]
+    window = grey_window(shared)
 
     def draw(width: float) -> Figure:
-        # Few enough for any width.
+        # These are few enough for any width.
         figure, grid = make_panels(2, len(pictures), panel_inches(2, len(pictures)), "compressed")
         for column, (site, shown) in zip(grid.T, pictures.items(), strict=True):
             show_image(column[0], shown.images[places[site]], window)
@@ -152,12 +162,13 @@ def hospitals_image(rows: RowRuns) -> PageImage | None:
     metric = next(iter(chosen.values()))[0].metric
     has_intervals = metric == case_metric(metric)
     methods = {name: _group_by_hospital(runs) for name, runs in chosen.items()}
-    values = [
-        (name, site, seed, *map(one.shown, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
-        for name, sites in methods.items()
-        for site, seeds in sites.items()
-        for seed, one in seeds.items()
-    ]
+    values = []
+    for name, sites in methods.items():
+        for site, seeds in sites.items():
+            for seed, joined in seeds.items():
+                models = [joined.shown(model) for model in MODEL_NAMES]
+                interval = (joined.difference, joined.low, joined.high)
+                values.append((name, site, seed, *models, *interval, joined.verdict))
     gain = "gain" if has_intervals else f"{case_metric(metric)}_gain"
     columns = ("method", "hospital", "seed", *MODEL_NAMES.values(), gain, f"{gain}_low", f"{gain}_high", "verdict")
     plot = Plot("hospitals", columns, values, partial(_draw_hospitals, methods, metric, has_intervals))
@@ -168,9 +179,13 @@ def hospitals_image(rows: RowRuns) -> PageImage | None:
 
 def _draw_hospitals(shown: Mapping[str, BySeed], metric: str, has_intervals: bool, width: float) -> Figure:
     """Draw a panel per method with a line per hospital, all with one scale, or a small loss would look large."""
-    hospitals = list(dict.fromkeys(site for sites in shown.values() for site in sites))
-    lines = sum(max(len(sites.get(site, ())) for sites in shown.values()) for site in hospitals)
-    height = 0.75 + LEAST_LINE * max(lines, 1.6 * len(hospitals))
+    # A hospital takes as many lines as it has seeds in the method with the most.
+    lines: dict[str, int] = {}
+    for sites in shown.values():
+        for site, seeds in sites.items():
+            lines[site] = max(lines.get(site, 0), len(seeds))
+    hospitals = list(lines)
+    height = 0.75 + LEAST_LINE * max(sum(lines.values()), 1.6 * len(hospitals))
     figure, panels = lay_out_panels(len(shown), width, height, shares_y=True)
     panels[0].set_yticks(range(len(hospitals)), [escape_math(site) for site in hospitals])
     panels[0].set_ylim(len(hospitals) - 0.5, -0.5)
@@ -179,15 +194,15 @@ def _draw_hospitals(shown: Mapping[str, BySeed], metric: str, has_intervals: boo
         axes.grid(axis="x", color=MUTED, alpha=0.2)
         axes.tick_params(axis="y", labelcolor=INK)
         for site, seeds in sites.items():
-            for number, one in enumerate(seeds.values()):
+            for number, joined in enumerate(seeds.values()):
                 # Seeds of one hospital lie below one another.
-                place = hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5
+                height = hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5
                 if has_intervals:
-                    _draw_interval(axes, place, one)
+                    _draw_interval(axes, height, joined)
                 for model, style in MODEL_POINTS.items():
-                    value = one.shown(model)
+                    value = joined.shown(model)
                     if value is not None:
-                        axes.plot(value, place, linestyle="", clip_on=False, **style)
+                        axes.plot(value, height, linestyle="", clip_on=False, **style)
         axes.sharex(panels[0])
     panels[0].autoscale(axis="x")
     handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
@@ -200,40 +215,47 @@ def _draw_hospitals(shown: Mapping[str, BySeed], metric: str, has_intervals: boo
 
 
 def _group_by_hospital(runs: Sequence[RunRecords]) -> BySeed:
-    found: dict[str, dict[int | None, Joined]] = {}
+    grouped: dict[str, dict[int | None, Joined]] = {}
     for run in runs:
-        for site, one in (run.results.joining or {}).items():
-            found.setdefault(site, {})[run.results.seed] = one
-    return found
+        for site, joined in (run.results.joining or {}).items():
+            grouped.setdefault(site, {})[run.results.seed] = joined
+    return grouped
 
 
 def _describe_method(name: str, runs: Sequence[RunRecords]) -> str:
-    found = average_models(runs)
-    means = ", ".join(f"{MODEL_NAMES[model]} {format_number(found[model])}" for model in MODEL_POINTS)
-    return f"{name} {means} ({', '.join(count_verdicts(list_verdicts(runs)))})"
+    means = average_models(runs)
+    listed = ", ".join(f"{MODEL_NAMES[model]} {format_number(means[model])}" for model in MODEL_POINTS)
+    return f"{name} {listed} ({', '.join(count_verdicts(list_verdicts(runs)))})"
 
 
 def rows_with_choices(rows: RowRuns) -> RowRuns:
     """Return the rows with the runs in which some site made a choice; a row without any is left out."""
-    chosen = {name: [run for run in runs if run.results.joining] for name, runs in rows.items()}
+    chosen = {}
+    for name, runs in rows.items():
+        chosen[name] = [run for run in runs if run.results.joining]
     return {name: runs for name, runs in chosen.items() if runs}
 
 
 def list_verdicts(runs: Sequence[RunRecords]) -> list[str]:
     """Return the verdict of each site of each run."""
-    return [one.verdict for run in runs for one in run.results.joining.values()]
+    verdicts: list[str] = []
+    for run in runs:
+        verdicts += [joined.verdict for joined in run.results.joining.values()]
+    return verdicts
 
 
 def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
     """Return each model of `MODEL_NAMES` -> mean over the hospitals, then over the seeds."""
-    return {model: mean_of_known(run.results.joining_means[model] for run in runs) for model in MODEL_NAMES}
+    means = [run.results.joining_means for run in runs]
+    return {model: mean_of_known(map(itemgetter(model), means)) for model in MODEL_NAMES}
 
 
-def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
+def _draw_interval(axes: Axes, height: float, joined: Joined) -> None:
     """Draw a site's interval, where it is known and of the difference of its two points."""
-    local, federated = one.shown(LOCAL), one.shown(SHIFTED)
-    if local is None or federated is None or one.low is None or one.high is None or one.difference is None:
+    local = joined.shown(LOCAL)
+    federated = joined.shown(SHIFTED)
+    if local is None or federated is None or joined.low is None or joined.high is None or joined.difference is None:
         return
-    # Of a metric that no single patient has it is another.
-    if abs(federated - local - one.difference) < SAME:
-        axes.plot(np.clip([local + one.low, local + one.high], 0, 1), [place, place], **INTERVAL)
+    # A metric that no single patient has is compared by another one, whose interval does not belong to these points.
+    if abs(federated - local - joined.difference) < SAME:
+        axes.plot(np.clip([local + joined.low, local + joined.high], 0, 1), [height, height], **INTERVAL)

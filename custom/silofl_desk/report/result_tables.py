@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +15,13 @@ from silofl.training.site_score import SiteScore
 from silofl_hospital.report.tables import (
     METRIC_NAMES,
     MISSING,
-    NOT_SAID,
     TextTable,
     format_count,
     format_distance,
     format_number,
 )
 
-# The column of `site_table`.
-VALIDATION = 5
+# With more labels the table would be wider than a page.
 MOST_LABELS_BESIDE_THE_VALUE = 4
 HD95, SURFACE_DICE = "HD95", "surface Dice"
 Column = list[float | None]
@@ -32,48 +31,64 @@ MODEL_NAMES = {LOCAL: "alone", SHIFTED: "federated", FEDERATED: "at 0.5", CHOSEN
 
 def name_models(joining: Iterable[Joined]) -> dict[str, str]:
     """Return `MODEL_NAMES`, without the federated model at 0.5 where no site's threshold moves it."""
-    is_moved = any(one.tested(FEDERATED) != one.tested(SHIFTED) for one in joining)
-    return {model: name for model, name in MODEL_NAMES.items() if is_moved or model != FEDERATED}
+    names = dict(MODEL_NAMES)
+    if all(joined.tested(FEDERATED) == joined.tested(SHIFTED) for joined in joining):
+        del names[FEDERATED]
+    return names
 
 
 def summarise_seeds(values: Sequence[float]) -> tuple[float | None, float | None]:
     """Return the mean over seeds and their standard deviation; None of no seed, and the deviation of one alone."""
+    # The deviation of a sample: seeds are drawn from all that could have been.
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return mean_of_known(values), deviation
 
 
 def mean_and_deviation(values: Sequence[float], forms: tuple[str, str] = (".3f", ".3f")) -> str:
     """Return ``mean ± standard deviation`` over seeds; only the mean of one seed, ``-`` of none."""
-    known = [(number, form) for number, form in zip(summarise_seeds(values), forms, strict=True) if number is not None]
-    return " ± ".join(format(number, form) for number, form in known) or MISSING
+    mean, deviation = summarise_seeds(values)
+    if mean is None:
+        return MISSING
+    if deviation is None:
+        return format(mean, forms[0])
+    return f"{mean:{forms[0]}} ± {deviation:{forms[1]}}"
 
 
 def site_table(results: Results) -> TextTable:
     """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
-    of, tests = tested_sites(results), list(results.sites.values())
-    name = "mean over all cases, class by class" if results.metric in CLASS_MEANS else "mean over all cases"
-    ends = {f"mean over {of}": results.mean, f"spread over {of} (std)": results.spread, name: results.pooled}
+    over = f"over {tested_sites(results)}"
+    pooled = "mean over all cases, class by class" if results.metric in CLASS_MEANS else "mean over all cases"
+    # These rows sum up, in this order: `_count_column` leaves two cells empty to reach the third.
+    ends = {f"mean {over}": results.mean, f"spread {over} (std)": results.spread, pooled: results.pooled}
     if results.joining:
-        several = "s" * (len(results.joining) != 1)
-        own = ", at their thresholds" * has_moved_thresholds(results)
-        ends[f"kept by {len(results.joining)} site{several}, mean{own}"] = results.joining_means[CHOSEN]
-    validation = [one and one.value for one in map(results.validation.get, results.sites)]
-    has_surface = any(one.surface for one in results.tests.values())
-    columns = [
-        ("site", [*results.sites, *ends]),
-        (name_tested(results), [*map(format_number, (*results.values.values(), *ends.values()))]),
-        ("test cases", _count_column(tests, "num_cases")),
-        ("test patients", _count_column(tests, "num_patients")),
-        ("excluded cases", _count_column(tests, "num_excluded")),
-        ("validation", [*map(format_number, (*validation, results.validation_mean))]),
-        *_further_columns(results),
-        *(zip((HD95, SURFACE_DICE), surface_texts(results), strict=True) if has_surface else ()),
-        *((head, _append_mean(list_extra_values(results, key))) for key, head in list_extra_metrics([results]).items()),
-    ]
-    rows = zip_longest(*(cells for _, cells in columns), fillvalue="")
-    return TextTable(
-        tuple(head for head, _ in columns), tuple(_say_withheld(results, row) for row in rows), num_summary=len(ends)
-    )
+        kept = f"kept by {len(results.joining)} {'site' if len(results.joining) == 1 else 'sites'}, mean"
+        if has_moved_thresholds(results):
+            kept += ", at their thresholds"
+        ends[kept] = results.joining_means[CHOSEN]
+    tests = list(results.sites.values())
+    # A site without a test may have validated, and the other way round.
+    validation = []
+    for site in results.sites:
+        score = results.validation.get(site)
+        validation.append(score and score.value)
+    columns = {
+        "site": [*results.sites, *ends],
+        name_tested(results): [*map(format_number, (*results.values.values(), *ends.values()))],
+        "test cases": _count_column(tests, "num_cases"),
+        "test patients": _count_column(tests, "num_patients"),
+        "excluded cases": _count_column(tests, "num_excluded"),
+        "validation": [*map(format_number, (*validation, results.validation_mean))],
+    }
+    columns |= _further_columns(results)
+    if any(test.surface for test in results.tests.values()):
+        columns[HD95], columns[SURFACE_DICE] = surface_texts(results)
+    heads = [*columns]
+    cells = [*columns.values()]
+    # Metrics of two packages may have one name, so they are no keys.
+    for name, head in list_extra_metrics([results]).items():
+        heads.append(head)
+        cells.append(_append_mean(list_extra_values(results, name)))
+    return TextTable(tuple(heads), tuple(zip_longest(*cells, fillvalue="")), num_summary=len(ends))
 
 
 def has_moved_thresholds(results: Results) -> bool:
@@ -83,40 +98,38 @@ def has_moved_thresholds(results: Results) -> bool:
 
 def name_tested(results: Results) -> str:
     """Return the name of the tested model's values, with its threshold where a site's own moves it."""
-    return (results.metric or "value") + f" {MODEL_NAMES[FEDERATED]}" * has_moved_thresholds(results)
+    name = results.metric or "value"
+    return f"{name} {MODEL_NAMES[FEDERATED]}" if has_moved_thresholds(results) else name
 
 
 def _count_column(tests: Sequence[SiteScore | None], key: str) -> list[str]:
     """Return a number of each site, and of all as far as each says it, below it in the row of all cases."""
-    numbers = [None if one is None or one.is_withheld else getattr(one, key) for one in tests]
-    said = [number for one, number in zip(tests, numbers, strict=True) if one and not one.is_withheld]
-    return [*map(format_count, numbers), "", "", format_count(sum(said) if said and None not in said else None)]
-
-
-def _say_withheld(results: Results, row: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a site's row of `site_table`, in which what the site withholds is said to be so."""
-    test, validation = results.sites.get(row[0]), results.validation.get(row[0])
-    of_test, of_validation = test and test.withheld, validation and validation.withheld
-    is_hidden = [
-        bool(of_validation and not of_validation.names) if i == VALIDATION else of_test for i in range(len(row))
-    ]
-    return tuple(NOT_SAID if cell == MISSING and hidden else cell for cell, hidden in zip(row, is_hidden, strict=True))
+    numbers = [None if test is None or test.is_withheld else getattr(test, key) for test in tests]
+    # Sites that withhold their numbers are left out; one that does not know its number makes the sum unknown.
+    stated = [getattr(test, key) for test in tests if test and not test.is_withheld]
+    total = sum(stated) if stated and None not in stated else None
+    return [*map(format_count, numbers), "", "", format_count(total)]
 
 
 def list_extra_metrics(runs: Iterable[Results]) -> dict[str, str]:
     """Return ``package==version/name`` of each metric that some runs were tested by -> the head of its column."""
-    tests = [one for run in runs for one in run.tests.values()]
-    return {name: name.rpartition("/")[2] for one in tests for name in one.extra_metrics or ()}
+    heads = {}
+    for run in runs:
+        for test in run.tests.values():
+            for name in test.extra_metrics or ():
+                heads[name] = name.rpartition("/")[2]
+    return heads
 
 
 def list_extra_values(results: Results, name: str) -> list[float | None]:
     """Return a package's metric of each site, in the order of the result's sites."""
-    scores = [(one and one.extra_metrics or {}).get(name) for one in results.sites.values()]
+    scores = [read_table(test, "extra_metrics").get(name) for test in results.sites.values()]
     return [score and score.value for score in scores]
 
 
 def tested_sites(results: Results) -> str:
     """Return over which sites a mean of tests is: ``sites``, or ``3 of 4 sites``."""
+    # The words are said with every mean: one over fewer sites must not pass for one over all.
     num_tested = sum(value is not None for value in results.values.values())
     return "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
 
@@ -137,46 +150,67 @@ def label_table(results: Results) -> TextTable | None:
 
 
 def _area_table(results: Results) -> TextTable:
-    rows, shares = [], ("sensitivity", "specificity") if results.has_findings else ("recall",)
+    shares = ("sensitivity", "specificity") if results.has_findings else ("recall",)
+    rows = []
     for name in results.labels.values():
-        keys, found = (name, name_absence(name))[: len(shares)], []
-        for site, one in results.sites.items():
-            labels, areas, cases = (read_table(one, key) for key in ("labels", "areas", "label_cases"))
-            values = (areas.get(name), *map(labels.get, keys))
-            counts = [0 if v is None else cases.get(key, 0) for key, v in zip((name, *keys), values, strict=True)]
-            found.append([*zip(values, counts, strict=True)])
-            rows.append((name, site, *_write_shares(found[-1])))
-        pooled = [(pool_values(column), sum(count for _, count in column)) for column in zip(*found, strict=True)]
-        rows.append((name, "all sites", *_write_shares(pooled)))
+        # Each share has a label of its own: a finding's absence counts as one.
+        keys = (name, name_absence(name))[: len(shares)]
+        columns: list[list[tuple[float | None, int]]] = [[] for _ in (name, *keys)]
+        for site, test in results.sites.items():
+            cases = read_table(test, "label_cases")
+            labels = read_table(test, "labels")
+            columns[0].append(_count_share(read_table(test, "areas").get(name), cases.get(name)))
+            for column, key in zip(columns[1:], keys, strict=True):
+                column.append(_count_share(labels.get(key), cases.get(key)))
+            rows.append((name, site, *(_write_share(*column[-1]) for column in columns)))
+        # Only a site knows its cases' scores, so that all sites have a weighted mean and no area of their own.
+        pooled = [_write_share(pool_values(column), sum(count for _, count in column)) for column in columns]
+        rows.append((name, "all sites", *pooled))
     area_name = METRIC_NAMES[results.metric if results.metric in RANKED else "auroc"]
-    kind = "finding" if results.has_findings else "class"
-    return TextTable((kind, "site", area_name, *shares), tuple(rows), num_text=2)
+    head = "finding" if results.has_findings else "class"
+    return TextTable((head, "site", area_name, *shares), tuple(rows), num_text=2)
 
 
-def read_table(one: SiteScore | None, key: str) -> Mapping[str, float]:
+def read_table(test: SiteScore | None, key: str) -> Mapping[str, Any]:
     """Return a table of a site's test, as its ``labels``; an empty one without a test."""
-    return getattr(one, key, None) or {}
+    return getattr(test, key, None) or {}
 
 
-def _write_shares(shares: Sequence[tuple[float | None, int]]) -> list[str]:
-    return [f"{format_number(value)} of {count}" if count else MISSING for value, count in shares]
+def _count_share(value: float | None, cases: float | None) -> tuple[float | None, int]:
+    # Cases of which nothing is known must not count in the mean of all.
+    return value, 0 if value is None else int(cases or 0)
+
+
+def _write_share(value: float | None, count: int) -> str:
+    return f"{format_number(value)} of {count}" if count else MISSING
 
 
 def calling_table(results: Results) -> TextTable | None:
     """Return one row per site: how its tested model's classes are called; None where none are."""
     if not results.callings:
         return None
-    called = list(dict.fromkeys(name for one in results.callings.values() for name in one.thresholds))
-    columns = [f"{what} {name}" for name in called for what in ("threshold of", "sensitivity", "specificity")]
+    # A site may lack thresholds for classes that others have.
+    classes: dict[str, None] = {}
+    for calling in results.callings.values():
+        classes |= dict.fromkeys(calling.thresholds)
+    heads = ["site", "temperature", "ECE without", "ECE with"]
+    for name in classes:
+        heads += [f"threshold of {name}", f"sensitivity {name}", f"specificity {name}"]
     rows = []
-    for site, one in results.callings.items():
-        tables = (one.thresholds, one.sensitivity, one.specificity)
-        cells = [format_number(table.get(name)) for name in called for table in tables]
-        pairs = (one.error, one.calibrated), (one.error_after, one.calibrated_after)
-        # Older results do not have what chance alone brings.
-        errors = [format_number(e) + ("" if chance is None else f" ({chance:.3f})") for e, chance in pairs]
-        rows.append((site, f"{one.temperature:.2f}", *errors, *cells))
-    return TextTable(("site", "temperature", "ECE without", "ECE with", *columns), tuple(rows))
+    for site, calling in results.callings.items():
+        row = [site, f"{calling.temperature:.2f}"]
+        row.append(_write_error(calling.error, calling.calibrated))
+        row.append(_write_error(calling.error_after, calling.calibrated_after))
+        for name in classes:
+            for table in (calling.thresholds, calling.sensitivity, calling.specificity):
+                row.append(format_number(table.get(name)))
+        rows.append(tuple(row))
+    return TextTable(tuple(heads), tuple(rows))
+
+
+def _write_error(error: float | None, by_chance: float | None) -> str:
+    # Older results do not have what chance alone brings.
+    return format_number(error) + ("" if by_chance is None else f" ({by_chance:.3f})")
 
 
 def case_metric(metric: str | None) -> str | None:
@@ -186,50 +220,61 @@ def case_metric(metric: str | None) -> str | None:
 
 def label_columns(results: Results) -> dict[str, Column]:
     """Return label -> value of each site, in the order of the results' labels and sites; nothing of a single label."""
-    tables = [read_table(one, "labels") for one in results.sites.values()]
-    names = sort_labels(chain(*tables), {name: name for name in results.labels.values()})
-    values = {name: [table.get(name) for table in tables] for name in names}
-    return values if len(values) > 1 else {}
+    tables = [read_table(test, "labels") for test in results.sites.values()]
+    columns: dict[str, Column] = {}
+    for name in sort_labels(chain(*tables), {name: name for name in results.labels.values()}):
+        columns[name] = [table.get(name) for table in tables]
+    # The value of a single label is the site's value itself.
+    return columns if len(columns) > 1 else {}
 
 
 def metric_columns(results: Results) -> dict[str, Column]:
     """Return metric -> value of each site, in the order of the result's sites, of a classification's other metrics."""
-    tables = [read_table(one, "also") for one in results.sites.values()]
-    keys = [key for key in METRIC_NAMES if key != results.metric and any(key in table for table in tables)]
-    return {key: [table.get(key) for table in tables] for key in keys}
+    tables = [read_table(test, "also") for test in results.sites.values()]
+    columns: dict[str, Column] = {}
+    for key in METRIC_NAMES:
+        if key != results.metric and any(key in table for table in tables):
+            columns[key] = [table.get(key) for table in tables]
+    return columns
 
 
-def _further_columns(results: Results) -> list[tuple[str, list[str]]]:
+def _further_columns(results: Results) -> dict[str, list[str]]:
     """Return the further columns of `site_table`: a classification's other metrics, and a few labels."""
-    found = [
-        (METRIC_NAMES[key], [*map(format_number, (*values, results.mean_of_sites(values, key)))])
-        for key, values in metric_columns(results).items()
-        if {*values} - {None}
-    ]
+    columns = {}
+    for key, values in metric_columns(results).items():
+        if any(value is not None for value in values):
+            columns[METRIC_NAMES[key]] = [*map(format_number, (*values, results.mean_of_sites(values, key)))]
     labels = label_columns(results)
-    is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE and not results.has_findings
-    # Of a class it is the recall, whatever the metric.
-    what = "recall" if results.has_classes else results.metric or "value"
-    return found + ([(f"{what} of {name}", _append_mean(labels[name])) for name in labels] if is_few else [])
+    if len(labels) <= MOST_LABELS_BESIDE_THE_VALUE and not results.has_findings:
+        # A class has its recall, whatever the metric.
+        measure = "recall" if results.has_classes else results.metric or "value"
+        for name, values in labels.items():
+            columns[f"{measure} of {name}"] = _append_mean(values)
+    return columns
 
 
 def _add_counts(results: Results, label: str, texts: list[str]) -> list[str]:
     """Add to each site's recall of a class the number of its test cases; nothing to a segmentation's."""
     if not results.has_classes:
         return texts
-    counts = [read_table(one, "label_cases").get(label) for one in results.sites.values()]
-    return [f"{text} of {n}" if n else text for text, n in zip(texts, [*counts, None], strict=True)]
+    counts = [read_table(test, "label_cases").get(label) for test in results.sites.values()]
+    # The mean over sites, which comes last, has no number of cases.
+    return [f"{text} of {count}" if count else text for text, count in zip(texts, [*counts, None], strict=True)]
 
 
 def surface_texts(results: Results) -> tuple[list[str], list[str]]:
     """Return HD95 and surface Dice of each site, in the result's order, then their means; none over mm and pixels."""
-    sites = [one and one.surface for one in results.sites.values()]
-    hd95, dice = [one and one.hd95 for one in sites], [one and one.surface_dice for one in sites]
-    units = [one and one.unit for one in sites]
+    surfaces = [test and test.surface for test in results.sites.values()]
+    hd95 = [surface and surface.hd95 for surface in surfaces]
+    dice = [surface and surface.surface_dice for surface in surfaces]
+    units = [surface and surface.unit for surface in surfaces]
     different = {*units} - {None}
-    unit = different.pop() if len(different) == 1 else None
-    means = (mean_of_known(hd95), mean_of_known(dice)) if unit else (None, None)
-    return list(map(format_distance, [*hd95, means[0]], [*units, unit])), list(map(format_number, [*dice, means[1]]))
+    # Distances in mm and in pixels have no mean.
+    has_one_unit = len(different) == 1
+    unit = different.pop() if has_one_unit else None
+    hd95.append(mean_of_known(hd95) if has_one_unit else None)
+    dice.append(mean_of_known(dice) if has_one_unit else None)
+    return list(map(format_distance, hd95, [*units, unit])), list(map(format_number, dice))
 
 
 def _append_mean(values: Column) -> list[str]:

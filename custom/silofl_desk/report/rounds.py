@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from silofl.federation.ledger import Round, explain_choice, find_best_round
 from silofl.training.metrics import mean_of_known
@@ -14,7 +15,7 @@ from silofl_hospital.report.tables import format_number
 Value = Callable[[Round, str], float | None]
 MEAN_STYLE = {"color": INK, "linewidth": 2.6}
 MEAN_LINE = "mean over sites"
-# Inches that a panel with many rounds wants.
+# A panel with many rounds wants so many inches.
 LEAST_WIDE = 3.0
 CHOSE_NOTHING = (
     "These scores chose neither a round nor a model. If you choose a setting by them, they are no test any more."
@@ -48,7 +49,7 @@ VALIDATION = Measure(
 )
 
 
-# The best so far would be a choice by test data.
+# No best so far is drawn: it would be a choice by test data.
 ROUND_TEST = Measure(
     "Test",
     f"The model that each round made on the sites' test data ({{metric}}). {CHOSE_NOTHING}",
@@ -96,8 +97,11 @@ class PanelOf:
 
     def make(self, run: RunRecords) -> Panel | None:
         """Return the panel of a run; None where no round has a value."""
-        lines: dict[str, Values] = {site: [self.value(one, site) for one in run.ledger] for site in run.sites}
-        if all(value is None for values in lines.values() for value in values):
+        lines: dict[str, Values] = {}
+        for site in run.sites:
+            lines[site] = [self.value(record, site) for record in run.ledger]
+        # An algorithm without this number has no panel of it.
+        if all(value is None for value in chain(*lines.values())):
             return None
         if self.measure:
             lines[MEAN_LINE] = [mean_over_sites(self.measure.scores(record)) for record in run.ledger]
@@ -110,7 +114,7 @@ class PanelOf:
 FIGURES: dict[str, tuple[tuple[PanelOf, ...], str]] = {
     "training": (
         (
-            PanelOf("Validation: {}", lambda one, site: site_value(one.validation, site), VALIDATION),
+            PanelOf("Validation: {}", lambda record, site: site_value(record.validation, site), VALIDATION),
             PanelOf("Training loss", _read_number("loss"), has_mean=False),
             # With differential privacy losses stay at the sites.
             PanelOf("Epsilon of differential privacy", _read_number("epsilon"), has_mean=False),
@@ -128,7 +132,7 @@ FIGURES: dict[str, tuple[tuple[PanelOf, ...], str]] = {
         "its site, else with the global model.",
     ),
     "round_test": (
-        (PanelOf("Test: {}", lambda one, site: site_value(ROUND_TEST.scores(one), site), ROUND_TEST),),
+        (PanelOf("Test: {}", lambda record, site: site_value(ROUND_TEST.scores(record), site), ROUND_TEST),),
         f"Each round's model on the sites' test data. {CHOSE_NOTHING}",
     ),
     "drift": (
@@ -141,7 +145,7 @@ FIGURES: dict[str, tuple[tuple[PanelOf, ...], str]] = {
 def curve_images(run: RunRecords) -> list[PageImage]:
     """Return the curves of validation, loss, tests by round and drift; none before the first finished round."""
     images = []
-    for name, (_, caption) in FIGURES.items() if run.ledger else ():
+    for name, (_, caption) in FIGURES.items():
         if curves := make_curves(run, name):
             images.append(make_image(curves, describe_curves(curves), caption or _best_sentence(run)))
     return images
@@ -149,9 +153,9 @@ def curve_images(run: RunRecords) -> list[PageImage]:
 
 def make_curves(run: RunRecords, name: str) -> Curves | None:
     """Return a figure of `FIGURES`, in which a site looks as in every other; None where no round has a value."""
-    found = [panel.make(run) for panel in FIGURES[name][0]]
-    panels = tuple(panel for panel in found if panel)
-    styles = {site: {"linewidth": 1.6} | line_style(i) for i, site in enumerate(run.sites)}
+    panels = tuple(filter(None, [panel.make(run) for panel in FIGURES[name][0]]))
+    # A site has its style by its place among all sites, also in a panel that lacks others.
+    styles = {site: {"linewidth": 1.6} | line_style(number) for number, site in enumerate(run.sites)}
     styles[MEAN_LINE] = MEAN_STYLE
     rounds = dict.fromkeys(styles, list_rounds(run.ledger))
     return Curves(name, rounds, styles, panels, least_width=LEAST_WIDE) if panels else None
@@ -174,17 +178,19 @@ def describe_curves(curves: Curves) -> str:
 
 def _describe_panel(curves: Curves, panel: Panel) -> str:
     """Say where each line of a panel ends: its last known value, with its round where that is not the last of all."""
-    last = max((number for name in panel.lines for number in curves.rounds[name]), default=0)
-    known = {
-        name: (number, value)
-        for name, values in panel.lines.items()
-        for number, value in zip(curves.rounds[name], values, strict=True)
-        if value is not None
-    }
-    listed = ", ".join(
-        f"{name} {value:.3g}{'' if number == last else f' (round {number})'}" for name, (number, value) in known.items()
-    )
-    return f"{panel.title} after round {last}: {listed}." if known else f"{panel.title}: no value."
+    # A line that ends before the others is said with its round.
+    latest = max(chain.from_iterable(curves.rounds[name] for name in panel.lines), default=0)
+    ends = []
+    for name, values in panel.lines.items():
+        points = [
+            (number, value) for number, value in zip(curves.rounds[name], values, strict=True) if value is not None
+        ]
+        if points:
+            number, value = points[-1]
+            ends.append(f"{name} {value:.3g}" if number == latest else f"{name} {value:.3g} (round {number})")
+    if not ends:
+        return f"{panel.title}: no value."
+    return f"{panel.title} after round {latest}: {', '.join(ends)}."
 
 
 def _best_sentence(run: RunRecords) -> str:

@@ -96,6 +96,7 @@ def write_report(run: Path) -> Path:
         ConfigError: The folder is no run, one of its files is broken, or it cannot be written to.
     """
     records = read_run(run)
+    # A single run is a comparison of one method.
     numbers = list_result_rows({_name_row(records): [records]})
     return write_with_files(run / REPORT, make_run_page(records), numbers)
 
@@ -114,6 +115,7 @@ def make_run_page(run: RunRecords) -> Page:
     if run.data or not is_evaluation:
         sections.append(_data_section(run))
     sections.append(_recipe_section(run))
+    # What limits all numbers stands above them.
     caveats = [Banner("warning", "CAUTION", caveat) for caveat in sentences.caveats(run.results)]
     return Page(
         title=run.results.study,
@@ -168,19 +170,21 @@ def _subtitle(run: RunRecords) -> list[str]:
 
 def _status_banner(run: RunRecords) -> Banner:
     results = run.results
-    found = sentences.describe_problems(results) if results.is_finished else []
-    chance = list_chance(run.evaluations) if run.evaluations else []
-    found += [("warning", sentence) for sentence in chance]
-    # The worst of all: a run that is complete may have no good model.
-    tones = [TONES[results.status], *(tone for tone, _ in found)]
+    problems = sentences.describe_problems(results) if results.is_finished else []
+    if run.evaluations:
+        problems += [("warning", sentence) for sentence in list_chance(run.evaluations)]
+    # The worst of all gives the colour: a run that is complete may have no good model.
+    tones = [TONES[results.status], *(tone for tone, _ in problems)]
+    # That no model is better than guessing is in the lead, and no problem of a site.
     if sentences.is_guessing(results):
         tones.append("warning")
     tone = max(tones, key=SEVERITY.index)
-    reasons = [*results.reasons, *(sentence for _, sentence in found)]
+    reasons = [*results.reasons, *(sentence for _, sentence in problems)]
     lead = sentences.lead_sentence(results)
     if results.status == UNFINISHED:
         sentence = sentences.unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
         return Banner(tone, "RUNNING OR INTERRUPTED", sentence, reasons, lead=lead)
+    # A run that failed is mended before more rounds are thought of.
     remedy = sentences.remedy_sentence(run.path, results.status, run.is_simulation)
     remedy = remedy or sentences.more_rounds_sentence(run.path, results, run.ledger)
     sentence = " ".join(filter(None, (sentences.status_sentence(results), sentences.early_sentence(results))))
@@ -189,18 +193,19 @@ def _status_banner(run: RunRecords) -> Banner:
 
 def _joining_section(run: RunRecords) -> PageSection | None:
     """Say what joining gave each site; None without a choice."""
-    results, table = run.results, sentences.joining_table(run.results)
+    table = sentences.joining_table(run.results)
     if table is None:
         return None
     image = make_picture(hospitals_image({_name_row(run): [run]}))
-    note = make_note(sentences.joining_note(results))
+    note = make_note(sentences.joining_note(run.results))
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, Table(table), note)
 
 
 def _results_section(run: RunRecords) -> PageSection:
     results = run.results
     regions = f" The labels that count are regions: {sentences.regions_text(results)}." if results.regions else ""
-    by_label, calling = label_table(results), calling_table(results)
+    by_label = label_table(results)
+    calling = calling_table(results)
     return make_section(
         "results",
         "Results",
@@ -217,12 +222,13 @@ def _results_section(run: RunRecords) -> PageSection:
 
 def _headline(run: RunRecords) -> list[tuple[str, str]]:
     """Return the numbers at the top of the report."""
-    results, joining = run.results, run.results.joining or {}
-    of_sites = f"mean over {len(joining)} site{'s' * (len(joining) != 1)}"
-    means = results.joining_means
-    facts = [(f"{name}, {of_sites}", means[model]) for model, name in name_models(joining.values()).items() if joining]
-    facts = facts or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", results.mean)]
-    return [(name, format_number(value)) for name, value in facts if value is not None]
+    results = run.results
+    numbers = {f"{results.metric or 'value'}, mean over {tested_sites(results)}": results.mean}
+    if results.joining:
+        sites = "1 site" if len(results.joining) == 1 else f"{len(results.joining)} sites"
+        models = name_models(results.joining.values())
+        numbers = {f"{name}, mean over {sites}": results.joining_means[model] for model, name in models.items()}
+    return [(name, format_number(value)) for name, value in numbers.items() if value is not None]
 
 
 def _pictures_section(run: RunRecords) -> PageSection | None:
@@ -248,18 +254,16 @@ def _sites_section(run: RunRecords) -> PageSection:
 
 
 def _weights_section(run: RunRecords) -> PageSection:
-    return make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run))
-
-
-def _weight_blocks(run: RunRecords) -> Blocks:
     """Show the weights of the last round."""
-    if run.results.recipe.get("stays_home") == "everything":
-        return [Text("No model is mixed: each site trains alone.")]
     table = weights_table(run.ledger)
-    if table is None:
-        return [NO_ROUND]
-    note = f"How much each site's update counts in round {run.ledger[-1].round}, the last: a row sums to 1."
-    return [table, make_note(note)]
+    if run.results.recipe.get("stays_home") == "everything":
+        blocks: Blocks = [Text("No model is mixed: each site trains alone.")]
+    elif table is None:
+        blocks = [NO_ROUND]
+    else:
+        note = f"How much each site's update counts in round {run.ledger[-1].round}, the last: a row sums to 1."
+        blocks = [table, make_note(note)]
+    return make_section("weights", "Weights", "Who listens to whom", blocks)
 
 
 def weights_table(ledger: Sequence[Round]) -> Table | None:
@@ -267,14 +271,18 @@ def weights_table(ledger: Sequence[Round]) -> Table | None:
     if not ledger or not ledger[-1].weights:
         return None
     weights = ledger[-1].weights
-    first = next(iter(weights.values()))
-    if all(row == first for row in weights.values()):
-        weights = {"every site": first}
-    cells, shares = [], {}
-    for i, (listener, row) in enumerate(weights.items()):
-        cells.append((listener, *(format_number(row.get(site)) for site in first)))
-        shares |= {(i, j): row[site] for j, site in enumerate(first, start=1) if site in row}
-    return Table(TextTable(("listener", *first), tuple(cells)), "", shares)
+    sites = next(iter(weights.values()))
+    if all(row == sites for row in weights.values()):
+        # One row says it where everybody gets the same model.
+        weights = {"every site": sites}
+    cells = []
+    shares = {}
+    for number, (listener, row) in enumerate(weights.items()):
+        cells.append((listener, *(format_number(row.get(site)) for site in sites)))
+        for column, site in enumerate(sites, start=1):
+            if site in row:
+                shares[number, column] = row[site]
+    return Table(TextTable(("listener", *sites), tuple(cells)), "", shares)
 
 
 def _data_section(run: RunRecords) -> PageSection:
@@ -284,14 +292,16 @@ def _data_section(run: RunRecords) -> PageSection:
 
 def _loading_section(run: RunRecords) -> PageSection:
     """Say where the run's models are, and how to load one."""
-    results, where, found = run.results, "", []
+    results = run.results
+    complete = ""
     if results.run is not None and describe_missing_part(results.recipe) is not None:
-        where = describe_complete_model(results.recipe, results.run, run.is_simulation)
+        complete = describe_complete_model(results.recipe, results.run, run.is_simulation)
+    models = []
     if files := ", ".join(sorted(path.name for path in (run.path / "model").glob("*.pt"))):
-        found.append(Text(MODEL.format(files, where.replace("`", ""))))
+        models.append(Text(MODEL.format(files, complete.replace("`", ""))))
     if (run.path / "supermodel" / "model.json").is_file():
-        found.append(SUPER_MODEL)
-    return make_section("models", "Models", "Where the models are", found or NO_MODEL)
+        models.append(SUPER_MODEL)
+    return make_section("models", "Models", "Where the models are", models or NO_MODEL)
 
 
 def _recipe_section(run: RunRecords) -> PageSection:

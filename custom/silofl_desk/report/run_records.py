@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from silofl.training.site_score import SiteScore
 from silofl_desk.report.unseen import UnseenTest, read_unseen
 from silofl_hospital.report.tables import TextTable
 
-# Of a simulation's copy of its job.
+# A simulation keeps a copy of its job here.
 CONFIG = Path("job", "app", "config")
 ROUNDING = 1e-5
 COUNTED = {"cases": "cases", "patients": "patients", "examples": "images"}
@@ -69,8 +70,11 @@ class CasePictures:
     @property
     def ranked_places(self) -> list[int]:
         """Places of the worst, the median and the best case; a case that is two of them counts once."""
-        places = range(len(self.cases)) if self.is_ranked is None else np.flatnonzero(self.is_ranked).tolist()
-        return [i for i in places if self.cases[i] not in self.cases[:i]]
+        places = list(range(len(self.cases)))
+        if self.is_ranked is not None:
+            places = np.flatnonzero(self.is_ranked).tolist()
+        # A small site's worst case may be its median too.
+        return [place for place in places if self.cases[place] not in self.cases[:place]]
 
     @property
     def is_normalized(self) -> bool:
@@ -106,7 +110,10 @@ class RunRecords:
     @property
     def sites(self) -> list[str]:
         """All sites that were asked or have a result."""
-        return sorted({*self.results.sites, *(site for record in self.ledger for site in record.asked)})
+        sites = set(self.results.sites)
+        for record in self.ledger:
+            sites.update(record.asked)
+        return sorted(sites)
 
     @property
     def metric(self) -> str:
@@ -130,17 +137,18 @@ def read_run(path: Path) -> RunRecords:
     Raises:
         ConfigError: The folder is no run, or one of its files is broken.
     """
-    found, ledger = read_results(path), read_ledger(path)
-    if found is None and ledger is None and not (path / "run.json").is_file():
+    stored = read_results(path)
+    ledger = read_ledger(path)
+    if stored is None and ledger is None and not (path / "run.json").is_file():
         raise ConfigError(
             f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json: name the folder "
             "given to --out, or that of a download"
         )
-    # Of a simulation, and of a real federation's run.
+    # A simulation has the first, the run of a real federation the second.
     files = (path / CONFIG / "study.yaml", path / "model" / "study.yaml")
     study = next((load_study(file, STORED) for file in files if file.is_file()), None)
     data = read_file(DataCounts, path / DATA)
-    results = found or unscored_results(study or path.name, UNFINISHED)
+    results = stored or unscored_results(study or path.name, UNFINISHED)
     pictures = _read_pictures(path, results)
     return RunRecords(
         path=path,
@@ -157,22 +165,24 @@ def read_run(path: Path) -> RunRecords:
 
 def _read_pictures(path: Path, results: Results) -> dict[str, CasePictures]:
     """Read the pictures that the sites of a simulation keep."""
-    found = {}
-    for site in sorted(results.sites) if results.run else ():
-        file = path / "sites" / site / str(results.run) / "pictures.npz"
+    pictures: dict[str, CasePictures] = {}
+    if results.run is None:
+        return pictures
+    for site in sorted(results.sites):
+        file = path / "sites" / site / results.run / "pictures.npz"
         if not file.is_file():
             continue
         try:
             with np.load(file, allow_pickle=False) as arrays:
-                # Those with a default are not in every file.
+                # Parts with a default are not in every file.
                 wanted = [part.name for part in fields(CasePictures) if part.name in arrays or part.default is MISSING]
-                found[site] = CasePictures(**{name: arrays[name] for name in wanted})
+                pictures[site] = CasePictures(**{name: arrays[name] for name in wanted})
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             raise ConfigError(
                 f"pictures of site {site!r} must be a readable pictures.npz, not {file}; "
                 "remove it for a report without it"
             ) from None
-    return found
+    return pictures
 
 
 # Name of a row -> its runs, one for each seed.
@@ -185,16 +195,22 @@ OF_OWN_NETWORKS = ("model.name", "model.features", "model.dropout")
 
 def all_settings(run: RunRecords) -> dict[str, str]:
     """Return dotted key -> value of all that the run's study decides; of a run without its study what is known."""
-    known = (flat_settings(plain_study(run.study)) if run.study else {}) | _known_settings(run.results)
-    if "model.network" in known:
-        known = {key: value for key, value in known.items() if key not in OF_OWN_NETWORKS}
-    sections = list(dict.fromkeys(key.partition(".")[0] for key in known))
-    return dict(sorted(known.items(), key=lambda item: sections.index(item[0].partition(".")[0])))
+    # The study goes first and the result last, which knows what the algorithm's defaults became.
+    settings = _repeated_settings(run.results)
+    if run.study:
+        settings = flat_settings(plain_study(run.study)) | settings
+    if "model.network" in settings:
+        settings = {key: value for key, value in settings.items() if key not in OF_OWN_NETWORKS}
+    # The sections stay in the study's order; what a result adds stands with its section.
+    sections: dict[str, dict[str, str]] = {}
+    for key, value in settings.items():
+        sections.setdefault(key.partition(".")[0], {})[key] = value
+    return dict(chain.from_iterable(section.items() for section in sections.values()))
 
 
 def data_table(run: RunRecords) -> TextTable | None:
     """Return one row a site: cases, patients and 2D images of each part; None of a run without any site."""
-    head = (f"{part}: {name}" for part in PARTS for name in COUNTED.values())
+    head = [f"{part}: {name}" for part, name in product(PARTS, COUNTED.values())]
     # A simulation knows its data before it has asked a site for anything.
     sites = run.sites or sorted(run.data)
     rows = tuple((site, *map(describe_count, count_data(run, site).values())) for site in sites)
@@ -203,7 +219,12 @@ def data_table(run: RunRecords) -> TextTable | None:
 
 def data_doubts(runs: Iterable[RunRecords]) -> list[str]:
     """Return what should be looked at of the sites' data, as ``site: sentence``; simulations alone know it."""
-    return list(dict.fromkeys(f"{site}: {text}" for run in runs for site in run.data for text in run.data[site].doubts))
+    # Runs of several seeds have the same data, and their doubts are said once.
+    doubts: dict[str, None] = {}
+    for run in runs:
+        for site, counts in run.data.items():
+            doubts |= dict.fromkeys(f"{site}: {text}" for text in counts.doubts)
+    return list(doubts)
 
 
 def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -218,10 +239,10 @@ def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]
     return flat
 
 
-def _known_settings(results: Results) -> dict[str, str]:
+def _repeated_settings(results: Results) -> dict[str, str]:
     """Return the settings that a result repeats, its algorithm's defaults among them."""
     answers = {key: value for key, value in results.recipe.items() if key not in ("questions", "cautions", "constants")}
-    known = {
+    settings = {
         "rounds": results.rounds,
         "seed": results.seed,
         "metric": results.metric,
@@ -229,22 +250,29 @@ def _known_settings(results: Results) -> dict[str, str]:
         "model": {"normalization": results.normalization},
         "algorithm": {"name": results.algorithm, "preset": results.preset, **answers},
     }
-    known["algorithm"] |= results.recipe.get("constants", {})
-    return {key: text for key, text in flat_settings(known).items() if text != "null"}
+    settings["algorithm"] |= results.recipe.get("constants", {})
+    return {key: text for key, text in flat_settings(settings).items() if text != "null"}
 
 
 def count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
     """Return (part, unit) -> count; where a run has no data.json, what sites told of themselves."""
+    counts: dict[tuple[str, str], int | None] = dict.fromkeys(product(PARTS, COUNTED))
     if site in run.data:
-        parts = {part: getattr(run.data[site], part) for part in PARTS}
-        return {(part, unit): getattr(counts, unit) for part, counts in parts.items() for unit in COUNTED}
-    counts = dict.fromkeys((part, unit) for part in PARTS for unit in COUNTED)
-    scores = {"test": run.results.sites.get(site), "validation": run.results.validation.get(site)}
-    for part, one in scores.items():
-        if one is not None and not (part == "test" and one.is_withheld):
-            counts[part, "cases"] = one.num_cases + one.num_excluded
-    examples = [record.examples[site] for record in run.ledger if site in record.examples]
-    return counts | {("training", "examples"): examples[-1] if examples else None}
+        for part, unit in counts:
+            counts[part, unit] = getattr(getattr(run.data[site], part), unit)
+        return counts
+    test = run.results.sites.get(site)
+    # A score that is withheld has no true number of cases.
+    if test is not None and not test.is_withheld:
+        counts["test", "cases"] = test.num_cases + test.num_excluded
+    validation = run.results.validation.get(site)
+    if validation is not None:
+        counts["validation", "cases"] = validation.num_cases + validation.num_excluded
+    # A later round goes before an earlier one.
+    for record in run.ledger:
+        if site in record.examples:
+            counts["training", "examples"] = record.examples[site]
+    return counts
 
 
 def describe_count(count: int | None) -> str:
@@ -294,33 +322,41 @@ class ResultRow:
 
 def list_result_rows(rows: RowRuns) -> list[ResultRow]:
     """Return the numbers of several runs; a run without numbers has none."""
-    return [row for method, of_method in rows.items() for run in of_method for row in _list_run_rows(method, run)]
+    listed: list[ResultRow] = []
+    for method, runs in rows.items():
+        for run in runs:
+            listed += _list_run_rows(method, run)
+    return listed
 
 
 def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
     results = run.results
+    # Each site starts from what all numbers of the run have in common.
     row = partial(ResultRow, method=method, run=results.run, algorithm=results.algorithm, seed=results.seed)
-    # Of a class it is the recall, whatever the metric.
+    # A class has its recall, whatever the metric.
     of_label = "recall" if results.has_classes else str(results.metric)
     of_area = results.metric if results.metric in RANKED else "auroc"
-    for site, test in results.sites.items():
-        one = test or UNTESTED
-        cases = None if test is None or test.is_withheld else test.num_cases
+    for site, score in results.sites.items():
+        test = score or UNTESTED
+        cases = None if score is None or test.is_withheld else test.num_cases
         of_site = partial(row, site=site, metric=str(results.metric))
-        yield of_site(value=one.value, cases=cases)
-        yield from (of_site(metric=of_label, label=name, value=value) for name, value in (one.labels or {}).items())
-        yield from (of_site(metric=of_area, label=name, value=value) for name, value in (one.areas or {}).items())
-        for name, value in (one.also or {}).items():
+        yield of_site(value=test.value, cases=cases)
+        for name, value in (test.labels or {}).items():
+            yield of_site(metric=of_label, label=name, value=value)
+        for name, value in (test.areas or {}).items():
+            yield of_site(metric=of_area, label=name, value=value)
+        for name, value in (test.also or {}).items():
             if name != results.metric:
                 yield of_site(metric=name, value=value, cases=cases)
-        yield from (of_site(model=model, value=value) for model, value in (one.models or {}).items())
-        if site in (results.joining or {}):
-            yield from _joined_rows(results.joining[site], of_site)
-        if surface := one.surface:
+        for model, value in (test.models or {}).items():
+            yield of_site(model=model, value=value)
+        if joined := (results.joining or {}).get(site):
+            yield from _joined_rows(joined, of_site)
+        if surface := test.surface:
             yield of_site(metric=f"hd95_{surface.unit}", value=surface.hd95, cases=surface.num_cases)
             yield of_site(metric="surface_dice", value=surface.surface_dice, cases=surface.num_cases)
-        for name, score in (one.extra_metrics or {}).items():
-            yield of_site(metric=name, value=score.value, cases=score.num_cases)
+        for name, extra in (test.extra_metrics or {}).items():
+            yield of_site(metric=name, value=extra.value, cases=extra.num_cases)
         validation = results.validation.get(site)
         if validation is not None and validation.value is not None:
             yield of_site(part="validation", value=validation.value, cases=validation.num_cases)
@@ -328,16 +364,18 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
         yield from _unseen_rows(run.unseen, row)
 
 
-def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterator[ResultRow]:
-    for model, name in {LOCAL: "alone", SHIFTED: SHIFTED, CHOSEN: "kept"}.items():
-        yield row(model=name, value=one.tested(model))
-    gain = partial(row, model=SHIFTED, metric="gain", value=one.difference)
-    yield gain(low=one.low, high=one.high, verdict=one.verdict)
+def _joined_rows(joined: Joined, row: partial[ResultRow]) -> Iterator[ResultRow]:
+    for model, name in ((LOCAL, "alone"), (SHIFTED, SHIFTED), (CHOSEN, "kept")):
+        yield row(model=name, value=joined.tested(model))
+    # The gain is paired by test unit, so it need not be the difference of the two values.
+    gain = partial(row, model=SHIFTED, metric="gain", value=joined.difference)
+    yield gain(low=joined.low, high=joined.high, verdict=joined.verdict)
 
 
 def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterator[ResultRow]:
     at_site = partial(row, site=unseen.site, part="unseen", metric=unseen.metric)
     yield at_site(value=unseen.value, cases=unseen.num_counted)
-    yield from (at_site(model=model, value=value) for model, value in unseen.models.items())
+    for model, value in unseen.models.items():
+        yield at_site(model=model, value=value)
     for site, value in (unseen.own or {}).items():
         yield at_site(model="own models' mean" if site == ENSEMBLE else f"own model of {site}", value=value)

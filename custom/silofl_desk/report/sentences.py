@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -96,40 +97,44 @@ class SiteTest:
     def words(self) -> dict[str, str]:
         """The words of a sentence on the site."""
         words = {"site": self.site, "kept": format_number(self.value)}
-        if one := self.joined:
-            words |= {"own": format_number(one.tested(LOCAL)), "federated": format_number(one.tested(SHIFTED))}
-            words |= {"units": one.test_units, "said": one.said}
+        if joined := self.joined:
+            words["own"] = format_number(joined.tested(LOCAL))
+            words["federated"] = format_number(joined.tested(SHIFTED))
+            words["units"] = joined.test_units
+            words["said"] = joined.said
         return words
 
     @property
     def keeps_lower(self) -> bool:
         """Whether the kept model's value is below the own one's, by the decimals that are shown."""
-        own = self.joined and self.joined.tested(LOCAL)
-        return own is not None and self.value is not None and round(self.value, 3) < round(own, 3)
+        local = self.joined and self.joined.tested(LOCAL)
+        return local is not None and self.value is not None and round(self.value, 3) < round(local, 3)
 
     @property
     def federated_lead(self) -> float | None:
         """The federated model's value minus the own one's; None where one of them is not known."""
-        models = [None, None] if self.joined is None else [self.joined.tested(name) for name in (SHIFTED, LOCAL)]
-        federated, own = models
-        return None if federated is None or own is None else federated - own
+        if self.joined is None:
+            return None
+        federated = self.joined.tested(SHIFTED)
+        local = self.joined.tested(LOCAL)
+        return None if federated is None or local is None else federated - local
 
 
-# Of each site the first one that holds is stated.
+# Only the first of these that holds of a site is stated.
 SITE_FACTS: tuple[Fact[SiteTest], ...] = (
     Fact(
         "bad",
         "hospital",
-        lambda one: one.value is not None and one.value < NEAR_ZERO,
+        lambda test: test.value is not None and test.value < NEAR_ZERO,
         "{site}: its model is near 0, {kept}",
     ),
-    Fact("bad", "hospital", lambda one: one.joined is not None and one.joined.verdict == WORSE, KEEPS_LOWER),
-    Fact("warning", "hospital", lambda one: one.keeps_lower, KEEPS_LOWER),
+    Fact("bad", "hospital", lambda test: test.joined is not None and test.joined.verdict == WORSE, KEEPS_LOWER),
+    Fact("warning", "hospital", lambda test: test.keeps_lower, KEEPS_LOWER),
     Fact(
         "warning",
         "lead",
-        # Less than by that much no site would keep its own model.
-        lambda one: (one.federated_lead or 0) < -LEAST_LEAD,
+        # No site would keep its own model for a smaller lead.
+        lambda test: (test.federated_lead or 0) < -LEAST_LEAD,
         "{site}: the federated model scores {federated}, the hospital's own model {own}",
     ),
 )
@@ -150,10 +155,16 @@ def _find_missed_labels(results: Results) -> Iterator[Words]:
 
 def _find_missed_classes(results: Results) -> Iterator[Words]:
     """Yield each class, or finding, of which a site's model recognises no test case, at its threshold if it has one."""
+    if not results.has_classes:
+        return
+    # One sentence names all sites of a class.
     missed: dict[str, dict[str, int]] = {}
-    for site, one in results.tests.items() if results.has_classes else ():
-        recalls = {**read_table(one, "labels"), **(one.calling.sensitivity if one.calling else {})}
-        for name, count in read_table(one, "label_cases").items():
+    for site, test in results.tests.items():
+        recalls = dict(read_table(test, "labels"))
+        if test.calling:
+            # At its own threshold a site may recognise what it misses at 0.5.
+            recalls |= test.calling.sensitivity
+        for name, count in read_table(test, "label_cases").items():
             if count and recalls.get(name) == 0:
                 missed.setdefault(name, {})[site] = int(count)
     for name, sites in missed.items():
@@ -161,22 +172,24 @@ def _find_missed_classes(results: Results) -> Iterator[Words]:
 
 
 def _find_unfinished(results: Results) -> list[Words]:
-    sites = [site for site, own in (results.own_models or {}).items() if not own.is_finished]
+    sites = [site for site, model in (results.own_models or {}).items() if not model.is_finished]
     return [{"sites": ", ".join(sites)}] if sites else []
 
 
 def _lacks_batchnorm(results: Results) -> bool:
+    # An algorithm that keeps BatchNorm at home then keeps nothing.
     return results.recipe.get("stays_home") == "batchnorm" and results.normalization not in ("batch", "batch_home")
 
 
 def _find_withheld(results: Results) -> Iterator[Words]:
     """Yield the scores that sites withhold, and why."""
-    for what, scores in (("test", results.tests), ("validation", results.validation)):
+    for part, scores in (("test", results.tests), ("validation", results.validation)):
         for site, score in scores.items():
             if score.withheld:
-                names = ", ".join(results.labels.get(name, name) for name in score.withheld.names)
-                of = f" of {names}" if names else ""
-                yield {"site": site, "score": f"{what} score{of}", "why": explain_withheld(score.withheld.least)}
+                withheld = f"{part} score"
+                if score.withheld.names:
+                    withheld += f" of {', '.join(results.labels.get(name, name) for name in score.withheld.names)}"
+                yield {"site": site, "score": withheld, "why": explain_withheld(score.withheld.least)}
 
 
 def _find_missing_labels(results: Results) -> list[Words]:
@@ -184,45 +197,53 @@ def _find_missing_labels(results: Results) -> list[Words]:
     is_area = results.metric in RANKED
     if results.metric not in (*CLASS_MEANS, *SEGMENTATION_ONLY["metric"]):
         return []
-    known = {site: read_table(one, "areas" if is_area else "labels") for site, one in results.sites.items()}
-    names = dict.fromkeys(name for table in known.values() for name in table)
+    tables = {site: read_table(test, "areas" if is_area else "labels") for site, test in results.sites.items()}
+    names = dict.fromkeys(chain(*tables.values()))
     if results.has_findings and is_area:
+        # A finding that no site has in its test is missing everywhere.
         names = dict.fromkeys(results.labels.values())
-    of_sites = []
-    for site, table in known.items():
+    lacking = []
+    for site, table in tables.items():
         missing = [name for name in names if table.get(name) is None]
         if missing and len(names) > 1 and results.values[site] is not None:
-            of_sites.append(f"{site} without {' and '.join(missing)}")
-    return [{"sites": ", ".join(of_sites)}] if of_sites else []
+            lacking.append(f"{site} without {' and '.join(missing)}")
+    return [{"sites": ", ".join(lacking)}] if lacking else []
 
 
 def _has_unlike_classes(results: Results) -> bool:
+    # There is no mean of such sites, whatever their values are.
     return results.mean_of_sites([0.0], "balanced_accuracy") is None
 
 
 def _find_empty_cases(results: Results) -> list[Words]:
     """Return what is predicted in test cases that hold no label."""
-    of_sites = [
-        f"{site} {one.num_false_positive or 0} of {one.num_empty} ({format_number(one.value_with_truth)} over others)"
-        for site, one in results.tests.items()
-        if one.num_empty
-    ]
-    return [{"sites": ", ".join(of_sites)}] if of_sites else []
+    sites = []
+    for site, test in results.tests.items():
+        if test.num_empty:
+            others = f"{format_number(test.value_with_truth)} over others"
+            sites.append(f"{site} {test.num_false_positive or 0} of {test.num_empty} ({others})")
+    return [{"sites": ", ".join(sites)}] if sites else []
 
 
 def _find_surfaces(results: Results) -> list[Words]:
-    surface = {site: one.surface for site, one in results.tests.items() if one.surface}
-    without = ", ".join(f"{site} {one.num_undefined}" for site, one in surface.items() if one.num_undefined)
-    return [{"undefined": without and f" Cases without a distance, which do not count: {without}."}] if surface else []
+    surfaces = {site: test.surface for site, test in results.tests.items() if test.surface}
+    if not surfaces:
+        return []
+    without = [f"{site} {surface.num_undefined}" for site, surface in surfaces.items() if surface.num_undefined]
+    undefined = f" Cases without a distance, which do not count: {', '.join(without)}." if without else ""
+    return [{"undefined": undefined}]
 
 
 def _find_extra_metrics(results: Results) -> Iterator[Words]:
     """Yield the metrics of packages, and where they failed."""
     for name in list_extra_metrics([results]):
-        scores = {site: (one.extra_metrics or {}).get(name) for site, one in results.tests.items()}
-        failed = ", ".join(site for site, score in scores.items() if score and score.has_failed)
+        failed = []
+        for site, test in results.tests.items():
+            score = read_table(test, "extra_metrics").get(name)
+            if score and score.has_failed:
+                failed.append(site)
         package, _, part = name.rpartition("/")
-        end = f" It failed at {failed}; the site's own log says how." if failed else ""
+        end = f" It failed at {', '.join(failed)}; the site's own log says how." if failed else ""
         yield {"part": part, "package": package, "failed": end}
 
 
@@ -320,14 +341,15 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
     Of each site the worst is told. That no model is better than guessing anywhere is what `lead_sentence` begins with.
     """
-    found = []
+    problems: list[tuple[str, str]] = []
     for site, value in results.values.items():
         joined = (results.joining or {}).get(site)
         test = SiteTest(site, joined.tested(CHOSEN) if joined else value, joined)
         stated = list_facts(SITE_FACTS, test, "bad", "warning", **test.words)
-        found += [(fact.level, sentence) for fact, sentence in stated[:1]]
+        problems += [(fact.level, sentence) for fact, sentence in stated[:1]]
+    # What holds of the whole run comes behind the sites, which are what a hospital looks for.
     stated_of_run = list_facts(RUN_FACTS, results, "bad", "warning")
-    return found + [(fact.level, sentence) for fact, sentence in stated_of_run]
+    return problems + [(fact.level, sentence) for fact, sentence in stated_of_run]
 
 
 def caveats(results: Results) -> list[str]:
@@ -337,6 +359,7 @@ def caveats(results: Results) -> list[str]:
 
 def list_result_notes(results: Results) -> dict[str, str]:
     """Return what the values of the sites need to be read right: what it is about -> its sentences."""
+    # Several facts about one thing, as the scores that two sites withhold, are one note.
     notes: dict[str, str] = {}
     for fact, sentence in list_facts(RUN_FACTS, results, "note"):
         notes[fact.name] = f"{notes[fact.name]} {sentence}" if fact.name in notes else sentence
@@ -346,11 +369,14 @@ def list_result_notes(results: Results) -> dict[str, str]:
 def describe_model(results: Results) -> str:
     """Return what a run reports, with its validation where it has one."""
     mean = results.validation_mean
-    return f"{results.model}" + ("" if mean is None else f" (validation {results.metric} {format_number(mean)})")
+    if mean is None:
+        return str(results.model)
+    return f"{results.model} (validation {results.metric} {format_number(mean)})"
 
 
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
+    # The sentence on missed rounds would be wrong where there were none.
     if results.is_evaluation and results.status == "COMPLETE":
         return "Every site was asked; nothing was trained."
     return STATUS[results.status]
@@ -364,8 +390,8 @@ def early_sentence(results: Results) -> str:
 
 def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds: int | None) -> str:
     """Say that a run has no result yet, and how to continue it."""
-    of = f" of {rounds}" if rounds else ""
-    state = f"{finished}{of} rounds are finished and there is no result yet: the run is running or interrupted"
+    count = f"{finished} of {rounds}" if rounds else str(finished)
+    state = f"{count} rounds are finished and there is no result yet: the run is running or interrupted"
     if command := _command(run, can_resume_here):
         return f"{state}; go on with: {command}"
     return (
@@ -389,9 +415,11 @@ def more_rounds_sentence(run: Path, results: Results, ledger: Sequence[Round]) -
         run: The run's folder.
         ledger: Its finished rounds.
     """
-    job, command = run / CONFIG / "study.yaml", _command(run, (run / "run.json").is_file())
-    rounds = [one.own_rounds for one in (results.joining or {}).values() if one.unfinished]
-    rounds += [one.rounds for one in (results.own_models or {}).values() if not one.is_finished]
+    job = run / CONFIG / "study.yaml"
+    command = _command(run, (run / "run.json").is_file())
+    rounds = [joined.own_rounds for joined in (results.joining or {}).values() if joined.unfinished]
+    rounds += [model.rounds for model in (results.own_models or {}).values() if not model.is_finished]
+    # Without a model that is unfinished more rounds would change nothing.
     if not rounds or command is None or not job.is_file():
         return ""
     study = load_study(job, STORED)
@@ -411,11 +439,11 @@ def _command(run: Path, can_resume_here: bool) -> str | None:
 
 def regions_text(results: Results) -> str:
     """List the regions that are scored, each with the labels of its union; empty where single labels are scored."""
-    unions = {
-        name: " and ".join(results.labels.get(str(label), str(label)) for label in labels)
-        for name, labels in (results.regions or {}).items()
-    }
-    return ", ".join(f"{name} ({union})" for name, union in unions.items())
+    texts = []
+    for name, labels in (results.regions or {}).items():
+        union = " and ".join(results.labels.get(str(label), str(label)) for label in labels)
+        texts.append(f"{name} ({union})")
+    return ", ".join(texts)
 
 
 def normalization_label(normalization: str | None) -> str:
@@ -450,21 +478,26 @@ def lead_sentence(results: Results) -> str:
     Nothing without the guard where some model is better than guessing.
     """
     joining = results.joining or {}
+    # Where all models guess, no verdict between them means anything.
     if guess := _describe_guess(results):
         remedy = _short_sentence(results) or "Try more rounds, or find a learning rate by silofl tune."
         return f"No model of this run is {guess}. {remedy}"
     if not joining:
         return ""
-    verdicts = {site: one.verdict for site, one in joining.items()}
-    both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
-    tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
-    said = (network_sentence(joining), federation_sentence(verdicts, tests), _short_sentence(results))
-    return " ".join(filter(None, said))
+    verdicts = {site: joined.verdict for site, joined in joining.items()}
+    tests = []
+    for joined in joining.values():
+        federated = joined.tested(SHIFTED)
+        local = joined.tested(LOCAL)
+        if federated is not None and local is not None:
+            tests.append((federated, local))
+    sentences = (network_sentence(joining), federation_sentence(verdicts, tests), _short_sentence(results))
+    return " ".join(filter(None, sentences))
 
 
 def _short_sentence(results: Results) -> str:
     """Say at which sites more rounds may still raise a model, and what to do; nothing where none."""
-    short = [site for site, one in (results.joining or {}).items() if one.unfinished]
+    short = [site for site, joined in (results.joining or {}).items() if joined.unfinished]
     if not short:
         return ""
     return (
@@ -483,19 +516,24 @@ def _describe_guess(results: Results) -> str:
 
 def _measure_tests(results: Results) -> dict[str, Measures]:
     """Return site -> what its test shows of its models beside guesses; nothing of a finished model's evaluation."""
-    is_known = results.has_classes and not results.is_evaluation
-    measured = {site: _measure_test(results, site, one) for site, one in results.tests.items() if is_known}
-    return {site: found for site, found in measured.items() if found}
+    measured: dict[str, Measures] = {}
+    if results.has_classes and not results.is_evaluation:
+        for site, test in results.tests.items():
+            if measures := _measure_test(results, site, test):
+                measured[site] = measures
+    return measured
 
 
-def _measure_test(results: Results, site: str, one: SiteScore) -> Measures:
+def _measure_test(results: Results, site: str, test: SiteScore) -> Measures:
     """Return what a site's test shows of its models; nothing where its own one has no measure beside a guess."""
-    found, joined = measure_score(results, FEDERATED, one.also or {}, one), (results.joining or {}).get(site)
-    own = joined and joined.tested(LOCAL)
-    if own is None:
-        return found
-    beside = measure_score(results, LOCAL, {str(results.metric): own}, one)
-    return found | beside if beside else {}
+    federated = measure_score(results, FEDERATED, test.also or {}, test)
+    joined = (results.joining or {}).get(site)
+    local = joined and joined.tested(LOCAL)
+    if local is None:
+        return federated
+    # Of an own model only the study's metric is known.
+    beside = measure_score(results, LOCAL, {str(results.metric): local}, test)
+    return federated | beside if beside else {}
 
 
 def measure_score(results: Results, model: str, values: Mapping[str, float], one: SiteScore) -> Measures:
@@ -508,18 +546,23 @@ def measure_score(results: Results, model: str, values: Mapping[str, float], one
     cases = one.label_cases or {}
     if not results.has_findings:
         return measure_classes(model, values, cases.values())
-    named = {name if name in cases else number: name_absence(name) for number, name in results.labels.items()}
-    return measure_findings(model, values, [(cases.get(key, 0), cases.get(none, 0)) for key, none in named.items()])
+    counts = []
+    for number, name in results.labels.items():
+        # A test names its labels, a validation numbers them.
+        key = name if name in cases else number
+        counts.append((cases.get(key, 0), cases.get(name_absence(name), 0)))
+    return measure_findings(model, values, counts)
 
 
 def joining_table(results: Results) -> TextTable | None:
     """Return one row a site; None without any choice."""
     if not results.joining:
         return None
-    models = {model: name for model, name in name_models(results.joining.values()).items() if model != CHOSEN}
-    # What a phone shows first comes first.
+    models = name_models(results.joining.values())
+    del models[CHOSEN]
+    # A phone shows the first columns only, so what counts most comes first.
     columns = ("site", "kept", "verdict", "validation", "test", *models.values(), "difference", "95 % interval")
-    rows = (_joining_row(site, one, models) for site, one in results.joining.items())
+    rows = [_joining_row(site, joined, models) for site, joined in results.joining.items()]
     return TextTable(columns, tuple(rows), num_text=5)
 
 
@@ -528,38 +571,46 @@ def joining_note(results: Results) -> str:
     return JOINING_NOTE + (JOINING_MASKS if results.metric in SEGMENTATION_ONLY["metric"] else JOINING_CLASSES)
 
 
-def _joining_row(site: str, one: Joined, models: Iterable[str]) -> tuple[str, ...]:
-    interval = "-" if one.low is None or one.high is None else f"{one.low:+z.3f} to {one.high:+z.3f}"
-    difference = "-" if one.difference is None else f"{one.difference:+z.3f}"
-    values = (format_number(one.shown(name)) for name in models)
-    kept = f"{format_number(one.shown(CHOSEN))} {one.kept_briefly}"
-    # What the choice rests on.
-    federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
-    if one.own_normalization:
-        own = f"{own} ({one.own_normalization})"
-    units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
-    validation = f"{federated}, own {own}; lead {one.lead:+z.3f} on {units}"
-    return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
+def _joining_row(site: str, joined: Joined, models: Iterable[str]) -> tuple[str, ...]:
+    interval = "-"
+    if joined.low is not None and joined.high is not None:
+        interval = f"{joined.low:+z.3f} to {joined.high:+z.3f}"
+    difference = "-" if joined.difference is None else f"{joined.difference:+z.3f}"
+    values = [format_number(joined.shown(model)) for model in models]
+    kept = f"{format_number(joined.shown(CHOSEN))} {joined.kept_briefly}"
+    # The choice rests on the validation.
+    local = format_number(joined.validation.get(LOCAL))
+    if joined.own_normalization:
+        local += f" ({joined.own_normalization})"
+    units = f"{joined.num_units} {joined.unit if joined.num_units == 1 else f'{joined.unit}s'}"
+    federated = format_number(joined.validation.get(SHIFTED))
+    validation = f"{federated}, own {local}; lead {joined.lead:+z.3f} on {units}"
+    return (site, kept, joined.said, validation, joined.test_units, *values, difference, interval)
 
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:
     """Return a sentence for each note and each reason why a site's update is not in a model, with its rounds."""
+    # The same incident in many rounds is one sentence.
     rounds: dict[tuple[str, str], list[int]] = {}
     for record in ledger:
         for incident in _incidents(record):
             rounds.setdefault(incident, []).append(record.round)
-    return [
-        f"{what} in {'round' if len(numbers) == 1 else 'rounds'} {format_spans(numbers)}: {why}"
-        for (what, why), numbers in rounds.items()
-    ]
+    sentences = []
+    for (event, reason), numbers in rounds.items():
+        word = "round" if len(numbers) == 1 else "rounds"
+        sentences.append(f"{event} in {word} {format_spans(numbers)}: {reason}")
+    return sentences
 
 
 def _incidents(record: Round) -> Iterator[tuple[str, str]]:
     """Yield each incident of a round with its reason."""
-    yield from ((f"{site}: failed", reason) for site, reason in record.failed.items())
-    for site, found in (record.unlike or {}).items():
-        yield from ((f"{site}: unlike the others", SHORT.get(what, f"its {what}")) for what in found)
-    yield from (("noted", note) for note in record.notes)
+    for site, reason in record.failed.items():
+        yield f"{site}: failed", reason
+    for site, measures in (record.unlike or {}).items():
+        for measure in measures:
+            yield f"{site}: unlike the others", SHORT.get(measure, f"its {measure}")
+    for note in record.notes:
+        yield "noted", note
 
 
 def label_sentence(results: Results) -> str:

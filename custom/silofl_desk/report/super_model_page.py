@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from silofl.federation.results import Results
 from silofl.training.site_score import Counts, Values
-from silofl_desk.report.result_tables import name_tested, tested_sites
+from silofl_desk.report.result_tables import name_tested, read_table, tested_sites
 from silofl_desk.report.run_records import RunRecords
 from silofl_hospital.report.page import (
     Heading,
@@ -44,8 +44,9 @@ def super_model_sections(run: RunRecords) -> list[PageSection]:
     if not (results.super_model and results.tests):
         return []
     outputs = results.super_model.outputs
-    counts = {site: one.selector.cases for site, one in results.tests.items() if one.selector}
-    table, right = selector_counts(outputs, counts), describe_right(outputs, counts)
+    counts = {site: test.selector.cases for site, test in results.tests.items() if test.selector}
+    table = selector_counts(outputs, counts)
+    right = describe_right(outputs, counts)
     diagonal = f"Right answers are on the diagonal: {right}." if right else BEST_MODELS
     models = make_section(
         "models-of-sites",
@@ -67,13 +68,15 @@ def super_model_sections(run: RunRecords) -> list[PageSection]:
     return [models, selector]
 
 
-def model_values(results: Results) -> dict[str, Values]:
+def model_values(results: Results) -> Mapping[str, Values]:
     """Return global, personal, super, ensemble -> site -> mean test value at the site."""
-    tested = {site: one.models or {} for site, one in results.tests.items()}
-    return {
-        name: {site: tested.get(site, {}).get(site if name == PERSONAL else name) for site in results.sites}
-        for name in MODELS
-    }
+    values: dict[str, dict[str, float | None]] = {name: {} for name in MODELS}
+    for site, test in results.sites.items():
+        tested = read_table(test, "models")
+        for name, of_sites in values.items():
+            # A test names the personalised model after its site.
+            of_sites[site] = tested.get(site if name == PERSONAL else name)
+    return values
 
 
 def model_table(results: Results) -> TextTable:
@@ -82,11 +85,12 @@ def model_table(results: Results) -> TextTable:
     Nothing is marked as the best: the models are of one run with one seed.
     """
     values = model_values(results)
-    table = [[of_sites[site] for of_sites in values.values()] for site in results.sites]
-    table.append([results.mean_of_sites(of_sites.values()) for of_sites in values.values()])
-    names = (*results.sites, f"mean over {tested_sites(results)}")
-    rows = tuple((name, *map(format_number, row)) for name, row in zip(names, table, strict=True))
-    return TextTable(("site", *values), rows, num_summary=1)
+    rows = []
+    for site in results.sites:
+        rows.append((site, *(format_number(of_sites[site]) for of_sites in values.values())))
+    means = [format_number(results.mean_of_sites(of_sites.values())) for of_sites in values.values()]
+    rows.append((f"mean over {tested_sites(results)}", *means))
+    return TextTable(("site", *values), tuple(rows), num_summary=1)
 
 
 def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> Table | None:
@@ -98,14 +102,16 @@ def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> Ta
     """
     if not any(sum(counts.values()) for counts in counted.values()):
         return None
-    # In the order of the outputs, so that right choices lie on the diagonal; who is no output comes last.
-    sites = sorted(counted, key=lambda site: (outputs.index(site) if site in outputs else len(outputs), site))
-    rows, shares = [], {}
-    for i, site in enumerate(sites):
+    # Sites come in the order of the outputs, so that right choices lie on the diagonal; who is no output comes last.
+    sites = [*(site for site in outputs if site in counted), *sorted(counted.keys() - set(outputs))]
+    rows = []
+    shares = {}
+    for row, site in enumerate(sites):
         counts = Counter(counted[site])
         rows.append((site, *(str(counts[output]) for output in outputs)))
-        for j, output in enumerate(outputs, start=1):
-            shares[i, j] = counts[output] / max(1, counts.total())
+        for column, output in enumerate(outputs, start=1):
+            # A site without counted cases has shares of 0.
+            shares[row, column] = counts[output] / max(1, counts.total())
     return Table(TextTable(("from", *outputs), tuple(rows)), "dense", shares)
 
 
@@ -117,8 +123,12 @@ def describe_right(outputs: Sequence[str], counted: Mapping[str, Counts]) -> str
     # Where the global model is an output, the best model of an image is what is right, and not its site's.
     if GLOBAL in outputs:
         return ""
-    right = sum(Counter(counts)[site] for site, counts in counted.items())
-    return f"{right} of {sum(sum(counts.values()) for counts in counted.values())}"
+    right = 0
+    total = 0
+    for site, counts in counted.items():
+        right += counts.get(site, 0)
+        total += sum(counts.values())
+    return f"{right} of {total}"
 
 
 def threshold_sentence(results: Results) -> str:
@@ -129,8 +139,8 @@ def threshold_sentence(results: Results) -> str:
     if threshold is None:
         return "No threshold is used: the selector knows the global model too, and the most probable model answers."
     chosen = Counter[str]()
-    for one in results.tests.values():
-        chosen.update(one.choices or {})
+    for test in results.tests.values():
+        chosen.update(test.choices or {})
     origin = "tuned on the sites' validation cases" if results.recipe.get("threshold") == "tuned" else "fixed"
     return (
         f"The threshold gamma is {threshold:g} ({origin}): a site's model answers where the selector's score for it is "

@@ -36,7 +36,7 @@ _BRIEF: dict[Verdict, str] = {
 def count_verdicts(verdicts: Iterable[Verdict]) -> list[str]:
     """Return how many sites have each verdict, as ``2 better`` and ``1 own model kept``."""
     counts = Counter(verdicts)
-    return [f"{counts[one]} {shorten_verdict(one)}" for one in _WORDS if counts[one]]
+    return [f"{counts[verdict]} {shorten_verdict(verdict)}" for verdict in _WORDS if counts[verdict]]
 
 
 def shorten_verdict(verdict: Verdict) -> str:
@@ -65,6 +65,7 @@ def network_sentence(joining: Mapping[str, Joined]) -> str:
         number = f"{len(effects)} of {len(joining)}"
         details += f"; fewer than 2 at {_join_with_and(left_out)}"
     answer = "not clear"
+    # LEVEL is that of one side.
     if mean.p_value <= 2 * LEVEL:
         answer = "a clear gain" if mean.difference > 0 else "a clear loss"
     return (
@@ -82,9 +83,11 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
     """
     if not verdicts:
         return "No hospital has been tested."
-    counts, total = Counter(verdicts.values()), len(verdicts)
+    counts = Counter(verdicts.values())
+    total = len(verdicts)
     if counts["keeps its own model"] == total:
         return f"Joining gave nothing: {_describe_nothing(total, tests)}."
+    # A hospital that loses is named before all else.
     losing = sorted(site for site, verdict in verdicts.items() if verdict == WORSE)
     if losing:
         end = f"{_join_with_and(losing)} would do better with the own model"
@@ -98,17 +101,22 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
         return f"The only hospital {_WORDS[next(iter(verdicts.values()))][0]}: {end}."
     if len(counts) == 1:
         return f"All {total} hospitals {_WORDS[next(iter(counts))][1]}: {end}."
-    told = [f"{counts[one]} {words[counts[one] > 1]}" for one, words in _WORDS.items() if counts[one]]
-    return f"Of {total} hospitals, {_join_with_and(told)}: {end}."
+    clauses = []
+    for verdict, (singular, plural) in _WORDS.items():
+        if count := counts[verdict]:
+            clauses.append(f"{count} {singular if count == 1 else plural}")
+    return f"Of {total} hospitals, {_join_with_and(clauses)}: {end}."
 
 
 def _describe_nothing(total: int, tests: Sequence[tuple[float, float]]) -> str:
-    if not tests or not all(federated < own for federated, own in tests):
-        where = f"any of the {total} hospitals" if total > 1 else "the only hospital"
-        return f"on validation data the federated model is no better at {where}"
-    federated, own = np.mean(tests, axis=0)
-    where = f"all {total} hospitals" if total > 1 else "the only hospital"
-    return f"the federated model is worse at {where} ({federated:.3f}, alone {own:.3f})"
+    is_worse = bool(tests) and all(federated < local for federated, local in tests)
+    hospitals = "the only hospital"
+    if total > 1:
+        hospitals = f"all {total} hospitals" if is_worse else f"any of the {total} hospitals"
+    if not is_worse:
+        return f"on validation data the federated model is no better at {hospitals}"
+    federated, local = np.mean(tests, axis=0)
+    return f"the federated model is worse at {hospitals} ({federated:.3f}, alone {local:.3f})"
 
 
 def _join_with_and(parts: Sequence[str]) -> str:
