@@ -1,8 +1,14 @@
 """FedDyn: a pull that each site's own history changes, until the minimum of every site is that of all of them.
 
-Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, arXiv:2111.04263, Algorithm 1. A site keeps
-h_i, the gradient of its own loss where its last training ended; the server keeps h, the mean of all h_i. Nothing
-travels beside the model.
+    server  sends the model x
+    site i  from y_i = x, for each batch: y_i = y_i - eta (g(y_i) - h_i + alpha (y_i - x))
+            h_i = h_i - alpha (y_i - x), the gradient of its own loss where its training ended; at first 0
+            sends y_i - x; keeps h_i
+    server  mixed = mean of the y_i of the P sites that answered, of K in the run
+            h = h - alpha (P / K) (mixed - x), the mean of all h_i; at first 0
+            x = mixed - h / alpha; keeps h
+
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, arXiv:2111.04263, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -125,7 +131,8 @@ class DynamicPart(Part):
         self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
     ) -> tuple[Arrays, DynamicPart]:
         """Take the server's step."""
-        alpha, share = self.study.recipe.option(ROLE).alpha, len(replies.accepted) / len(self.sites)
+        alpha = self.study.recipe.option(ROLE).alpha
+        share = len(replies.accepted) / len(self.sites)
         new, mean = server_update(previous, mixed, self.mean, alpha, share)
         return new, replace(self, mean=mean)
 
@@ -146,15 +153,17 @@ class SiteDynamic(SitePart):
         """Pull every step; h_i is 0 in the site's first round."""
         work = self.work
         travels = set(traveling_names(work.models[role], work.study.recipe))
-        self._parameters = {n: p for n, p in work.models[role].named_parameters() if n in travels}
+        self._alpha = work.study.recipe.option(ROLE).alpha
+        self._parameters = {}
+        for name, parameter in work.models[role].named_parameters():
+            if name in travels:
+                self._parameters[name] = parameter
         # Copied now: training changes the parameters in place.
         self._received = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
-        kept = work.kept.get(self.name)
-        self._gradient = (
-            {name: h.to(work.device) for name, h in kept["own"].items()}
-            if kept
-            else {name: torch.zeros_like(parameter) for name, parameter in self._received.items()}
-        )
+        if kept := work.kept.get(self.name):
+            self._gradient = {name: h.to(work.device) for name, h in kept["own"].items()}
+        else:
+            self._gradient = {name: torch.zeros_like(parameter) for name, parameter in self._received.items()}
         return dynamic_step(step, self._received, self._gradient, self._alpha)
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
@@ -166,10 +175,6 @@ class SiteDynamic(SitePart):
     def kept(self) -> dict[str, Any]:
         """Return h_i."""
         return {"own": {name: h.cpu() for name, h in self._gradient.items()}}
-
-    @property
-    def _alpha(self) -> float:
-        return self.work.study.recipe.option(ROLE).alpha
 
 
 PART, SITE = DynamicPart, SiteDynamic

@@ -1,5 +1,10 @@
 """FedProx: a step that is held back towards the model the server sent.
 
+    server  sends the model x
+    site i  from y_i = x, for each batch: y_i = y_i - eta g, where g is the gradient of loss(y_i) + mu / 2 ||y_i - x||^2
+            sends y_i - x
+    server  takes the weighted mean, as in FedAvg
+
 Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv:1812.06127.
 """
 
@@ -58,8 +63,7 @@ def proximal_step(mu: float) -> Step:
             memory["received"] = [p.detach().clone() for p in parameters]
 
         def proximal(output: Tensor, targets: Tensor) -> Tensor:
-            pairs = zip(parameters, memory["received"], strict=True)
-            distance = sum(((p - start) ** 2).sum() for p, start in pairs)
+            distance = sum(((p - start) ** 2).sum() for p, start in zip(parameters, memory["received"], strict=True))
             return loss(output, targets) + mu / 2 * distance
 
         return plain_step(model, optimizer, proximal, batch)
