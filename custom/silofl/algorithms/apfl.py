@@ -92,9 +92,8 @@ def new_alpha(
     """
     slope = 0.0
     for v, w, g in zip(personal, shared, gradient, strict=True):
-        difference = torch.as_tensor(v) - torch.as_tensor(w)
         # This sums millions of products, most of them near 0, so it needs float64.
-        slope += float((difference.double() * torch.as_tensor(g).double()).sum())
+        slope += float(((torch.as_tensor(v) - torch.as_tensor(w)).double() * torch.as_tensor(g).double()).sum())
     return min(1.0, max(0.0, alpha - learning_rate * slope))
 
 

@@ -30,7 +30,7 @@ from silofl.core.steps import Step, corrected_step, pulled_step
 from silofl.models.names import traveling_names
 from silofl.parts.part import Kept, Part
 from silofl.parts.task import Message, Replies
-from silofl.parts.work import SitePart, keeps
+from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 
@@ -132,12 +132,14 @@ class DynamicPart(Part):
     ) -> tuple[Arrays, DynamicPart]:
         """Take the server's step."""
         alpha = self.study.recipe.option(ROLE).alpha
+        # The mean is over all sites of the run: the h_i of an absent site has not changed.
         share = len(replies.accepted) / len(self.sites)
         new, mean = server_update(previous, mixed, self.mean, alpha, share)
         return new, replace(self, mean=mean)
 
     def joined(self, site: str) -> DynamicPart:
         """Count one more site, whose h_i is 0: the mean of all of them becomes smaller."""
+        # The new site's h_i is 0, which adds to the number of sites and not to the sum.
         share = len(self.sites) / (len(self.sites) + 1)
         mean = {name: share * array for name, array in self.mean.items()}
         return replace(self, sites=tuple(sorted([*self.sites, site])), mean=mean)
@@ -147,17 +149,14 @@ class SiteDynamic(SitePart):
     """The site's h_i."""
 
     name = ROLE
-    list_kept = keeps(Kept("its gradient h_i", is_for_training=True, num_models=1))
+    keeps = (Kept("its gradient h_i", is_for_training=True, num_models=1),)
 
     def step(self, role: str, step: Step) -> Step:
         """Pull every step; h_i is 0 in the site's first round."""
         work = self.work
         travels = set(traveling_names(work.models[role], work.study.recipe))
         self._alpha = work.study.recipe.option(ROLE).alpha
-        self._parameters = {}
-        for name, parameter in work.models[role].named_parameters():
-            if name in travels:
-                self._parameters[name] = parameter
+        self._parameters = {name: p for name, p in work.models[role].named_parameters() if name in travels}
         # Copied now: training changes the parameters in place.
         self._received = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
         if kept := work.kept.get(self.name):

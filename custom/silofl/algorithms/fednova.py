@@ -141,6 +141,7 @@ class NormalizedStepsPart(Part):
         counts = [1] * len(steps) if recipe.weights == "uniform" else list(replies.examples.values())
         shares = example_weights(counts)[0]
         length = shares @ np.array(steps) if recipe.option(ROLE).tau_eff == "steps" else None
+        # FedProx's term takes eta mu times the distance so far from every step.
         proximal = rate * sum(traits.pull for traits in recipe.traits)
         norms = [norm(taken, training.momentum, proximal, training.is_nesterov) for taken in steps]
         return factors(shares, norms, length)

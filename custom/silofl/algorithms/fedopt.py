@@ -151,6 +151,7 @@ def server_update(
                 unbiased = mean / (1 - decay**steps)
                 square = square / (1 - beta2**steps)
             step = unbiased / (np.sqrt(square) + tau)
+        # All is computed in float64 and rounded once, so that small steps on large weights are not lost in between.
         new[name] = (np.asarray(array, np.float64) + learning_rate * step).astype(array.dtype)
         means[name] = mean.astype(array.dtype)
     return new, Moments(means, squares, steps)

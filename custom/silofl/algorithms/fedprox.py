@@ -57,6 +57,7 @@ def proximal_step(mu: float) -> Step:
     memory: dict[str, list[Tensor]] = {"received": []}
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        # Frozen parameters do not move, so their distance is 0 and needs no gradient.
         parameters = [p for p in model.parameters() if p.requires_grad]
         # At the first batch nothing has been trained yet, so these are the received parameters.
         if not memory["received"]:

@@ -76,10 +76,7 @@ def head_or_body_step(step: Step, head: Collection[str], is_of_head: Callable[[]
 
     def half_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         trains_head = is_of_head()
-        resting = []
-        for name, parameter in model.named_parameters():
-            if (name in head) != trains_head:
-                resting.append(parameter)
+        resting = [parameter for name, parameter in model.named_parameters() if (name in head) != trains_head]
         # BatchNorm belongs to the body, so its statistics rest while the head learns.
         statistics = frozen_statistics(model) if trains_head else nullcontext()
         with _freeze_parameters(resting), statistics:

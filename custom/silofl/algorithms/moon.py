@@ -33,7 +33,7 @@ from silofl.core.steps import Batch, Loss, Step
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer, pool_features, record_inputs
 from silofl.parts.part import Kept, Part
-from silofl.parts.work import SitePart, keeps
+from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.local_model import copy_state
 
@@ -141,10 +141,12 @@ def contrastive_step(
             with torch.no_grad(), record_inputs(layer_of(fixed)) as seen:
                 fixed(batch[0])
             representations.append(pool_features(seen[-1]))
+        z_global, z_previous = representations
+        # The model's own representation is taken in the pass in which the step computes the loss: it costs no other.
         with record_inputs(layer_of(model)) as seen:
 
             def total(output: Tensor, targets: Tensor) -> Tensor:
-                contrast = contrastive_loss(pool_features(seen[-1]), *representations, temperature)
+                contrast = contrastive_loss(pool_features(seen[-1]), z_global, z_previous, temperature)
                 return loss(output, targets) + mu * contrast
 
             return step(model, optimizer, total, batch)
@@ -175,7 +177,7 @@ class SiteContrast(SitePart):
     """A site's own model at the end of the last round that its update went into."""
 
     name = ROLE
-    list_kept = keeps(Kept("its own model", is_vital=True, is_for_training=True, num_models=1))
+    keeps = (Kept("its own model", is_vital=True, is_for_training=True, num_models=1),)
 
     def step(self, role: str, step: Step) -> Step:
         """Contrast the model in training with the received and the last one; in the first round there is no last."""

@@ -131,6 +131,7 @@ def meta_step(alpha: float, delta: float | None = None) -> Step:
             value, gradient = _hessian_times(gradients[1], model, parameters, loss, batch, delta)
         gradients.append(gradient)
         if len(gradients) == num_batches:
+            # HF follows q - alpha h: by the chain rule the inner step's own derivative is I - alpha H.
             outer = gradients[1] if delta is None else torch._foreach_sub(gradients[1], gradients[2], alpha=alpha)
             for parameter, direction in zip(parameters, outer, strict=True):
                 parameter.grad = direction
@@ -239,6 +240,7 @@ def adapt_model(model: HarmonizedModel, loss: Loss, batches: Iterable[Batch], al
     Raises:
         TrainingError: The loss or a parameter is not finite.
     """
+    # A copy, because the received model is what the next round begins from.
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), alpha)
     train({"model": Learner(model, optimizer, loss, plain_step)}, [batches])

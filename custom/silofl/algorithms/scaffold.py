@@ -36,7 +36,7 @@ from silofl.models.roles import MODEL, add_role, read_role, select_role
 from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.tensors import to_arrays, to_tensors
-from silofl.parts.work import SitePart, keeps
+from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 
@@ -144,6 +144,7 @@ class ControlPart(Part):
         """
         mean_weight = float(np.mean(list(self.weights_of_sites.values()) or [1.0]))
         divisor = len(self.sites) * mean_weight
+        # Divided by the weights of all sites, also of those that never answered, whose c_i is 0.
         control = {}
         for name, total in self.total.items():
             if self._bounded:
@@ -211,6 +212,7 @@ class ControlPart(Part):
             for name, array in total.items():
                 total[name] = array + weight * changes.get(name, 0.0) + more * before[name]
             own[site] = store(before | {name: before[name] + change for name, change in changes.items()})
+            # The site itself goes on from its whole c_i', so it must get back the one that counts here.
             if changes.keys() != total.keys():
                 astray.add(site)
         weights = self.weights_of_sites | {site: float(count) for site, count in counts.items()}
@@ -237,7 +239,7 @@ class SiteControl(SitePart):
     """A site's own control variate c_i."""
 
     name = ROLE
-    list_kept = keeps(Kept("its control variate", is_sent_again=True, is_for_training=True))
+    keeps = (Kept("its control variate", is_sent_again=True, is_for_training=True),)
 
     def step(self, role: str, step: Step) -> Step:
         """Correct every step by ``c - c_i`` (Eq. 3), of c_i as much as counts in c."""
@@ -253,9 +255,7 @@ class SiteControl(SitePart):
             self._gradient = to_arrays(saved) if saved else self._compute_gradient(work.models[role])
         share = np.float32(work.message.find_entry(ROLE).get("share", 1))
         self._counted = {name: share * array for name, array in self._own.items()}
-        shift = {}
-        for name, array in self._server.items():
-            shift[name] = torch.from_numpy(array - self._counted[name]).to(work.device)
+        shift = {name: torch.from_numpy(c - self._counted[name]).to(work.device) for name, c in self._server.items()}
         return corrected_step(step, shift)
 
     def halfway(self) -> dict[str, Any]:
@@ -268,14 +268,14 @@ class SiteControl(SitePart):
         trained = _read_parameters(work.models[MODEL], work.study)
         if self._settings.option == 1:
             # What the loss does not depend on has no gradient, and option II leaves it at zero.
-            zeros = {name: np.zeros_like(array) for name, array in self._own.items()}
-            self._new = zeros | {name: self._gradient[name] for name in zeros.keys() & self._gradient.keys()}
+            self._new = {name: self._gradient.get(name, np.zeros_like(array)) for name, array in self._own.items()}
         else:
             training = work.study.training
             reach = norm(results[MODEL].steps, training.momentum, nesterov=training.is_nesterov)
             self._new = new_control(
                 self._counted, self._server, self._received, trained, divisor=reach * work.learning_rate
             )
+        # The site keeps the change as the server reads it after it has traveled in half precision.
         change = round_as_received({name: array - self._own[name] for name, array in self._new.items()}, work.study)
         if work.study.federation.precision != "float32":
             # The server sums the changes as they arrive: of others its c would drift away from the mean of all c_i.
@@ -314,11 +314,8 @@ class SiteControl(SitePart):
 def _read_parameters(model: nn.Module, study: Study) -> Arrays:
     """Return the trained parameters that travel: what stays at home has no control variate."""
     travels = set(traveling_names(model, study.recipe))
-    arrays = {}
-    for name, parameter in model.named_parameters():
-        if name in travels and parameter.requires_grad:
-            arrays[name] = as_array(parameter).copy()
-    return arrays
+    trained = {name: p for name, p in model.named_parameters() if name in travels and p.requires_grad}
+    return {name: as_array(parameter).copy() for name, parameter in trained.items()}
 
 
 PART, SITE = ControlPart, SiteControl

@@ -19,7 +19,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.base.errors import AggregationError
 from silofl.base.settings import Share
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
@@ -56,27 +55,18 @@ def softpull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
 
     Args:
         num_sites: Sites K that answered this round, at least 1; one site alone keeps its model, whatever lambda.
-        self_weight: The paper's lambda, in [1/K, 1]: 1/K is the uniform mean, 1 is local training.
+        self_weight: The paper's lambda, in [0, 1]: 1/K is the uniform mean, 1 is local training.
 
     Returns:
         Weights of shape (K, K); rows sum to 1.
-
-    Raises:
-        AggregationError: ``self_weight`` is out of range.
     """
-    if num_sites > 1 and not 1 / num_sites - 1e-12 <= self_weight <= 1:
-        raise AggregationError(f"self_weight must lie in [1/{num_sites}, 1] for {num_sites} sites, not {self_weight}")
-    return _pull_weights(num_sites, self_weight)
-
-
-def _pull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
     if num_sites == 1:
         return np.ones((1, 1))
+    # Each row sums to lambda + (K - 1) (1 - lambda) / (K - 1) = 1.
     peer_weight = (1 - self_weight) / (num_sites - 1)
     # At lambda = 1/K rounding must not tell a site's own model from the others'.
-    if np.isclose(peer_weight, self_weight, 1e-12, 0):
-        peer_weight = self_weight
-    weights = np.full((num_sites, num_sites), peer_weight)
+    is_uniform = np.isclose(peer_weight, self_weight, 1e-12, 0)
+    weights = np.full((num_sites, num_sites), self_weight if is_uniform else peer_weight)
     np.fill_diagonal(weights, self_weight)
     return weights
 
@@ -101,7 +91,7 @@ class SoftPullPart(Part):
         self_weight = self.study.recipe.option(ROLE).self_weight
         if len(sites) < len(run.sites):
             self_weight = max(self_weight, 1 / len(sites))
-        return _pull_weights(len(sites), self_weight)
+        return softpull_weights(len(sites), self_weight)
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Say before a round where a site listens to each other one more than to itself."""

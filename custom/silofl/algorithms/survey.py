@@ -87,6 +87,7 @@ class SurveyPart(Part):
                 inventories[site] = entry.said
             if entry.withheld:
                 silent[site] = entry.withheld
+        # Only sites that answered are compared; why others did not follows after that.
         sentences = [*describe_inventories(inventories)]
         for site, why in silent.items():
             sentences.append(f"{site} says nothing: {why}")

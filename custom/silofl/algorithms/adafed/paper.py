@@ -160,6 +160,7 @@ def distances(statistics: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> ND
         Shape (K, K), symmetric, zero on the diagonal.
     """
     count = len(statistics)
+    # Each pair once, as `pdist` returns it: the distance is symmetric.
     total = np.zeros(count * (count - 1) // 2)
     for layer in range(len(statistics[0])):
         # For Gaussians with diagonal covariance the Wasserstein distance is the Euclidean one of (mu, sqrt(r)) (Eq. 6).

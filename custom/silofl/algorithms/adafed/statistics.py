@@ -212,7 +212,9 @@ class StatisticsPart(Part):
     def _build_record(self, sites: Sequence[str], finished: int, missing: Mapping[str, str]) -> dict[str, Any]:
         distance = self.distances(sites)
         # JSON has no NaN.
-        rows = np.where(np.isnan(distance), None, distance.astype(object)).tolist()
+        rows = distance.astype(object)
+        rows[np.isnan(distance)] = None
+        # Later reasons replace earlier ones: what a site said itself is the best known.
         reasons = dict.fromkeys(sites, "no answer yet") | dict(missing) | self.without
         return {
             "round": finished,
@@ -220,7 +222,7 @@ class StatisticsPart(Part):
             "layers": "all" if self.settings.source == "running" else self.settings.layers,
             "self_weight": self.settings.self_weight,
             "sites": list(sites),
-            "distances": rows,
+            "distances": rows.tolist(),
             "weights": self._weigh(distance).tolist(),
             "without": {site: reasons[site] for site in sites if site not in self.statistics},
         }
@@ -246,6 +248,7 @@ class SiteStatistics(SitePart):
                 raise TrainingError(f"site {work.site!r} must have trained a round before it has statistics to share")
             return running_statistics(work.own)
         model = build_plain_model(work.study, work.study.seed).to(work.device)
+        # All sites measure with the same model, or their statistics could not be compared.
         write_arrays(model.state_dict(), work.message.of(PRETRAINED))
         batches = evaluation_batches(work.data.training, work.study.training.batch_size, work.device)
         return collect_statistics(model, (images for images, _ in batches), settings.layers)

@@ -121,10 +121,8 @@ class SuperModelPart(Part):
         if exchange.task != ASSEMBLE:
             # A site that did not answer may have lost the models, so it gets them again.
             return replace(self, holders=self.holders - replies.missing.keys())
-        counts = []
-        for answer in replies.accepted.values():
-            if table := answer.entry(ROLE, SuperModelEntry).by_threshold:
-                counts.append(table)
+        tables = [answer.entry(ROLE, SuperModelEntry).by_threshold for answer in replies.accepted.values()]
+        counts = [table for table in tables if table]
         threshold = self.study.recipe.option(ROLE).threshold if self.selector.thresholds else None
         if threshold == "tuned":
             # Without counts the largest, 1: a model that nobody could measure on its choice is never chosen.
@@ -147,6 +145,7 @@ class SuperModelPart(Part):
         # Where the personal models stay with their sites, a selector has nothing to choose from.
         if _find_personal(run).stays_home or run.image_shape is None:
             return None
+        # Rounded as the sites received it, so that server and sites hold the same super model.
         arrays = round_as_received(_all_models(run) | _collect_selector(run), self.study)
         return read_contents(arrays, self._collect_facts(run), self.study, run.image_shape)
 

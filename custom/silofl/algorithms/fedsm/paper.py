@@ -203,6 +203,7 @@ def tune_threshold(
         The threshold; 1 without any case, since nobody could measure the selector's choice.
     """
     table = np.asarray(sums, dtype=np.float64)
+    # A site without a counted case under some threshold says nothing about it.
     table = table[(table[:, :, 1] > 0).all(axis=1)]
     if not len(table):
         return float(thresholds[-1])

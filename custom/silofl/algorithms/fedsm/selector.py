@@ -161,6 +161,7 @@ class SelectorPart(Part):
 
     def joined(self, site: str) -> SelectorPart:
         """Add an output for the site; zero weights leave it undecided at first."""
+        # The moments grow with the weights, or Adam's next step would not fit them.
         adam = AdamState(_append_output(self.adam.mean), _append_output(self.adam.square), self.adam.steps)
         return replace(self, outputs=(*self.outputs, site), parameters=_append_output(self.parameters), adam=adam)
 
@@ -216,10 +217,7 @@ class SiteSelector(SitePart):
         """Return the gradient so far, and how many batches of slices it has seen."""
         if "_gradient" not in vars(self):
             return {}
-        gradient = {}
-        for name, parameter in self._model.named_parameters():
-            if parameter.grad is not None:
-                gradient[name] = parameter.grad
+        gradient = {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
         return {"examples": self._gradient.num_examples, "gradient": gradient, "taken": self._taken}
 
     def go_on(self, halfway: Mapping[str, Any]) -> None:
@@ -269,10 +267,8 @@ class SiteSelector(SitePart):
         model, outputs = self._load_received()
         outputs_of_cases = scores_by_case(model, examples, self.work.study.training.batch_size, self.work.device)
         index = outputs.index(self.work.site)
-        answering = {}
-        for case, output in outputs_of_cases.items():
-            answering[case] = scores[PERSONAL if output.mean(axis=0).argmax() == index else GLOBAL]
-        combined = Score.merged(answering)
+        is_own = {case: output.mean(axis=0).argmax() == index for case, output in outputs_of_cases.items()}
+        combined = Score.merged({case: scores[PERSONAL if own else GLOBAL] for case, own in is_own.items()})
         # The selector's accuracy counts single images, the choice of a model whole cases.
         chosen = np.concatenate([output.argmax(axis=1) for output in outputs_of_cases.values()])
         numbers = combined.numbers() | {"selector_accuracy": float(np.mean(chosen == index))}
@@ -331,6 +327,7 @@ class SiteSelector(SitePart):
         return Learner(ensemble, self._optimizer, self.work.loss, step)
 
     def _compute_update(self) -> Arrays:
+        # A gradient is sent as it is; weights and moments travel as differences to what was sent.
         if self._settings.learning == "gradients":
             return add_role(ROLE, self._gradient.mean(self._model))
         trained = self._collect_trained()

@@ -186,10 +186,8 @@ class AmplitudePart(Part):
         factor = self.study.recipe.option(ROLE).amplitude_factor
         if factor is None:
             return Compared(answers)
-        levels = {}
-        for site, answer in answers.items():
-            if MEAN in answer.arrays:
-                levels[site] = self._level(answer.arrays[MEAN], run)
+        sent = {site: answer.arrays[MEAN] for site, answer in answers.items() if MEAN in answer.arrays}
+        levels = {site: self._level(amplitude, run) for site, amplitude in sent.items()}
         odd = find_odd_levels(levels, factor, self.study.federation.min_sites_for_ratio)
         counted = dict(answers)
         for site in odd:
@@ -204,6 +202,7 @@ class AmplitudePart(Part):
         for site, answer in replies.accepted.items():
             if MEAN in answer.arrays:
                 amplitudes[site] = {MEAN: answer.arrays[MEAN]}
+        # Every site counts the same, whatever its number of images, and so it does for the rule.
         rule = find_bounding_rule(self.study.recipe, len(amplitudes), self.study.federation.min_sites_for_ratio)
         if rule is not None:
             amplitudes, _ = bound_updates(rule, amplitudes, dict.fromkeys(amplitudes, 1.0), ())
@@ -251,6 +250,7 @@ class SiteAmplitude(SitePart):
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return the amplitude where it is wanted; a site that trains alone fixes its own after its first round."""
         norms = self._norms()
+        # Nobody sends a mean to a site that trains alone, so its own first round stands for it.
         if self.work.study.recipe.stays_home == "everything":
             for norm in norms:
                 norm.fix(norm.running_amplitude)

@@ -103,6 +103,7 @@ def _perturb_parameters(model: nn.Module, alpha: float) -> AbstractContextManage
         if parameter.grad is not None:
             parameters.append(parameter)
             gradients.append(parameter.grad)
+    # One norm over all parameters together: Eq. 6 normalises the gradient, not each layer's.
     norm = torch.nn.utils.get_total_norm(gradients)
     scale = torch.where(norm > 0, alpha / norm, torch.zeros_like(norm))
     return move_parameters(parameters, torch._foreach_mul(gradients, scale))
