@@ -97,7 +97,8 @@ def server_update(
         alpha: The paper's alpha.
         share: Of all sites, those that answered: |P| / m.
     """
-    new, gathered = {}, {}
+    new = {}
+    gathered = {}
     for name, before in previous.items():
         # In float64: small changes are added to h for as long as the run lasts.
         change = np.asarray(mixed[name], np.float64) - np.asarray(before, np.float64)

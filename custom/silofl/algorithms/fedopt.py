@@ -134,7 +134,10 @@ def server_update(
     # The paper begins with v = tau^2 and corrects nothing; torch begins with 0 and corrects for it.
     state = state or _start_moments(kind, parameters, 0.0 if is_corrected else tau**2)
     steps = state.steps + 1
-    new, means, squares = {}, {}, {}
+    # Parameters only: a step could turn a buffer's variance negative.
+    new = {}
+    means = {}
+    squares = {}
     for name, array in parameters.items():
         d = np.asarray(difference[name], np.float64)
         mean = np.asarray(state.mean[name], np.float64)

@@ -116,6 +116,7 @@ class SiteSurvey(SitePart):
     def answer(self, task: str) -> Message:
         """Return the inventory of the site's data, unless it would come from too few patients."""
         work = self.work
+        # Counts of few patients would show single ones.
         inventory = take_inventory(work.data_folder, work.min_patients, has_progress=False)
         if inventory is None:
             return Message(meta={ROLE: {"withheld": f"fewer than {work.min_patients} patients"}})

@@ -72,6 +72,7 @@ class CollectedPart(Part):
         """Take the models."""
         if exchange.task != COLLECT:
             return self
+        # They are asked for once, so that these are all.
         received = {site: answer.of(ROLE) for site, answer in replies.accepted.items()}
         return replace(self, received=received, missing=replies.missing | replies.refused)
 

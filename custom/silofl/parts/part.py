@@ -326,6 +326,7 @@ class Part:
             return self
         from silofl.parts.tensors import to_arrays
 
+        # Only these fields: a part is built anew from the study, and takes back what has changed since.
         fields = to_arrays({name: state[name] for name in self.saved})
         # A checkpoint holds tuples as lists.
         return replace(self, **{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})

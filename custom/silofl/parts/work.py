@@ -291,6 +291,7 @@ class Work:
 
         Those on test data are for curves: nothing at the site or the server goes by them.
         """
+        # The validation comes first: parts take it up, and those on test data decide nothing.
         scores = {"validation": self.validation()}
         if self.study.evaluate_every_round and len(self.data.test):
             scores["round_test"] = self.site_models.score(self.data.test)

@@ -74,6 +74,7 @@ class StatisticsPart(Part):
         """
         settings = study.recipe.option(ROLE)
         model = build_plain_model(study, study.seed)
+        # A pretrained model's layers are compared by their inputs, running statistics by BatchNorm's own.
         if settings.source == "pretrained":
             return [cls(study, tuple(statistics_sizes(model, settings.layers)), pretrained or {})]
         sizes = tuple(len(mean) for mean, _ in running_statistics(model))

@@ -79,6 +79,7 @@ class SuperModelPart(Part):
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Bring all models to sites that lack them: before a round of the selector alone, or at the end."""
         is_before_extra = moment == BEFORE and number > run.study.joint_rounds and not self.selector.learns_site
+        # After a resume nobody counts as a holder, and every site gets the models once more.
         lacking = tuple(site for site in run.sites if site not in self.holders)
         if not lacking or not (is_before_extra or (moment == END and self.selector.learns_site)):
             return ()

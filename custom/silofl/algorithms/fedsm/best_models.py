@@ -28,6 +28,7 @@ def label_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Exa
     data = fingerprint_preparation(describe_source(manifest), work.study) if manifest else ""
     path = work.folder / BEST_MODELS
     belongs_to = {"run": work.folder.name, "site": work.site, "data": data}
+    # Computed once and kept: the models stay as they are in all rounds in which the selector learns.
     try:
         best = load_state(path, FORMAT, belongs_to)["models"]
     except StateError:

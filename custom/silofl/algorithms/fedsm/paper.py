@@ -273,7 +273,9 @@ def adam_step(
             "step": torch.tensor(float(state.steps)),
         }
     optimizer.step()
-    new, mean, square = {}, {}, {}
+    new = {}
+    mean = {}
+    square = {}
     for name, tensor in tensors.items():
         new[name] = tensor.detach().numpy()
         mean[name] = optimizer.state[tensor]["exp_avg"].numpy()

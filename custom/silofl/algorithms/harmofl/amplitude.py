@@ -243,6 +243,7 @@ class SiteAmplitude(SitePart):
                 f"site {work.site!r} must have {work.min_patients} patients in training for an amplitude to leave it; "
                 "it has fewer: add patients, stay out, or ask for a study without, as input: none"
             )
+        # All models of a site see the same batches, so that they share one amplitude.
         if MEAN in self.work.message.arrays:
             for norm in self._norms():
                 norm.fix(self.work.message.arrays[MEAN])

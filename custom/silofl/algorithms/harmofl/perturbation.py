@@ -98,7 +98,8 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
 
 def _perturb_parameters(model: nn.Module, alpha: float) -> AbstractContextManager[None]:
     """Move the parameters by alpha along their gradient for a while."""
-    parameters, gradients = [], []
+    parameters = []
+    gradients = []
     for parameter in model.parameters():
         if parameter.grad is not None:
             parameters.append(parameter)
