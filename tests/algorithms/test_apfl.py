@@ -72,7 +72,7 @@ def taken(shared, personal, pair, steps=1, eta=0.125):
     return personal.weight.item()
 
 
-def test_all_step_from_the_state_before_and_alpha_moves_in_the_first_step_alone():
+def test_alpha_moves_in_the_first_step_alone():
     shared, personal, pair = pair_of(0.5)
     assert personal.weight.item() == 2  # deployed: (3 + 1) / 2
     # g(mixture) = 4: v = 3 - 0.125 * 0.5 * 4, alpha = 0.5 - 0.125 * (3 - 1) * 4 is cut to 0

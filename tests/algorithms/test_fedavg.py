@@ -18,7 +18,7 @@ def test_server_step_follows_the_reference(vectors, server_lr):
     np.testing.assert_allclose(new["w"], v[f"weighted_eta{server_lr}"], rtol=1e-12)
 
 
-def test_half_a_step_goes_half_the_way_but_not_for_running_variances():
+def test_half_a_step_goes_half_the_way_except_for_variances():
     previous = {"w": np.float32([0]), "var": np.float32([1]), "count": np.int64(3)}
     mixed = {"w": np.float32([2]), "var": np.float32([5]), "count": np.int64(4)}
     new = server_step(previous, mixed, 0.5, buffers={"var"})

@@ -22,7 +22,7 @@ def one(value):
     return {"w": torch.tensor([float(value)])}
 
 
-def test_a_step_follows_the_gradient_the_pull_and_the_sites_own_gradient():
+def test_a_step_follows_gradient_pull_and_the_sites_own_gradient():
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 1.0)
     step = dynamic_step(plain_step, {"weight": torch.tensor([[3.0]])}, {"weight": torch.tensor([[0.5]])}, alpha=0.25)
@@ -71,7 +71,7 @@ def feddyn(play, make_study):
     return start
 
 
-def test_the_mean_of_the_gradients_counts_absent_sites_and_those_that_come_late(feddyn):
+def test_the_mean_gradient_counts_absent_and_late_sites(feddyn):
     game = feddyn()
     game.round()
     game.round(absent=("north",))

@@ -22,7 +22,7 @@ VARIANTS = {
 }
 
 
-def test_the_norm_is_how_far_steps_reach_along_a_gradient_of_one():
+def test_the_norm_is_how_far_steps_reach():
     assert norm(3) == 3
     # 1, 1 + 0.5, 1 + 0.5 + 0.25
     assert norm(3, momentum=0.5) == 4.25
@@ -40,7 +40,7 @@ def test_norms_are_those_of_the_reference_table(vectors):
     np.testing.assert_allclose(found, sums, rtol=1e-6)
 
 
-def test_equal_norms_give_the_shares_and_others_shorten_who_steps_more():
+def test_equal_norms_give_the_shares():
     np.testing.assert_allclose(factors([0.25, 0.75], [3, 3]), [0.25, 0.75])
     # tau_eff = 0.5 * 2 + 0.5 * 6 = 4
     np.testing.assert_allclose(factors([0.5, 0.5], [2, 6]), [1, 1 / 3])
@@ -157,7 +157,7 @@ def test_two_rounds_are_those_of_a_plain_implementation(fednova, training, algor
             np.testing.assert_allclose(game.models("east")[f"model/{name}"], x[name].numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_an_array_that_a_site_keeps_back_moves_by_the_others_steps(fednova):
+def test_an_array_kept_back_moves_by_the_others_steps(fednova):
     game, name = fednova(training={"momentum": 0.0}), "model/network.model.2.conv.bias"
     before = game.models("east")[name]
 

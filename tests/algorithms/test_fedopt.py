@@ -67,7 +67,7 @@ def parameters_of(game):
 
 
 @pytest.mark.parametrize("rule", ["adam", "momentum"])
-def test_the_server_steps_along_the_mean_difference_and_buffers_are_averaged(fedopt, play, rule):
+def test_the_server_steps_along_the_mean_difference_buffers_are_averaged(fedopt, play, rule):
     ours, plain = fedopt(rule=rule, learning_rate=0.1), play(folder="plain")
     start = parameters_of(ours)
     ours.round(), plain.round()

@@ -40,7 +40,7 @@ def state_of_test(game, site):
     return state
 
 
-def test_each_site_reports_its_own_best_round_and_not_one_for_all(play):
+def test_each_site_reports_its_own_best_round(play):
     game = play(name="local", seed=3, rounds=4, training={"learning_rate": 0.05})
     states = {}
     for number in range(1, 5):
@@ -63,7 +63,7 @@ def test_each_site_reports_its_own_best_round_and_not_one_for_all(play):
     [("local", "fedavg"), ("fedavg", "local")],
     ids=["local first", "the guard first"],
 )
-def test_local_training_goes_on_as_the_guards_own_model_and_has_its_numbers(play, names):
+def test_local_training_goes_on_as_the_guards_own_model(play, names):
     options = {"guard": True, "seed": next(SEEDS), "federation": {"patience": 3}}
     games, results = {}, {}
     for name in names:
@@ -81,7 +81,7 @@ def test_local_training_goes_on_as_the_guards_own_model_and_has_its_numbers(play
         assert_alike(state_of_test(games["local"], site), states[0])
 
 
-def test_without_the_guard_or_with_a_step_of_its_own_it_learns_in_the_studys_rounds(play):
+def test_without_the_guard_it_learns_in_the_studys_rounds(play):
     for options in ({}, {"guard": True, "step": "harmofl"}, {"guard": True, "input": "harmofl"}):
         game = play(name="local", folder=f"state {len(options)} {options.get('step')}", rounds=2, **options)
         found = finish(game)

@@ -21,7 +21,7 @@ from ..conftest import UNET, WINDOWS
 from .conftest import assert_is, assert_plain_rounds, batch_of, network
 
 
-def test_a_representation_between_the_two_loses_log_two_and_one_like_the_received_less():
+def test_a_representation_between_the_two_loses_log_two():
     east, north = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     assert contrastive_loss(torch.ones(1, 2), east, north, 0.5).item() == pytest.approx(math.log(2))
     # cosines 1 and 0, by tau = 0.5: log(1 + e^-2)
@@ -71,7 +71,7 @@ def test_steps_follow_the_reference(vectors):
         assert_is(model, v, "site", 0, 0, k)
 
 
-def test_the_other_models_stay_as_they_are_and_statistics_move_once():
+def test_the_other_models_stay_and_statistics_move_once():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
     others = [copy.deepcopy(model).eval().requires_grad_(False) for _ in range(2)]
@@ -85,14 +85,14 @@ def test_the_other_models_stay_as_they_are_and_statistics_move_once():
 
 
 @pytest.mark.parametrize(("preset", "width"), [("paper", 256), ("recommended", 0)])
-def test_the_paper_and_its_code_have_a_projection_head_and_a_reader_is_told(preset, width):
+def test_the_paper_and_its_code_have_a_projection_head(preset, width):
     recipe = find_recipe("moon", preset, {})
     assert recipe.option("contrast").projection_head == width and bool(recipe.cautions) == (width > 0)
     assert ("a head of 256" in recipe.questions()["How does a site step?"]) == (width > 0)
 
 
 @pytest.mark.parametrize("name", ["DynUNet", "SwinUNETR"])
-def test_a_network_for_label_maps_without_a_known_representation_is_refused(name):
+def test_a_label_map_network_without_a_known_representation_is_refused(name):
     contrast = find_recipe("moon", "recommended", {}).step
     contrast.check(SimpleNamespace(model=ModelSettings(name="unet")))
     contrast.check(SimpleNamespace(model=ModelSettings(network="monai.networks.nets.DenseNet169")))
@@ -168,7 +168,7 @@ def trained(game, site, number, x, last, mu, tau=0.5):
 
 
 @pytest.mark.parametrize("mu", [1.0, 5.0])
-def test_rounds_with_a_projection_head_are_those_of_a_plain_implementation(moon_of_windows, mu):
+def test_a_projection_head_follows_a_plain_implementation(moon_of_windows, mu):
     game, last = moon_of_windows(mu=mu), {}
 
     def train(site, number, x):
@@ -182,9 +182,7 @@ def test_rounds_with_a_projection_head_are_those_of_a_plain_implementation(moon_
     assert shapes == {0: (100, 100), 2: (6, 100), 3: (2, 6)}
 
 
-def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_borrows_it(
-    moon_of_windows, windows_to_choose_by
-):
+def test_no_run_without_a_projection_head_borrows_it(moon_of_windows, windows_to_choose_by):
     ended = {"rounds": 4, "guard": True, "patience": 1, "data": windows_to_choose_by}
     first = []
     for folder, head in (("ours", 6), ("plain", 0), ("again", 6)):
@@ -199,7 +197,7 @@ def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_b
     assert again["state"]["network.head.2.weight"].shape == (6, 100) and again["rounds"] > 1
 
 
-def test_a_network_whose_representation_nobody_knows_is_refused_before_the_first_round(moon, monkeypatch):
+def test_an_unknown_representation_is_refused_before_the_first_round(moon, monkeypatch):
     monkeypatch.setattr("silofl.algorithms.moon.build_plain_model", lambda study, seed: torch.nn.Conv2d(1, 1, 1))
     with pytest.raises(ConfigError, match="model.name must be unet for an algorithm that compares representations"):
         moon()

@@ -138,7 +138,7 @@ def trained(game, site, number, state, delta):
 
 # Of a network with kinks, gradients that are close together differ by a jump or by none, as rounding will have it.
 @pytest.mark.parametrize("delta", [None, 0.1], ids=["fo", "hf"])
-def test_rounds_with_an_absent_site_are_those_of_a_plain_implementation(perfedavg, delta):
+def test_an_absent_site_follows_a_plain_implementation(perfedavg, delta):
     game = perfedavg(meta_step=META | ({"variant": "hf", "delta": delta} if delta else {}))
     assert_plain_rounds(game, lambda site, number, x: trained(game, site, number, x, delta))
 
@@ -169,7 +169,7 @@ def deployed(game, site, arrays, steps=1):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_site_validates_tests_and_keeps_the_model_after_its_own_steps(perfedavg, tmp_path, steps):
+def test_a_site_uses_the_model_after_its_own_steps(perfedavg, tmp_path, steps):
     game, shared = perfedavg(meta_step=META | {"deployed_steps": steps}), {}
     for number in (1, 2, 3):
         game.round()
@@ -191,7 +191,7 @@ def test_a_site_validates_tests_and_keeps_the_model_after_its_own_steps(perfedav
                 np.testing.assert_allclose(state[name].numpy(), value.numpy(), rtol=1e-5, atol=1e-7)
 
 
-def test_a_site_whose_round_holds_no_step_is_named_and_the_others_go_on(perfedavg):
+def test_a_site_whose_round_holds_no_step_is_named(perfedavg):
     game = perfedavg(training={"local_epochs": 1}, federation={"max_missed_rounds": 3})
     record = game.round()
     assert record.answered == ["east", "north"]

@@ -24,7 +24,7 @@ class Point(nn.Module):
         return self.theta
 
 
-def test_the_inner_steps_on_a_quadratic_follow_the_reference_to_its_proximal_point(vectors):
+def test_the_inner_steps_reach_a_quadratics_proximal_point(vectors):
     v = vectors("baselines/pfedme")
     a, b, w = (torch.tensor(v[f"quad_{name}"]) for name in ("A", "b", "w"))
     model = Point(v["quad_w"])

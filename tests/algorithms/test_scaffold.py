@@ -79,7 +79,7 @@ def assert_mean(game, own, weights=None):
         np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
 
 
-def test_a_rule_that_shortens_a_variate_at_the_server_shortens_it_in_the_sites_steps_too(scaffold):
+def test_a_variate_shortened_at_the_server_is_shortened_in_steps(scaffold):
     game = scaffold(robust="clipped")
     game.round()
     own = kept_controls(game, 1)
@@ -104,7 +104,7 @@ def test_a_rule_that_shortens_a_variate_at_the_server_shortens_it_in_the_sites_s
 
 
 @pytest.mark.parametrize("is_kept_back", [False, True])
-def test_with_weights_by_examples_it_is_their_weighted_mean_also_where_a_site_has_lost_some(scaffold, is_kept_back):
+def test_weights_by_examples_give_their_weighted_mean_after_a_loss(scaffold, is_kept_back):
     def forgotten(task, site, answer):
         if site != "east":
             return answer
@@ -121,7 +121,7 @@ def test_with_weights_by_examples_it_is_their_weighted_mean_also_where_a_site_ha
 
 
 @pytest.mark.parametrize("is_partial", [True, False])
-def test_a_site_that_kept_back_its_change_goes_on_from_the_control_that_the_server_counts(scaffold, is_partial):
+def test_a_kept_back_change_leaves_the_control_the_server_counts(scaffold, is_partial):
     def kept_back(task, site, answer):
         control = [name for name in answer.arrays if name.startswith("control/")]
         gone = control[:1] if is_partial else control
@@ -166,7 +166,7 @@ def trained(game, site, number, x, correction, rate):
     [{"is_nesterov": True}, {"momentum": 0.5, "schedule": "poly", "local_epochs": 2}, {"momentum": 0.0}],
     ids=["nesterov", "falling rate", "none"],
 )
-def test_rounds_with_momentum_and_an_absent_site_are_those_of_a_plain_implementation(scaffold, more):
+def test_momentum_and_an_absent_site_follow_a_plain_implementation(scaffold, more):
     game = scaffold(training=SGD | {"momentum": 0.9} | more, has_momentum=True)
     x = start = build_plain_model(game.study, game.study.seed).state_dict()
     parameters = [name for name, _ in build_plain_model(game.study, 0).named_parameters()]

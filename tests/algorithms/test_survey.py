@@ -31,7 +31,7 @@ def unlike(site_data, tmp_path):
     return data
 
 
-def test_all_sites_are_asked_once_and_nothing_is_trained_or_tested(play, study, unlike, tmp_path):
+def test_all_sites_are_asked_once_and_nothing_is_trained(play, study, unlike, tmp_path):
     game = play(study=study, data=unlike)
     tests = game.finish()
     results = finished_results(game.server, tests)
@@ -45,7 +45,7 @@ def test_all_sites_are_asked_once_and_nothing_is_trained_or_tested(play, study, 
     assert start_parts(study, SITES, None)["survey"].restored(part.state()).document == document
 
 
-def test_the_floor_of_each_hospital_holds_and_who_is_below_it_says_nothing(play, study, site_data):
+def test_a_hospital_below_its_own_floor_says_nothing(play, study, site_data):
     # 9, 8 and 7 patients in all parts together, all of whom have the label.
     game = play(study=study, data=site_data, min_patients=8)
     results = finished_results(game.server, game.finish())
@@ -55,7 +55,7 @@ def test_the_floor_of_each_hospital_holds_and_who_is_below_it_says_nothing(play,
     assert document["sentences"][-1] == "west says nothing: fewer than 8 patients"
 
 
-def test_it_is_of_one_kind_that_a_site_can_keep_back_and_that_its_record_names(play, study, site_data):
+def test_it_is_one_kind_that_a_site_can_keep_back(play, study, site_data):
     game = play(study=study, data=site_data)
     game.finish()
     answer, request = game.answers["survey"]["east"], Request("survey", "run", 0, 1)
@@ -69,7 +69,7 @@ def test_it_is_of_one_kind_that_a_site_can_keep_back_and_that_its_record_names(p
     assert high.refusal(request, answer) == "the site lets survey leave only from 10 patients or more; it has fewer"
 
 
-def test_a_site_that_fails_is_named_and_an_answer_with_more_than_an_inventory_is_refused(play, study, site_data):
+def test_a_failing_site_is_named_and_further_entries_are_refused(play, study, site_data):
     game = play(study=study, data=site_data)
 
     def change(task, site, answer):

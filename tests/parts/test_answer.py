@@ -36,7 +36,7 @@ def test_an_answer_is_read_as_it_was_sent():
     assert answer.entries["statistics"].withheld == "policy" and read().entries["statistics"].withheld == ""
 
 
-def test_images_as_large_as_any_study_may_make_them_pass_and_no_larger_ones():
+def test_images_up_to_the_largest_size_pass():
     assert read(image_shape=[1, 16384, 16384]).numbers.image_shape == (1, 16384, 16384)
     for shape in ([2, 16384, 16384], [1, 1024, 1024, 512]):
         with pytest.raises(AggregationError, match="image_shape must be of at most 268435456 pixels or voxels of all"):
@@ -147,7 +147,7 @@ def test_a_sites_text_becomes_one_bounded_line(value, text):
     assert plain_text(value) == text
 
 
-def test_the_reason_of_a_refusal_is_a_bounded_line_that_names_the_site():
+def test_a_refusals_reason_is_a_line_naming_the_site():
     assert explain_refusal("east", AggregationError("it\nis so")) == "it is so"
     reason = explain_refusal("east", TypeError("unhashable" * 1000))
     assert reason.startswith("site 'east' must send an answer that can be read; TypeError: unhashable")

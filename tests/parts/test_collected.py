@@ -62,7 +62,7 @@ def best_at(best):
 # --- those that stay at home in training
 
 
-def test_the_personal_model_of_the_reported_round_is_asked_for_once_and_before_the_super_model_is_assembled(inside):
+def test_the_reported_personal_model_is_asked_for_once(inside):
     game = inside(rounds=3)
     game.finish(change=best_at(2))
     for site in SITES:
@@ -78,7 +78,7 @@ def test_the_personal_model_of_the_reported_round_is_asked_for_once_and_before_t
         assert ("collected" in names) == (task == COLLECT) and "personal" not in names
 
 
-def test_the_global_model_answers_for_a_site_whose_own_did_not_come(inside):
+def test_the_global_model_answers_where_none_came(inside):
     game = inside(rounds=1)
 
     def refuse(task, site, answer):
@@ -139,7 +139,7 @@ FROM_SHARED = {
         pytest.param("perfedavg", 2, marks=pytest.mark.slow),
     ],
 )
-def test_its_global_model_is_fedavgs_and_its_personal_ones_are_those_of_the_algorithm_alone(play, name, best):
+def test_its_models_are_fedavgs_and_the_algorithms(play, name, best):
     options = FROM_SHARED[name] | {"network": DROPPING}
     game = play(folder="inside", **options | find_method_algorithm(f"fedsm-{name}"))
     alone = play(folder="alone", **options, name=name)

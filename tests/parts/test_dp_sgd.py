@@ -33,7 +33,7 @@ def private(make_study):
     return make
 
 
-def test_the_ledger_holds_what_each_site_has_spent_and_no_loss(play, private):
+def test_the_ledger_holds_what_each_site_spent(play, private):
     run = play(study=private())
     for number in (1, 2):
         record = run.round()
@@ -122,7 +122,7 @@ def test_a_site_spends_no_more_than_it_lets(play, private):
     assert [one["steps"] for one in read_count(run)] == [2]
 
 
-def test_a_site_whose_count_is_lost_trains_no_more_and_no_new_run_begins_it_anew(play, private):
+def test_a_site_whose_count_is_lost_trains_no_more(play, private):
     run = play(study=private())
     run.round()
     again, path = begin_another(play, private()), run.folder("east").parent / FILE
@@ -168,9 +168,7 @@ LIMITS = {"max_epsilon": 8.0, "max_delta": 0.01, "privacy_unit": "patient"}
         ({}, {"privacy_unit": "example"}, "dp_sgd.unit: example, as privacy_unit of the site asks, not patient;"),
     ],
 )
-def test_a_lead_does_not_stay_below_the_limit_by_a_promise_that_means_less(
-    private, settings_in, tmp_path, changes, limits, said
-):
+def test_a_weaker_promise_does_not_pass_the_limit(private, settings_in, tmp_path, changes, limits, said):
     lax = private({"dp_sgd": NOISE["dp_sgd"] | changes})
     with pytest.raises(PinError, match=said):
         SiteRounds("east", lax, settings_in(tmp_path).model_copy(update=LIMITS | limits))

@@ -88,7 +88,7 @@ def finished(game, tmp_path):
     return json.loads((folder.path / "results.json").read_text()), record
 
 
-def test_hospitals_test_a_model_nobody_trains_and_no_case_is_named(begin, tmp_path):
+def test_hospitals_test_a_model_and_no_case_is_named(begin, tmp_path):
     game = begin()
     results, record = finished(game, tmp_path)
     assert game.asked == [ROLE] and game.server.finished_rounds == 0
@@ -165,7 +165,7 @@ MORE = {
 
 
 @pytest.mark.parametrize("name", MORE)
-def test_an_answer_with_more_than_typed_scores_is_refused_by_the_sites_own_gate(evaluated, name):
+def test_the_gate_refuses_more_than_typed_scores(evaluated, name):
     honest = evaluated.answers[ROLE]["east"]
     assert refusals(evaluated, honest, min_patients=0) is None
     assert refusals(evaluated, MORE[name](honest), min_patients=0)
@@ -183,7 +183,7 @@ def forged(place, value):
 
 
 @pytest.mark.parametrize(("place", "value"), [(0, 1.5), (0, -0.5), (1, 0.9), (2, np.nan), (3, 1.5), (3, -1), (3, 1000)])
-def test_a_server_refuses_scores_that_are_none_and_takes_the_others(begin, place, value):
+def test_a_server_refuses_scores_that_are_none(begin, place, value):
     game = begin()
     tests = game.finish(change=forged(place, value))
     assert [*tests.scores] == ["north", "west"] and "site 'east' must send" in tests.missing["east"]
@@ -197,7 +197,7 @@ def test_a_model_of_another_study_is_tested_by_none(job, model, play):
         play(study=other, pretrained=read_start(folder, study).arrays)
 
 
-def test_another_file_than_the_agreed_model_and_weights_without_their_model_json_are_refused(job, tmp_path):
+def test_another_file_than_the_agreed_model_is_refused(job, tmp_path):
     folder, study = job
     (tmp_path / "model.pt").write_bytes((folder / "model.pt").read_bytes() + b" ")
     with pytest.raises(ConfigError, match=r"model.pt must have the SHA-256 of model.pretrained_sha256"):
@@ -207,9 +207,7 @@ def test_another_file_than_the_agreed_model_and_weights_without_their_model_json
         ServerRounds.start(study, "run", ["east"], {name: one for name, one in arrays.items() if name != HEAD})
 
 
-def test_training_patients_who_are_renamed_as_test_are_known_by_the_site_that_trained_on_them(
-    job, play, site_data, tmp_path, caplog
-):
+def test_renamed_training_patients_are_known_by_their_site(job, play, site_data, tmp_path, caplog):
     data = shutil.copytree(site_data, tmp_path / "data")
     trained = play(SITES, data=data, rounds=1)
     finished(trained, tmp_path / "trained")
@@ -268,7 +266,7 @@ def differing_groups(*answers):
     return sorted({(a, b) for a in sizes for b in sizes if 0 < b - a < 5})
 
 
-def test_the_dice_of_one_patient_does_not_follow_from_two_divisions_of_one_job(site_data, job, play, tmp_path):
+def test_two_divisions_of_a_job_show_no_single_patient(site_data, job, play, tmp_path):
     # 6 women, of whom 5 had scanner A: 6 x F - 5 x A is the sixth woman's Dice.
     groups = [{"sex": "FM"[i >= 6], "scanner": "AB"[i >= 5]} for i in range(12)]
     divisions = {"sex": ("F", "M"), "scanner": ("A", "B")}
@@ -283,7 +281,7 @@ def test_the_dice_of_one_patient_does_not_follow_from_two_divisions_of_one_job(s
     assert found["sex: F"].value == found["scanner: A"].value
 
 
-def test_two_jobs_whose_groups_differ_by_one_patient_tell_the_groups_of_the_first_alone(site_data, job, play, tmp_path):
+def test_groups_that_differ_by_one_patient_are_told_once(site_data, job, play, tmp_path):
     sizes = range(100, 320, 10)
     groups = [{"weight": str(50 + 5 * i)} for i in range(22)]
 
@@ -304,7 +302,7 @@ def test_two_jobs_whose_groups_differ_by_one_patient_tell_the_groups_of_the_firs
     assert third["weight: under 103"].num_cases == 11
 
 
-def test_a_patient_who_joins_or_leaves_the_test_is_told_of_with_four_others(site_data, job, play, tmp_path):
+def test_a_patient_who_joins_is_told_of_with_others(site_data, job, play, tmp_path):
     def told_of(count, divisions, run):
         sizes = range(100, 100 + 10 * count, 10)
         return told(site_data, job, play, tmp_path / "data", (), divisions, sizes, run=run)
@@ -322,9 +320,7 @@ def test_a_patient_who_joins_or_leaves_the_test_is_told_of_with_four_others(site
     assert found == {} and "must be those of an earlier evaluation, or differ from them by 5" in game.missing["east"]
 
 
-def test_what_was_told_is_in_a_file_that_no_name_of_a_study_changes_and_that_must_be_whole(
-    site_data, job, play, tmp_path
-):
+def test_the_file_of_what_was_told_must_be_whole(site_data, job, play, tmp_path):
     game, _ = told(site_data, job, play, tmp_path / "data", (), {})
     path = game.settings.answered_file("east")
     assert path.stat().st_mode & 0o77 == 0 and "p11" not in path.read_text()
@@ -338,15 +334,13 @@ def test_what_was_told_is_in_a_file_that_no_name_of_a_study_changes_and_that_mus
 @pytest.mark.parametrize(
     "divisions", [{"age": (45.0,)}, {"PatientID": ("p1",)}, {"StudyDate": ("2024",)}, {"KVP": (9,)}]
 )
-def test_a_site_refuses_a_job_that_divides_by_single_years_or_by_what_names_a_patient(
-    site_data, job, play, tmp_path, divisions
-):
+def test_a_job_that_divides_too_finely_is_refused(site_data, job, play, tmp_path, divisions):
     game, found = told(site_data, job, play, tmp_path / "data", (), divisions)
     (name,) = divisions
     assert found == {} and name in game.missing["east"]
 
 
-def test_a_hospital_may_name_more_elements_that_divide_but_none_that_names_a_patient(site_data, job, play, tmp_path):
+def test_a_hospital_may_name_more_elements_that_divide(site_data, job, play, tmp_path):
     folder, study = job
     study = study.model_copy(update={"subgroups": {"KVP": (100.0,)}})
     game = play(("east",), study=study, pretrained=read_start(folder, study).arrays)

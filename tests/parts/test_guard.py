@@ -59,7 +59,7 @@ def without_local_models(site_data):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in ALGORITHMS]
 )
-def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what_it_would_be_without(play, name):
+def test_the_local_model_is_that_of_local_training(play, name):
     options = ALGORITHMS[name]
     guarded, without = play(guard=True, folder="with", **options), play(folder="without", **options)
     alone = play(
@@ -121,7 +121,7 @@ def judge_by(values, monkeypatch, sites=2):
 
 
 @pytest.mark.parametrize(("values", "best"), [((0.3, 0.2, 0.1), 1), ((0.2, 0.2, 0.2), 5)], ids=["falling", "level"])
-def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(played, monkeypatch, values, best):
+def test_the_local_model_is_of_its_best_round(played, monkeypatch, values, best):
     stubbed(monkeypatch, True)
     states = judge_by(values, monkeypatch)
     # Its end is seen two rounds after the federation's, which ends after the third.
@@ -141,9 +141,7 @@ def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(pl
         ([0.01 * number for number in range(1, 20)], 12, False),
     ],
 )
-def test_the_local_model_goes_on_after_the_federation_until_its_validation_does_not_rise(
-    play, monkeypatch, values, rounds, is_finished
-):
+def test_the_local_model_goes_on_after_the_federation(play, monkeypatch, values, rounds, is_finished):
     judge_by(values, monkeypatch, sites=len(SITES))
     game = play(guard=True, seed=82, federation={"patience": 3})
     game.finish()
@@ -156,9 +154,7 @@ def test_the_local_model_goes_on_after_the_federation_until_its_validation_does_
 
 
 @pytest.mark.parametrize(("values", "is_finished"), [([0.5] * 20, True), ([0.5] * 8 + [0.6], False)])
-def test_where_the_rate_falls_the_local_model_is_trained_anew_in_twice_the_rounds(
-    play, monkeypatch, values, is_finished
-):
+def test_with_a_falling_rate_the_local_model_is_trained_anew(play, monkeypatch, values, is_finished):
     judge_by(values, monkeypatch, sites=1)
     game = play(("east", "north"), guard=True, seed=83, training={"schedule": "poly"}, federation={"min_sites": 1})
     rates = []
@@ -171,7 +167,7 @@ def test_where_the_rate_falls_the_local_model_is_trained_anew_in_twice_the_round
     assert joined["east"].own_rounds == (3 if is_finished else 6)
 
 
-def test_a_site_that_stops_training_its_own_model_says_so_and_one_that_is_killed_goes_on(play, monkeypatch):
+def test_a_killed_site_goes_on_training_its_own_model(play, monkeypatch):
     judge_by([0.01 * number for number in range(1, 99)], monkeypatch, sites=1)
     game = play(guard=True, seed=84, federation={"patience": 3})
 
@@ -201,9 +197,7 @@ def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
 
 
 @pytest.mark.parametrize(("keeps_own", "bias", "name"), [(False, 0.4, "federated"), (True, 0.5, "local")])
-def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_than_that(
-    played, monkeypatch, keeps_own, bias, name
-):
+def test_a_site_writes_the_chosen_model_with_its_bias(played, monkeypatch, keeps_own, bias, name):
     stubbed(monkeypatch, keeps_own, federated_bias=0.4)
     game = played(guard=True, name="harmofl")
     assert game.asked[-1] == "guard_choose" and "guard_train" in game.asked
@@ -228,7 +222,7 @@ def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_th
     assert_alike(next(iter(contents.models.values())), local if name == "local" else state_at_test(game, "east"))
 
 
-def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_it(played, monkeypatch):
+def test_alone_is_the_own_model_with_its_bias(played, monkeypatch):
     stubbed(monkeypatch, True)
     game = played(("east", "north"), guard=True)
     joined, part = game.server.parts["guard"].choices["east"], game.sites["east"].data.test
@@ -253,7 +247,7 @@ def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_it(played, m
     np.testing.assert_array_equal(pictures["own"][0], plane)
 
 
-def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federation(played, monkeypatch):
+def test_the_own_model_says_nothing_of_the_federation(played, monkeypatch):
     stubbed(monkeypatch, True)
     game = played(("east", "north"), guard=True, name="fedsm", model={"normalization": "instance"})
     domains = {site: game.sites[site].data.domain for site in ("east", "north")}
@@ -288,9 +282,7 @@ def test_an_empty_validation_case_chooses_no_threshold(make_study):
     assert (choice.own_bias, choice.own, choice.num_units) == (0.0, 1.0, 6)
 
 
-def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_no_bias(
-    played, windows_to_choose_by, monkeypatch
-):
+def test_a_class_is_scored_by_unit_without_a_bias(played, windows_to_choose_by, monkeypatch):
     training = {"loss": "cross_entropy", "batch_size": 4}
     settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
     found, choose = [], guard.choose_kept
@@ -311,7 +303,7 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
     assert choices.keys() == {"ann", "bob", "eva"} and all(one.bias == one.own_bias == 0 for one in choices.values())
 
 
-def test_a_run_takes_the_local_model_that_another_of_the_same_training_has_left_unless_damaged(play, site_data):
+def test_a_run_takes_another_runs_local_model_unless_damaged(play, site_data):
     first, second, other = (
         play(guard=True, folder=name, **options)
         for name, options in {
@@ -338,7 +330,7 @@ def test_a_run_takes_the_local_model_that_another_of_the_same_training_has_left_
 
 
 @pytest.mark.parametrize("optimizer_state", ["kept", "fresh"])
-def test_a_borrowed_local_model_learns_in_the_rounds_that_are_added(play, site_data, optimizer_state):
+def test_a_borrowed_local_model_learns_in_added_rounds(play, site_data, optimizer_state):
     options = {"guard": True, "seed": 80, "training": {"optimizer_state": optimizer_state}}
     first, more, straight = (play(folder=name, **options | {"rounds": n}) for name, n in (("a", 2), ("b", 2), ("c", 4)))
     first.finish(), more.finish()
@@ -357,7 +349,7 @@ def test_a_borrowed_local_model_learns_in_the_rounds_that_are_added(play, site_d
     assert more.server.parts["guard"].choices == straight.server.parts["guard"].choices
 
 
-def test_a_local_model_that_missed_a_round_is_left_to_nobody(play):
+def test_a_local_model_that_missed_a_round_stays(play):
     absent, later = (play(guard=True, folder=name, seed=78, federation={"max_missed_rounds": 1}) for name in "ab")
     absent.round(absent=("west",))
     absent.finish(), later.finish()
@@ -367,7 +359,7 @@ def test_a_local_model_that_missed_a_round_is_left_to_nobody(play):
 
 @pytest.mark.parametrize("options", [{"name": "fedavg"}, {"name": "fedsm", "model": {"normalization": "instance"}}])
 @pytest.mark.parametrize("is_lost", [False, True], ids=["late", "lost"])
-def test_a_local_model_that_begins_late_begins_as_that_of_local_training(play, make_study, options, is_lost):
+def test_a_late_local_model_begins_as_in_local_training(play, make_study, options, is_lost):
     given = options.get("model", {}) | {"weights": "weights.pt", "weights_sha256": "0" * 64}
     options = options | {"model": given, "federation": {"max_missed_rounds": 1}}
     guarded, alone = (make_study(**options | extra) for extra in ({"guard": True}, {"name": "local"}))
@@ -387,7 +379,7 @@ def test_a_local_model_that_begins_late_begins_as_that_of_local_training(play, m
     assert not any(sent.values())
 
 
-def test_a_local_model_is_validated_only_once_it_has_been_trained(play, monkeypatch):
+def test_a_local_model_is_validated_once_trained(play, monkeypatch):
     values = iter((0.9, 0.1, 0.1))
     game = play(("east", "north"), guard=True, federation={"max_missed_rounds": 1})
     monkeypatch.setattr(local_model, "evaluate", lambda *_: (None, Score.of({"a": next(values)})))
@@ -398,7 +390,7 @@ def test_a_local_model_is_validated_only_once_it_has_been_trained(play, monkeypa
     assert list(values) == [0.1, 0.1]
 
 
-def test_a_site_that_gets_validation_data_later_trains_no_model_alone_without_the_files_weights(play, make_study):
+def test_late_validation_data_need_the_files_weights(play, make_study):
     study = make_study(guard=True, model={"weights": "weights.pt", "weights_sha256": "0" * 64})
     game = play(study=study, pretrained=weights_of_a_file(study))
     data = game.sites["east"].data
@@ -409,7 +401,7 @@ def test_a_site_that_gets_validation_data_later_trains_no_model_alone_without_th
     assert game.server.parts["guard"].unchosen == {"east": "it has trained no model alone"}
 
 
-def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
+def test_the_result_says_why_a_site_made_no_choice(play):
     game = play(guard=True)
     part = game.sites["north"].data
     game.sites["north"].__dict__["data"] = replace(part, validation=part.validation.select_rows([]))
@@ -425,7 +417,7 @@ def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
     ]
 
 
-def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(played):
+def test_a_site_that_misses_the_test_makes_no_choice(played):
     game = played(guard=True, rounds=2)
     assert game.server.parts["guard"].choices.keys() == set(SITES)
     game.ask_for(4)
@@ -438,7 +430,7 @@ def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by
     assert game.sent["guard_choose"].keys() == {"east", "north"}
 
 
-def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(played):
+def test_only_the_choice_leaves_through_the_gate(played):
     game = played(guard=True)
     gate = game.sites["east"].gate
     message, answer = game.sent["guard_choose"]["east"], game.answers["guard_choose"]["east"]

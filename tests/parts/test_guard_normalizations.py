@@ -45,9 +45,7 @@ def judge_by(monkeypatch, batch, other):
 
 
 @pytest.mark.parametrize(("batch", "other", "kind"), [(0.6, 0.5, "batch"), (0.5, 0.6, "group"), (0.5, 0.5, "group")])
-def test_of_two_local_models_the_one_that_validates_better_is_taken_and_of_level_ones_the_studys(
-    played, monkeypatch, batch, other, kind
-):
+def test_the_local_model_that_validates_better_is_taken(played, monkeypatch, batch, other, kind):
     judge_by(monkeypatch, batch, other)
     game = played(("east", "north"), seed=301, **GROUP)
     joined = game.server.parts["guard"].choices["east"]
@@ -59,7 +57,7 @@ def test_of_two_local_models_the_one_that_validates_better_is_taken_and_of_level
     assert_alike(contents.models["local"], kept["local_batch" if kind == "batch" else "local"]["best"]["state"])
 
 
-def test_the_federated_and_the_studys_local_model_are_bit_for_bit_what_they_are_without_the_second(play, monkeypatch):
+def test_a_second_local_model_changes_no_other_model(play, monkeypatch):
     both = play(("east", "north"), seed=302, folder="both", **GROUP)
     both.finish()
     monkeypatch.setattr(guard, "list_local_studies", lambda study: {"local": study})
@@ -82,7 +80,7 @@ def test_a_site_that_trains_alone_reports_the_better_of_both(played, monkeypatch
     assert_alike(contents.models["east"], game.kept("east", 3)["guard"]["local_batch"]["best"]["state"])
 
 
-def test_with_a_falling_rate_the_better_one_alone_is_trained_anew(played, monkeypatch):
+def test_with_a_falling_rate_the_better_one_is_trained_anew(played, monkeypatch):
     judge_by(monkeypatch, 0.6, 0.5)
     game = played(("east", "north"), seed=305, **GROUP | {"training": {"schedule": "poly"}, "federation": {}})
     kept = game.kept("east", 3)["guard"]
@@ -107,7 +105,7 @@ def test_a_single_training_image_trains_the_studys_local_model_alone(play):
         ({"model": {"normalization": "group", "weights": "a.pt", "weights_sha256": "0" * 64}}, 1),
     ],
 )
-def test_two_are_trained_where_the_normalisation_is_free_and_the_seed_gives_the_start(make_study, options, count):
+def test_two_are_trained_where_the_normalisation_is_free(make_study, options, count):
     study = make_study(**{"guard": True, "name": "fedavg"} | options)
     assert len(guard.list_local_studies(study)) == count
     if count == 2:

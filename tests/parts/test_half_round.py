@@ -128,9 +128,7 @@ OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in CASES if name n
 
 
 @pytest.mark.parametrize("name", [*FIRST, *OTHERS])
-def test_a_round_that_is_stopped_before_every_step_ends_as_an_undisturbed_one(
-    begin, saving, stopped, tmp_path, site_data, name
-):
+def test_a_round_stopped_before_every_step_ends_as_undisturbed(begin, saving, stopped, tmp_path, site_data, name):
     game, task = begin(**CASES[name])
     other = copy_site(game, tmp_path / "other", site_data)
     wanted = SiteRounds("east", other.study, other.settings).answer("train", task)
@@ -144,9 +142,7 @@ def test_a_round_that_is_stopped_before_every_step_ends_as_an_undisturbed_one(
     assert (game.folder("east") / ANSWER).exists() and not (game.folder("east") / HALF).exists()
 
 
-def test_of_a_private_round_neither_noise_nor_draws_nor_count_are_lost(
-    begin, saving, stopped, tmp_path, site_data, monkeypatch
-):
+def test_a_private_round_loses_no_noise_draws_or_count(begin, saving, stopped, tmp_path, site_data, monkeypatch):
     game, _ = begin(network=INSTANCE, privacy={"dp_sgd": {"noise": 1.0, "clip": 1.0, "delta": 0.01}})
     task, found, epsilons = game.upcoming("train")["east"], [], []
     for folder, stops in (("whole", ()), ("halves", range(1, 7))):
@@ -170,7 +166,7 @@ def test_what_a_round_began_with_is_not_done_again(begin, saving, stopped, monke
     assert len(scored) == 1 and answer.meta["metrics"]["validation"]
 
 
-def test_a_finished_answer_is_sent_again_until_the_server_asks_for_something_else(begin, stopped):
+def test_a_finished_answer_is_sent_until_another_task_comes(begin, stopped):
     game, task = begin()
     first, steps = stopped(game, task, ())
     assert steps == [*range(1, 7)]
@@ -224,7 +220,7 @@ def test_a_disk_that_is_full_ends_no_training(begin, saving, stopped, monkeypatc
     assert answer.arrays and "half_round.pt cannot be written" in caplog.text
 
 
-def test_at_most_a_tenth_of_the_steps_is_done_again_and_saving_takes_little_of_the_time(tmp_path, monkeypatch):
+def test_at_most_a_tenth_of_the_steps_is_repeated(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(half_round.time, "monotonic", lambda: now[0])
     # A step takes 2 s, a file 1 s.

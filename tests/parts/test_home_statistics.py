@@ -34,7 +34,7 @@ def statistics(model):
 KINDS = ("running_mean", "running_var", "num_batches_tracked")
 
 
-def test_the_models_that_a_site_keeps_have_the_statistics_of_its_own_training_images(finished):
+def test_kept_models_have_the_sites_own_statistics(finished):
     for site in SITES:
         data = finished.sites[site].data.training
         for folder in ("supermodel", "chosen"):

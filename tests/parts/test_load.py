@@ -19,11 +19,11 @@ ROLES = {
 
 
 @pytest.mark.parametrize("name", ROLES)
-def test_a_study_has_the_models_and_what_its_recipe_sends_beside_them(make_study, name):
+def test_a_study_has_the_models_and_its_recipes_parts(make_study, name):
     assert list(start_parts(make_study(name=name), ["a", "b"], None)) == ROLES[name]
 
 
-def test_the_models_come_first_and_every_part_is_known_by_its_role(make_study):
+def test_the_models_come_first(make_study):
     study = make_study(name="fedsm", input="harmofl", model=INSTANCE)
     found = start_parts(study, ["a", "b"], None)
     assert list(found) == ["global", "personal", "amplitude", "softpull", "selector", "super_model", "usual"]
@@ -48,7 +48,7 @@ def test_an_array_is_of_the_kind_that_holds_it(make_study):
 # --- files that are broken, or half written
 
 
-def test_a_broken_file_is_named_by_the_study_that_names_it_and_disturbs_no_other(make_study, monkeypatch):
+def test_a_broken_file_disturbs_no_other_study(make_study, monkeypatch):
     load = importlib.import_module
 
     def load_all_but_one(name):

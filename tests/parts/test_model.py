@@ -26,7 +26,7 @@ NAME = "model/network.model.2.conv.weight"
 # --- mixing
 
 
-def test_a_name_that_a_site_withholds_is_mixed_over_the_others_and_what_nobody_sends_stays(play):
+def test_a_withheld_array_is_mixed_over_the_others(play):
     game = play(sites=("east", "west"))
     start = game.models("east")
     name, other = list(start)[:2]
@@ -67,7 +67,7 @@ def test_each_array_is_mixed_over_the_sites_that_sent_it():
     ],
     ids=["softpull", "scaffold", "float16"],
 )
-def test_a_run_whose_arrays_lie_in_files_has_the_weights_of_one_in_memory(play, tmp_path, options):
+def test_arrays_in_files_give_the_weights_of_those_in_memory(play, tmp_path, options):
     models = []
     for folder, keep in (("memory", nullcontext()), ("files", keep_in_files(tmp_path))):
         game = play(folder=folder, rounds=2, **options)
@@ -128,7 +128,7 @@ def test_fedavg_without_anybodys_batchnorm_is_fedbn(play):
     np.testing.assert_array_equal(model[norm].numpy(), own.numpy())
 
 
-def test_batchnorm_that_some_exclude_is_the_mean_of_the_others_at_every_site(play):
+def test_batchnorm_that_some_exclude_is_the_others_mean(play):
     game = play()
     start = game.models("east")
     record = game.round(change=excluding("north"))
@@ -148,7 +148,7 @@ def test_batchnorm_that_some_exclude_is_the_mean_of_the_others_at_every_site(pla
 # --- what stays at home
 
 
-def test_what_stays_home_is_not_sent_and_goes_on_from_what_the_site_kept(play):
+def test_what_stays_home_goes_on_from_what_was_kept(play):
     game = play(name="fedbn")
     game.rounds(2)
     sent = game.answers["train"]["east"].arrays
@@ -164,7 +164,7 @@ def test_what_stays_home_is_not_sent_and_goes_on_from_what_the_site_kept(play):
 
 
 @pytest.mark.parametrize(("self_weight", "others", "is_noted"), [(0.2, 0.4, True), (0.4, 0.3, False)])
-def test_lambda_below_one_over_k_holds_with_a_note_while_all_sites_answer(play, self_weight, others, is_noted):
+def test_lambda_below_one_over_k_holds_with_a_note(play, self_weight, others, is_noted):
     game = play(name="softpull", softpull={"self_weight": self_weight})
     first = game.round()
     assert first.weights["east"] == pytest.approx({"east": self_weight, "north": others, "west": others})
@@ -186,7 +186,7 @@ def test_an_absent_site_keeps_its_own_model(play):
     assert_alike(game.upcoming("train")["north"].arrays, before)
 
 
-def test_a_model_that_nobody_else_listens_to_does_not_travel_back(play):
+def test_a_model_nobody_else_changed_does_not_travel_back(play):
     game = play(name="softpull", softpull={"self_weight": 1.0})
     game.round()
     assert game.sent["train"]["east"].arrays
@@ -195,7 +195,7 @@ def test_a_model_that_nobody_else_listens_to_does_not_travel_back(play):
     assert game.round().answered == ["east", "north", "west"]
 
 
-def test_a_site_that_lost_its_own_model_gets_it_back_in_the_same_round(play):
+def test_a_site_that_lost_its_model_gets_it_back(play):
     game = play(name="softpull", softpull={"self_weight": 1.0})
     game.round()
     before = game.models("east")
@@ -207,7 +207,7 @@ def test_a_site_that_lost_its_own_model_gets_it_back_in_the_same_round(play):
     assert game.upcoming("train")["east"].arrays == {}
 
 
-def test_a_site_that_comes_late_gets_the_mean_of_the_others_models(play):
+def test_a_late_site_gets_the_mean_of_the_others_models(play):
     game = play(name="softpull", sites=("east", "west"))
     game.round()
     east, west = game.models("east"), game.models("west")
@@ -243,7 +243,7 @@ DYNUNET = {
 
 
 @pytest.mark.parametrize("name", ["fedavg", "softpull"])
-def test_a_written_model_has_all_names_and_nothing_travels_or_stays_twice(play, name):
+def test_a_written_model_has_all_names(play, name):
     game = play(name=name, network=DYNUNET, rounds=2)
     game.rounds(2)
     model = build_plain_model(game.study, 0)
@@ -259,9 +259,7 @@ def test_a_written_model_has_all_names_and_nothing_travels_or_stays_twice(play, 
 # --- from a pretrained model
 
 
-def test_everybody_starts_from_a_pretrained_model_and_what_stays_home_of_it_travels_until_a_site_has_it(
-    play, make_study
-):
+def test_what_stays_home_of_a_pretrained_model_travels_once(play, make_study):
     study = make_study(rounds=3, name="fedbn", start_from_pretrained=True, seed=1)
     pretrained = weights_of_a_file(make_study(), 0.25)
     game = play(study=study, pretrained=pretrained)
@@ -285,7 +283,7 @@ def test_everybody_starts_from_a_pretrained_model_and_what_stays_home_of_it_trav
     ("name", "rule", "models"),
     [("fedavg", "only", {"global"}), ("softpull", "mean", {"east", "north", "west"}), ("fedbn", None, None)],
 )
-def test_the_super_model_holds_one_model_or_all_and_none_where_part_of_each_stays_home(played, name, rule, models):
+def test_the_super_model_holds_one_model_all_or_none(played, name, rule, models):
     game = played(name=name, rounds=1)
     contents = game.server.parts["model"].outcome(game.server, {}).make_contents()
     if rule is None:
@@ -305,7 +303,7 @@ def test_kinds_tell_batchnorm_from_weights_for_each_role(make_study):
     assert [kind.name for kind in found.values() if kind.is_of_images] == ["usual_values"]
 
 
-def test_a_site_may_keep_back_any_array_of_its_update_and_none_is_expected_of_an_evaluation(play):
+def test_a_site_may_keep_back_any_array_of_its_update(play):
     server = play().server
     expected = server.expected("east", Exchange(TRAIN, 1))
     assert expected.keys() == server.task("east", Exchange(TRAIN, 1)).arrays.keys()
@@ -313,7 +311,7 @@ def test_a_site_may_keep_back_any_array_of_its_update_and_none_is_expected_of_an
     assert server.expected("east", Exchange("validate", 1)) == {}
 
 
-def test_the_optimisers_rate_falls_by_the_studys_rounds_and_not_by_those_since_its_state_was_loaded(play):
+def test_the_optimisers_rate_falls_by_the_studys_rounds(play):
     game, rates = play(rounds=4, training={"schedule": "poly", "learning_rate": 0.1}), []
     for number in range(1, 5):
         game.round()
@@ -353,7 +351,7 @@ def read_frozen(state):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOON else pytest.mark.slow) for name in RUNS])
-def test_what_is_frozen_travels_in_no_round_and_is_as_it_began_in_every_written_model(play, make_study, name):
+def test_what_is_frozen_stays_and_is_in_every_written_model(play, make_study, name):
     options = {"name": name, "rounds": 2, "guard": True} | RUNS[name]
     given = {"weights": "weights.pt", "weights_sha256": "0" * 64}
     training, model = (options.get(key, {}) for key in ("training", "model"))
@@ -411,9 +409,7 @@ LONG = (
     "options",
     [pytest.param(STARTS[name], id=name, marks=pytest.mark.slow if name in LONG else ()) for name in STARTS],
 )
-def test_from_a_files_weights_every_model_becomes_what_a_seed_of_that_file_would_make_it(
-    play, make_study, monkeypatch, options, site_data
-):
+def test_a_files_weights_start_every_model(play, make_study, monkeypatch, options, site_data):
     # A run may take another's local model; one from a file takes none.
     for path in site_data.glob(".cache/*/local-*.pt"):
         path.unlink()

@@ -34,7 +34,7 @@ def said_of(read, temperature=1.5, threshold=0.4):
     return SiteScore(value=0.5, num_cases=4, num_excluded=0, labels=scores, calling=found if read else None)
 
 
-def test_a_site_chooses_on_validation_and_says_what_it_comes_to_in_the_test(play, windows_to_choose_by):
+def test_a_site_chooses_on_validation_and_scores_the_test(play, windows_to_choose_by):
     game = play(SITES, study=make(**POINT), data=windows_to_choose_by)
     scores = game.finish().scores
     for site in SITES:
@@ -74,7 +74,7 @@ def test_the_test_decides_nothing(play, windows_to_choose_by):
     assert callings[0] == callings[1] and any(one != MOST_PROBABLE for one in callings[0].values())
 
 
-def test_the_super_model_has_the_median_and_the_results_have_each_site(play, windows_to_choose_by, tmp_path):
+def test_the_super_model_has_the_median(play, windows_to_choose_by, tmp_path):
     game = play(SITES, study=make(**POINT), data=windows_to_choose_by)
     tests = game.finish()
     RunFolder(tmp_path / "run", game.study).finish(game.server, tests)
@@ -92,7 +92,7 @@ def test_the_super_model_has_the_median_and_the_results_have_each_site(play, win
 
 
 @pytest.mark.parametrize("algorithm", ["softpull", "local"])
-def test_of_models_of_their_own_the_sites_readings_are_not_joined(play, windows_to_choose_by, tmp_path, algorithm):
+def test_readings_of_personal_models_are_not_joined(play, windows_to_choose_by, tmp_path, algorithm):
     game = play(SITES, study=make(algorithm), data=windows_to_choose_by)
     tests = game.finish()
     RunFolder(tmp_path / "run", game.study).finish(game.server, tests)
@@ -110,5 +110,5 @@ def test_sites_without_a_reading_leave_the_median_to_the_others():
     assert pool_callings([said_of(False)], study) == MOST_PROBABLE
 
 
-def test_what_a_site_sends_as_a_reading_of_a_segmentation_is_not_taken(make_study):
+def test_a_reading_of_a_segmentation_is_not_taken(make_study):
     assert pool_callings([said_of(True)], make_study()) == MOST_PROBABLE

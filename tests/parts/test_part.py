@@ -7,13 +7,13 @@ from silofl.parts.task import Exchange, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 
 
-def test_a_kind_holds_the_names_of_its_role_or_some_of_them():
+def test_a_kind_holds_some_names_of_its_role():
     whole, some = Kind("selector", "", "", "selector"), Kind("weights", "", "", "model", names=frozenset({"a"}))
     assert whole.holds("selector", "anything") and not whole.holds("model", "anything")
     assert some.holds("model", "a") and not some.holds("model", "b") and not some.holds("global", "a")
 
 
-def test_a_part_that_needs_nothing_leaves_every_step_as_it_is():
+def test_a_part_that_needs_nothing_changes_no_step():
     part, exchange, mixed = Part(), Exchange("train", 1), {"a": np.ones(1)}
     assert part.asks("before", 1, None) == () and part.to_send("north", exchange, None) == Message()
     assert part.expected("north", exchange, None) == Wanted() and part.weights("model", 1, ["north"], None) is None

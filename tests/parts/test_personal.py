@@ -148,7 +148,7 @@ def test_three_rounds_follow_a_plain_implementation(personal, name):
 
 
 @pytest.mark.parametrize("name", ["ditto", "apfl"])
-def test_the_shared_model_is_fedavgs_and_a_pull_of_zero_is_local_training(personal, play, name):
+def test_a_pull_of_zero_is_local_training(personal, play, name):
     # APFL goes with plain SGD alone.
     training = SGD if name == "apfl" else {"batch_size": 2}
     options = {"training": training | {"local_epochs": 2}, "network": DROPPING}
@@ -164,7 +164,7 @@ def test_the_shared_model_is_fedavgs_and_a_pull_of_zero_is_local_training(person
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_nothing_of_the_personal_model_leaves_its_site_and_estimate_knows_it(personal, play, name):
+def test_nothing_of_the_personal_model_leaves_its_site(personal, play, name):
     game = personal(name, rounds=2)
     record = game.round()
     assert {key.partition("/")[0] for key in game.answers["train"]["east"].arrays} == {"global"}
@@ -175,7 +175,7 @@ def test_nothing_of_the_personal_model_leaves_its_site_and_estimate_knows_it(per
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_site_tests_what_it_has_validated_with_batchnorm_of_its_own(personal, name):
+def test_a_site_tests_what_it_has_validated(personal, name):
     game = personal(name, rounds=2)
     tests = game.finish()
     assert tests.scores.keys() == set(SITES) and game.warnings == []
@@ -201,7 +201,7 @@ def deployed(game, name, site, number):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_absent_site_keeps_its_model_and_goes_on_from_it_after_a_restart_too(personal, name):
+def test_an_absent_site_keeps_its_model_after_a_restart_too(personal, name):
     whole, halved = personal(name), personal(name, folder="halved")
     for game in (whole, halved):
         game.round()
@@ -218,7 +218,7 @@ def test_an_absent_site_keeps_its_model_and_goes_on_from_it_after_a_restart_too(
     assert any(not torch.equal(value, before[key]) for key, value in kept_model(whole, "north", 3).items())
 
 
-def test_a_site_that_lost_its_model_says_so_and_one_that_comes_late_begins_with_the_received_one(personal):
+def test_a_site_that_lost_its_model_says_so(personal):
     game = personal(pull={"strength": 1000.0}, training=SGD | {"learning_rate": 0.001})
     game.round(absent=("west",))
     lose_state(game, "north")

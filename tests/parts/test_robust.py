@@ -25,7 +25,7 @@ def scaled(factor, **meta):
     return attack
 
 
-def test_examples_that_the_others_make_unlikely_count_up_to_the_factor_times_their_median(play):
+def test_unlikely_examples_count_up_to_the_factor(play):
     record = play(robust={"rule": "clipped", "factor": 3}).round(change=scaled(1, num_examples=400))
     # The others have 5 and 4 examples: 3 * 4.5 = 13.5 of 22.5 in all. The ledger keeps what the site said.
     assert record.weights["east"]["west"] == pytest.approx(13.5 / 22.5) and record.examples["west"] == 400
@@ -75,7 +75,7 @@ def test_updates_of_too_few_sites_are_not_clipped(play):
         np.testing.assert_array_equal(array, clipped.models("east")[name])
 
 
-def test_a_study_with_rounds_of_too_few_sites_for_its_rule_is_refused(make_study):
+def test_too_few_sites_for_the_rule_are_refused(make_study):
     with pytest.raises(ConfigError, match=r"federation.min_sites must be at least 5 with algorithm.robust multi_krum"):
         make_study(robust="multi_krum", federation={"min_sites": 4})
     with pytest.raises(ConfigError, match=r"at least 3 with algorithm.robust median, .* not 1; raise it, or take"):
@@ -130,7 +130,7 @@ def with_prototypes(monkeypatch):
     return add
 
 
-def test_a_part_that_does_not_say_how_its_arrays_are_bounded_goes_with_no_robust_rule(with_prototypes, play):
+def test_unbounded_arrays_go_with_no_robust_rule(with_prototypes, play):
     with_prototypes(Prototypes)
     game = play()
     game.round(change=send_far_prototype)
@@ -140,14 +140,14 @@ def test_a_part_that_does_not_say_how_its_arrays_are_bounded_goes_with_no_robust
         play(folder="robust", robust="clipped")
 
 
-def test_a_part_that_names_its_arrays_is_bounded_by_the_rule(with_prototypes, play):
+def test_a_part_that_names_its_arrays_is_bounded(with_prototypes, play):
     with_prototypes(BoundedPrototypes)
     game = play(robust="median", federation={"min_sites": 3})
     game.round(change=send_far_prototype)
     assert game.server.parts["prototypes"].mean == pytest.approx(0.46)
 
 
-def test_every_part_that_says_so_names_its_arrays_or_asks_for_the_rule_itself():
+def test_every_bounded_part_says_how():
     """A kind that is only said to be bounded would be mixed as it comes."""
     sources = {path: path.read_text(encoding="utf-8") for path in Path(silofl.__file__).parent.rglob("*.py")}
     saying = {path for path, text in sources.items() if "is_bounded=True" in text}

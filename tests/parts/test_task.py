@@ -12,12 +12,12 @@ def test_a_message_knows_its_arrays_by_their_role():
     assert message.of("average") == {}
 
 
-def test_an_answer_that_failed_holds_no_arrays_and_the_round_of_its_task():
+def test_a_failed_answer_holds_its_round_and_no_arrays():
     failed = Message({"a/x": np.zeros(1)}, {"round": 3, "run": "r"}).failed("no GPU")
     assert failed == Message(meta={"round": 3, "error": "no GPU"})
 
 
-def test_no_variance_of_a_whole_model_may_be_below_0_and_each_number_may_have_a_least_value_of_its_own():
+def test_no_variance_of_a_whole_model_may_be_below_0():
     expected = Expected.whole_model({"model/norm.running_var": np.ones(2), "model/norm.running_mean": np.ones(2)})
     check_arrays("north", {"model/norm.running_var": np.zeros(2), "model/norm.running_mean": -np.ones(2)}, expected)
     below = {"model/norm.running_var": np.array([1, -0.1]), "model/norm.running_mean": np.ones(2)}
@@ -66,7 +66,7 @@ def test_a_shape_that_is_not_known_yet_may_be_any():
         ([1.0], "list"),
     ],
 )
-def test_what_is_no_array_of_floats_is_refused_by_its_kind(array, kind):
+def test_what_is_no_array_of_floats_is_refused(array, kind):
     with pytest.raises(AggregationError) as caught:
         check_arrays("north", {"a": array}, {"a": Expected(None)})
     assert f"site 'north' must send 'a' as an array of float32 or float64, not of {kind}" in str(caught.value)
@@ -78,7 +78,7 @@ def test_a_number_that_no_model_has_is_refused():
         check_arrays("north", {"a": np.float32([0, -1e30])}, {"a": Expected((2,))})
 
 
-def test_an_array_is_turned_into_the_type_that_is_expected_and_otherwise_left_alone():
+def test_an_array_is_turned_into_the_expected_type():
     expected = Expected.like({"a": np.zeros(2, np.float32), "b": np.zeros(2)})
     sent = {"a": np.ones(2), "b": np.ones(2)}
     found = check_arrays("north", sent, expected)

@@ -38,7 +38,7 @@ def usual_of(play):
     return carry_out
 
 
-def test_a_site_measures_the_model_that_it_tested_and_the_server_completes_the_super_model(usual_of):
+def test_the_server_completes_the_super_model(usual_of):
     game, found = usual_of(rounds=1)
     assert list(found) == ["east", "north", "west"]
     own = read_model_folder(game.folder("east") / "supermodel").usual
@@ -51,7 +51,7 @@ def test_a_site_measures_the_model_that_it_tested_and_the_server_completes_the_s
     assert [*completed.usual["west"].features] == ["global"] and completed.usual.keys() == found.keys()
 
 
-def test_all_that_leaves_is_of_one_kind_and_weights_are_as_without_it(usual_of):
+def test_all_that_leaves_is_of_one_kind(usual_of):
     game, _ = usual_of(rounds=1)
     sent = game.answers[TEST]["east"].of(ROLE)
     gate = Gate.of(game.study, game.settings)
@@ -60,7 +60,7 @@ def test_all_that_leaves_is_of_one_kind_and_weights_are_as_without_it(usual_of):
 
 
 @pytest.mark.parametrize("settings", [{"may_leave": ("weights", "batchnorm")}, {"min_patients": 99}])
-def test_a_site_keeps_it_back_and_gives_its_test_all_the_same(play, settings):
+def test_a_site_may_keep_it_back_and_still_test(play, settings):
     game = play(rounds=1)
     changed = game.settings.model_copy(update=settings)
     site = type(game.sites["east"])("east", game.study, changed)
@@ -89,7 +89,7 @@ def test_what_is_usual_comes_back_from_its_arrays(make_study):
     assert unpack_arrays(pack_arrays(replace(usual, score=Spread(3.0, 1.0)), study), study) == usual
 
 
-def test_a_hospital_whose_reference_values_are_far_wider_than_the_others_is_bounded(usual_of):
+def test_far_wider_reference_values_are_bounded(usual_of):
     def change(task, site, answer):
         if task == TEST:
             answer.arrays["usual/roots_ml"] = np.array([[0.5, 1e6 if site == "west" else 0.1, 3]])

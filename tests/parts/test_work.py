@@ -91,7 +91,7 @@ def with_selector(monkeypatch):
     return begin_with
 
 
-def test_a_mean_loss_is_over_all_training_data_and_the_model_goes_on_training(part):
+def test_a_mean_loss_is_over_all_training_data(part):
     work = begin(classification(training={"loss": "cross_entropy", "batch_size": 3}), part)
     model = work.own.train()
     # Of three images and of one, in evaluation.
@@ -109,9 +109,7 @@ def role_score(work, role):
 
 
 @pytest.mark.parametrize(("taken_for", "role"), [("east", "personal"), ("north", "global")])
-def test_a_case_counts_with_the_personalised_model_where_the_selector_knows_the_site(
-    make_study, blobs, with_selector, taken_for, role
-):
+def test_a_case_counts_with_the_chosen_model(make_study, blobs, with_selector, taken_for, role):
     study = make_study(name="fedsm", model={"normalization": "instance"})
     work = with_selector(study, blobs, Always(taken_for), SITES)
     with torch.no_grad():
@@ -126,7 +124,7 @@ def test_a_case_counts_with_the_personalised_model_where_the_selector_knows_the_
 # --- classification
 
 
-def test_a_site_sends_its_classes_recall_and_number_of_cases_with_the_other_metrics(part):
+def test_a_site_sends_its_classes_recall_and_cases(part):
     work = begin(classification(), part)
     says(work.own, 0)
     found = work.validation()
@@ -148,7 +146,7 @@ def test_a_site_sends_its_classes_recall_and_number_of_cases_with_the_other_metr
 # --- a task
 
 
-def test_an_answer_holds_the_round_the_counts_and_the_size_of_the_images(make_study, blobs):
+def test_an_answer_holds_round_counts_and_image_size(make_study, blobs):
     answer = begin(make_study(), blobs).answer()
     assert answer.meta["round"] == 1 and answer.meta["num_examples"] == 4
     assert answer.meta["image_shape"] == [1, 32, 32] and answer.meta["metrics"].keys() == {"loss"}
@@ -157,7 +155,7 @@ def test_an_answer_holds_the_round_the_counts_and_the_size_of_the_images(make_st
     assert later.meta["metrics"].keys() == {"validation", "loss"}
 
 
-def test_an_answer_says_what_the_training_images_are_like_but_not_of_few_patients(make_study, blobs):
+def test_an_answer_says_nothing_of_few_patients_images(make_study, blobs):
     many = blobs.select_rows([0, 1, 2, 3, 0])
     many = replace(many, patients=tuple("vwxyz"))
     sent = begin(make_study(), many).answer().meta["domain"]
@@ -194,7 +192,7 @@ def list_long_numbers(value, where=""):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsm", "local"])
-def test_no_answer_of_a_run_holds_a_score_or_a_loss_with_all_its_digits(play, name):
+def test_no_answer_holds_all_digits_of_a_score(play, name):
     options = {"model": {"normalization": "instance"}, "training": {"measures_drift": True}}
     game, found = play(rounds=2, guard=True, name=name, **options), []
     game.finish(change=lambda task, site, answer: found.append((task, answer.meta)) or answer)
@@ -203,12 +201,12 @@ def test_no_answer_of_a_run_holds_a_score_or_a_loss_with_all_its_digits(play, na
     assert [place for task, meta in plain for place in list_long_numbers(meta, task)] == []
 
 
-def test_a_task_that_no_part_knows_is_refused_with_those_of_all_parts(make_study, blobs):
+def test_an_unknown_task_is_refused(make_study, blobs):
     with pytest.raises(TrainingError, match="must be one of train, validate, test, statistics in .* not 'fly'"):
         begin(make_study(name="adafed"), blobs, task="fly").answer()
 
 
-def test_the_models_begin_where_the_message_and_the_home_leave_them(make_study, blobs):
+def test_the_models_begin_from_message_and_home(make_study, blobs):
     study = make_study(name="fedbn")
     work = begin(study, blobs)
     names = traveling_names(work.own, study.recipe)

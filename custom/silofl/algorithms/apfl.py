@@ -1,5 +1,14 @@
 """APFL: a personal model that is mixed with the shared one, weights and not outputs.
 
+    server  sends the shared model w
+    site i  from w_i = w, its own v_i and alpha_i, for each batch:
+                m = alpha_i v_i + (1 - alpha_i) w_i, with w_i as it is before its own step on this batch
+                w_i = w_i - eta g(w_i)
+                at the round's first batch: alpha_i = clip(alpha_i - eta_alpha <v_i - w_i, g(m)>, 0, 1)
+                v_i = v_i - eta alpha_i g(m), with alpha_i as it was before this batch
+            sends w_i - w; keeps v_i and alpha_i, whose mixture m it validates, tests and uses
+    server  takes the mean of the w_i, as in FedAvg
+
 Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, 2020, arXiv:2003.13461.
 """
 
@@ -81,9 +90,10 @@ def new_alpha(
         gradient: Of the loss at the mixture, likewise.
         learning_rate: eta_alpha.
     """
-    terms = zip(*(map(torch.as_tensor, arrays) for arrays in (personal, shared, gradient)), strict=True)
-    # In float64: the sum of millions of products, most of them near 0.
-    slope = sum(float(((v - w).double() * g.double()).sum()) for v, w, g in terms)
+    slope = 0.0
+    for v, w, g in zip(personal, shared, gradient, strict=True):
+        # This sums millions of products, most of them near 0, so it needs float64.
+        slope += float(((torch.as_tensor(v) - torch.as_tensor(w)).double() * torch.as_tensor(g).double()).sum())
     return min(1.0, max(0.0, alpha - learning_rate * slope))
 
 
@@ -91,10 +101,13 @@ class _Mixing:
     """One site's round: between steps the personal model's parameters are v, in a step the mixture."""
 
     def __init__(self, shared: nn.Module, personal: nn.Module, alpha: float, rate: Literal["same"] | float) -> None:
-        self.memory, self._rate = {"alpha": alpha, "has_begun": False}, rate
-        self._personal, self._start = list_parameters(personal), copy_tensors(list_parameters(personal))
-        self._shared, self._w = list_parameters(shared), copy_tensors(list_parameters(shared))
-        # What the site validates and tests until it trains, with the newest shared model.
+        self.memory = {"alpha": alpha, "has_begun": False}
+        self._rate = rate
+        self._personal = list_parameters(personal)
+        self._start = copy_tensors(self._personal)
+        self._shared = list_parameters(shared)
+        self._w = copy_tensors(self._shared)
+        # Until the site trains, it validates and tests this mixture with the newest shared model.
         write_tensors(self._personal, mix_parameters(self._start, self._w, alpha))
 
     def watch_step(self, step: Step) -> Step:
@@ -108,7 +121,8 @@ class _Mixing:
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         """Step v along ``alpha g(mixture)``; returns the mixture's loss."""
-        is_first, alpha = not self.memory["has_begun"], self.memory["alpha"]
+        is_first = not self.memory["has_begun"]
+        alpha = self.memory["alpha"]
         # Before a round's first step the personal model's parameters are the mixture, and not v.
         v = self._start if is_first else copy_tensors(self._personal)
         self.memory["has_begun"] = True
@@ -121,7 +135,7 @@ class _Mixing:
         if is_first:
             rate = optimizer.param_groups[0]["lr"] if self._rate == "same" else self._rate
             self.memory["alpha"] = new_alpha(alpha, v, self._w, gradient, rate)
-        # In place: these are the parameters' own gradients, along which the optimiser steps.
+        # In place, because these are the parameters' own gradients, along which the optimiser steps.
         torch._foreach_mul_(gradient, alpha)
         write_tensors(self._personal, v)
         optimizer.step()

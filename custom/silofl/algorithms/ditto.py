@@ -1,6 +1,14 @@
 """Ditto: a personal model that is pulled towards the shared one.
 
-Li, Hu, Beirami, Smith, Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, arXiv:2012.04221.
+    server  sends the shared model x
+    site i  from x_i = x and its own v_i, which begins as x, for each batch:
+                x_i = x_i - eta g(x_i)
+                v_i = v_i - eta (g(v_i) + lambda (v_i - x))
+            sends x_i - x; keeps v_i, which it validates, tests and uses
+    server  takes the mean of the x_i, as in FedAvg
+
+Li, Hu, Beirami, Smith, Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, arXiv:2012.04221,
+Algorithm 1.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,14 @@
 """FedDyn: a pull that each site's own history changes, until the minimum of every site is that of all of them.
 
-Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, arXiv:2111.04263, Algorithm 1. A site keeps
-h_i, the gradient of its own loss where its last training ended; the server keeps h, the mean of all h_i. Nothing
-travels beside the model.
+    server  sends the model x
+    site i  from y_i = x, for each batch: y_i = y_i - eta (g(y_i) - h_i + alpha (y_i - x))
+            h_i = h_i - alpha (y_i - x), the gradient of its own loss where its training ended; at first 0
+            sends y_i - x; keeps h_i
+    server  mixed = mean of the y_i of the P sites that answered, of K in the run
+            h = h - alpha (P / K) (mixed - x), the mean of all h_i; at first 0
+            x = mixed - h / alpha; keeps h
+
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, arXiv:2111.04263, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from silofl.core.steps import Step, corrected_step, pulled_step
 from silofl.models.names import traveling_names
 from silofl.parts.part import Kept, Part
 from silofl.parts.task import Message, Replies
-from silofl.parts.work import SitePart, keeps
+from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 
@@ -91,7 +97,8 @@ def server_update(
         alpha: The paper's alpha.
         share: Of all sites, those that answered: |P| / m.
     """
-    new, gathered = {}, {}
+    new = {}
+    gathered = {}
     for name, before in previous.items():
         # In float64: small changes are added to h for as long as the run lasts.
         change = np.asarray(mixed[name], np.float64) - np.asarray(before, np.float64)
@@ -125,12 +132,15 @@ class DynamicPart(Part):
         self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
     ) -> tuple[Arrays, DynamicPart]:
         """Take the server's step."""
-        alpha, share = self.study.recipe.option(ROLE).alpha, len(replies.accepted) / len(self.sites)
+        alpha = self.study.recipe.option(ROLE).alpha
+        # The mean is over all sites of the run: the h_i of an absent site has not changed.
+        share = len(replies.accepted) / len(self.sites)
         new, mean = server_update(previous, mixed, self.mean, alpha, share)
         return new, replace(self, mean=mean)
 
     def joined(self, site: str) -> DynamicPart:
         """Count one more site, whose h_i is 0: the mean of all of them becomes smaller."""
+        # The new site's h_i is 0, which adds to the number of sites and not to the sum.
         share = len(self.sites) / (len(self.sites) + 1)
         mean = {name: share * array for name, array in self.mean.items()}
         return replace(self, sites=tuple(sorted([*self.sites, site])), mean=mean)
@@ -140,21 +150,20 @@ class SiteDynamic(SitePart):
     """The site's h_i."""
 
     name = ROLE
-    list_kept = keeps(Kept("its gradient h_i", is_for_training=True, num_models=1))
+    keeps = (Kept("its gradient h_i", is_for_training=True, num_models=1),)
 
     def step(self, role: str, step: Step) -> Step:
         """Pull every step; h_i is 0 in the site's first round."""
         work = self.work
         travels = set(traveling_names(work.models[role], work.study.recipe))
-        self._parameters = {n: p for n, p in work.models[role].named_parameters() if n in travels}
+        self._alpha = work.study.recipe.option(ROLE).alpha
+        self._parameters = {name: p for name, p in work.models[role].named_parameters() if name in travels}
         # Copied now: training changes the parameters in place.
         self._received = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
-        kept = work.kept.get(self.name)
-        self._gradient = (
-            {name: h.to(work.device) for name, h in kept["own"].items()}
-            if kept
-            else {name: torch.zeros_like(parameter) for name, parameter in self._received.items()}
-        )
+        if kept := work.kept.get(self.name):
+            self._gradient = {name: h.to(work.device) for name, h in kept["own"].items()}
+        else:
+            self._gradient = {name: torch.zeros_like(parameter) for name, parameter in self._received.items()}
         return dynamic_step(step, self._received, self._gradient, self._alpha)
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
@@ -166,10 +175,6 @@ class SiteDynamic(SitePart):
     def kept(self) -> dict[str, Any]:
         """Return h_i."""
         return {"own": {name: h.cpu() for name, h in self._gradient.items()}}
-
-    @property
-    def _alpha(self) -> float:
-        return self.work.study.recipe.option(ROLE).alpha
 
 
 PART, SITE = DynamicPart, SiteDynamic

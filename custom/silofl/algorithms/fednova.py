@@ -1,8 +1,14 @@
 """FedNova: the server averages the sites' directions, not their distances, so that more steps count for no more.
 
+    server  sends the model x
+    site i  y_i by tau_i plain steps from x, with momentum or a proximal term if the study has them
+            sends y_i - x and tau_i, as in FedAvg; keeps nothing for it
+    server  ||a_i||_1 = how far tau_i steps of length 1 reach: tau_i, or more with momentum, less with a proximal term
+            tau_eff = sum_i p_i ||a_i||_1, or sum_i p_i tau_i
+            x = x + sum_i (p_i tau_eff / ||a_i||_1) (y_i - x)
+
 Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020,
-arXiv:2007.07481, Sections 3 and 4. Nothing travels for it: the number of steps, which a site says anyway, tells how
-far they reach.
+arXiv:2007.07481, Sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ class NormalizedSteps(AlgorithmOption):
 
     section: ClassVar[str] = ROLE
     implementation: ClassVar[str] = __name__
-    # A buffer of the round before would be a gradient of that round's in this one's sum.
+    # A momentum buffer of the round before would put that round's gradients into this one's sum.
     traits: ClassVar[Traits] = Traits(counts_steps=True, needs=("fresh_optimizer",))
     tau_eff: Literal["norms", "steps"] = "norms"
 
@@ -50,10 +56,11 @@ class NormalizedSteps(AlgorithmOption):
                 f"robust must be none with {self.section}, in which every update is also divided by the steps that its "
                 f"site says, not {recipe.robust.rule}; choose another algorithm"
             )
-        if recipe.parts[0].section != self.section:
-            first = recipe.parts[0].section
+        leading = recipe.parts[0].section
+        if leading != self.section:
             return (
-                f"parts must begin with normalised steps, which take the mean's place, not with {first}; name it first"
+                f"parts must begin with normalised steps, which take the mean's place, not with {leading}; "
+                "name it first"
             )
         return find_other_models(self, recipe)
 
@@ -81,13 +88,16 @@ def factors(shares: ArrayLike, norms: ArrayLike, tau_eff: float | None = None) -
     Raises:
         AggregationError: A norm is not above 0, as after a proximal term and a momentum so large that steps turn back.
     """
-    shares, norms = np.asarray(shares, np.float64), np.asarray(norms, np.float64)
+    shares = np.asarray(shares, np.float64)
+    norms = np.asarray(norms, np.float64)
     if not np.all(norms > 0):
         raise AggregationError(
             f"every site's steps must have a norm above 0, not {norms.min():.3g}; lower training.learning_rate, "
             "training.momentum or algorithm.proximal.mu"
         )
-    return shares * (shares @ norms if tau_eff is None else tau_eff) / norms
+    if tau_eff is None:
+        tau_eff = shares @ norms
+    return shares * tau_eff / norms
 
 
 @dataclass(frozen=True)
@@ -106,27 +116,34 @@ class NormalizedStepsPart(Part):
     ) -> tuple[Arrays, NormalizedStepsPart]:
         """Step along the sites' normalised differences: ``x + sum w_i (y_i - x)``, in the mean's place."""
         differences = {site: answer.of(role) for site, answer in replies.accepted.items()}
-        found: dict[tuple[str, ...], NDArray[np.float64]] = {}
+        # The factors are computed once for all arrays with the same senders.
+        known: dict[tuple[str, ...], NDArray[np.float64]] = {}
         new = dict(mixed)
         for name, array in previous.items():
             # A site may keep an array back, and is then none of those whose steps are compared.
             senders = tuple(site for site, arrays in differences.items() if name in arrays)
             if not senders:
                 continue
-            if senders not in found:
-                found[senders] = self._factors({site: replies.accepted[site] for site in senders}, learning_rate)
-            terms = (weight * differences[site][name] for site, weight in zip(senders, found[senders], strict=True))
-            new[name] = (np.asarray(array, np.float64) + sum(terms)).astype(array.dtype)
+            if senders not in known:
+                known[senders] = self._factors({site: replies.accepted[site] for site in senders}, learning_rate)
+            # The sites are summed before x is added: another order would round otherwise.
+            total: NDArray[np.float64] | int = 0
+            for site, weight in zip(senders, known[senders], strict=True):
+                total = total + weight * differences[site][name]
+            new[name] = (np.asarray(array, np.float64) + total).astype(array.dtype)
         return new, self
 
     def _factors(self, answers: dict[str, SiteAnswer], rate: float) -> NDArray[np.float64]:
-        recipe, replies = self.study.recipe, Replies(answers)
+        recipe = self.study.recipe
+        training = self.study.training
+        replies = Replies(answers)
         steps = list(replies.steps.values())
         counts = [1] * len(steps) if recipe.weights == "uniform" else list(replies.examples.values())
         shares = example_weights(counts)[0]
         length = shares @ np.array(steps) if recipe.option(ROLE).tau_eff == "steps" else None
-        proximal, training = rate * sum(one.pull for one in recipe.traits), self.study.training
-        norms = [norm(taken, training.momentum, proximal, training.is_nesterov) for taken in replies.steps.values()]
+        # FedProx's term takes eta mu times the distance so far from every step.
+        proximal = rate * sum(traits.pull for traits in recipe.traits)
+        norms = [norm(taken, training.momentum, proximal, training.is_nesterov) for taken in steps]
         return factors(shares, norms, length)
 
 

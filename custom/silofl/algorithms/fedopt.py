@@ -1,8 +1,16 @@
 """FedOpt: the server treats the sites' mean difference as a gradient; FedAdam, FedYogi, FedAdagrad and FedAvgM.
 
+    server  sends the model x
+    site i  trains y_i from x and sends y_i - x, as in FedAvg
+    server  d = sum_i p_i (y_i - x)
+            m = beta1 m + (1 - beta1) d, with beta1 = 0 for Adagrad
+            Adam: v = beta2 v + (1 - beta2) d^2; Yogi: v = v - (1 - beta2) d^2 sign(v - d^2); Adagrad: v = v + d^2
+            x = x + eta_s m / (sqrt(v) + tau)
+            FedAvgM instead: u = beta u + d; x = x + eta_s u, or x + eta_s (d + beta u) with Nesterov
+            keeps m and v, or u; buffers such as BatchNorm's statistics take the plain mean
+
 Reddi et al., Adaptive Federated Optimization, ICLR 2021, arXiv:2003.00295, Algorithm 2; FedAvgM: Hsu, Qi and Brown,
-Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335. The moments stay at the server; nothing
-travels for them.
+Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335.
 """
 
 from __future__ import annotations
@@ -105,11 +113,7 @@ def server_update(
     is_nesterov: bool = False,
     is_corrected: bool = False,
 ) -> tuple[Arrays, Moments]:
-    """Take one step along the sites' mean difference d.
-
-    ``m = beta1 m + (1 - beta1) d``; Adam ``v = beta2 v + (1 - beta2) d^2``, Yogi
-    ``v = v - (1 - beta2) d^2 sign(v - d^2)``, Adagrad ``v = v + d^2``; ``x = x + eta_s m / (sqrt(v) + tau)``, with m
-    from 0 and v from tau^2. FedAvgM: ``u = beta u + d``, ``x = x + eta_s u``, or ``eta_s (d + beta u)`` with Nesterov.
+    """Take one step along the sites' mean difference d, by the formulas above; m begins at 0 and v at tau^2.
 
     Args:
         kind: ``adam``, ``yogi``, ``adagrad`` or ``momentum``.
@@ -117,21 +121,26 @@ def server_update(
         difference: ``sum p_i (y_i - x)``, the same names and shapes.
         state: The moments before the step; None at the start.
         learning_rate: eta_s.
-        beta1: Of the first moment; Adagrad takes the difference itself.
-        beta2: Of the second moment.
-        tau: Beside the root.
+        beta1: Decay of the first moment; Adagrad takes the difference itself.
+        beta2: Decay of the second moment.
+        tau: Added to the root.
         momentum: FedAvgM's beta.
-        is_nesterov: Of FedAvgM.
-        is_corrected: Of Adam: both moments from 0 and divided by what of them has not decayed, as in torch.
+        is_nesterov: Whether FedAvgM looks ahead.
+        is_corrected: Whether Adam's moments begin at 0 and are divided by what of them has not decayed, as in torch.
 
     Returns:
         The new parameters and moments, computed in float64, in the arrays' own dtype.
     """
     # The paper begins with v = tau^2 and corrects nothing; torch begins with 0 and corrects for it.
     state = state or _start_moments(kind, parameters, 0.0 if is_corrected else tau**2)
-    steps, new, means, squares = state.steps + 1, {}, {}, {}
+    steps = state.steps + 1
+    # Parameters only: a step could turn a buffer's variance negative.
+    new = {}
+    means = {}
+    squares = {}
     for name, array in parameters.items():
-        d, mean = (np.asarray(one, np.float64) for one in (difference[name], state.mean[name]))
+        d = np.asarray(difference[name], np.float64)
+        mean = np.asarray(state.mean[name], np.float64)
         if kind == "momentum":
             mean = momentum * mean + d
             step = d + momentum * mean if is_nesterov else mean
@@ -139,9 +148,13 @@ def server_update(
             decay = 0.0 if kind == "adagrad" else beta1
             mean = decay * mean + (1 - decay) * d
             square = SQUARES[kind](np.asarray(state.square[name], np.float64), d**2, beta2)
-            unbiased = (mean / (1 - decay**steps), square / (1 - beta2**steps)) if is_corrected else (mean, square)
-            step = unbiased[0] / (np.sqrt(unbiased[1]) + tau)
             squares[name] = square.astype(array.dtype)
+            unbiased = mean
+            if is_corrected:
+                unbiased = mean / (1 - decay**steps)
+                square = square / (1 - beta2**steps)
+            step = unbiased / (np.sqrt(square) + tau)
+        # All is computed in float64 and rounded once, so that small steps on large weights are not lost in between.
         new[name] = (np.asarray(array, np.float64) + learning_rate * step).astype(array.dtype)
         means[name] = mean.astype(array.dtype)
     return new, Moments(means, squares, steps)
@@ -180,10 +193,9 @@ class ServerOptimizerPart(Part):
     ) -> tuple[Arrays, ServerOptimizerPart]:
         """Step from the previous parameters along the sites' mean difference."""
         constants = self.study.recipe.option(ROLE).model_dump()
-        difference = {
-            name: np.asarray(array, np.float64) - np.asarray(previous[name], np.float64)
-            for name, array in mixed.items()
-        }
+        difference = {}
+        for name, array in mixed.items():
+            difference[name] = np.asarray(array, np.float64) - np.asarray(previous[name], np.float64)
         new, moments = server_update(constants.pop("rule"), previous, difference, self.moments, **constants)
         return new, replace(self, moments=moments)
 

@@ -1,5 +1,10 @@
 """FedProx: a step that is held back towards the model the server sent.
 
+    server  sends the model x
+    site i  from y_i = x, for each batch: y_i = y_i - eta g, where g is the gradient of loss(y_i) + mu / 2 ||y_i - x||^2
+            sends y_i - x
+    server  takes the weighted mean, as in FedAvg
+
 Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv:1812.06127.
 """
 
@@ -52,14 +57,14 @@ def proximal_step(mu: float) -> Step:
     memory: dict[str, list[Tensor]] = {"received": []}
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        # Frozen parameters do not move, so their distance is 0 and needs no gradient.
         parameters = [p for p in model.parameters() if p.requires_grad]
         # At the first batch nothing has been trained yet, so these are the received parameters.
         if not memory["received"]:
             memory["received"] = [p.detach().clone() for p in parameters]
 
         def proximal(output: Tensor, targets: Tensor) -> Tensor:
-            pairs = zip(parameters, memory["received"], strict=True)
-            distance = sum(((p - start) ** 2).sum() for p, start in pairs)
+            distance = sum(((p - start) ** 2).sum() for p, start in zip(parameters, memory["received"], strict=True))
             return loss(output, targets) + mu / 2 * distance
 
         return plain_step(model, optimizer, proximal, batch)

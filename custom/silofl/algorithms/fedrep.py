@@ -1,5 +1,12 @@
 """FedRep: in every round a site trains its head first, then with the new head the body, which all sites share.
 
+    server  sends the body of the model, all layers but the last
+    site i  puts its own head on it
+            in all epochs but the last `body_epochs`: steps of the head alone, BatchNorm's statistics fixed
+            in the last `body_epochs`: steps of the body alone, with the new head
+            sends the change of the body; keeps the head
+    server  takes the weighted mean of the bodies, as in FedAvg
+
 Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021, arXiv:2102.07078,
 Algorithm 1. The head stays at home as in FedPer.
 """
@@ -54,8 +61,8 @@ class HeadThenBody(AlgorithmOption):
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
-        last = "epoch trains" if self.body_epochs == 1 else f"{self.body_epochs} epochs train"
-        return f"Head, then body (FedRep): a round's last {last} the body alone, all before the head alone."
+        ending = "epoch trains" if self.body_epochs == 1 else f"{self.body_epochs} epochs train"
+        return f"Head, then body (FedRep): a round's last {ending} the body alone, all before the head alone."
 
 
 def head_or_body_step(step: Step, head: Collection[str], is_of_head: Callable[[], bool]) -> Step:
@@ -68,9 +75,11 @@ def head_or_body_step(step: Step, head: Collection[str], is_of_head: Callable[[]
     """
 
     def half_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-        is_now = is_of_head()
-        still = [parameter for name, parameter in model.named_parameters() if (name in head) != is_now]
-        with _freeze_parameters(still), frozen_statistics(model) if is_now else nullcontext():
+        trains_head = is_of_head()
+        resting = [parameter for name, parameter in model.named_parameters() if (name in head) != trains_head]
+        # BatchNorm belongs to the body, so its statistics rest while the head learns.
+        statistics = frozen_statistics(model) if trains_head else nullcontext()
+        with _freeze_parameters(resting), statistics:
             return step(model, optimizer, loss, batch)
 
     return half_step
@@ -82,7 +91,7 @@ def _freeze_parameters(parameters: Collection[nn.Parameter]) -> Iterator[None]:
     before = [parameter.requires_grad for parameter in parameters]
     for parameter in parameters:
         parameter.requires_grad_(False)
-        # One of the phase before would be taken for this step's.
+        # A gradient of the phase before would be taken for this step's.
         parameter.grad = None
     try:
         yield

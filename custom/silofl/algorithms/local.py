@@ -1,4 +1,9 @@
-"""Local training: every site trains alone and sends nothing but its metrics; the baseline without a federation."""
+"""Local training: every site trains alone, the baseline without a federation.
+
+server  sends no model; the first one is drawn from the study's seed
+site i  goes on training its own model, and keeps it
+        sends its metrics only
+"""
 
 from silofl.core.recipe import PRESET_NAMES, Recipe
 

@@ -1,9 +1,15 @@
 """MOON: a step that draws a site's representation of its images to the received model's, away from its own last one's.
 
+    server  sends the model x
+    site i  z, z_g, z_p = representations of the batch by the model in training, by x and by its own last model
+            contrast = mean of -log(e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + e^(cos(z, z_p) / tau)))
+            from y_i = x, for each batch: a step down loss + mu * contrast; in its first round down the loss alone
+            sends y_i - x; keeps y_i, its last model of the next round
+    server  takes the weighted mean, as in FedAvg
+
 Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257, Eqs. 2 to 4. The paper puts a
 projection head between encoder and output layer. Here there is one only where it is asked for, as by the presets
-``paper`` and ``reference``, so that the network is that of all other methods. A site's last model stays there; nothing
-travels beside the model.
+``paper`` and ``reference``, so that the network is that of all other methods.
 """
 
 from __future__ import annotations
@@ -27,7 +33,7 @@ from silofl.core.steps import Batch, Loss, Step
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer, pool_features, record_inputs
 from silofl.parts.part import Kept, Part
-from silofl.parts.work import SitePart, keeps
+from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.local_model import copy_state
 
@@ -54,11 +60,12 @@ class Contrast(AlgorithmOption):
     @property
     def traits(self) -> Traits:
         """The projection head, and that the network is then another than the other methods'."""
-        caution = (
-            f"the network has a projection head of width {self.projection_head}: it is another than that of methods "
-            "without."
-        )
-        caution = caution if self.projection_head else ""
+        caution = ""
+        if self.projection_head:
+            caution = (
+                f"the network has a projection head of width {self.projection_head}: it is another than that of "
+                "methods without."
+            )
         return Traits(projection_head=self.projection_head, caution=caution, looks_inside=True)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
@@ -103,8 +110,10 @@ def contrastive_loss(
         z_previous: By the site's own last model, the same shape.
         temperature: tau, above 0.
     """
-    z, z_global, z_previous = map(torch.as_tensor, (z, z_global, z_previous))
-    to_global, to_previous = (functional.cosine_similarity(z, other, eps=1e-8) for other in (z_global, z_previous))
+    z = torch.as_tensor(z)
+    to_global = functional.cosine_similarity(z, torch.as_tensor(z_global), eps=1e-8)
+    to_previous = functional.cosine_similarity(z, torch.as_tensor(z_previous), eps=1e-8)
+    # With two terms -log(e^a / (e^a + e^b)) is log(1 + e^(b - a)), the softplus of b - a, which cannot overflow.
     return functional.softplus((to_previous - to_global) / temperature).mean()
 
 
@@ -127,18 +136,18 @@ def contrastive_step(
     """
 
     def contrasted(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-        known = []
-        for other in others:
-            with torch.no_grad(), record_inputs(layer_of(other)) as seen:
-                other(batch[0])
-            known.append(pool_features(seen[-1]))
-        received, previous = known
+        representations = []
+        for fixed in others:
+            with torch.no_grad(), record_inputs(layer_of(fixed)) as seen:
+                fixed(batch[0])
+            representations.append(pool_features(seen[-1]))
+        z_global, z_previous = representations
+        # The model's own representation is taken in the pass in which the step computes the loss: it costs no other.
         with record_inputs(layer_of(model)) as seen:
 
             def total(output: Tensor, targets: Tensor) -> Tensor:
-                return loss(output, targets) + mu * contrastive_loss(
-                    pool_features(seen[-1]), received, previous, temperature
-                )
+                contrast = contrastive_loss(pool_features(seen[-1]), z_global, z_previous, temperature)
+                return loss(output, targets) + mu * contrast
 
             return step(model, optimizer, total, batch)
 
@@ -159,7 +168,7 @@ class ContrastPart(Part):
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
         """Return the server half before the first round; the errors of `feature_layer`."""
-        # Here and not at the sites, which need it in their second round. The network may be a package's.
+        # Checked before the run: sites need the layer in their second round, and the network may be a package's.
         feature_layer(build_plain_model(study, study.seed))
         return [cls(study)]
 
@@ -168,7 +177,7 @@ class SiteContrast(SitePart):
     """A site's own model at the end of the last round that its update went into."""
 
     name = ROLE
-    list_kept = keeps(Kept("its own model", is_vital=True, is_for_training=True, num_models=1))
+    keeps = (Kept("its own model", is_vital=True, is_for_training=True, num_models=1),)
 
     def step(self, role: str, step: Step) -> Step:
         """Contrast the model in training with the received and the last one; in the first round there is no last."""
@@ -177,10 +186,11 @@ class SiteContrast(SitePart):
         # The paper's start of the last model is the received one: a loss of log 2 for all weights, without a gradient.
         if not kept:
             return step
-        received, last = self._copy_frozen(), self._copy_frozen()
-        last.load_state_dict(kept["state"])
+        received = self._copy_frozen()
+        previous = self._copy_frozen()
+        previous.load_state_dict(kept["state"])
         constants = self.work.study.recipe.option(ROLE)
-        return contrastive_step(step, (received, last), feature_layer, constants.mu, constants.temperature)
+        return contrastive_step(step, (received, previous), feature_layer, constants.mu, constants.temperature)
 
     def kept(self) -> dict[str, Any]:
         """Return the trained model, BatchNorm's statistics too."""

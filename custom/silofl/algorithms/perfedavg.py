@@ -1,13 +1,19 @@
 """Per-FedAvg: a shared model that is trained to be good after one more step of a site's own.
 
+    server  sends the model x
+    site i  from w = x, for each 2 batches D, D' (FO) or 3 batches D, D', D'' (HF):
+                inner = w - alpha g(w; D); q = g(inner; D')
+                FO: w = w - beta q, beta the training's learning rate
+                HF: w = w - beta (q - alpha h), h = (g(w + delta q; D'') - g(w - delta q; D'')) / (2 delta)
+            sends w - x
+            validates, tests and uses x after plain steps of length alpha on its own batches, the same in all rounds,
+            in which BatchNorm's statistics move too; these steps stay
+    server  takes the mean of the w, as in FedAvg
+
 Fallah, Mokhtari and Ozdaglar, Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach, NeurIPS 2020, arXiv:2002.07948, Algorithm 1, with its two ways around the Hessian, FO and HF.
-HF takes the difference of two gradients; where a network has kinks (ReLU, max pooling) they jump, and a small delta
-makes much of it.
-
-What a site validates, tests and keeps is the received model after steps of its own. The same batches adapt the models
-of all rounds, so that two rounds' scores differ by their models alone. These steps are plain training: BatchNorm's
-statistics move with them. Nothing travels for them. A global model beside it, FedSM's, is used as it is.
+Where a network has kinks (ReLU, max pooling), HF's two gradients jump, and a small delta makes much of it. A global
+model beside it, FedSM's, is used as it is.
 """
 
 import copy
@@ -100,11 +106,8 @@ class MetaStep(AlgorithmOption):
 def meta_step(alpha: float, delta: float | None = None) -> Step:
     """Return a step that moves the model at every second batch (FO), or with a delta at every third (HF).
 
-    With independent batches D, D', D'' and g the gradient: ``inner = w - alpha g(w; D)``, ``q = g(inner; D')``. The
-    optimiser steps from w with q (FO) or ``q - alpha h`` (HF), where h is the Hessian at w, and not at inner, times q:
-    ``h = (g(w + delta q; D'') - g(w - delta q; D'')) / (2 delta)``.
-
-    Between its batches the model is w. Running statistics move in the pass at w on D only. Batches that are left over
+    The optimiser steps from w with q (FO) or ``q - alpha h`` (HF), as above; h is the Hessian at w, and not at inner,
+    times q. Between its batches the model is w. Running statistics move in the pass at w on D only. Batches left over
     when a round ends move no weights, so the step must serve one site's one round. It returns each batch's loss where
     that batch was passed: at w, at inner, and the mean of those at ``w +- delta q``.
 
@@ -116,21 +119,24 @@ def meta_step(alpha: float, delta: float | None = None) -> Step:
     memory: dict[str, list[list[Tensor]]] = {"found": []}
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-        parameters, found = [p for p in model.parameters() if p.requires_grad], memory["found"]
-        if not found:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        # The gradients of this step's batches so far: g(w), then q, then h.
+        gradients = memory["found"]
+        if not gradients:
             value, gradient = _gradient(model, parameters, loss, batch)
-        elif len(found) == 1 or delta is None:
-            with frozen_statistics(model), move_parameters(parameters, found[0], -alpha):
+        elif len(gradients) == 1 or delta is None:
+            with frozen_statistics(model), move_parameters(parameters, gradients[0], -alpha):
                 value, gradient = _gradient(model, parameters, loss, batch)
         else:
-            value, gradient = _hessian_times(found[1], model, parameters, loss, batch, delta)
-        found.append(gradient)
-        if len(found) == num_batches:
-            outer = found[1] if delta is None else torch._foreach_sub(found[1], found[2], alpha=alpha)
+            value, gradient = _hessian_times(gradients[1], model, parameters, loss, batch, delta)
+        gradients.append(gradient)
+        if len(gradients) == num_batches:
+            # HF follows q - alpha h: by the chain rule the inner step's own derivative is I - alpha H.
+            outer = gradients[1] if delta is None else torch._foreach_sub(gradients[1], gradients[2], alpha=alpha)
             for parameter, direction in zip(parameters, outer, strict=True):
                 parameter.grad = direction
             optimizer.step()
-            found.clear()
+            gradients.clear()
         return value
 
     return Remembering(step, memory)
@@ -188,7 +194,8 @@ class SiteMetaStep(SitePart):
         Raises:
             TrainingError: The round has fewer batches.
         """
-        settings, needed = self.work.study.training, self.work.study.recipe.option(ROLE).num_batches
+        settings = self.work.study.training
+        needed = self.work.study.recipe.option(ROLE).num_batches
         batches = settings.local_epochs * num_batches(self.work.data.training, settings.batch_size)
         if batches < needed:
             raise TrainingError(
@@ -201,26 +208,30 @@ class SiteMetaStep(SitePart):
         """Return a copy of the site's own model after its own steps."""
         if not self._is_own(role):
             return model
-        work, constants = self.work, self.work.study.recipe.option(ROLE)
+        constants = self.work.study.recipe.option(ROLE)
         batches = islice(self._draw_batches(), constants.deployed_steps)
         try:
-            return adapt_model(model, work.loss, batches, constants.alpha)
+            return adapt_model(model, self.work.loss, batches, constants.alpha)
         except TrainingError as error:
-            raise TrainingError(f"site {work.site!r}, steps to its own model: {error}") from None
+            raise TrainingError(f"site {self.work.site!r}, steps to its own model: {error}") from None
 
     def _is_own(self, role: str) -> bool:
         return role == self.work.study.recipe.roles[-1]
 
     def _draw_batches(self) -> Iterator[Batch]:
         """Yield batches of the training data, epoch after epoch without an end."""
-        work, study = self.work, self.work.study
-        examples, size = work.data.training, study.training.batch_size
-        augment = build_augmentation(study, examples.targets.ndim > 1)
+        work = self.work
+        examples = work.data.training
+        settings = work.study.training
+        augment = build_augmentation(work.study, examples.targets.ndim > 1)
         for epoch in count(1):
-            seed = derive_seed(study.seed, work.site, ROLE, epoch)
-            # For dropout, as in training.
+            seed = derive_seed(work.study.seed, work.site, ROLE, epoch)
+            # Dropout draws from torch's own generator, as in training.
             seed_torch(seed)
-            yield from training_batches(examples, size, augment, seed, work.device, sampler=study.training.sampler)
+            batches = training_batches(
+                examples, settings.batch_size, augment, seed, work.device, sampler=settings.sampler
+            )
+            yield from batches
 
 
 def adapt_model(model: HarmonizedModel, loss: Loss, batches: Iterable[Batch], alpha: float) -> HarmonizedModel:
@@ -229,6 +240,7 @@ def adapt_model(model: HarmonizedModel, loss: Loss, batches: Iterable[Batch], al
     Raises:
         TrainingError: The loss or a parameter is not finite.
     """
+    # A copy, because the received model is what the next round begins from.
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), alpha)
     train({"model": Learner(model, optimizer, loss, plain_step)}, [batches])

@@ -1,5 +1,12 @@
 """pFedMe: the shared model follows a personal one that is held near it, a step along the Moreau envelope of the loss.
 
+    server  sends the shared model x
+    site i  from w_i = x, and theta_i = x at the round's first batch, for each batch:
+                K times: theta_i = theta_i - eta_p (g(theta_i) + lambda (theta_i - w_i))
+                w_i = w_i - eta lambda (w_i - theta_i)
+            sends w_i - x; keeps theta_i, which it validates, tests and uses
+    server  x = x + beta * sum_i p_i (w_i - x), where beta is `server_lr`
+
 Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, arXiv:2006.08848.
 """
 
@@ -75,13 +82,7 @@ PRESETS = {
 
 
 def follow_personal(shared: Sequence[Tensor], personal: Sequence[Tensor], amount: float) -> list[Tensor]:
-    """Return ``w - eta lambda (w - theta)``, the shared model's step on one batch.
-
-    Args:
-        shared: w.
-        personal: theta after its inner steps.
-        amount: eta lambda.
-    """
+    """Return ``w - amount (w - theta)``, the shared model's step on one batch; the amount is eta lambda."""
     return [w - amount * (w - theta) for w, theta in zip(shared, personal, strict=True)]
 
 
@@ -97,19 +98,21 @@ class _Following:
 
     def __init__(self, answer: Envelope, shared: nn.Module, personal: nn.Module) -> None:
         self._answer = answer
-        self._shared, self._personal = list_parameters(shared), list_parameters(personal)
-        # The very tensors of the shared model: they rest while theta steps.
+        self._shared = list_parameters(shared)
+        self._personal = list_parameters(personal)
+        # These are the very tensors of the shared model, which rest while theta steps.
         self._inner: Step = pulled_step(plain_step, dict(shared.named_parameters()), answer.strength)
         self.memory = {"has_begun": False}
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         """Step theta K times on a batch, then w towards it; returns theta's loss before."""
         if not self.memory["has_begun"]:
-            # In each round from what was received, and within it from the last theta (the authors' code).
+            # theta begins each round as the received model, and each further batch as the last theta (authors' code).
             write_tensors(self._personal, self._shared)
             self.memory["has_begun"] = True
         (group,) = optimizer.param_groups
-        rate, group["lr"] = group["lr"], self._answer.inner_learning_rate
+        rate = group["lr"]
+        group["lr"] = self._answer.inner_learning_rate
         try:
             losses = [self._inner(model, optimizer, loss, batch) for _ in range(self._answer.inner_steps)]
         finally:

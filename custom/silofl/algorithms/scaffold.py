@@ -1,7 +1,13 @@
 """SCAFFOLD: control variates take the sites' own direction out of their steps.
 
+    server  sends the model x and its control variate c; to a site that lost its own c_i, that too
+    site i  from y_i = x, for each of K batches: y_i = y_i - eta (g(y_i) - c_i + c), with c_i at first 0 (Eq. 3)
+            option 2: c_i' = c_i - c + (x - y_i) / (K eta); option 1: c_i' = the mean gradient of all its data at x
+            sends y_i - x and c_i' - c_i; keeps c_i = c_i'
+    server  takes the mean of the y_i, as in FedAvg
+            c = c + sum_i q_i (c_i' - c_i), with q_i that sum to 1 over all sites of the run
+
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, arXiv:1910.06378.
-The server's control variate travels with the model. A site's own stays at home; its change leaves.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ from silofl.models.roles import MODEL, add_role, read_role, select_role
 from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.tensors import to_arrays, to_tensors
-from silofl.parts.work import SitePart, keeps
+from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 
@@ -64,7 +70,7 @@ class Control(AlgorithmOption):
         return find_other_models(self, recipe)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
-        """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1)."""
+        """Refuse what is not plain SGD: the sum of the steps would no longer be that of the gradients (Algorithm 1)."""
         require_sgd(self, study.training, self.has_momentum)
 
     def sentence(self) -> str:
@@ -90,11 +96,12 @@ def new_control(
         trained: Its parameters y after K steps.
         divisor: ``K eta``: the sum of the steps' learning rates; with momentum eta times FedNova's `norm`.
     """
-    return {
-        # In the array's dtype: a NumPy float64 divisor would make float32 arrays float64.
-        name: control[name] - server_control[name] + (received[name] - trained[name]) / np.asarray(divisor, array.dtype)
-        for name, array in control.items()
-    }
+    new = {}
+    for name, own in control.items():
+        # In the array's dtype, because a NumPy float64 divisor would make float32 arrays float64.
+        steps = np.asarray(divisor, own.dtype)
+        new[name] = own - server_control[name] + (received[name] - trained[name]) / steps
+    return new
 
 
 @dataclass(frozen=True)
@@ -123,9 +130,10 @@ class ControlPart(Part):
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
         """Return c = 0."""
-        names = _read_parameters(build_plain_model(study, study.seed), study)
+        parameters = _read_parameters(build_plain_model(study, study.seed), study)
         # In float64: small changes are added to this sum for as long as the run lasts.
-        return [cls(study, tuple(sites), {name: np.zeros(array.shape) for name, array in names.items()})]
+        zeros = {name: np.zeros(array.shape) for name, array in parameters.items()}
+        return [cls(study, tuple(sites), zeros)]
 
     @cached_property
     def control(self) -> Arrays:
@@ -134,14 +142,16 @@ class ControlPart(Part):
         A site that never answered has c_i = 0; it counts like the mean site until its examples are known. A robust rule
         bounds all c_i and not their changes, which would add up.
         """
-        known = list(self.weights_of_sites.values()) or [1.0]
-        whole, total = len(self.sites) * float(np.mean(known)), self.total
-        if self._bounded:
-            total = {
-                name: np.sum([self.weights_of_sites[site] * one[name] for site, one in self._bounded.items()], axis=0)
-                for name in total
-            }
-        return {name: (array / whole).astype(np.float32) for name, array in total.items()}
+        mean_weight = float(np.mean(list(self.weights_of_sites.values()) or [1.0]))
+        divisor = len(self.sites) * mean_weight
+        # Divided by the weights of all sites, also of those that never answered, whose c_i is 0.
+        control = {}
+        for name, total in self.total.items():
+            if self._bounded:
+                terms = [self.weights_of_sites[site] * counted[name] for site, counted in self._bounded.items()]
+                total = np.sum(terms, axis=0)
+            control[name] = (total / divisor).astype(np.float32)
+        return control
 
     @cached_property
     def _rule(self) -> Robust | None:
@@ -162,9 +172,11 @@ class ControlPart(Part):
         """
         if self._rule is None or self._rule.rule != "clipped" or site not in self._bounded:
             return 1.0
-        pairs = [(self._bounded[site][name], one) for name, one in self.own[site].items()]
-        square = float(sum(np.vdot(one, one) for _, one in pairs))
-        return float(sum(np.vdot(counted, one) for counted, one in pairs)) / square if square else 1.0
+        own = self.own[site]
+        square = float(sum(np.vdot(array, array) for array in own.values()))
+        if not square:
+            return 1.0
+        return float(sum(np.vdot(self._bounded[site][name], array) for name, array in own.items())) / square
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Send c with the model, and the c_i that is in the sum to a site that has another one or lost it."""
@@ -176,7 +188,8 @@ class ControlPart(Part):
             # Not in place: c is the same dictionary for all sites, and a c_i is for its own alone.
             arrays = arrays | add_role(OWN, keep_exact(own, self.study))
         share = self._find_share(site)
-        return Message(add_role(ROLE, arrays), {ROLE: {"share": share}} if share != 1 else {})
+        meta = {ROLE: {"share": share}} if share != 1 else {}
+        return Message(add_role(ROLE, arrays), meta)
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a change of c_i must be like."""
@@ -186,19 +199,23 @@ class ControlPart(Part):
         """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""
         if exchange.task != TRAIN:
             return self
-        new = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
-        total, own, astray = dict(self.total), dict(self.own), {*self.astray} - {*replies.accepted}
+        counts = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
+        total = dict(self.total)
+        own = dict(self.own)
+        astray = {*self.astray} - {*replies.accepted}
         for site, answer in replies.accepted.items():
+            weight = counts[site]
             changes = {name: np.asarray(change, np.float64) for name, change in answer.of(ROLE).items()}
             before = self._own_of(site)
             # All of a site's c_i counts by the examples that it has now, what it keeps back too; they may be fewer.
-            more = new[site] - self.weights_of_sites.get(site, new[site])
-            total = {
-                name: array + new[site] * changes.get(name, 0.0) + more * before[name] for name, array in total.items()
-            }
+            more = weight - self.weights_of_sites.get(site, weight)
+            for name, array in total.items():
+                total[name] = array + weight * changes.get(name, 0.0) + more * before[name]
             own[site] = store(before | {name: before[name] + change for name, change in changes.items()})
-            astray |= {site} if changes.keys() != total.keys() else set()
-        weights = self.weights_of_sites | {site: float(count) for site, count in new.items()}
+            # The site itself goes on from its whole c_i', so it must get back the one that counts here.
+            if changes.keys() != total.keys():
+                astray.add(site)
+        weights = self.weights_of_sites | {site: float(count) for site, count in counts.items()}
         return replace(self, total=total, weights_of_sites=weights, own=own, astray=tuple(sorted(astray)))
 
     def joined(self, site: str) -> ControlPart:
@@ -222,7 +239,7 @@ class SiteControl(SitePart):
     """A site's own control variate c_i."""
 
     name = ROLE
-    list_kept = keeps(Kept("its control variate", is_sent_again=True, is_for_training=True))
+    keeps = (Kept("its control variate", is_sent_again=True, is_for_training=True),)
 
     def step(self, role: str, step: Step) -> Step:
         """Correct every step by ``c - c_i`` (Eq. 3), of c_i as much as counts in c."""
@@ -233,13 +250,12 @@ class SiteControl(SitePart):
         self._server = {name: array for name, array in received.items() if not read_role(name)}
         self._own = self._load_control(select_role(OWN, received))
         if self._settings.option == 1:
-            known = work.half.of(self.name)
-            self._gradient = to_arrays(known) if known else self._compute_gradient(work.models[role])
+            # An earlier process of this very task may have computed it already.
+            saved = work.half.of(self.name)
+            self._gradient = to_arrays(saved) if saved else self._compute_gradient(work.models[role])
         share = np.float32(work.message.find_entry(ROLE).get("share", 1))
         self._counted = {name: share * array for name, array in self._own.items()}
-        shift = {
-            name: torch.from_numpy(array - self._counted[name]).to(work.device) for name, array in self._server.items()
-        }
+        shift = {name: torch.from_numpy(c - self._counted[name]).to(work.device) for name, c in self._server.items()}
         return corrected_step(step, shift)
 
     def halfway(self) -> dict[str, Any]:
@@ -256,8 +272,10 @@ class SiteControl(SitePart):
         else:
             training = work.study.training
             reach = norm(results[MODEL].steps, training.momentum, nesterov=training.is_nesterov)
-            divisor = reach * work.learning_rate
-            self._new = new_control(self._counted, self._server, self._received, trained, divisor)
+            self._new = new_control(
+                self._counted, self._server, self._received, trained, divisor=reach * work.learning_rate
+            )
+        # The site keeps the change as the server reads it after it has traveled in half precision.
         change = round_as_received({name: array - self._own[name] for name, array in self._new.items()}, work.study)
         if work.study.federation.precision != "float32":
             # The server sums the changes as they arrive: of others its c would drift away from the mean of all c_i.
@@ -279,24 +297,25 @@ class SiteControl(SitePart):
         """
         if again:
             return {name: array.astype(np.float32) for name, array in again.items()}
-        kept = self.work.kept.get(self.name)
-        return to_arrays(kept["own"]) if kept else {name: np.zeros_like(array) for name, array in self._server.items()}
+        if kept := self.work.kept.get(self.name):
+            return to_arrays(kept["own"])
+        return {name: np.zeros_like(array) for name, array in self._server.items()}
 
     def _compute_gradient(self, model: nn.Module) -> Arrays:
         """Return the mean gradient of all training data at the received model."""
-        gather, loss = GradientStep(), self.work.loss
+        gather = GradientStep()
         # A copy, because a pass in training mode moves running statistics, and this one only probes.
         probe = copy.deepcopy(model).train()
         for batch in self.work.batches_of_all(ROLE):
-            gather(probe, None, loss, batch)
+            gather(probe, None, self.work.loss, batch)
         return gather.mean(probe)
 
 
 def _read_parameters(model: nn.Module, study: Study) -> Arrays:
     """Return the trained parameters that travel: what stays at home has no control variate."""
     travels = set(traveling_names(model, study.recipe))
-    parameters = model.named_parameters()
-    return {n: as_array(p).copy() for n, p in parameters if n in travels and p.requires_grad}
+    trained = {name: p for name, p in model.named_parameters() if name in travels and p.requires_grad}
+    return {name: as_array(parameter).copy() for name, parameter in trained.items()}
 
 
 PART, SITE = ControlPart, SiteControl

@@ -1,7 +1,13 @@
 """SoftPull alone: every site has its own model, pulled towards the others'; FedSM without selector and global model.
 
+    server  sends each site its own model x_i, which the server keeps
+    site i  trains y_i from x_i
+            sends y_i - x_i and nothing beside it
+    server  x_i = lambda y_i + (1 - lambda) / (K - 1) * sum of the other sites' y_j (Eq. 11)
+            an absent site keeps its model, and the others do not listen to it in this round
+
 Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation, CVPR 2022,
-arXiv:2203.10144, Eq. 11. The server keeps each site's model; nothing travels beside the models.
+arXiv:2203.10144.
 """
 
 from __future__ import annotations
@@ -13,7 +19,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.base.errors import AggregationError
 from silofl.base.settings import Share
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
@@ -50,25 +55,18 @@ def softpull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
 
     Args:
         num_sites: Sites K that answered this round, at least 1; one site alone keeps its model, whatever lambda.
-        self_weight: The paper's lambda, in [1/K, 1]: 1/K is the uniform mean, 1 is local training.
+        self_weight: The paper's lambda, in [0, 1]: 1/K is the uniform mean, 1 is local training.
 
     Returns:
         Weights of shape (K, K); rows sum to 1.
-
-    Raises:
-        AggregationError: ``self_weight`` is out of range.
     """
-    if num_sites > 1 and not 1 / num_sites - 1e-12 <= self_weight <= 1:
-        raise AggregationError(f"self_weight must lie in [1/{num_sites}, 1] for {num_sites} sites, not {self_weight}")
-    return _pull_weights(num_sites, self_weight)
-
-
-def _pull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
     if num_sites == 1:
         return np.ones((1, 1))
-    others = (1 - self_weight) / (num_sites - 1)
+    # Each row sums to lambda + (K - 1) (1 - lambda) / (K - 1) = 1.
+    peer_weight = (1 - self_weight) / (num_sites - 1)
     # At lambda = 1/K rounding must not tell a site's own model from the others'.
-    weights = np.full((num_sites, num_sites), self_weight if np.isclose(others, self_weight, 1e-12, 0) else others)
+    is_uniform = np.isclose(peer_weight, self_weight, 1e-12, 0)
+    weights = np.full((num_sites, num_sites), self_weight if is_uniform else peer_weight)
     np.fill_diagonal(weights, self_weight)
     return weights
 
@@ -90,22 +88,21 @@ class SoftPullPart(Part):
             return None
         # A lambda that suits all K sites may lie below 1/K' of K' < K answers, and a site would listen to each other
         # one more than to itself; 1/K', the uniform mean, is as far as SoftPull goes then.
-        least = 1 / len(sites) if len(sites) < len(run.sites) else 0
-        return _pull_weights(len(sites), max(self._self_weight, least))
+        self_weight = self.study.recipe.option(ROLE).self_weight
+        if len(sites) < len(run.sites):
+            self_weight = max(self_weight, 1 / len(sites))
+        return softpull_weights(len(sites), self_weight)
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Say before a round where a site listens to each other one more than to itself."""
-        sites = len(run.sites)
-        if exchange.task != BEFORE or sites < 2 or self._self_weight >= 1 / sites:
+        num_sites = len(run.sites)
+        self_weight = self.study.recipe.option(ROLE).self_weight
+        if exchange.task != BEFORE or num_sites < 2 or self_weight >= 1 / num_sites:
             return ()
         return (
-            f"algorithm.softpull.self_weight {self._self_weight:g} is below 1/{sites} of {sites} sites, the "
+            f"algorithm.softpull.self_weight {self_weight:g} is below 1/{num_sites} of {num_sites} sites, the "
             "uniform mean: each site listens to every other one more than to itself",
         )
-
-    @property
-    def _self_weight(self) -> float:
-        return self.study.recipe.option(ROLE).self_weight
 
 
 PART, SITE = SoftPullPart, SitePart

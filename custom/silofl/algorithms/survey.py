@@ -1,7 +1,9 @@
 """What hospitals' data hold, asked once of all sites of a network: a run that trains and tests nothing.
 
-The site half is `silofl.data.inventory`, which reads a site's data as they are; `silofl.data.inventories` says what
-follows from all.
+server  asks every site once, at the end of a run without rounds
+site i  counts patients, cases, labels and contrasts; takes median size and spacing (`silofl.data.inventory`)
+        sends these numbers, or the reason why not: too few patients; its images stay
+server  writes all answers and what follows from them (`silofl.data.inventories`) into survey.json
 """
 
 from __future__ import annotations
@@ -77,14 +79,21 @@ class SurveyPart(Part):
         """Put the inventories of the sites that answered beside each other, and say what follows."""
         if exchange.task != ROLE:
             return self
-        entries = {site: answer.entry(ROLE, SurveyEntry) for site, answer in replies.accepted.items()}
-        known = {site: entry.said for site, entry in entries.items() if entry.said}
-        withheld = {site: entry.withheld for site, entry in entries.items() if entry.withheld}
-        silent = replies.missing | replies.refused | withheld
-        sentences = (*describe_inventories(known), *(f"{site} says nothing: {why}" for site, why in silent.items()))
-        sites = {site: one.model_dump(mode="json") for site, one in known.items()}
-        document = {"sites": sites, "sentences": list(sentences), "not_said": silent}
-        return replace(self, document=document, sentences=sentences)
+        inventories = {}
+        silent = replies.missing | replies.refused
+        for site, answer in replies.accepted.items():
+            entry = answer.entry(ROLE, SurveyEntry)
+            if entry.said:
+                inventories[site] = entry.said
+            if entry.withheld:
+                silent[site] = entry.withheld
+        # Only sites that answered are compared; why others did not follows after that.
+        sentences = [*describe_inventories(inventories)]
+        for site, why in silent.items():
+            sentences.append(f"{site} says nothing: {why}")
+        sites = {site: inventory.model_dump(mode="json") for site, inventory in inventories.items()}
+        document = {"sites": sites, "sentences": sentences, "not_said": silent}
+        return replace(self, document=document, sentences=tuple(sentences))
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return what came out in sentences."""
@@ -107,10 +116,11 @@ class SiteSurvey(SitePart):
     def answer(self, task: str) -> Message:
         """Return the inventory of the site's data, unless it would come from too few patients."""
         work = self.work
-        found = take_inventory(work.data_folder, work.min_patients, has_progress=False)
-        if found is None:
+        # Counts of few patients would show single ones.
+        inventory = take_inventory(work.data_folder, work.min_patients, has_progress=False)
+        if inventory is None:
             return Message(meta={ROLE: {"withheld": f"fewer than {work.min_patients} patients"}})
-        return Message(meta={ROLE: {"said": found.model_dump(mode="json")}, "num_patients": found.patients})
+        return Message(meta={ROLE: {"said": inventory.model_dump(mode="json")}, "num_patients": inventory.patients})
 
 
 PART, SITE = SurveyPart, SiteSurvey

@@ -181,14 +181,15 @@ def read_answer(
     """
     where = f"the answer of site {site!r}"
     try:
+        # Measured before anything is parsed, so that a huge answer costs the server little.
         if len(json.dumps(meta)) > LONGEST_META:
             raise ConfigError(f"{where} must hold at most {LONGEST_META} characters of numbers and texts; it has more")
-        read = {role: parse(kind, meta.get(role, {}), f"{where}: {role}") for role, kind in entries.items()}
+        read = {role: parse(entry, meta.get(role, {}), f"{where}: {role}") for role, entry in entries.items()}
         domain = schema.read_record(Domain, meta.get("domain", {}), f"{where}: domain")
         numbers = {key: value for key, value in meta.items() if key not in entries and key != "domain"}
         # mypy looks for the hash of the class's instances.
-        kind = _build_numbers_class(test)  # type: ignore[arg-type]
-        return SiteAnswer(arrays, parse(kind, numbers, where), domain, read)
+        numbers_class = _build_numbers_class(test)  # type: ignore[arg-type]
+        return SiteAnswer(arrays, parse(numbers_class, numbers, where), domain, read)
     except ConfigError as error:
         raise AggregationError(str(error)) from None
     except (TypeError, ValueError, RecursionError) as error:

@@ -36,6 +36,7 @@ def check_all_sent(site: str, answer: SiteAnswer, wanted: Collection[str], role:
         AggregationError: Names the site and what its answer lacks.
     """
     missing = sorted(set(wanted) - answer.arrays.keys())
+    # A part of the arrays would be compared with others' whole ones.
     if missing and not answer.entry(role, Withheld).withheld:
         raise AggregationError(f"site {site!r} must send all of {what}; it lacks {missing}")
 

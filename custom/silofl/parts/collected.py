@@ -59,25 +59,31 @@ class CollectedPart(Part):
         if moment != END:
             return ()
         reported = run.reported.round
+        # A site that sends none keeps no run from ending: the global model answers for it.
         return (Exchange(COLLECT, reported, is_needed=False, models_round=reported),)
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return the arrays of a whole model."""
-        is_asked = exchange.task == COLLECT
-        return Wanted(Expected.whole_model(add_role(ROLE, self.shapes)) if is_asked else {})
+        if exchange.task != COLLECT:
+            return Wanted()
+        return Wanted(Expected.whole_model(add_role(ROLE, self.shapes)))
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> CollectedPart:
         """Take the models."""
         if exchange.task != COLLECT:
             return self
+        # They are asked for once, so that these are all.
         received = {site: answer.of(ROLE) for site, answer in replies.accepted.items()}
         return replace(self, received=received, missing=replies.missing | replies.refused)
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return whose models did not come, and why."""
-        missing = self.missing if exchange.task == COLLECT else {}
-        said = "sent no personal model, and the global one answers in its place"
-        return [f"site {site!r} {said}: {why}" for site, why in sorted(missing.items())]
+        if exchange.task != COLLECT:
+            return ()
+        return [
+            f"site {site!r} sent no personal model, and the global one answers in its place: {why}"
+            for site, why in sorted(self.missing.items())
+        ]
 
 
 class SiteCollected(SitePart):

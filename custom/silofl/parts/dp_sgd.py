@@ -51,8 +51,10 @@ class DpSgdPart(Part):
         """Collect the sites' epsilons."""
         if exchange.task != TRAIN:
             return self
-        said = {site: answer.numbers.metrics.epsilon for site, answer in replies.accepted.items()}
-        return replace(self, spent=self.spent | {site: one for site, one in said.items() if one is not None})
+        spent = {site: answer.numbers.metrics.epsilon for site, answer in replies.accepted.items()}
+        return replace(
+            self, spent=self.spent | {site: epsilon for site, epsilon in spent.items() if epsilon is not None}
+        )
 
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the sites' epsilons."""
@@ -77,11 +79,13 @@ class SiteDpSgd(SitePart):
     def step(self, role: str, step: Step) -> Step:
         """Return the private step."""
         units, self._of_round = measure_round(self.work.study, self.work.data.training)
+        # One list of generators for each model: a training that goes on puts their states back into these very lists.
         generators = self._generators.setdefault(role, [])
         return private_step(_read_settings(self.work.study), self._of_round.rate * units, generators)
 
     def epoch(self, examples: Examples) -> Sequence[NDArray[np.int64]]:
         """Draw an epoch's batches, as soon as the round is counted."""
+        # A round is counted once, before its first epoch draws anything.
         if not self._is_counted:
             self._count_round()
             self._is_counted = True
@@ -89,7 +93,10 @@ class SiteDpSgd(SitePart):
 
     def halfway(self) -> dict[str, Any]:
         """Return the states of the noise, which a training that goes on must not draw twice."""
-        return {role: [one.get_state() for one in drawing] for role, drawing in self._generators.items()}
+        states = {}
+        for role, generators in self._generators.items():
+            states[role] = [generator.get_state() for generator in generators]
+        return states
 
     def go_on(self, halfway: Mapping[str, Any]) -> None:
         """Take them back; the round was counted as it began."""
@@ -110,7 +117,8 @@ class SiteDpSgd(SitePart):
 
     def _count_round(self) -> None:
         """Write what is spent with this round, before it is: of a failed training the server learns that it failed."""
-        path, limit = self.work.folder.parent / FILE, self.work.max_epsilon
+        path = self.work.folder.parent / FILE
+        limit = self.work.max_epsilon
         make_folder(path.parent)
         with open_own(path.with_suffix(".lock"), "a") as lock:
             # Other runs of the study count too.
@@ -123,14 +131,16 @@ class SiteDpSgd(SitePart):
                     f"site {self.work.site!r} must not spend more than epsilon {limit:g}, as its max_epsilon says; "
                     f"this round would bring it to {epsilon:.{digits}g}: end the study, or ask the site"
                 )
+            record = {"spent": [steps._asdict() for steps in spent]}
             # The count first: a copy that is ahead of it after a power cut would be taken for a count that was lost.
-            for place in (path, self.work.folder / FILE):
-                write_json(place, {"spent": [one._asdict() for one in spent]})
+            write_json(path, record)
+            write_json(self.work.folder / FILE, record)
 
     def _read_count(self) -> list[Spent]:
         """Return what all runs of the study have spent here; the errors of `read_count`."""
-        least, unit = (self.work.kept.get(ROLE) or {"steps": 0})["steps"], _read_settings(self.work.study).unit
-        return read_count(self.work.folder.parent, self.work.site, unit, least)
+        kept = self.work.kept.get(ROLE) or {"steps": 0}
+        unit = _read_settings(self.work.study).unit
+        return read_count(self.work.folder.parent, self.work.site, unit, kept["steps"])
 
 
 def _read_settings(study: Study) -> DpSgdSettings:

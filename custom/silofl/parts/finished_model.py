@@ -107,6 +107,7 @@ class EvaluationPart(Part):
         if not pretrained:
             return [cls(study)]
         facts, arrays = split_model(pretrained)
+        # Joined only to refuse a wrong file before any site is asked.
         join_model(facts, arrays, study)
         return [cls(study, facts, arrays)]
 
@@ -129,41 +130,47 @@ class EvaluationPart(Part):
         """
         if exchange.task != ROLE:
             return self
-        said = answer.entry(ROLE, EvaluationEntry)
-        tested = said.tested
+        entry = answer.entry(ROLE, EvaluationEntry)
+        tested = entry.tested
         scores, not_said = unpack_scores(site, answer.arrays[SCORES], self.study)
-        counts = [one.num_cases for group in scores.values() for one in group.values()]
-        if not max(1, *counts, tested.num_units) <= tested.num_cases:
+        most = tested.num_units
+        for group in scores.values():
+            most = max([most, *(score.num_cases for score in group.values())])
+        if not max(1, most) <= tested.num_cases:
             raise AggregationError(
                 f"site {site!r} must send scores of at most num_cases cases and patients, {tested.num_cases}, and at "
-                f"least one, not of {max(*counts, tested.num_units)}"
+                f"least one, not of {most}"
             )
         record = HospitalEvaluation(
-            **vars(tested), is_checked=said.is_checked, scores=scores, not_said=not_said or None
+            **vars(tested), is_checked=entry.is_checked, scores=scores, not_said=not_said or None
         )
         return replace(self, sites={**self.sites, site: record})
 
     def reported(self, reported: Reported, run: Run) -> Reported:
         """Say which model is tested."""
         facts = self.facts
-        known = f"{facts['fingerprint'][:16]} of study {facts['study']['name']}, as it was given" if facts else ""
-        return replace(reported, how=known or reported.how)
+        if not facts:
+            return reported
+        how = f"{facts['fingerprint'][:16]} of study {facts['study']['name']}, as it was given"
+        return replace(reported, how=how)
 
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the record of all hospitals."""
         return Outcome(make_files=self._make_record) if self.sites else Outcome()
 
     def _make_record(self) -> dict[str, Any]:
-        sites, contents = dict(sorted(self.sites.items())), join_model(self.facts, self.arrays, self.study)
-        calling, labels = contents.calling, self.study.labels
-        shown = calling.shown_thresholds(self.study.is_multilabel)
+        sites = dict(sorted(self.sites.items()))
+        contents = join_model(self.facts, self.arrays, self.study)
+        thresholds = {}
+        for number, threshold in contents.calling.shown_thresholds(self.study.is_multilabel).items():
+            thresholds[self.study.labels[number]] = threshold
         record = Evaluations(
             fingerprint=self.facts["fingerprint"],
             model=self.facts["study"]["name"],
             sites=sites,
             pooled=pool_hospitals(sites, self.study),
-            temperature=calling.temperature,
-            called_from={labels[number]: one for number, one in shown.items()} or None,
+            temperature=contents.calling.temperature,
+            called_from=thresholds or None,
             quality=describe_quality(contents),
         )
         return {FILE: dump_record(record)}
@@ -181,30 +188,37 @@ class SiteEvaluation(SitePart):
             DataError: The model answers none of them, or learnt from one at this hospital.
             PinError: The job divides them by what it may not, or they differ from those told before by few patients.
         """
-        work, study = self.work, self.work.study
-        facts = work.message.find_entry(ROLE)["model"]
-        model = SuperModel(join_model(facts, work.message.of(ROLE), study), work.device)
+        work = self.work
+        study = work.study
+        settings = work.settings
+        least = work.min_patients
+        asked = work.message.find_entry(ROLE)
+        model = SuperModel(join_model(asked["model"], work.message.of(ROLE), study), work.device)
+        # The site knows its own training images by the run that made the model.
         run = model.contents.facts.get("run")
         records = [work.locate_run(model.contents.study.name, run=str(run))] if work.locate_run and run else []
         check_not_learnt(records, work.data, study)
-        site, settings, least = SiteCases.of(work.data, ("test",)), work.settings, work.min_patients
-        records_of = checked_cast(work.data.manifest, Manifest).parts
-        groups = {name for record in records_of["test"] for name in record.groups}
-        check_divisions(study.subgroups, groups.union(settings.divisions if settings else ()))
+        divisions = set(settings.divisions if settings else ())
+        for record in checked_cast(work.data.manifest, Manifest).parts["test"]:
+            divisions.update(record.groups)
+        check_divisions(study.subgroups, divisions)
+        site = SiteCases.of(work.data, ("test",))
         cases, refused = sort_answers(evaluate_cases(model, site))
-        asked = Message(work.message.arrays, {ROLE: dict(work.message.find_entry(ROLE))})
-        question = digest_task(asked, least, list_scores(study), dump_record(study.subgroups))
+        question = digest_task(
+            Message(work.message.arrays, {ROLE: asked}), least, list_scores(study), dump_record(study.subgroups)
+        )
         with open_answered(settings.answered_file(work.site) if settings and least else None) as answered:
             people = People(site.units.unit_of, work.data.test.patient_of, least, answered)
-            having = {name: people.hash(some) for name, some in list_having(cases, study).items()}
+            having = {name: people.hash(having) for name, having in list_having(cases, study).items()}
+            # The same question about the same patients gets the same answer: a second one could be compared with it.
             told = answered.find_stored(question, having[ALL], least)
             if told is None:
                 kept = answered.find_cases(having, least)
-                left_out = {one.case for one in cases if not people.hash([one.case]) <= kept}
-                some = [one for one in cases if one.case not in left_out]
+                left_out = {case.case for case in cases if not people.hash([case.case]) <= kept}
+                answering = [case for case in cases if case.case not in left_out]
                 unit_of = {case: unit for case, unit in site.units.unit_of.items() if case not in left_out}
-                of_some = replace(site, units=replace(site.units, unit_of=unit_of))
-                told = self._tell(model, of_some, some, refused, people)
+                of_kept = replace(site, units=replace(site.units, unit_of=unit_of))
+                told = self._tell(model, of_kept, answering, refused, people)
                 answered.answers.append(replace(told, question=question, cases=tuple(sorted(kept))))
         entry = {**told.meta[ROLE], "is_checked": is_recorded(records)}
         return Message({SCORES: np.array(told.scores, np.float64)}, {**told.meta, ROLE: entry})
@@ -218,7 +232,9 @@ class SiteEvaluation(SitePart):
         people: People,
     ) -> Told:
         """Write the evaluation of some cases, and return what of it may be told beside all that was told before."""
-        work, study, least, patient_of = self.work, self.work.study, people.least, people.person_of
+        work = self.work
+        study = work.study
+        least = people.least
         fingerprint = work.message.find_entry(ROLE)["model"]["fingerprint"]
         record = measure_evaluation(model, fingerprint, site, cases)
         people.may_tell(list_having(cases, study))
@@ -227,12 +243,14 @@ class SiteEvaluation(SitePart):
             record = replace(record, subgroups=subgroups, least=least)
         write_json(work.folder / evaluation.FILE, dump_record(record))
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
-        tested = {part.name: getattr(record, part.name) for part in fields(TestedCases)}
+        tested = {field.name: getattr(record, field.name) for field in fields(TestedCases)}
         score = Score.merged({case.case: case.score for case in cases})
         numbers = work.withhold_few(count_patients(score, work.data.test), score, work.data.test)
-        patients = {*map(patient_of.get, (case.case for case in cases))} - {None}
-        labels = find_small_labels(score, patient_of, least, study)
-        few = {study.labels[key] if isinstance(key, int) and key in study.labels else str(key) for key in labels}
+        patients = {people.person_of.get(case.case) for case in cases} - {None}
+        few = set()
+        for label in find_small_labels(score, people.person_of, least, study):
+            # A label is known by its number here, a region by its name.
+            few.add(study.labels.get(label, str(label)) if isinstance(label, int) else str(label))
         meta = {
             ROLE: {"tested": tested | {"least": least}},
             "num_patients": len(patients),

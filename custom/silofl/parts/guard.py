@@ -132,26 +132,31 @@ class GuardPart(Part):
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Let the sites train their own models to the end by rounds; after a federated model's test, then choose."""
-        # A run may end early, and may have rounds after those of training. Of a run that was asked for more rounds,
-        # another site may have the model of the earlier end alone.
-        is_alone, last = self.study.recipe.trains_alone, min(number, run.study.last_training)
-        sites = {site for site in run.sites if run.held(site, last)} if is_alone else {*self.tested}
+        is_alone = self.study.recipe.trains_alone
+        # A run may end early, and may have rounds after those of training.
+        ending = min(number, run.study.last_training)
+        sites = set(self.tested)
+        if is_alone:
+            # Of a run that was asked for more rounds, another site may have the model of the earlier end alone.
+            sites = {site for site in run.sites if run.held(site, ending)}
         if moment != (UNTESTED if is_alone else TESTED) or not sites or self.choices or self.unchosen:
             return ()
-        learning = tuple(sorted(sites - self.ended)) if self.steps < own_rounds(self.study, last) else ()
+        learning = tuple(sorted(sites - self.ended)) if self.steps < own_rounds(self.study, ending) else ()
         # Beside a federated model that still rises there is no verdict, however long the own one learns.
         if learning and goes_on(self.study) and (is_alone or is_finished(run.measure_last_rise())):
-            return [Exchange(TRAIN_OWN, last, self.steps + 1, learning, is_needed=False, models_round=last)]
+            return [Exchange(TRAIN_OWN, ending, self.steps + 1, learning, is_needed=False, models_round=ending)]
         if is_alone:
             return ()
-        return [Exchange(CHOOSE, last, sites=tuple(sorted(sites)), is_needed=False, models_round=last)]
+        return [Exchange(CHOOSE, ending, sites=tuple(sorted(sites)), is_needed=False, models_round=ending)]
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return the file's arrays to a site whose model begins from them after round 1, which brings the models."""
         is_late = exchange.task == TRAIN and exchange.round > 1 and not run.held(site, exchange.models_round)
+        # With a falling rate the local model is trained anew after the test, from the file's arrays.
         is_anew = exchange.task == TRAIN_OWN and exchange.step == 1 and self.study.training.has_falling_rate
         meta = {ROLE: {"rise": run.measure_last_rise()}} if exchange.task == CHOOSE else {}
-        return Message(add_role(ROLE, self.pretrained) if is_late or is_anew else {}, meta)
+        arrays = add_role(ROLE, self.pretrained) if is_late or is_anew else {}
+        return Message(arrays, meta)
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a site may say."""
@@ -168,11 +173,16 @@ class GuardPart(Part):
         """Report of each site that trains alone its own best round, if any was validated."""
         if not self.study.recipe.trains_alone or not reported.validation:
             return reported
-        last = min(run.finished_rounds, run.study.last_training)
-        validation = {site: one.validation for site, one in self.tested.items() if one.validation}
-        rounds = {site: one.own.best_round for site, one in self.tested.items() if one.own}
-        own = validation or reported.validation
-        return replace(reported, round=last, parts=run.parts, validation=own, how=OWN_BEST, rounds=rounds)
+        validation = {site: entry.validation for site, entry in self.tested.items() if entry.validation}
+        rounds = {site: entry.own.best_round for site, entry in self.tested.items() if entry.own}
+        return replace(
+            reported,
+            round=min(run.finished_rounds, run.study.last_training),
+            parts=run.parts,
+            validation=validation or reported.validation,
+            how=OWN_BEST,
+            rounds=rounds,
+        )
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> GuardPart:
         """Take up the sites' choices, and whose own models learn no more: a site that is silent has none that does."""
@@ -180,11 +190,12 @@ class GuardPart(Part):
             return self
         entries = {site: answer.entry(ROLE, GuardEntry) for site, answer in replies.accepted.items()}
         if exchange.task == TRAIN_OWN:
+            # A site that was asked and is silent would be asked for ever, so its model counts as ended.
             learning = {site for site, entry in entries.items() if entry.goes_on}
-            return replace(self, steps=self.steps + 1, ended=self.ended | ({*(exchange.sites or ())} - learning))
+            return replace(self, steps=self.steps + 1, ended=self.ended | {*(exchange.sites or ())} - learning)
         choices = {site: entry.joined for site, entry in entries.items() if entry.joined}
-        without = {site: entry.reason or "no answer" for site, entry in entries.items() if not entry.joined}
-        return replace(self, choices=choices, unchosen=replies.missing | replies.refused | without)
+        unchosen = {site: entry.reason or "no answer" for site, entry in entries.items() if not entry.joined}
+        return replace(self, choices=choices, unchosen=replies.missing | replies.refused | unchosen)
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return why sites made no choice."""
@@ -195,8 +206,8 @@ class GuardPart(Part):
     def outcome(self, run: Run, tests: Mapping[str, Any]) -> Outcome:
         """Return the sites' choices; of sites that train alone, their own models."""
         if self.study.recipe.trains_alone:
-            own = {site: one.own for site, one in self.tested.items() if one.own}
-            return Outcome(results={"own_models": own or None})
+            own_models = {site: entry.own for site, entry in self.tested.items() if entry.own}
+            return Outcome(results={"own_models": own_models or None})
         return Outcome(results={"joining": self.choices or None})
 
 
@@ -229,7 +240,8 @@ class SiteGuard(SitePart):
     @cached_property
     def studies(self) -> dict[str, Study]:
         """Key of each local model that the site trains -> the study that it learns by."""
-        work, studies = self.work, list_local_studies(self.work.study)
+        work = self.work
+        studies = list_local_studies(work.study)
         is_single = len(work.data.training) == 1 and not work.study.data.patches
         if is_single or work.processes > 1:
             # BatchNorm learns from whole batches of several images.
@@ -238,7 +250,7 @@ class SiteGuard(SitePart):
             try:
                 check_network(studies[BATCH], work.data.image_shape)
             except ConfigError:
-                # Nor does it learn from a single value.
+                # BatchNorm cannot learn from a single value either.
                 return {LOCAL: studies[LOCAL]}
         return studies
 
@@ -248,16 +260,17 @@ class SiteGuard(SitePart):
         return {name: self._find_local(name) for name in self.studies}
 
     def _find_local(self, name: str) -> LocalModel:
-        work, rounds = self.work, self.work.study.training_rounds
+        work = self.work
+        rounds = work.study.training_rounds
         is_due = name not in self._kept and work.number == 1
         if self._is_the_runs and name == LOCAL:
             # The run's own model is trained in all of its rounds, and may be another run's after them.
             is_due = work.task != TRAIN and self._build(name, name, rounds).is_whole
         if is_due and self._is_shared:
             # A study of the other normalisation may have left it, under its own key.
-            borrowed = load_borrowed(self._find_memo(name))
             keys = {LOCAL: name, LONGER[LOCAL]: LONGER[name]}
-            self._kept |= {keys[key]: model for key, model in borrowed.items()}
+            for key, state in load_borrowed(self._find_memo(name)).items():
+                self._kept[keys[key]] = state
         return self._build(name, name, rounds)
 
     @property
@@ -273,10 +286,12 @@ class SiteGuard(SitePart):
     @cached_property
     def longer(self) -> LocalModel | None:
         """The model that is trained anew in more rounds, where the rate falls; None where nothing can begin it."""
+        study = self.work.study
         name = self._best
-        has_start = not self.work.study.starts_from_file or LONGER[name] in self._kept or bool(self._start)
-        is_needed = self.work.study.training.has_falling_rate and has_start
-        return self._build(name, LONGER[name], ANEW * self.work.study.training_rounds) if is_needed else None
+        has_start = not study.starts_from_file or LONGER[name] in self._kept or bool(self._start)
+        if not study.training.has_falling_rate or not has_start:
+            return None
+        return self._build(name, LONGER[name], ANEW * study.training_rounds)
 
     def _build(self, name: str, key: str, rounds: int) -> LocalModel:
         start = self._start if self.work.study.starts_from_file else {}
@@ -286,7 +301,8 @@ class SiteGuard(SitePart):
         """Return the local models, which learn from the same batches as a study of the algorithm ``local``."""
         if not self.is_on:
             return {}
-        number, learners = self.work.number, {}
+        number = self.work.number
+        learners = {}
         for name, model in self.models.items():
             is_the_runs = self._is_the_runs and name == LOCAL
             if not is_the_runs and not model.has_learnt(number):
@@ -360,15 +376,16 @@ class SiteGuard(SitePart):
         """Say which round of its own a site that trains alone has tested, and what its validation was."""
         if not self._reports_own:
             return Message()
-        own, rise = self._own
-        says = {
-            "rounds": own.last,
-            "best_round": own.best_round,
+        model, rise = self._own
+        own = {
+            "rounds": model.last,
+            "best_round": model.best_round,
             "is_finished": is_finished(rise),
             "normalization": self._normalization,
         }
+        # Measured again: the run reports the validation of this best round, not of its last one.
         score = self.work.site_models.score(self.work.data.validation)
-        return Message(meta={ROLE: {"own": says, "validation": score}})
+        return Message(meta={ROLE: {"own": own, "validation": score}})
 
     @property
     def _reports_own(self) -> bool:
@@ -378,15 +395,17 @@ class SiteGuard(SitePart):
         """Train the own model for a round more, or choose what the site keeps, and test it."""
         if task == TEST:
             return self._report_own()
-        has_data = len(self.work.data.validation) > 0
-        if not has_data or LOCAL not in self._kept:
-            reason = "it has trained no model alone" if has_data else "it has no validation data"
-            return Message(meta={ROLE: {"reason": reason}})
-        if task == TRAIN_OWN:
-            return Message(meta={ROLE: {"goes_on": self._train_on()}})
-        joined = self._choose_and_test()
-        withheld = {"reason": "its comparison is withheld: of too few patients"}
-        return Message(meta={ROLE: {"joined": joined} if joined else withheld})
+        if not len(self.work.data.validation):
+            entry: dict[str, Any] = {"reason": "it has no validation data"}
+        elif LOCAL not in self._kept:
+            entry = {"reason": "it has trained no model alone"}
+        elif task == TRAIN_OWN:
+            entry = {"goes_on": self._train_on()}
+        elif joined := self._choose_and_test():
+            entry = {"joined": joined}
+        else:
+            entry = {"reason": "its comparison is withheld: of too few patients"}
+        return Message(meta={ROLE: entry})
 
     @property
     def _learning(self) -> dict[str, LocalModel]:
@@ -426,13 +445,17 @@ class SiteGuard(SitePart):
         for name, model in self.models.items():
             is_last = self.longer if self.longer and name == self._best else model
             if is_last.has_ended and model.is_whole:
-                keys = {LOCAL: name, LONGER[LOCAL]: LONGER[name]}
-                lend(self._find_memo(name), {key: self._kept[at] for key, at in keys.items() if at in self._kept})
+                # Every study finds it under the keys of its own local model.
+                lent = {LOCAL: self._kept[name]}
+                if LONGER[name] in self._kept:
+                    lent[LONGER[LOCAL]] = self._kept[LONGER[name]]
+                lend(self._find_memo(name), lent)
 
     @property
     def _own(self) -> tuple[LocalModel, float | None]:
         """The own model, and by how much its last rounds raised it, or twice the rounds where the rate falls."""
-        local, longer = self.models[self._best], self.longer
+        local = self.models[self._best]
+        longer = self.longer
         if not self.work.study.training.has_falling_rate:
             return local, local.rise
         if longer is None or not longer.has_ended:
@@ -453,29 +476,39 @@ class SiteGuard(SitePart):
     @cached_property
     def _contents(self) -> dict[str, Contents]:
         """The federated model as the site has tested it, and its own."""
-        federated, (local, _) = read_model_folder(self.work.folder / FOLDER), self._own
+        federated = read_model_folder(self.work.folder / FOLDER)
+        local, _ = self._own
         # All other facts are of the federated run; those of a single model are the federated one's test.
         rounds = {"rounds": local.last, "reported_round": local.best_round}
-        home = {key: one for key, one in federated.facts.items() if key in ("stays_home", "run", *rounds)}
-        federated = replace(federated, facts=home) if "value" in federated.facts else federated
-        study, shape, domain = federated.study, federated.image_shape, self.work.domain
+        facts = {key: fact for key, fact in federated.facts.items() if key in ("stays_home", "run", *rounds)}
+        if "value" in federated.facts:
+            federated = replace(federated, facts=facts)
+        study = federated.study
         if self._best == BATCH:
             study = _with_batchnorm(study)
         local.model.load_state_dict(local.best)
         # The best state is that after training, which takes no home statistics.
         fix_home_statistics(local.model, self.work.data.training.images, study, self.work.device)
-        own = Contents(study, shape, {LOCAL: copy_state(local.model)}, "only", facts=home | rounds, domain=domain)
+        own = Contents(
+            study=study,
+            image_shape=federated.image_shape,
+            models={LOCAL: copy_state(local.model)},
+            rule="only",
+            facts=facts | rounds,
+            domain=self.work.domain,
+        )
         return {FEDERATED: federated, LOCAL: own}
 
     def _choose_and_test(self) -> dict[str, Any] | None:
         """Return what leaves of the choice; None where it is of too few patients."""
-        work, units = self.work, self.work.find_units("validation")
-        choice = self._choose(units)
+        work = self.work
+        choice = self._choose(work.find_units("validation"))
         points = {
             FEDERATED: {FEDERATED: 0.0, SHIFTED: choice.federated_bias},
             LOCAL: {LOCAL: choice.own_bias, AT_ZERO: 0.0},
         }
         kept = LOCAL if choice.keeps_own else SHIFTED
+        # Of the validation data only the kept model is scored anew; the choice has compared both by cases already.
         model = _name_kept(choice)
         validated = self._score(work.data.validation, {model: {kept: points[model][kept]}})[0][kept]
         test, predictions = self._score(work.data.test, points)
@@ -495,7 +528,7 @@ class SiteGuard(SitePart):
         validation[CHOSEN] = validation[kept]
         own, rise = self._own
         rises = {"own": rise, "federated": work.message.find_entry(ROLE).get("rise")}
-        unfinished = tuple(name for name, one in rises.items() if not is_finished(one))
+        unfinished = tuple(name for name, rise in rises.items() if not is_finished(rise))
         return {
             "chosen": _name_kept(choice),
             "bias": choice.bias,
@@ -504,7 +537,7 @@ class SiteGuard(SitePart):
             "lead": round(choice.federated, 3) - round(choice.own, 3),
             "num_units": choice.num_units,
             "validation": validation if choice.num_units else dict.fromkeys(validation),
-            "test": {name: value_or_none(one) for name, one in test.items()},
+            "test": {name: value_or_none(score) for name, score in test.items()},
             "own_rounds": own.last,
             "own_best_round": own.best_round,
             "own_normalization": self._normalization,
@@ -515,15 +548,14 @@ class SiteGuard(SitePart):
     def _compare(self, test: Mapping[str, Score], choice: GuardChoice, are_finished: bool) -> dict[str, Any]:
         """Return what the site's test units say of the federated model beside its own, whichever it keeps."""
         units = self.work.find_units("test")
-        found = {name: average_by_unit(score.compared, units.unit_of) for name, score in test.items()}
-        own, at_zero, federated = (found[name] for name in (LOCAL, AT_ZERO, SHIFTED))
-        is_tested = np.isfinite(own) & np.isfinite(federated)
-        has_units = is_tested.any() and self.work.study.metric not in CLASS_MEANS
-        return asdict(measure_joining(own, at_zero, federated, choice.keeps_own, are_finished)) | {
-            "unit": units.name,
-            "is_one_person": units.is_one_person,
-            "by_unit": {name: float(one[is_tested].mean()) for name, one in found.items()} if has_units else None,
-        }
+        values = {name: average_by_unit(score.compared, units.unit_of) for name, score in test.items()}
+        # The same units for all, so that their means can be compared.
+        is_tested = np.isfinite(values[LOCAL]) & np.isfinite(values[SHIFTED])
+        by_unit = None
+        if is_tested.any() and self.work.study.metric not in CLASS_MEANS:
+            by_unit = {name: float(of_units[is_tested].mean()) for name, of_units in values.items()}
+        gain = measure_joining(values[LOCAL], values[AT_ZERO], values[SHIFTED], choice.keeps_own, are_finished)
+        return {**asdict(gain), "unit": units.name, "is_one_person": units.is_one_person, "by_unit": by_unit}
 
     def _choose(self, units: Units) -> GuardChoice:
         """Choose the model and the biases by the validation data."""
@@ -537,33 +569,36 @@ class SiteGuard(SitePart):
 
     def _score_biases(self, name: str) -> dict[str, NDArray[np.float64]]:
         """Return what each validation case counts with every bias of a model; none of a case without any label."""
-        part, study = self.work.data.validation, self.work.study
+        part = self.work.data.validation
+        study = self.work.study
         score_answers = score_findings if study.is_multilabel else score_classes
-        scored = select_regions(part, study), study.metric == "dice_with_background", part.annotated
-        foreground = [label for labels in scored[0].values() for label in labels]
-        found: dict[str, NDArray[np.float64]] = {}
+        regions = select_regions(part, study)
+        has_background = study.metric == "dice_with_background"
+        foreground = sorted(set().union(*regions.values()))
+        values: dict[str, NDArray[np.float64]] = {}
         for members, answers in self._yield_answers(name, part):
             for case, rows in group_positions(members.cases).items():
-                # A view: a copy of a volume's answers would take as much memory as they do.
-                some, truth = answers[rows[0] : rows[-1] + 1], np.stack([members.targets[row] for row in rows])
+                # A view, because a copy of a volume's answers would take as much memory as they do.
+                predicted = answers[rows[0] : rows[-1] + 1]
+                truth = np.stack([members.targets[row] for row in rows])
                 if study.task != "segmentation":
-                    found[case] = score_answers(some, truth)
+                    values[case] = score_answers(predicted, truth)
                 elif np.isin(truth, foreground).any():
-                    found[case] = score_label_maps(some, truth, *scored)
-        return found
+                    values[case] = score_label_maps(predicted, truth, regions, has_background, part.annotated)
+        return values
 
     def _write_kept(self, choice: GuardChoice, validated: Score, tested: Score) -> None:
         """Write the model that the site keeps, with the test of just that, and its own one if that is another."""
-        work, kept = self.work, self._contents[_name_kept(choice)]
+        work = self.work
+        kept = self._contents[_name_kept(choice)]
         calling, read = choose_site_calling(work, lambda part: validated, tested)
-        numbers = count_patients(tested, work.data.test) | read
-        counts = SiteCounts.of(work.data)
-        own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}
-        facts = kept.facts | numbers | own
+        facts = kept.facts | count_patients(tested, work.data.test) | read
+        facts |= {"candidate": _name_kept(choice), "data": {work.site: dump_record(SiteCounts.of(work.data))}}
         kept = replace(kept, bias=choice.bias, calling=calling, facts=facts)
         usual = measure_usual(SuperModel(kept, work.device), work.data, work.site, work.min_patients)
         kept = replace(kept, usual={work.site: usual} if usual else {})
         write_model_folder(work.folder / CHOSEN, kept)
+        # The local model stays beside it, so that a person may use that one instead.
         if not choice.keeps_own:
             write_model_folder(work.folder / OWN, replace(self._contents[LOCAL], bias=choice.own_bias))
 
@@ -575,23 +610,28 @@ class SiteGuard(SitePart):
         Args:
             points: Model -> name -> bias.
         """
-        study, scores, labels = self.work.study, {}, {}
+        study = self.work.study
+        scores = {}
+        labels = {}
         for model, biases in points.items():
-            pieces: dict[str, list[NDArray]] = {name: [] for name in biases}
-            means: list[NDArray] = []
+            decided: dict[str, list[NDArray]] = {name: [] for name in biases}
+            probabilities: list[NDArray] = []
             for _, answers in self._yield_answers(model, part):
                 for name, bias in biases.items():
-                    pieces[name].append(decide_findings(answers) if study.is_multilabel else _decide(answers, bias))
-                means += [answers] * (study.task != "segmentation")
-            for name, found in pieces.items():
-                labels[name] = join_pieces(part.targets, found)
-                probabilities = np.concatenate(means) if means else None
-                scores[name] = score_predictions(labels[name], part, study, probabilities)
+                    decided[name].append(decide_findings(answers) if study.is_multilabel else _decide(answers, bias))
+                # Those of a segmentation are not needed, and would fill the memory.
+                if study.task != "segmentation":
+                    probabilities.append(answers)
+            joined = np.concatenate(probabilities) if probabilities else None
+            for name, pieces in decided.items():
+                labels[name] = join_pieces(part.targets, pieces)
+                scores[name] = score_predictions(labels[name], part, study, joined)
         return scores, labels
 
     def _yield_answers(self, name: str, part: Examples) -> Iterator[tuple[Examples, NDArray]]:
         """Yield whole cases with a model's probabilities, anew for each purpose: all volumes' would fill a memory."""
-        size, model = self.work.study.training.batch_size, SuperModel(self._contents[name], self.work.device)
+        size = self.work.study.training.batch_size
+        model = SuperModel(self._contents[name], self.work.device)
         for rows in _group_cases(part.cases, limit_batch_size(part.images, size)):
             members = part.select_rows(rows)
             yield members, _predict_probabilities(model, np.asarray(members.images), members.cases, size)
@@ -638,8 +678,8 @@ def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[s
 def _decide(probabilities: NDArray, bias: float) -> NDArray[np.uint8]:
     """Return the labels by a model's probabilities (n, classes, ...) with a bias, as `SuperModel` does."""
     labels = np.empty((len(probabilities), np.size(probabilities[0, 0])), np.uint8)
-    for image, piece, some in yield_probabilities(probabilities):
-        labels[image, piece] = decide_labels(shift_foreground(torch.from_numpy(some[None]), bias).numpy())[0]
+    for image, pixels, of_pixels in yield_probabilities(probabilities):
+        labels[image, pixels] = decide_labels(shift_foreground(torch.from_numpy(of_pixels[None]), bias).numpy())[0]
     return labels.reshape(len(labels), *probabilities.shape[2:])
 
 

@@ -46,15 +46,18 @@ class HalfRound:
     """
 
     def __init__(self, folder: Path | None = None, describe: Callable[[], Mapping[str, str | int]] = dict) -> None:
-        self._folder, self._describe = folder, describe
+        self._folder = folder
+        self._describe = describe
         self.has_trained = False
         self.begun = self._load(HALF)
-        self._step, self._next = 0, time.monotonic() + LEAST_S
+        self._step = 0
+        self._next = time.monotonic() + LEAST_S
 
     def answer(self) -> Message | None:
         """Return the task's answer where it was finished before; None where it was not."""
-        found = self._load(ANSWER)
-        return Message(to_arrays(found["arrays"]), found["meta"]) if found else None
+        if saved := self._load(ANSWER):
+            return Message(to_arrays(saved["arrays"]), saved["meta"])
+        return None
 
     def of(self, part: str) -> dict[str, Any]:
         """Return what a part had saved."""
@@ -64,6 +67,7 @@ class HalfRound:
         """Return whether to save before the next step, of which so many are done."""
         if self._folder is None or time.monotonic() < self._next:
             return False
+        # The first file comes as soon as its time has passed; later ones also wait for a share of the steps.
         return self._step == 0 or step - self._step >= max(1, int(SHARE * steps))
 
     def save(self, step: int, state: dict[str, Any]) -> None:
@@ -72,12 +76,15 @@ class HalfRound:
         if self._folder is not None:
             self._write(self._folder, HALF, state)
         ended = time.monotonic()
-        self._step, self._next = step, ended + max(LEAST_S, REST * (ended - began))
+        self._step = step
+        # On a slow disk the files are rarer, so that saving takes a small share of the time.
+        self._next = ended + max(LEAST_S, REST * (ended - began))
 
     def keep_answer(self, answer: Message) -> None:
         """Save the answer of a training, in the place of its steps."""
         if self.has_trained and self._folder is not None:
             self._write(self._folder, ANSWER, {"arrays": to_tensors(answer.arrays), "meta": _to_plain(answer.meta)})
+            # The steps go only once the answer is on the disk.
             with suppress(OSError):
                 (self._folder / HALF).unlink(missing_ok=True)
 
@@ -108,26 +115,27 @@ class HalfRound:
 def digest_task(message: Message, *deciding: object) -> str:
     """Return the SHA-256 of a task's arrays and words, and of what else decides its answer."""
     meta = {key: value for key, value in message.meta.items() if key not in PASSING}
-    found = hashlib.sha256(json.dumps([_to_plain(meta), deciding], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([_to_plain(meta), deciding], sort_keys=True).encode())
     for name, array in sorted(message.arrays.items()):
-        found.update(f"{name} {array.dtype} {array.shape}".encode())
-        found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
+        # Shape and type too: the same bytes may be other arrays.
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def to_device(value: Any, device: torch.device) -> Any:  # noqa: ANN401
     """Return what a file held with its tensors on a device."""
     if isinstance(value, Mapping):
-        return {key: to_device(one, device) for key, one in value.items()}
+        return {key: to_device(item, device) for key, item in value.items()}
     if isinstance(value, list):
-        return [to_device(one, device) for one in value]
+        return [to_device(item, device) for item in value]
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def _to_plain(value: Any) -> Any:  # noqa: ANN401
     """Return a value without NumPy's numbers, which no file that is read safely may hold."""
     if isinstance(value, Mapping):
-        return {key: _to_plain(one) for key, one in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(_to_plain, value))
     return value.item() if isinstance(value, np.generic) else value

@@ -34,10 +34,14 @@ class Excluded:
             answers: Site -> the arrays of its answer.
             left: Sites that have left the study.
         """
+        # All of it stays home for good: the sites have gone apart, and a mean of theirs would suit none.
         if self.home == self.names:
             return replace(self, news="")
-        new = {site: tuple(sorted(self.names - arrays.keys())) for site, arrays in answers.items()}
-        lacking = {site: names for site, names in (dict(self.lacking) | new).items() if site not in left}
+        lacking = dict(self.lacking)
+        for site, arrays in answers.items():
+            lacking[site] = tuple(sorted(self.names - arrays.keys()))
+        for site in left:
+            lacking.pop(site, None)
         # By the last answer of every site: one that sends them still does where it is away for a round.
         home = self.home | self.names.intersection(*lacking.values())
         sentence = _describe(lacking, self.names, home)
@@ -55,13 +59,11 @@ class Excluded:
 
 
 def _describe(lacking: Mapping[str, tuple[str, ...]], names: frozenset[str], home: frozenset[str]) -> str:
-    some = {name for of_site in lacking.values() for name in of_site}
-    if not some:
+    excluded = set().union(*lacking.values())
+    if not excluded:
         return ""
-    what = "BatchNorm" if some == names else f"{len(some)} of {len(names)} arrays of BatchNorm"
-    then = (
-        "each site goes on with its own from here on, as in FedBN"
-        if home == some
-        else "what some sites still send is mixed over these"
-    )
-    return f"{what} excluded at {', '.join(sorted(site for site in lacking if lacking[site]))}: {then}"
+    which = "BatchNorm" if excluded == names else f"{len(excluded)} of {len(names)} arrays of BatchNorm"
+    then = "what some sites still send is mixed over these"
+    if home == excluded:
+        then = "each site goes on with its own from here on, as in FedBN"
+    return f"{which} excluded at {', '.join(sorted(site for site in lacking if lacking[site]))}: {then}"

@@ -31,8 +31,11 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
                     f"Kind {kind.name!r} of part {kind.role!r} does not say how algorithm.robust bounds what one site "
                     "sends. Name its arrays in Wanted.averaged and set is_bounded, or leave algorithm.robust out."
                 )
-    parts = [part for half in _server_halves(study) for part in half.start(study, sites, pretrained)]
-    return {part.role: part for part in parts}
+    parts = {}
+    for half in _server_halves(study):
+        for part in half.start(study, sites, pretrained):
+            parts[part.role] = part
+    return parts
 
 
 def site_implementations(study: Study) -> list[type[SitePart]]:
@@ -42,12 +45,15 @@ def site_implementations(study: Study) -> list[type[SitePart]]:
 
 def list_kept(study: Study, number: int) -> list[Kept]:
     """Return what a site keeps of a study's parts after a round."""
-    return [one for module in _load_modules(study) for one in module.SITE.list_kept(study, number)]
+    kept: list[Kept] = []
+    for module in _load_modules(study):
+        kept += module.SITE.list_kept(study, number)
+    return kept
 
 
 def describe_kept(study: Study) -> list[str]:
     """Return in words what a study's sites keep of its parts beside their models, which the recipe speaks of."""
-    return [one.what for one in list_kept(study, study.total_rounds) if not one.is_of_model]
+    return [kept.what for kept in list_kept(study, study.total_rounds) if not kept.is_of_model]
 
 
 def is_learning(study: Study, task: str, number: int) -> bool:
@@ -57,8 +63,11 @@ def is_learning(study: Study, task: str, number: int) -> bool:
 
 def keeps_in_extra_rounds(study: Study) -> bool:
     """Return whether a site keeps something of the parts that learn in rounds of their own."""
-    own = [module.SITE for module in _load_modules(study) if {*module.SITE.tasks} & {*study.recipe.extra_tasks}]
-    return any(half.list_kept(study, study.total_rounds) for half in own)
+    extra_tasks = {*study.recipe.extra_tasks}
+    for half in site_implementations(study):
+        if extra_tasks & {*half.tasks} and half.list_kept(study, study.total_rounds):
+            return True
+    return False
 
 
 def leaves_state(study: Study, task: str, number: int) -> bool:
@@ -68,12 +77,18 @@ def leaves_state(study: Study, task: str, number: int) -> bool:
 
 def list_kinds(study: Study) -> list[Kind]:
     """Return the kinds of all arrays that may leave a site in a study."""
-    return [kind for half in _server_halves(study) for kind in half.kinds(study)]
+    kinds: list[Kind] = []
+    for half in _server_halves(study):
+        kinds += half.kinds(study)
+    return kinds
 
 
 def find_test_task(study: Study) -> str:
     """Return the task by which a study's sites test the run's model."""
-    return next((half.test.task for half in _server_halves(study) if half.test), TEST)
+    for half in _server_halves(study):
+        if half.test:
+            return half.test.task
+    return TEST
 
 
 def find_kind(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
@@ -88,22 +103,22 @@ def _server_halves(study: Study) -> list[type[Part]]:
 def _load_modules(study: Study) -> list[ModuleType]:
     recipe = study.recipe
     if study.asks_alone:
-        return [_load_module(one.implementation) for one in recipe.options if one.traits.asks_alone]
+        return [_load_module(option.implementation) for option in recipe.options if option.traits.asks_alone]
     if not study.rounds:
         return [_load_module("silofl.parts.finished_model")]
-    shared = (
-        ("model", True),
-        ("collected", recipe.collects_personal),
-        ("personal", recipe.tunes_personal),
-    )
-    beside = (
-        ("dp_sgd", study.is_private),
-        ("usual", not study.is_private),
-        ("guard", study.is_guarded or recipe.trains_alone),
-    )
-    first, last = ([f"silofl.parts.{name}" for name, is_on in parts if is_on] for parts in (shared, beside))
-    own = [one.implementation for one in recipe.options if one.implementation]
-    return [_load_module(name) for name in dict.fromkeys([*first, *own, *last])]
+    # The order matters: parts prepare, wrap the step and take the server's step in it, and the models come first.
+    names = ["silofl.parts.model"]
+    if recipe.collects_personal:
+        names.append("silofl.parts.collected")
+    if recipe.tunes_personal:
+        names.append("silofl.parts.personal")
+    names += [option.implementation for option in recipe.options if option.implementation]
+    # DP-SGD wraps the steps of all others, and the reference statistics and the guard read a model that is finished.
+    names.append("silofl.parts.dp_sgd" if study.is_private else "silofl.parts.usual")
+    if study.is_guarded or recipe.trains_alone:
+        names.append("silofl.parts.guard")
+    # A file may be the part of several options.
+    return [_load_module(name) for name in dict.fromkeys(names)]
 
 
 def _load_module(name: str) -> ModuleType:

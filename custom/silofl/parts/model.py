@@ -103,18 +103,25 @@ class ModelPart(Part):
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
         """Return the same models for every site, drawn from the study's seed or given by its file."""
-        recipe, parts = study.recipe, []
         given = (pretrained or {}) if study.starts_from_file else {}
+        parts = []
         for role, model in _traveling_models(study).items():
             write_arrays(model.state_dict(), given)
-            common = read_arrays(model.state_dict(), traveling_names(model, recipe))
-            buffers, aliases = frozenset(buffer_names(model)), alias_names(model)
-            # Without further names: a late site would write them over what the others have learnt.
-            first = {name: array for name, array in given.items() if name not in aliases}
             state = model.state_dict()
-            frozen = read_arrays(state, [name for name in sorted(model.frozen) if state[name].is_floating_point()])
-            excluded = Excluded(frozenset(common.keys() & batchnorm_names(model)))
-            parts.append(cls(study, role, common, {}, buffers, aliases, first, frozen, excluded))
+            common = read_arrays(state, traveling_names(model, study.recipe))
+            aliases = alias_names(model)
+            part = cls(
+                study=study,
+                role=role,
+                common=common,
+                buffers=frozenset(buffer_names(model)),
+                aliases=aliases,
+                # Without further names: a late site would write them over what the others have learnt.
+                pretrained={name: array for name, array in given.items() if name not in aliases},
+                frozen=read_arrays(state, [name for name in sorted(model.frozen) if state[name].is_floating_point()]),
+                excluded=Excluded(frozenset(common.keys() & batchnorm_names(model))),
+            )
+            parts.append(part)
         return parts
 
     @classmethod
@@ -146,31 +153,35 @@ class ModelPart(Part):
         """Return a site's model, unless the site holds it already."""
         if not exchange.is_of_models:
             return Message()
-        recipe, arrays, number = self.study.recipe, self.of(site), exchange.models_round
-        told = Message(meta={self.role: {"home": sorted(self.home)}} if self.home else {})
+        recipe = self.study.recipe
+        arrays = self.of(site)
+        number = exchange.models_round
+        meta = {self.role: {"home": sorted(self.home)}} if self.home else {}
         # What came in half precision is near to what the site has, and not the same; nor is what a rule has bounded.
         is_exact = self.study.federation.precision == "float32" and not (recipe.robust and recipe.mixing)
         if arrays and is_exact and 1 <= number <= run.finished_rounds and self._has_own_models(number, run):
             # No other site's model went into it, so it is what the site trained and kept, bit for bit.
             if run.listens_to_itself(site, number) and run.held(site, number) == number:
-                return told
-        if self.pretrained and not run.held(site, number):
+                return Message(meta=meta)
+        if run.held(site, number):
+            arrays = self._drop_home(arrays)
+        elif self.pretrained:
             # The first task also brings what stays at home from then on, and so does the first after all was lost. What
             # others than training need of it is frozen: the rest would be no site's own.
             arrays = (self.pretrained if exchange.task == TRAIN else self.frozen) | arrays
-        if run.held(site, number):
-            arrays = self._drop_home(arrays)
-        return told | Message(add_role(self.role, arrays))
+        return Message(add_role(self.role, arrays), meta)
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return the arrays that travel, any of which a site may keep back."""
         if exchange.task != TRAIN:
             return Wanted()
         arrays = self._drop_home(self.of(site))
+        # Any array may be missing: a site's policy or filter may keep it back.
         expected = Expected.like(add_role(self.role, arrays))
         # A change may take a variance to 0, from what the site has received of it.
-        received = round_as_received({name: one for name, one in arrays.items() if is_variance(name)}, self.study)
-        expected |= {name: replace(expected[name], minimum=-one) for name, one in add_role(self.role, received).items()}
+        variances = {name: array for name, array in arrays.items() if is_variance(name)}
+        for name, received in add_role(self.role, round_as_received(variances, self.study)).items():
+            expected[name] = replace(expected[name], minimum=-received)
         # No mean is taken where every site goes on with a model of its own alone (`weights`).
         is_alone = exchange.round > run.study.joint_rounds and self._has_own_models(exchange.round, run)
         return Wanted(expected, averaged=() if is_alone else [self.common], buffers=self.buffers)
@@ -186,7 +197,7 @@ class ModelPart(Part):
         #   not listened to and keeps its last model.
         # - In fine-tuning's extra rounds: every site with itself alone (`weights`).
         started = {site: self.of(site) for site in replies.accepted}
-        changes = {site: answer.of(self.role) for site, answer in replies.accepted.items()}
+        changes = replies.updates_of(self.role)
         keepers = {site for site, answer in replies.accepted.items() if not answer.numbers.shares_models}
         excluded = self.excluded.after(changes, self.study.federation.sites_left)
         new = replace(self, excluded=excluded, keepers=self.keepers | keepers)
@@ -195,15 +206,14 @@ class ModelPart(Part):
         mixed = mix_models(started, changes, weights, is_shared)
         if is_shared:
             # All rows of the weights are equal, so that any site's mean is everybody's.
-            first = next(iter(mixed))
-            common = self._take_server_step(exchange.round, started[first], mixed[first], replies, run)
+            site = next(iter(mixed))
+            common = self._take_server_step(exchange.round, started[site], mixed[site], replies, run)
             return replace(new, common=common)
         own = {site: self.of(site) for site in run.sites}
         for (site, arrays), weight in zip(mixed.items(), weights.diagonal(), strict=True):
             # A site that listens to itself alone goes on with what it trained (`to_send`): no step comes between.
-            begun = started[site]
             if weight != 1:
-                arrays = store(self._take_server_step(exchange.round, begun, arrays, replies, run))
+                arrays = store(self._take_server_step(exchange.round, started[site], arrays, replies, run))
             own[site] = arrays
         return replace(new, own=own)
 
@@ -220,34 +230,36 @@ class ModelPart(Part):
         if not self.own:
             return self
         # Not the initial model: the others are rounds ahead of it.
-        mean = mix(self.own, uniform_weights(len(self.own)))
-        return replace(self, own=dict(sorted((self.own | {site: next(iter(mean.values()))}).items())))
+        means = mix(self.own, uniform_weights(len(self.own)))
+        own = self.own | {site: next(iter(means.values()))}
+        return replace(self, own=dict(sorted(own.items())))
 
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the models, what is frozen of them, and the super model of one model."""
-        make = partial(self._make_contents, run)
-        return Outcome(models=self._list_models(), arrays=self.frozen, make_contents=make)
+        return Outcome(models=self._list_models(), arrays=self.frozen, make_contents=partial(self._make_contents, run))
 
     def _list_models(self) -> dict[str, Arrays]:
         # Global and personal ones are in the super model, unless the personal ones stay with their sites.
         is_all_that_leaves = self.role == GLOBAL and self.study.recipe.makes_personalised and self.keepers
         if self.stays_home or not (self._is_only or is_all_that_leaves):
             return {}
-        models = self.own or {"": self.common}
-        return {
-            site: arrays | {name: arrays[one] for name, one in self.aliases.items() if one in arrays}
-            for site, arrays in zip(models, map(self._drop_home, models.values()), strict=True)
-        }
+        models = {}
+        for site, arrays in (self.own or {"": self.common}).items():
+            models[site] = self._drop_home(arrays)
+            for alias, name in self.aliases.items():
+                if name in models[site]:
+                    models[site][alias] = models[site][name]
+        return models
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return who excludes BatchNorm, in the round that changed it, and why sites' own models stay with them."""
         if exchange.task != TRAIN:
             return ()
+        notes = [self.excluded.news] if self.excluded.news else []
         is_first = self._has_own_models(exchange.round, run) and not self._has_own_models(exchange.round - 1, run)
-        return [
-            *([self.excluded.news] if self.excluded.news else []),
-            *([KEPT.format(", ".join(sorted(self.keepers)))] if is_first and self.stays_home else []),
-        ]
+        if is_first and self.stays_home:
+            notes.append(KEPT.format(", ".join(sorted(self.keepers))))
+        return notes
 
     def _make_contents(self, run: Run) -> Contents | None:
         """Return the super model of a run of one model; None where a site adds what stays with it.
@@ -258,15 +270,12 @@ class ModelPart(Part):
         is_whole = recipe.stays_home == "nothing" and not recipe.takes_own_steps and not self.home
         if not self._is_only or not is_whole or self.stays_home or run.image_shape is None:
             return None
-        named = self.own or {GLOBAL: self.common}
-        states = {
-            name: complete_state(
-                self.study, run.image_shape, round_as_received(arrays | collect_part_arrays(run), self.study)
-            )
-            for name, arrays in named.items()
-        }
-        rule, facts = "mean" if self.own else "only", run.reported.facts
-        return Contents(self.study, run.image_shape, states, rule, facts=facts, domain=run.domain)
+        states = {}
+        for name, arrays in (self.own or {GLOBAL: self.common}).items():
+            received = round_as_received(arrays | collect_part_arrays(run), self.study)
+            states[name] = complete_state(self.study, run.image_shape, received)
+        rule = "mean" if self.own else "only"
+        return Contents(self.study, run.image_shape, states, rule, facts=run.reported.facts, domain=run.domain)
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
@@ -317,18 +326,19 @@ def mix_models(
     mixed = {site: dict(arrays) for site, arrays in started.items()}
     file = ArrayFile[tuple[str, str]](in_memory=is_shared)
     # A site's policy may keep arrays back, so each is mixed over its senders; arrays with the same senders together.
+    model = next(iter(started.values()))
     groups: dict[tuple[str, ...], list[str]] = {}
-    for name in next(iter(started.values())):
-        groups.setdefault(tuple(site for site in changes if name in changes[site]), []).append(name)
+    for name in model:
+        senders = tuple(site for site in changes if name in changes[site])
+        groups.setdefault(senders, []).append(name)
     for senders, names in groups.items():
         if not senders:
             continue
         rows = _renormalise_rows(weights, [site in senders for site in changes])
-        for piece in _cut_pieces(names, next(iter(started.values())), PIECE // len(changes)):
-            trained = {
-                site: {name: _add_change(name, started[site][name], changes[site].get(name)) for name in piece}
-                for site in changes
-            }
+        for piece in _cut_pieces(names, model, PIECE // len(changes)):
+            trained: dict[str, Arrays] = {}
+            for site, changed in changes.items():
+                trained[site] = {name: _add_change(name, started[site][name], changed.get(name)) for name in piece}
             for site, arrays in mix(trained, rows).items():
                 for name, array in arrays.items():
                     file.write((site, name), array)
@@ -346,7 +356,8 @@ def _cut_pieces(names: Sequence[str], arrays: Arrays, most: int) -> Iterator[lis
         size += arrays[name].nbytes
         if size >= most or name == names[-1]:
             yield piece
-            piece, size = [], 0
+            piece = []
+            size = 0
 
 
 def complete_state(study: Study, image_shape: tuple[int, ...], arrays: Arrays) -> dict[str, Tensor]:
@@ -362,7 +373,10 @@ def fill_state(model: nn.Module, arrays: Arrays) -> dict[str, Tensor]:
 
 def collect_part_arrays(run: Run) -> Arrays:
     """Return the arrays of all parts that belong into every written model."""
-    return {name: array for part in run.parts.values() for name, array in part.outcome(run, {}).arrays.items()}
+    arrays: Arrays = {}
+    for part in run.parts.values():
+        arrays |= part.outcome(run, {}).arrays
+    return arrays
 
 
 class SiteModels(SitePart):
@@ -375,42 +389,49 @@ class SiteModels(SitePart):
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
         """Return the optimisers, where they keep anything, and what of the models stays at home."""
-        optimizers = Kept("its optimisers", is_for_training=True, is_of_model=True)
-        home = Kept(f"what stays at home ({study.recipe.stays_home})", is_of_model=True)
-        is_kept = {optimizers: study.keeps_optimizers, home: study.recipe.stays_home != "nothing"}
-        return [one for one, is_here in is_kept.items() if is_here]
+        kept = []
+        if study.keeps_optimizers:
+            kept.append(Kept("its optimisers", is_for_training=True, is_of_model=True))
+        if study.recipe.stays_home != "nothing":
+            kept.append(Kept(f"what stays at home ({study.recipe.stays_home})", is_of_model=True))
+        return kept
 
     def prepare(self) -> None:
         """Load the arrays that the site kept at home, then the received ones over them."""
         work = self.work
         kept = work.kept.get(self.name) or {"home": {}}
-        own = self.state()
+        # These are the models' very tensors, so that copying into them changes the models.
+        state = self.state()
         with torch.no_grad():
             for name, value in kept["home"].items():
-                own[name].copy_(value)
+                state[name].copy_(value)
         for role, model in work.models.items():
             write_arrays(model.state_dict(), work.message.of(role))
 
     def learners(self) -> Mapping[str, Learner]:
         """Return every model that learns, its optimiser fresh or as the last round left it, with the recipe's step."""
-        study, kept = self.work.study, self.work.kept.get(self.name)
+        study = self.work.study
+        kept = self.work.kept.get(self.name)
         models = {role: self.work.models[role] for role in study.learning_roles(self.work.number)}
+        # Read before the parts' steps and the training, which change the models in place.
         self._before = self._read_start()
         self._optimizers = {role: make_optimizer(study.training, model) for role, model in models.items()}
-        loss, learners, self._steps = self.work.loss, {}, {}
+        learners = {}
+        self._steps = {}
         for role, model in models.items():
+            optimizer = self._optimizers[role]
             if kept and not study.has_fresh_optimizer:
                 # Momentum and Adam's moments go on from round to round; they never travel. A model that is fine-tuned
                 # goes on with a copy of the shared one's; without it both would write into the same tensors.
                 state = kept["optimizer"]
-                known = state[role] if role in state else copy.deepcopy(state[GLOBAL])
-                self._optimizers[role].load_state_dict(known)
-            # After its state, which holds the rate of the round before.
-            set_learning_rate(self._optimizers[role], self.work.learning_rate)
-            step = self._steps[role] = study.recipe.make_step(role)
+                optimizer.load_state_dict(state[role] if role in state else copy.deepcopy(state[GLOBAL]))
+            # The rate is set after the state is loaded, which holds the rate of the round before.
+            set_learning_rate(optimizer, self.work.learning_rate)
+            step = study.recipe.make_step(role)
+            self._steps[role] = step
             for part in self.work.parts:
                 step = part.step(role, step)
-            learners[role] = Learner(model, self._optimizers[role], loss, step, study.training.measures_drift)
+            learners[role] = Learner(model, optimizer, self.work.loss, step, study.training.measures_drift)
         return learners
 
     def halfway(self) -> dict[str, Any]:
@@ -424,6 +445,7 @@ class SiteModels(SitePart):
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return the differences that training made, and let go of the last step's gradients."""
+        # Gradients are as large as the models, and nobody needs them any more.
         for optimizer in self._optimizers.values():
             optimizer.zero_grad()
         state = self.state()
@@ -431,37 +453,46 @@ class SiteModels(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return the arrays that the server will not send again, and the optimisers' states."""
-        if self.work.study.has_fresh_optimizer:
-            return {"home": self.home()}
-        return {"home": self.home(), "optimizer": {role: one.state_dict() for role, one in self._optimizers.items()}}
+        kept: dict[str, Any] = {"home": self.home()}
+        if not self.work.study.has_fresh_optimizer:
+            kept["optimizer"] = {role: optimizer.state_dict() for role, optimizer in self._optimizers.items()}
+        return kept
 
     def home(self) -> dict[str, Tensor]:
         """Return the arrays that the server will not send again, as they are now."""
-        recipe, received = self.work.study.recipe, self.work.message.arrays
+        recipe = self.work.study.recipe
         # Of its own model a site keeps every array: where it listens to nobody, `ModelPart.to_send` sends none.
         # In extra rounds each site goes on from its own last model: sent back to it, it would travel for nothing.
         has_own = recipe.mixing is not None or recipe.extra_rounds > 0
-        sent = {n for n in self._list_traveling_names() if n in received and not (has_own and read_role(n) != GLOBAL)}
-        models = self.work.models.items()
-        # A filter of the site's own may keep BatchNorm back, of which nothing here says; so it is always at hand.
-        sent -= {f"{role}/{name}" for role, model in models for name in batchnorm_names(model)}
-        aliases = {f"{role}/{name}" for role, model in models for name in alias_names(model)}
-        return {name: value.cpu() for name, value in self.state().items() if name not in sent | aliases}
+        left_out = set()
+        for name in self._list_traveling_names():
+            if name in self.work.message.arrays and not (has_own and read_role(name) != GLOBAL):
+                left_out.add(name)
+        for role, model in self.work.models.items():
+            # A filter of the site's own may keep BatchNorm back, of which nothing here says; so it is always at hand.
+            left_out.difference_update(add_role(role, dict.fromkeys(batchnorm_names(model))))
+            left_out.update(add_role(role, dict.fromkeys(alias_names(model))))
+        return {name: value.cpu() for name, value in self.state().items() if name not in left_out}
 
     def state(self) -> dict[str, Tensor]:
         """Return the models' own tensors, ``role/name``."""
-        models = self.work.models.items()
-        return {f"{r}/{name}": value for r, model in models for name, value in model.state_dict().items()}
+        state: dict[str, Tensor] = {}
+        for role, model in self.work.models.items():
+            state |= add_role(role, model.state_dict())
+        return state
 
     @property
     def has_learnt(self) -> bool:
         """Whether all that learns of the models has learnt: at this site, or at others where none of it stays home."""
-        recipe, models, message = self.work.study.recipe, self.work.models, self.work.message
-        stays = (
-            (home_names(models[role], recipe) | _read_home(message, role)) - models[role].frozen
-            for role in recipe.traveling_roles
-        )
-        return self.work.held > 0 or not any(stays)
+        work = self.work
+        if work.held > 0:
+            return True
+        for role in work.study.recipe.traveling_roles:
+            model = work.models[role]
+            stays = home_names(model, work.study.recipe) | _read_home(work.message, role)
+            if stays - model.frozen:
+                return False
+        return True
 
     def deploy(self) -> dict[str, HarmonizedModel]:
         """Return the models as the site validates, tests and keeps them.
@@ -486,51 +517,64 @@ class SiteModels(SitePart):
     def score(self, examples: Examples, is_validation: bool = False) -> dict[str, Any]:
         """Return the score of the site's own model, or of its models together as a part joins them."""
         work = self.work
-        scores = {role: evaluate(one, examples, work.study, work.device)[1] for role, one in self.deploy().items()}
-        found = {role: work.withhold_few(one.numbers(), one, examples) for role, one in scores.items()}
-        judged = [one for part in work.parts if (one := part.judged(scores, examples, is_validation))]
-        models = {role: numbers["value"] for role, numbers in found.items()}
-        return [*judged, found[work.study.recipe.roles[-1]]][0] | ({"models": models} if len(models) > 1 else {})
+        scores = {role: evaluate(model, examples, work.study, work.device)[1] for role, model in self.deploy().items()}
+        numbers = {role: work.withhold_few(score.numbers(), score, examples) for role, score in scores.items()}
+        # Every part is told the scores; the first that joins the models into one score has the word.
+        judged = [part.judged(scores, examples, is_validation) for part in work.parts]
+        result = next(filter(None, judged), numbers[work.study.recipe.roles[-1]])
+        if len(scores) == 1:
+            return result
+        return result | {"models": {role: said["value"] for role, said in numbers.items()}}
 
     def _test_and_write(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""
         work = self.work
-        model, part = self.deploy()[work.study.recipe.roles[-1]], work.data.test
+        model = self.deploy()[work.study.recipe.roles[-1]]
+        part = work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
         calling, read = choose_site_calling(
             work, lambda part: evaluate(model, part, work.study, work.device)[1], result
         )
         numbers = summarise_test(predictions, result, part, work.study) | read
-        state = {name: value.cpu() for name, value in model.state_dict().items()}
-        shape = part.image_shape
-        is_told = any(_read_home(work.message, role) for role in work.models)
+        facts = dict(numbers)
+        if any(_read_home(work.message, role) for role in work.models):
+            facts["stays_home"] = "batchnorm"
         # By the run's name the site knows which images the model learnt from.
-        numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {}) | {"run": work.folder.name}
-        own = {work.site: state}
-        study = work.tested_study or work.study
-        contents = Contents(study, shape, own, "only", facts=numbers_and_home, domain=work.domain, calling=calling)
+        facts["run"] = work.folder.name
+        contents = Contents(
+            study=work.tested_study or work.study,
+            image_shape=part.image_shape,
+            models={work.site: {name: value.cpu() for name, value in model.state_dict().items()}},
+            rule="only",
+            facts=facts,
+            domain=work.domain,
+            calling=calling,
+        )
         write_model_folder(work.folder / FOLDER, contents)
         write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
         return work.withhold_few(numbers, result, part)
 
     def _list_traveling_names(self) -> list[str]:
         recipe = self.work.study.recipe
-        return [
-            f"{role}/{name}"
-            for role in recipe.traveling_roles
-            for name in traveling_names(self.work.models[role], recipe)
-            if name not in _read_home(self.work.message, role)
-        ]
+        names = []
+        for role in recipe.traveling_roles:
+            home = _read_home(self.work.message, role)
+            traveling = traveling_names(self.work.models[role], recipe)
+            names += [f"{role}/{name}" for name in traveling if name not in home]
+        return names
 
     def _read_start(self) -> Arrays:
         """Return what travels as it is before training: the received array itself where it is the same, else a copy."""
-        state, found = self.state(), {}
+        state = self.state()
+        start: Arrays = {}
         for name in self._list_traveling_names():
             value = as_array(state[name])
-            known = self.work.message.arrays.get(name, value)
-            is_same = known is not value and known.dtype == value.dtype and np.array_equal(known, value)
-            found[name] = known if is_same else value.copy()
-        return found
+            received = self.work.message.arrays.get(name)
+            if received is not None and received.dtype == value.dtype and np.array_equal(received, value):
+                start[name] = received
+            else:
+                start[name] = value.copy()
+        return start
 
 
 PART, SITE = ModelPart, SiteModels
@@ -550,13 +594,12 @@ def _add_change(name: str, started: NDArray, change: NDArray | None) -> NDArray:
 
 def _read_home(message: Message, role: str) -> set[str]:
     """Return the names of a model that no site sends any more, as the server says."""
-    told = message.meta.get(role)
-    names = told.get("home") if isinstance(told, dict) else None
-    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+    return set(message.find_entry(role).get("home", ()))
 
 
 def _renormalise_rows(weights: NDArray, is_sender: list[bool]) -> NDArray:
     """Renormalise every row over the senders; a row without any listens to its own site's last model."""
     rows = weights * np.array(is_sender, dtype=np.float64)
+    # A row is 0 where a site listens to nobody who sent the array.
     sums = rows.sum(axis=1, keepdims=True)
     return np.where(sums > 0, rows / np.where(sums > 0, sums, 1), np.eye(len(rows)))

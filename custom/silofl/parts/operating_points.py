@@ -27,25 +27,25 @@ def choose_site_calling(
         The calling, and `CallingScore` as plain values under ``calling``; nothing of a segmentation, without
         cases, or where it would be of too few validation patients.
     """
-    study, part = work.study, work.data.validation
+    study = work.study
+    part = work.data.validation
     if study.task == "segmentation" or not len(part) or not test.probabilities_by_case:
         return MOST_PROBABLE, {}
     validated = score(part)
     rows = ClassRows(validated, work.find_units("validation").unit_of)
     tested = ClassRows(test, work.find_units("test").unit_of)
-    wish = study.operating_point
-    wanted = wish.model_dump() if wish else {}
+    wanted = study.operating_point.model_dump() if study.operating_point else {}
     calling = choose_operating_point(
         rows.probabilities, rows.is_true, rows.units, study.called, study.is_multilabel, **wanted
     )
-    # Each threshold lies between two validation cases.
+    # Each threshold lies between two validation cases, so that it tells about both.
     if is_withheld(validated, part.patient_of, work.min_patients, study):
         return calling, {}
     tempered = temper(tested.probabilities, calling.temperature, study.is_multilabel)
     return calling, {
         "calling": {
             "temperature": calling.temperature,
-            "thresholds": {str(number): one for number, one in calling.thresholds.items()},
+            "thresholds": {str(number): threshold for number, threshold in calling.thresholds.items()},
             "num_units": len({*rows.units}),
             "error": tested.measure_error(tested.probabilities),
             "error_after": tested.measure_error(tempered),
@@ -58,22 +58,29 @@ def choose_site_calling(
 
 def pool_callings(scores: Iterable[SiteScore], study: Study) -> OperatingPoint:
     """Return the median of the sites' callings of one model, each chosen on the site's own validation cases."""
-    known = [score.calling for score in scores if score.calling is not None]
+    callings = [score.calling for score in scores if score.calling is not None]
     # A segmentation has none, whatever a site sends.
-    if not known or study.task == "segmentation":
+    if not callings or study.task == "segmentation":
         return MOST_PROBABLE
-    thresholds = {
-        number: median(found)
-        for number in study.called
-        if (found := [one.thresholds[str(number)] for one in known if str(number) in one.thresholds])
-    }
-    return OperatingPoint(median(one.temperature for one in known), thresholds)
+    thresholds = {}
+    for number in study.called:
+        # A site without cases of a class has no threshold for it.
+        chosen = [calling.thresholds[str(number)] for calling in callings if str(number) in calling.thresholds]
+        if chosen:
+            thresholds[number] = median(chosen)
+    return OperatingPoint(median(calling.temperature for calling in callings), thresholds)
 
 
 def _score_thresholds(rows: ClassRows, calling: OperatingPoint) -> dict[str, dict[str, float]]:
     """Return the sensitivity and the specificity at each threshold, where there are cases for them."""
-    said, found = rows.decide(calling), {}
-    for name, kind in (("sensitivity", rows.is_true), ("specificity", ~rows.is_true)):
-        shares = {number: said[kind[:, number], number] == (name == "sensitivity") for number in calling.thresholds}
-        found[name] = {str(number): float(one.mean()) for number, one in shares.items() if len(one)}
-    return found
+    decided = rows.decide(calling)
+    sensitivity = {}
+    specificity = {}
+    for number in calling.thresholds:
+        is_true = rows.is_true[:, number]
+        is_called = decided[:, number]
+        if is_true.any():
+            sensitivity[str(number)] = float((is_called[is_true] == 1).mean())
+        if not is_true.all():
+            specificity[str(number)] = float((is_called[~is_true] == 0).mean())
+    return {"sensitivity": sensitivity, "specificity": specificity}

@@ -116,8 +116,12 @@ class Reported:
     @property
     def facts(self) -> dict[str, Any]:
         """The facts that are written into a model: rounds, and the validation it was chosen by."""
-        rounds = {"rounds": self.finished, "reported_round": self.one_round}
-        return {"run": self.run, **rounds, "validation": dump_record(self.validation)}
+        return {
+            "run": self.run,
+            "rounds": self.finished,
+            "reported_round": self.one_round,
+            "validation": dump_record(self.validation),
+        }
 
     @property
     def one_round(self) -> int | None:
@@ -322,6 +326,7 @@ class Part:
             return self
         from silofl.parts.tensors import to_arrays
 
+        # Only these fields: a part is built anew from the study, and takes back what has changed since.
         fields = to_arrays({name: state[name] for name in self.saved})
         # A checkpoint holds tuples as lists.
-        return replace(self, **{name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()})
+        return replace(self, **{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})

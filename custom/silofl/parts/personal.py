@@ -38,12 +38,16 @@ class SitePersonal(SitePart):
     def prepare(self) -> None:
         """Begin with the received model, once, and bring the personal one to where the site uses it."""
         work = self.work
-        shared, personal = work.models[GLOBAL], work.models[PERSONAL]
+        shared = work.models[GLOBAL]
+        personal = work.models[PERSONAL]
         has_learnt = SiteModels.name in work.kept and PERSONAL in work.study.learning_roles(work.held)
+        # Until it has learnt it follows the received model, also at a site that comes late.
         if not has_learnt:
             personal.load_state_dict(shared.state_dict())
-        answer = work.study.recipe.personal
-        self._pair = answer.begin(shared, personal, work.kept.get(self.name) or {}) if answer else None
+        algorithm = work.study.recipe.personal
+        self._pair = None
+        if algorithm:
+            self._pair = algorithm.begin(shared, personal, work.kept.get(self.name) or {})
 
     def step(self, role: str, step: Step) -> Step:
         """Return the steps of the two models; of one that is only fine-tuned the recipe's."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from silofl.core.mixing import Arrays
 from silofl.core.outliers import cap_claims
 from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.part import Compared, Part, Run
-from silofl.parts.task import Exchange, Replies
+from silofl.parts.task import Exchange, Replies, Unlike
 from silofl.parts.work import SitePart
 from silofl.study import Study
 
@@ -32,29 +33,35 @@ class RobustPart(Part):
     def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
         """Put what counts in the place of all that parts average; name whose model's update Multi-Krum leaves out."""
         rule = find_bounding_rule(self.study.recipe, len(answers), self.study.federation.min_sites_for_ratio)
-        changed, unlike = dict(answers), {}
         if rule is None:
             return Compared(answers, notes=(UNBOUNDED.format(len(answers)),))
-        site = next(iter(answers), "")
-        wanted = {role: part.expected(site, exchange, run) for role, part in run.parts.items()}
-        for role, names in [(role, names) for role, found in wanted.items() for names in found.averaged]:
-            updates = {
-                site: {name: array for name, array in arrays.items() if name in names}
-                for site, arrays in Replies(answers).updates_of(role).items()
-            }
-            is_mixed_alike = all(
-                one.weights(role, exchange.round, list(answers), run) is None for one in run.parts.values()
-            )
-            has_median = is_mixed_alike and wanted[role].has_median
-            shares = self._share_lengths(Replies(answers), rule.reach(has_median=has_median), is_mixed_alike)
-            bounded, left_out = bound_updates(rule, updates, shares, wanted[role].buffers, has_median=has_median)
-            for site, arrays in bounded.items():
-                # What is not there any more moves nothing, as if the site had kept it back.
-                sent = add_role(role, updates[site]).keys()
-                others = {name: array for name, array in changed[site].arrays.items() if name not in sent}
-                changed[site] = replace(changed[site], arrays=others | add_role(role, arrays))
-            if role in self.study.recipe.traveling_roles:
-                unlike = {site: {"distance": score} for site, score in left_out.items()}
+        changed = dict(answers)
+        unlike: Unlike = {}
+        replies = Replies(answers)
+        # What parts average does not depend on the site.
+        any_site = next(iter(answers), "")
+        for role, averaging in run.parts.items():
+            wanted = averaging.expected(any_site, exchange, run)
+            if not wanted.averaged:
+                continue
+            weights = [part.weights(role, exchange.round, list(answers), run) for part in run.parts.values()]
+            is_mixed_alike = all(matrix is None for matrix in weights)
+            has_median = is_mixed_alike and wanted.has_median
+            shares = self._share_lengths(replies, rule.reach(has_median=has_median), is_mixed_alike)
+            # Arrays of one scale are bounded together; behind long ones of another scale none can hide.
+            for names in wanted.averaged:
+                updates: dict[str, Arrays] = {}
+                for site, arrays in replies.updates_of(role).items():
+                    updates[site] = {name: array for name, array in arrays.items() if name in names}
+                bounded, left_out = bound_updates(rule, updates, shares, wanted.buffers, has_median=has_median)
+                for site, arrays in bounded.items():
+                    remaining = dict(changed[site].arrays)
+                    # An array that is missing in `bounded` moves nothing, as if the site had kept it back.
+                    for name in add_role(role, updates[site]):
+                        remaining.pop(name, None)
+                    changed[site] = replace(changed[site], arrays=remaining | add_role(role, arrays))
+                if role in self.study.recipe.traveling_roles:
+                    unlike = {site: {"distance": score} for site, score in left_out.items()}
         return Compared(changed, unlike)
 
     def _share_lengths(self, replies: Replies, reach: float, is_mixed_alike: bool) -> Mapping[str, float]:

@@ -1,7 +1,7 @@
 """A super model as it travels: ``MODEL/...`` and ``selector/...`` for its arrays, and its facts."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor
 from silofl.base import schema
 from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
+from silofl.data.parts import Examples
 from silofl.inference import SuperModel
 from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
 from silofl.inference.choice import ENSEMBLE
@@ -45,14 +46,16 @@ def read_contents(
     Raises:
         AggregationError: An array does not fit the study's networks.
     """
-    names = dict.fromkeys(role for name in arrays if (role := read_role(name)))
-    beside = {name: array for name, array in arrays.items() if not read_role(name)}
-    models = dict(known) | {
-        name: complete_state(study, image_shape, select_role(name, arrays) | beside)
-        for name in names
-        if name != SELECTOR
-    }
-    run_facts, domain = dict(facts["facts"]), read_domain(facts)
+    # Arrays without a role, as the shared amplitude, belong to every model.
+    common = {name: array for name, array in arrays.items() if not read_role(name)}
+    models = dict(known)
+    # In the order of the arrays, which is that of the models.
+    names = dict.fromkeys(read_role(name) for name in arrays)
+    for name in names:
+        if name not in ("", SELECTOR):
+            models[name] = complete_state(study, image_shape, select_role(name, arrays) | common)
+    run_facts = dict(facts["facts"])
+    domain = read_domain(facts)
     if SELECTOR not in names:
         return Contents(study, image_shape, models, "mean", facts=run_facts, domain=domain)
     outputs = tuple(facts["outputs"])
@@ -72,25 +75,30 @@ def evaluate_super_model(work: Work, contents: Contents) -> dict[str, Any]:
     Returns:
         A `silofl.training.site_score.SuperScore` as plain values.
     """
-    model, part = SuperModel(contents, work.device), work.data.test
+    model = SuperModel(contents, work.device)
+    part = work.data.test
     results = predict_cases(model, part, work.study)
     chosen = choose_models(model, results, contents.threshold)
     answers = _name_answers(model, chosen)
     result = score_choice(results, answers)
-    predictions = join_pieces(
-        part.targets, [results[case].predictions[answers[case]] for case in group_positions(part.cases)]
-    )
+    pieces = [results[case].predictions[answers[case]] for case in group_positions(part.cases)]
+    predictions = join_pieces(part.targets, pieces)
     # All models have the same input normalisation, and the pictures need no more of one.
     write_test_files(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
-    is_read = work.study.task != "segmentation" and len(work.data.validation)
-    validated = predict_cases(model, work.data.validation, work.study) if is_read else {}
-    calling, read = choose_site_calling(work, lambda _: _score_answers(model, validated), result)
+
+    def score_validation(examples: Examples) -> Score:
+        # Asked for a classification only.
+        validated = predict_cases(model, examples, work.study)
+        return score_choice(validated, _name_answers(model, choose_models(model, validated, None)))
+
+    calling, read = choose_site_calling(work, score_validation, result)
+    # Written again only where the site reads the probabilities otherwise than the file says.
     if calling != contents.calling:
         write_model_folder(work.folder / FOLDER, replace(contents, calling=calling))
     numbers = {
         "models": values_by_model(results) | {"super": value_or_none(result)},
         "choices": dict(Counter(chosen.values())),
-        "selector": {"cases": _count_selector_outputs(contents.outputs, results.values())},
+        "selector": {"cases": dict(Counter(contents.outputs[int(case.scores.argmax())] for case in results.values()))},
     }
     numbers |= summarise_test(predictions, result, part, work.study) | read
     return work.withhold_few(numbers, result, part)
@@ -104,16 +112,6 @@ def counts_by_threshold(
     return [[float(sum(score.by_case.values())), score.num_cases] for score in scores]
 
 
-def _score_answers(model: SuperModel, results: Mapping[str, CaseResult]) -> Score:
-    """Return the score of a super model's own answers."""
-    return score_choice(results, _name_answers(model, choose_models(model, results, None)))
-
-
 def _name_answers(model: SuperModel, chosen: Mapping[str, str]) -> Mapping[str, str]:
     """Return what answers each case: the chosen model, or all where none is chosen."""
     return chosen if model.contents.is_choice else dict.fromkeys(chosen, ENSEMBLE)
-
-
-def _count_selector_outputs(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, int]:
-    """Count the cases that the selector assigns to each output."""
-    return dict(Counter(outputs[int(result.scores.argmax())] for result in results))

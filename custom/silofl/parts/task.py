@@ -112,16 +112,18 @@ class Expected:
     @classmethod
     def like(cls, arrays: Arrays) -> dict[str, Expected]:
         """Return the expectation of arrays of the same shapes, any of which may be withheld."""
-        known = {name: np.asarray(array) for name, array in arrays.items()}
-        return {name: cls(one.shape, dtype=one.dtype.name) for name, one in known.items()}
+        expected = {}
+        for name, array in arrays.items():
+            expected[name] = cls(np.shape(array), dtype=np.asarray(array).dtype.name)
+        return expected
 
     @classmethod
     def whole_model(cls, arrays: Arrays) -> dict[str, Expected]:
         """Return the expectation of all arrays of a model like this one, whose variances are not below 0."""
-        return {
-            name: replace(one, is_required=True, minimum=0 if is_variance(name) else None)
-            for name, one in cls.like(arrays).items()
-        }
+        expected = {}
+        for name, array in cls.like(arrays).items():
+            expected[name] = replace(array, is_required=True, minimum=0 if is_variance(name) else None)
+        return expected
 
 
 @dataclass(frozen=True)
@@ -172,13 +174,20 @@ class Replies:
     @property
     def steps(self) -> dict[str, int]:
         """The sites' numbers of training steps."""
-        return {site: steps for site, answer in self.accepted.items() if (steps := answer.numbers.steps) is not None}
+        return self._collect_counts("steps")
 
     @property
     def examples(self) -> dict[str, int]:
         """The sites' numbers of training examples."""
-        known = {site: answer.numbers.num_examples for site, answer in self.accepted.items()}
-        return {site: examples for site, examples in known.items() if examples is not None}
+        return self._collect_counts("num_examples")
+
+    def _collect_counts(self, name: str) -> dict[str, int]:
+        counts = {}
+        for site, answer in self.accepted.items():
+            count = getattr(answer.numbers, name)
+            if count is not None:
+                counts[site] = count
+        return counts
 
 
 def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str, Expected]) -> Arrays:
@@ -192,6 +201,7 @@ def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str,
             raise AggregationError(
                 f"site {site!r} must send only arrays that were asked for; {quote_value(name)} is none of them"
             )
+    # Arrays that are not required may be kept back by the site's policy.
     for name, wanted in expected.items():
         if name not in arrays and wanted.is_required:
             raise AggregationError(f"site {site!r} must send {name!r}; it is missing from its answer")
@@ -200,8 +210,8 @@ def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str,
 
 def _check_and_cast(site: str, name: str, array: object, wanted: Expected) -> NDArray:
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
-        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise AggregationError(f"site {site!r} must send {name!r} as an array of float32 or float64, not of {kind}")
+        sent = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise AggregationError(f"site {site!r} must send {name!r} as an array of float32 or float64, not of {sent}")
     check_array(site, name, array, array.shape if wanted.shape is None else wanted.shape, wanted.origin)
     # Larger ones are no numbers of a model, and their squares and sums would overflow in float32.
     if np.max(np.abs(array), initial=0) > LARGEST:
@@ -209,4 +219,5 @@ def _check_and_cast(site: str, name: str, array: object, wanted: Expected) -> ND
     if wanted.minimum is not None and np.any(is_below := array < wanted.minimum):
         least = np.broadcast_to(wanted.minimum, array.shape)[is_below][0]
         raise AggregationError(f"site {site!r} must send {name!r} with values of at least {least:g}")
+    # All that follows counts on the expected width: sums over sites are taken in it.
     return np.asarray(array, wanted.dtype)

@@ -10,7 +10,7 @@ import torch
 def to_tensors(value: Any) -> Any:  # noqa: ANN401
     """Return a value with its arrays as tensors, for a file."""
     if isinstance(value, Mapping):
-        return {key: to_tensors(one) for key, one in value.items()}
+        return {key: to_tensors(item) for key, item in value.items()}
     if isinstance(value, (np.ndarray, np.generic)):
         # Not ascontiguousarray, which makes an array of one number one of one axis.
         return torch.from_numpy(np.asarray(value, order="C"))
@@ -20,5 +20,5 @@ def to_tensors(value: Any) -> Any:  # noqa: ANN401
 def to_arrays(value: Any) -> Any:  # noqa: ANN401
     """Return a value of a file with its tensors as arrays."""
     if isinstance(value, Mapping):
-        return {key: to_arrays(one) for key, one in value.items()}
+        return {key: to_arrays(item) for key, item in value.items()}
     return value.numpy() if isinstance(value, torch.Tensor) else value

@@ -74,9 +74,10 @@ class UsualPart(Part):
         shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),)}
         if self.study.task == "segmentation":
             shapes["roots_ml"] = (len(self.study.labels), SPREAD)
-        roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
-        for name in roles if width else ():
-            shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (SPREAD,)}
+        if width:
+            names = [GLOBAL, OWN] if GLOBAL in self.study.recipe.roles else [OWN]
+            for name in names:
+                shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (SPREAD,)}
         return Wanted(add_role(ROLE, {name: Expected(shape, dtype="float64") for name, shape in shapes.items()}))
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> UsualPart:
@@ -98,10 +99,10 @@ class UsualPart(Part):
         return Outcome(complete=self._complete)
 
     def _complete(self, contents: Contents) -> Contents:
-        usual = {
-            site: _name_own(one, site if site in contents.models else GLOBAL)
-            for site, one in sorted(self.found.items())
-        }
+        usual = {}
+        for site, of_site in sorted(self.found.items()):
+            name = site if site in contents.models else GLOBAL
+            usual[site] = _rename_features(of_site, {GLOBAL: GLOBAL, OWN: name})
         return replace(contents, usual=bound_usual(usual, self.study.federation.min_sites_for_ratio))
 
 
@@ -119,12 +120,13 @@ class SiteUsual(SitePart):
         usual = measure_usual(SuperModel(contents, work.device), work.data, work.site, work.min_patients)
         if usual is None:
             return Message()
+        # The site's own copy gets it even where nothing of it may leave.
         write_model_folder(work.folder / FOLDER, replace(contents, usual={work.site: usual}))
         if not work.has_enough_patients or not work.may_send(KIND):
             return Message()
-        named = {name: one for name, one in (usual.features or {}).items() if name in (GLOBAL, work.site)}
-        features = {OWN if name == work.site else name: one for name, one in named.items()}
-        arrays = pack_arrays(replace(usual, features=features), work.study)
+        # Only these two leave: features of the other sites' models are of no use to them.
+        sent = _rename_features(usual, {GLOBAL: GLOBAL, work.site: OWN})
+        arrays = pack_arrays(sent, work.study)
         return Message(add_role(ROLE, arrays), {"num_patients": work.data.training.num_patients})
 
 
@@ -136,8 +138,10 @@ def pack_arrays(usual: Usual, study: Study) -> Arrays:
     arrays: dict[str, object] = {}
     if usual.roots_ml:
         arrays["roots_ml"] = [_pack(usual.roots_ml[label]) for _, label in sorted(study.labels.items())]
-    for name, one in (usual.features or {}).items():
-        arrays |= {f"{name}.mean": one.mean, f"{name}.variance": one.variance, f"{name}.distance": _pack(one.distance)}
+    for name, spread in (usual.features or {}).items():
+        arrays[f"{name}.mean"] = spread.mean
+        arrays[f"{name}.variance"] = spread.variance
+        arrays[f"{name}.distance"] = _pack(spread.distance)
     if usual.codes:
         arrays["codes"] = [code in usual.codes.get(what, ()) for what, code in CODES]
     return {name: np.array(values, np.float64) for name, values in arrays.items()}
@@ -155,23 +159,28 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
     if "roots_ml" in arrays:
         rows = arrays["roots_ml"].tolist()
         roots_ml = {label: _unpack(row) for label, row in zip(labels, rows, strict=True)}
-    features = {
-        name: FeatureSpread(
-            tuple(arrays[f"{name}.mean"].tolist()),
-            tuple(arrays[f"{name}.variance"].tolist()),
-            _unpack(arrays[f"{name}.distance"].tolist()),
-        )
-        for name in (GLOBAL, OWN)
-        if f"{name}.mean" in arrays
-    }
-    stated = [pair for pair, is_there in zip(CODES, arrays.get("codes", ()), strict=False) if is_there]
-    codes = {what: tuple(code for one, code in stated if one == what) for what, _ in stated}
+    features = {}
+    for name in (GLOBAL, OWN):
+        if f"{name}.mean" in arrays:
+            features[name] = FeatureSpread(
+                tuple(arrays[f"{name}.mean"].tolist()),
+                tuple(arrays[f"{name}.variance"].tolist()),
+                _unpack(arrays[f"{name}.distance"].tolist()),
+            )
+    codes: dict[str, tuple[str, ...]] = {}
+    # A site may keep all codes back.
+    for (attribute, code), is_stated in zip(CODES, arrays.get("codes", ()), strict=False):
+        if is_stated:
+            codes[attribute] = (*codes.get(attribute, ()), code)
     return Usual(roots_ml, features=features or None, codes=codes or None)
 
 
-def _name_own(usual: Usual, name: str) -> Usual:
-    """Return what is usual with the features of the site's own model under the model's name."""
-    features = {name if model == OWN else model: one for model, one in (usual.features or {}).items()}
+def _rename_features(usual: Usual, names: Mapping[str, str]) -> Usual:
+    """Return what is usual with the features of some models only, under other names."""
+    features = {}
+    for name, spread in (usual.features or {}).items():
+        if name in names:
+            features[names[name]] = spread
     return replace(usual, features=features or None)
 
 

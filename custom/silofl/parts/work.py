@@ -6,8 +6,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -112,14 +111,12 @@ class Work:
     @cached_property
     def models(self) -> dict[str, HarmonizedModel]:
         """The site's models by role where the task begins: the received arrays over those kept at home."""
-        shape = self.data.training.image_shape
+        models = build_models(self.study, self.data.training.image_shape)
         # Cached by hand before it is complete: the parts' `prepare` reads this very property.
-        self.__dict__["models"] = {
-            role: model.to(self.device) for role, model in build_models(self.study, shape).items()
-        }
+        vars(self)["models"] = {role: model.to(self.device) for role, model in models.items()}
         for part in self.parts:
             part.prepare()
-        return self.__dict__["models"]
+        return self.models
 
     def close(self) -> None:
         """Let go of the models and the parts.
@@ -127,8 +124,9 @@ class Work:
         Work and parts hold each other, and large models would wait for Python's garbage collector, which counts
         objects and not their size.
         """
+        # They are built again if anybody asks for them.
         for name in ("parts", "models", "deployed"):
-            self.__dict__.pop(name, None)
+            vars(self).pop(name, None)
 
     @property
     def own(self) -> HarmonizedModel:
@@ -157,8 +155,8 @@ class Work:
     @property
     def domain(self) -> Domain:
         """The site's training images, with the modality that the study names."""
-        modality, found = self.study.data.modality, self.data.domain
-        return replace(found, modalities=(modality,)) if modality else found
+        modality = self.study.data.modality
+        return replace(self.data.domain, modalities=(modality,)) if modality else self.data.domain
 
     def find_units(self, part: str) -> Units:
         """Return what counts once of a part's cases."""
@@ -172,8 +170,10 @@ class Work:
     @cached_property
     def loss(self) -> Loss:
         """The study's loss, of the labels that this site annotates."""
-        part, is_weighed = self.data.training, self.study.training.class_weights is not None
-        return make_loss(self.study, part.annotated, part.has_ignored, part.targets if is_weighed else None)
+        part = self.data.training
+        # Only class weights need the targets, which may be large volumes.
+        targets = part.targets if self.study.training.class_weights is not None else None
+        return make_loss(self.study, part.annotated, part.has_ignored, targets)
 
     @property
     def learning_rate(self) -> float:
@@ -189,27 +189,38 @@ class Work:
         """
         answer = self._train() if self.task == TRAIN else self._ask_parts()
         # What the images are like, and what a hospital agrees to by itself, are no scores.
-        others = {"domain", *(kind.role for kind in list_kinds(self.study) if kind.is_entry)}
-        rounded = {key: one if key in others else round_scores(one, key) for key, one in answer.meta.items()}
-        return replace(answer, meta=rounded)
+        exact = {"domain", *(kind.role for kind in list_kinds(self.study) if kind.is_entry)}
+        meta = {}
+        for key, value in answer.meta.items():
+            meta[key] = value if key in exact else round_scores(value, key)
+        return replace(answer, meta=meta)
 
     def _ask_parts(self) -> Message:
-        known = dict.fromkeys([TRAIN, *(name for part in self.parts for name in part.tasks)])
-        if self.task not in known:
-            raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {quote_value(self.task)}")
-        answers = (part.answer(self.task) for part in self.parts if self.task in part.tasks)
-        return reduce(or_, answers, Message(meta={"round": self.number}))
+        answer = Message(meta={"round": self.number})
+        tasks = [TRAIN]
+        for part in self.parts:
+            tasks += part.tasks
+            if self.task in part.tasks:
+                answer |= part.answer(self.task)
+        if self.task not in tasks:
+            known = ", ".join(dict.fromkeys(tasks))
+            raise TrainingError(f"a task must be one of {known} in this study, not {quote_value(self.task)}")
+        return answer
 
     def learners(self) -> dict[str, Learner]:
         """Return all that learns in a round's training by role, the models first."""
         self.models  # noqa: B018 - prepared before anything learns
-        return {role: learner for part in self.parts for role, learner in part.learners().items()}
+        learners: dict[str, Learner] = {}
+        for part in self.parts:
+            learners |= part.learners()
+        return learners
 
     def train(
         self, learners: Mapping[str, Learner], examples: Examples, *what: object, number: int | None = None
     ) -> dict[str, TrainingResult]:
         """Train for the study's local epochs, seeded by site, round (the task's), epoch and ``what``."""
-        number, training = number or self.number, Training(learners)
+        number = number or self.number
+        training = Training(learners)
         self.half.has_trained = True
         try:
             with self.spread():
@@ -223,7 +234,8 @@ class Work:
 
     def batches_of_all(self, *what: object) -> Iterable[Batch]:
         """Return all training data once, in batches; of volumes an epoch of patches, seeded by ``what`` too."""
-        part, size = self.data.training, self.study.training.batch_size
+        part = self.data.training
+        size = self.study.training.batch_size
         if not part.patches:
             return evaluation_batches(part, size, self.device)
         # Volumes of any size do not go through a network in training.
@@ -232,7 +244,9 @@ class Work:
 
     def mean_loss(self, model: nn.Module, *what: object) -> float:
         """Return a model's mean loss over the training data, in evaluation mode; it is left as it was."""
-        was_training, total, count = model.training, 0.0, 0
+        was_training = model.training
+        total = 0.0
+        count = 0
         model.eval()
         with torch.inference_mode():
             for images, targets in self.batches_of_all(*what):
@@ -243,16 +257,18 @@ class Work:
 
     def numbers(self, results: Mapping[str, TrainingResult]) -> dict[str, Any]:
         """Return a training's numbers: the own model's loss, others' losses unless they stay home, and the drift."""
+        # A part's own task may train none of the models.
         own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
         # A loss is of the images themselves, and no noise covers it.
         metrics = {} if self.study.is_private else {"loss": results[own].loss}
-        named = [role for role, result in results.items() if role != own and not result.stays_home]
         # A personal model that stays at home was not received, so the drift is that of the model that travels.
         traveling = results.get(self.study.recipe.traveling_roles[-1])
         if traveling and traveling.drift is not None:
             metrics["drift"] = traveling.drift
-        metrics |= {f"loss_{role}": result.loss for role, result in results.items() if role in named}
-        return {
+        for role, result in results.items():
+            if role != own and not result.stays_home:
+                metrics[f"loss_{role}"] = result.loss
+        numbers = {
             "round": self.number,
             "num_examples": len(self.data.training),
             "num_patients": self.data.training.num_patients,
@@ -260,7 +276,10 @@ class Work:
             "domain": dump_record(self._public_domain()),
             "metrics": metrics,
             "steps": results[own].steps,
-        } | ({"unreadable": dict(self.data.unreadable)} if self.data.unreadable else {})
+        }
+        if self.data.unreadable:
+            numbers["unreadable"] = dict(self.data.unreadable)
+        return numbers
 
     def validation(self) -> dict[str, Any] | None:
         """Return the score of the site's models on its validation data; None where there is none."""
@@ -272,9 +291,10 @@ class Work:
 
         Those on test data are for curves: nothing at the site or the server goes by them.
         """
-        scores, examples = {"validation": self.validation()}, self.data.test
-        if self.study.evaluate_every_round and len(examples):
-            scores["round_test"] = self.site_models.score(examples)
+        # The validation comes first: parts take it up, and those on test data decide nothing.
+        scores = {"validation": self.validation()}
+        if self.study.evaluate_every_round and len(self.data.test):
+            scores["round_test"] = self.site_models.score(self.data.test)
         return scores
 
     def _public_domain(self) -> Domain:
@@ -290,7 +310,7 @@ class Work:
         learners = self.learners()
         # Before a site's own first round, which may be a later one, a part of its model may be the seed's.
         is_scored = self.number > 1 and self.site_models.has_learnt and not self.half.begun
-        self._scores = scores = self.scores() if is_scored else self.half.begun.get("scores", {})
+        self._scores = self.scores() if is_scored else self.half.begun.get("scores", {})
         results = self.train(learners, self.data.training)
         update = Message()
         for part in self.parts:
@@ -298,11 +318,14 @@ class Work:
         # Last: where anything before fails, the state of the round before stays on the disk.
         self.to_keep = {part.name: kept for part in self.parts if (kept := part.kept())}
         meta = self.numbers(results)
-        return update | Message(meta=meta | {"metrics": scores | meta["metrics"] | update.find_entry("metrics")})
+        # A part's own metrics come last: they may replace those of the training.
+        meta["metrics"] = self._scores | meta["metrics"] | update.find_entry("metrics")
+        return update | Message(meta=meta)
 
     def _go_on(self, training: Training) -> dict[str, Any]:
         """Let a training go on where an earlier process was in it; return how that had drawn its epoch."""
-        begun, self.half.begun = self.half.begun, {}
+        begun = self.half.begun
+        self.half.begun = {}
         if begun and begun["training"]["learners"].keys() < training.roles:
             # A model that another run had left is gone, and must learn from the round's first batch on.
             return {}
@@ -329,6 +352,7 @@ class Work:
             batches = training_batches(
                 examples, settings.batch_size, augment, drawn["seed"], self.device, rows, settings.sampler, position
             )
+            # Only the first epoch was begun before; torch's random numbers go on where that process stopped.
             if begun:
                 set_random_state(self.device, begun["random"])
                 begun = {}
@@ -340,13 +364,15 @@ class Work:
         seed = derive_seed(self.study.seed, self.site, *what)
         # Dropout draws from torch's global generator.
         seed_torch(seed)
-        found = [rows for part in self.parts if (rows := part.epoch(examples)) is not None]
-        if not found:
+        # Every part begins its epoch, whichever draws the rows.
+        drawn = [part.epoch(examples) for part in self.parts]
+        rows = next((rows for rows in drawn if rows is not None), None)
+        if rows is None:
             return {"seed": seed, "rows": None}
         # Secret, because the seed would tell who knows the study what a draw had done to an image.
         seed = secrets.randbits(63)
         seed_torch(seed)
-        return {"seed": seed, "rows": to_tensors(dict(enumerate(found[0])))}
+        return {"seed": seed, "rows": to_tensors(dict(enumerate(rows)))}
 
     def _count_steps(
         self, training: Training, batches: Iterator[Batch], count: int, drawn: dict[str, Any], position: Position
@@ -358,21 +384,22 @@ class Work:
             drawn: What `_draw_epoch` returned.
             position: What the batches are drawn with.
         """
-        before, steps = (training.epoch - 1) * count, self.study.training.local_epochs * count
+        before = (training.epoch - 1) * count
+        steps = self.study.training.local_epochs * count
         for step in range(before + training.batch, before + count):
             if self.half.is_due(step, steps):
-                parts = {part.name: found for part in self.parts if (found := part.halfway())}
-                rest = {"training": training.halfway(), "parts": parts, "scores": self._scores}
-                draws = to_tensors(position.describe())
-                self.half.save(step, rest | {"epoch": drawn, "draws": draws, "random": random_state(self.device)})
+                state = {
+                    "training": training.halfway(),
+                    "parts": {part.name: of_part for part in self.parts if (of_part := part.halfway())},
+                    "scores": self._scores,
+                    "epoch": drawn,
+                    "draws": to_tensors(position.describe()),
+                    "random": random_state(self.device),
+                }
+                self.half.save(step, state)
             batch = next(batches)
             self.on_step(step + 1, steps)
             yield batch
-
-
-def keeps(*kept: Kept) -> Any:  # noqa: ANN401 - a `SitePart.list_kept`
-    """Return the `SitePart.list_kept` of a part that keeps the same after every round."""
-    return classmethod(lambda cls, study, number: kept)
 
 
 class SitePart:
@@ -384,10 +411,12 @@ class SitePart:
     Attributes:
         name: The key of its state in the site's file of a round; empty where it keeps none.
         tasks: Tasks that this part answers, alone or beside another part.
+        keeps: What `kept` returns, in words, where that is the same after every round.
     """
 
     name: ClassVar[str] = ""
     tasks: tuple[str, ...] = ()
+    keeps: ClassVar[tuple[Kept, ...]] = ()
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -395,7 +424,9 @@ class SitePart:
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
         """Return what `kept` returns after a round, in words: for the ledger where it is lost, and for the report."""
-        return () if cls.kept is SitePart.kept else (Kept(f"what {cls.name!r} keeps there"),)
+        if cls.keeps or cls.kept is SitePart.kept:
+            return cls.keeps
+        return (Kept(f"what {cls.name!r} keeps there"),)
 
     def prepare(self) -> None:
         """Load what the models need before the task begins."""

@@ -43,7 +43,7 @@ def test_statistics_follow_the_reference_with_a_last_batch_of_one(vectors):
     np.testing.assert_allclose(variance, v["bn_var"], rtol=1e-10)
 
 
-def test_layers_are_found_by_type_and_their_inputs_are_seen_before_the_layer():
+def test_layers_are_found_by_type_and_their_inputs_measured():
     class Oddly(nn.Module):
         def __init__(self):
             super().__init__()
@@ -64,7 +64,7 @@ def test_layers_are_found_by_type_and_their_inputs_are_seen_before_the_layer():
     assert np.all(last_mean < -50)
 
 
-def test_a_model_without_such_a_layer_and_no_batches_are_refused():
+def test_a_model_without_such_a_layer_is_refused():
     for layers in ("all", "last"):
         with pytest.raises(ConfigError, match="the model must have a"):
             collect_statistics(nn.Conv2d(1, 1, 1), [torch.ones(1, 1, 2, 2)], layers)
@@ -78,7 +78,7 @@ def test_identical_sites_share_the_rest_of_the_row_evenly():
     np.testing.assert_allclose(weights[3], [1 / 6, 1 / 6, 1 / 6, 0.5])
 
 
-def test_a_site_that_copies_anothers_statistics_does_not_fill_its_row():
+def test_copied_statistics_do_not_fill_a_row():
     # d copies a; b and c are at 2 and 4 of both, and at 3 of each other.
     distance = np.array([[0, 2, 4, 0], [2, 0, 3, 2], [4, 3, 0, 4], [0, 2, 4, 0]], float)
     plain, robust = (weigh_known_sites(distance, 0.5, is_robust) for is_robust in (False, True))
@@ -89,7 +89,7 @@ def test_a_site_that_copies_anothers_statistics_does_not_fill_its_row():
     np.testing.assert_array_equal(robust[1:3], plain[1:3])
 
 
-def test_two_sites_have_no_others_to_be_compared_with_and_one_alone_keeps_its_model():
+def test_two_sites_have_no_others_to_be_compared_with():
     distance = np.array([[0, 2.0], [2.0, 0]])
     np.testing.assert_array_equal(weigh_known_sites(distance, 0.3, True), weigh_known_sites(distance, 0.3))
     np.testing.assert_array_equal(adafed_weights([[0.0]], 0.5), [[1.0]])
@@ -100,7 +100,7 @@ def test_tiny_distances_do_not_overflow():
     np.testing.assert_allclose(weights[0], [0, 1, 0], atol=1e-12)
 
 
-def test_a_site_without_statistics_listens_to_all_equally_and_nobody_to_it():
+def test_a_site_without_statistics_listens_to_all_equally():
     distance = np.array([[0, 1, 3], [1, 0, 2], [3, 2, 0.0]])
     gaps = np.full((4, 4), np.nan)
     gaps[:3, :3] = distance
@@ -111,7 +111,7 @@ def test_a_site_without_statistics_listens_to_all_equally_and_nobody_to_it():
 
 
 @pytest.mark.parametrize("is_robust", [False, True])
-def test_the_only_site_that_shares_listens_to_itself_and_without_any_all_listen_equally(is_robust):
+def test_the_only_site_that_shares_listens_to_itself(is_robust):
     gaps = np.full((3, 3), np.nan)
     np.testing.assert_array_equal(weigh_known_sites(gaps, 0.5, is_robust), np.full((3, 3), 1 / 3))
     np.testing.assert_array_equal(weigh_known_sites(gaps[:1, :1], 0.5, is_robust), [[1]])

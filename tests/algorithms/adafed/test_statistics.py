@@ -84,7 +84,7 @@ def test_f_adafed_is_fedbn_until_the_statistics_are_taken(play):
 # --- whom to ask, and when
 
 
-def test_all_sites_are_asked_once_and_those_without_an_answer_again(play):
+def test_sites_without_an_answer_are_asked_again(play):
     game = play(rounds=6, name="adafed", statistics={"rounds": 2})
     game.rounds(2)
     assert is_asked(game) == []
@@ -102,7 +102,7 @@ def test_all_sites_are_asked_once_and_those_without_an_answer_again(play):
     assert game.round().notes == [] and is_asked(game) == []
 
 
-def test_a_site_that_has_not_trained_yet_says_so_and_is_asked_again(play):
+def test_a_site_that_has_not_trained_is_asked_again(play):
     game = play(rounds=4, name="adafed", statistics={"rounds": 1})
     game.round(absent=("west",))
     assert "must have trained a round before it has statistics" in game.round().notes[0]
@@ -110,7 +110,7 @@ def test_a_site_that_has_not_trained_yet_says_so_and_is_asked_again(play):
     assert record.notes == [] and record.weights["west"]["west"] == 0.5
 
 
-def test_a_refresh_asks_all_sites_anew_and_one_that_answers_late_puts_none_off(play):
+def test_a_late_answer_puts_no_refresh_off(play):
     game, asked = play(rounds=8, name="adafed", statistics={"rounds": 1, "refresh_every": 3}), {}
     for number in range(1, 9):
         game.round(absent=("west",) if number < 3 else ())
@@ -139,7 +139,7 @@ def test_the_running_statistics_that_leave_are_the_sites_own(few):
         np.testing.assert_array_equal(answer.arrays[f"statistics/{layer}/mean"], home[name].double().numpy())
 
 
-def test_a_site_with_few_examples_shares_nothing_and_the_ledger_says_so(few):
+def test_a_site_with_few_examples_shares_nothing(few):
     assert few.answers["statistics"]["west"].arrays == {}
     record = few.server.ledger[-1]
     assert ["west" in note and "fewer than 4 patients in training" in note for note in record.notes] == [True]
@@ -163,7 +163,7 @@ def test_a_site_with_few_examples_shares_nothing_and_the_ledger_says_so(few):
         (lambda a: a | {NAME: np.zeros(1)}, "must send only arrays that were asked for"),
     ],
 )
-def test_statistics_that_do_not_fit_are_refused_by_name_and_the_round_goes_on(play, spoil, sentence):
+def test_statistics_that_do_not_fit_are_refused_by_name(play, spoil, sentence):
     game = play(rounds=2, name="adafed")
     record = game.rounds(2, change=sharing(north=sending(spoil)))
     reason = game.server.parts["statistics"].without["north"]
@@ -199,7 +199,7 @@ def pretrained(make_study):
     return arrays | {name: arrays[name] + 0.25 for name in arrays if name.endswith("running_mean")}
 
 
-def test_a_pretrained_model_compares_sites_before_the_first_round_and_everybody_starts_from_it(play, pretrained):
+def test_a_pretrained_model_compares_sites_before_the_first_round(play, pretrained):
     game = play(pretrained=pretrained, **PAPER)
     record = game.round()
     assert game.asked == ["statistics", "train"]
@@ -228,7 +228,7 @@ def test_a_site_measures_the_inputs_of_the_pretrained_models_layers(play, pretra
     np.testing.assert_allclose(sent["statistics/0/variance"], variance, rtol=1e-5)
 
 
-def test_running_statistics_of_layers_that_are_all_frozen_tell_no_sites_apart(make_study):
+def test_running_statistics_of_frozen_layers_tell_no_sites_apart(make_study):
     frozen = {"frozen": ["conv_0.*", "down_*", "upcat_*"]}
     with pytest.raises(ConfigError, match=r"training\.frozen must leave BatchNorm that learns, .*source: pretrained"):
         start_parts(make_study(rounds=4, name="adafed", training=frozen, network=UNET), "abc", None)

@@ -51,7 +51,7 @@ def counting(**by_site):
     return change
 
 
-def test_the_threshold_comes_from_all_sites_counts_and_the_answers_are_those_of_the_stored_super_model(done):
+def test_the_threshold_comes_from_all_sites_counts(done):
     part, tests = super_model_of(done), done.tests.scores
     assert part.threshold in part.selector.thresholds and tests.keys() == set(SITES)
     for site, test in tests.items():
@@ -62,7 +62,7 @@ def test_the_threshold_comes_from_all_sites_counts_and_the_answers_are_those_of_
         assert kept.models.keys() == ALL
 
 
-def test_all_models_travel_once_and_are_those_of_the_reported_round(done):
+def test_the_reported_rounds_models_travel_once(done):
     assert super_model_of(done).holders == set(SITES)
     assert done.sent["test_super_model"]["east"].arrays == {}
     assert sent_roles(done, "assemble", "east") == {*ALL, "selector"}
@@ -84,7 +84,7 @@ def test_the_server_writes_the_super_model_that_its_sites_hold(done):
     assert_alike(ours.models["west"], {key: state[key] for key in ours.models["west"]})
 
 
-def test_a_site_that_lacks_the_models_gets_them_with_the_test(fedsm):
+def test_a_site_without_the_models_gets_them_with_the_test(fedsm):
     game = fedsm()
     tests = game.finish(change=lambda task, site, a: a.failed("no disk") if (task, site) == ("assemble", "west") else a)
     assert super_model_of(game).holders == {"east", "north"}
@@ -96,7 +96,7 @@ def test_a_site_that_lacks_the_models_gets_them_with_the_test(fedsm):
 # --- the threshold
 
 
-def test_a_server_cannot_ask_for_thresholds_between_which_the_score_of_a_single_case_shows(done):
+def test_a_server_cannot_ask_for_thresholds_of_its_own(done):
     message = done.sent["assemble"]["east"]
     entry = message.meta["super_model"] | {"thresholds": [number / 99 for number in range(100)]}
     answer = done.sites["east"].answer("assemble", Message(message.arrays, message.meta | {"super_model": entry}))
@@ -104,7 +104,7 @@ def test_a_server_cannot_ask_for_thresholds_between_which_the_score_of_a_single_
     assert "by_threshold" not in str(done.answers["test_super_model"]["east"].meta)
 
 
-def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_others_have(fedsm):
+def test_counts_that_do_not_fit_have_no_say(fedsm):
     game = fedsm()
     thresholds = super_model_of(game).selector.thresholds
     best_at_half = [[27.0 if threshold == 0.5 else 3.0, 30] for threshold in thresholds]
@@ -131,7 +131,7 @@ def test_a_selector_that_learns_the_best_model_needs_no_threshold(fedsm):
 
 
 @pytest.mark.parametrize("labels", ["best_model", "ensemble"])
-def test_a_site_that_joins_once_all_models_are_out_is_chosen_at_every_site(fedsm, labels):
+def test_a_late_site_is_chosen_at_every_site(fedsm, labels):
     options = {"selector": {"labels": labels}, "super_model": {"answer": "ensemble"}, "extra_rounds": 2}
     game, late = fedsm(("east", "west"), **options), fedsm(("north",), folder="late", **options)
     game.rounds(2)
@@ -159,7 +159,7 @@ def test_a_test_that_lacks_a_part_is_refused(fedsm):
     assert tests.missing == {"west": "the answer of site 'west': metrics.test.choices must be given; it is missing"}
 
 
-def test_the_result_says_what_each_model_is_worth_and_whom_the_selector_chose(done):
+def test_the_result_says_whom_the_selector_chose(done):
     tests, part = done.tests.scores, super_model_of(done)
     found = part.outcome(done.server, tests).results["super_model"]
     assert found.threshold == part.threshold and found.threshold_without == {}

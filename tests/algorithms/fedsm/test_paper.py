@@ -13,7 +13,7 @@ from silofl.algorithms.fedsm import (
     softpull_weights,
     tune_threshold,
 )
-from silofl.base.errors import AggregationError, DataError
+from silofl.base.errors import DataError
 from silofl.core.mixing import mix
 from silofl.core.presets import find_recipe
 from silofl.core.steps import GradientStep
@@ -36,16 +36,10 @@ def test_softpull_of_the_sites_that_are_present_follows_the_reference(vectors):
 
 
 @pytest.mark.parametrize("num_sites", range(1, 12))
-def test_lambda_one_over_k_is_the_uniform_mean_and_one_is_local_training(num_sites):
+def test_lambda_spans_the_uniform_mean_to_local_training(num_sites):
     np.testing.assert_array_equal(softpull_weights(num_sites, 1 / num_sites), uniform_weights(num_sites))
     np.testing.assert_array_equal(softpull_weights(num_sites, 1.0), np.eye(num_sites))
     np.testing.assert_array_equal(softpull_weights(1, 0.7), [[1.0]])
-
-
-@pytest.mark.parametrize(("num_sites", "self_weight"), [(4, 0.2), (4, 1.1), (2, float("nan"))])
-def test_softpull_out_of_range_is_refused(num_sites, self_weight):
-    with pytest.raises(AggregationError, match="must"):
-        softpull_weights(num_sites, self_weight)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.6, 0.9, 1.0])
@@ -54,18 +48,18 @@ def test_the_choice_follows_the_reference(vectors, threshold):
     np.testing.assert_array_equal(choose_model(v["probability"], threshold), v[f"chosen_{threshold:.1f}"])
 
 
-def test_a_score_at_the_threshold_falls_back_to_the_global_model():
+def test_a_score_at_the_threshold_takes_the_global_model():
     # above gamma, at gamma, below gamma
     np.testing.assert_array_equal(choose_model([[0.2, 0.8], [0.3, 0.7], [0.5, 0.5]], 0.7), [2, 0, 0])
 
 
-def test_the_site_loss_is_the_cross_entropy_of_the_sites_own_index_whatever_the_targets():
+def test_the_site_loss_is_the_own_indexs_cross_entropy():
     logits = torch.tensor([[0.0, 1.0, 3.0], [2.0, 0.0, 0.0]])
     loss = site_loss(2)(logits, torch.tensor([0, 1]))
     assert loss == nn.functional.cross_entropy(logits, torch.tensor([2, 2]))
 
 
-def test_gathered_gradients_are_those_of_one_batch_of_all_examples_whatever_gradient_a_model_brings():
+def test_gathered_gradients_are_those_of_one_batch():
     model = nn.Linear(3, 2)
     before = model.weight.detach().clone()
     inputs, step, loss = torch.arange(15.0).reshape(5, 3) / 10, GradientStep(), site_loss(1)
@@ -121,7 +115,7 @@ def test_adam_steps_of_arrays_are_those_of_torch():
         ([[[16.0, 20], [14.0, 20]]] * 4 + [[[2.0, 20], [20.0, 20]]], (0.0, 1.0), 0.0),
     ],
 )
-def test_the_threshold_is_the_best_over_sites_that_no_single_case_and_no_single_site_moves(sums, thresholds, best):
+def test_no_single_case_and_no_single_site_moves_the_threshold(sums, thresholds, best):
     assert tune_threshold(sums, thresholds) == best
 
 
@@ -139,7 +133,7 @@ def test_images_must_leave_something_after_five_poolings():
         ("paper", {"selector": {"labels": "best_model"}, "extra_rounds": 3}, False),
     ],
 )
-def test_a_selector_that_learns_one_label_a_site_is_warned_of(preset, constants, is_warned):
+def test_a_selector_that_learns_one_label_is_warned_of(preset, constants, is_warned):
     recipe = find_recipe("fedsm", preset, constants)
     assert any("local_steps teaches each site's selector the one label" in one for one in recipe.cautions) == is_warned
     assert recipe.as_dict().get("cautions", []) == recipe.cautions

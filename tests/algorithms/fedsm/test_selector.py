@@ -60,7 +60,7 @@ def sent(part):
 # --- the server's half
 
 
-def test_outputs_are_the_sites_and_with_the_best_model_the_global_one_before_them(begin):
+def test_outputs_are_the_sites_or_the_global_model_and_them(begin):
     assert begin().outputs == ("east", "north", "west")
     assert begin(labels="best_model", extra_rounds=1).outputs == ("global", "east", "north", "west")
 
@@ -92,7 +92,7 @@ def test_rounding_never_leaves_a_square_below_zero(begin):
     assert all(np.all(array >= 0) for array in new.adam.square.values())
 
 
-def test_a_site_that_withholds_the_selector_has_no_part_in_its_step(begin):
+def test_a_site_that_withholds_the_selector_moves_it_not(begin):
     part = begin(learning="local_steps")
     some = filled(sent(part), 9.0)
     some.popitem()
@@ -103,7 +103,7 @@ def test_a_site_that_withholds_the_selector_has_no_part_in_its_step(begin):
 
 
 @pytest.mark.parametrize("learning", ["local_steps", "moments", "gradients"])
-def test_one_sites_update_counts_up_to_three_times_the_others_median_and_is_named(begin, learning):
+def test_an_update_counts_up_to_three_times_the_others_median(begin, learning):
     part = begin(learning=learning)
     honest = {site: filled(sent(part), 1.0) for site in ("east", "north")}
     answers = {site: SiteAnswer(arrays) for site, arrays in honest.items()}
@@ -120,7 +120,7 @@ def test_one_sites_update_counts_up_to_three_times_the_others_median_and_is_name
     assert part.compared(STEP, few, run) == Compared(few)
 
 
-def test_a_new_output_starts_undecided_and_the_others_keep_what_they_know(begin):
+def test_a_new_output_starts_undecided(begin):
     part = begin()
     new = after(part, dict.fromkeys(SITES, filled(sent(part), 0.5))).joined("zoo")
     assert new.outputs == (*SITES, "zoo")
@@ -132,7 +132,7 @@ def test_a_new_output_starts_undecided_and_the_others_keep_what_they_know(begin)
 # --- with its sites
 
 
-def test_the_gradients_selector_takes_the_step_of_adam_on_the_pooled_gradient(beside):
+def test_the_selector_takes_adams_step_on_the_pooled_gradient(beside):
     game = beside()
     before = game.server.parts["selector"].parameters
     game.round()
@@ -237,7 +237,7 @@ def test_sure_models_give_finite_logits_and_gradients():
     assert torch.isfinite(logits).all() and torch.isfinite(selector[1].weight.grad).all()
 
 
-def test_it_learns_the_scores_with_which_the_ensemble_has_the_least_loss(play, monkeypatch):
+def test_it_learns_the_ensembles_scores_of_least_loss(play, monkeypatch):
     # With three digits the losses of three rounds are the same.
     monkeypatch.setattr("silofl.parts.work.round_scores", lambda value, key: value)
     selector = {"labels": "ensemble", "steps": 5, "learning_rate": 0.01}

@@ -31,7 +31,7 @@ def validating(*values):
     return change
 
 
-def test_the_amplitude_is_the_plain_mean_sent_once_and_then_fixed(play):
+def test_the_amplitude_is_the_mean_sent_once_then_fixed(play):
     game = play(**PAPER)
     game.round()
     assert game.sent["train"]["east"].find_entry("amplitude") == {"is_wanted": True}
@@ -50,7 +50,7 @@ def test_the_amplitude_is_the_plain_mean_sent_once_and_then_fixed(play):
         assert kept["model/input_norm.is_fixed"]
 
 
-def test_a_site_that_missed_the_amplitude_gets_it_when_it_comes_back(play):
+def test_a_site_that_missed_the_amplitude_gets_it_later(play):
     game = play(rounds=4, **PAPER)
     game.round()
     game.round(absent=("north",))
@@ -61,7 +61,7 @@ def test_a_site_that_missed_the_amplitude_gets_it_when_it_comes_back(play):
 
 
 @pytest.mark.parametrize(("values", "is_sent"), [((0.9, 0.1), True), ((0.1, 0.9), False)])
-def test_the_first_rounds_model_is_tested_with_the_amplitude_that_came_after_it(play, values, is_sent):
+def test_the_first_rounds_model_is_tested_with_the_later_amplitude(play, values, is_sent):
     game = play(rounds=2, **PAPER)
     game.finish(change=validating(*values))
     assert game.server.best_round == (1 if is_sent else 2)
@@ -82,7 +82,7 @@ def test_the_first_rounds_model_is_tested_with_the_amplitude_that_came_after_it(
     ],
     ids=["missing", "of another size", "below zero", "not finite"],
 )
-def test_a_first_round_without_an_amplitude_like_the_others_is_refused(play, spoil, sentence):
+def test_an_amplitude_unlike_the_others_is_refused(play, spoil, sentence):
     game = play(**PAPER)
     record = game.round(change=changing("west", lambda arrays: arrays | {MEAN: None} | spoil(arrays[MEAN])))
     assert record.failed.keys() == {"west"} and sentence in record.failed["west"]
@@ -90,7 +90,7 @@ def test_a_first_round_without_an_amplitude_like_the_others_is_refused(play, spo
     np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(amplitudes, axis=0), rtol=1e-6)
 
 
-def test_a_site_that_trains_alone_fixes_its_own_amplitude_after_its_own_first_round(play):
+def test_a_site_that_trains_alone_fixes_its_own_amplitude(play):
     game = play(name="local", input="harmofl", amplitude={"band": "full"}, rounds=3)
     game.round(absent=("north",))
     assert game.round().missed == game.round().missed == []

@@ -52,7 +52,7 @@ def test_band_zero_sets_every_image_to_the_running_mean_intensity():
     torch.testing.assert_close(out, torch.full((2, 1, 4, 4), 2.0))
 
 
-def test_an_image_of_one_value_has_phase_zero_off_its_mean():
+def test_an_image_of_one_value_has_phase_zero():
     norm = AmplitudeNorm((1, 4, 4))
     norm.fix(np.ones((1, 4, 3)))
     # every bin 1 with phase 0 is a unit impulse at the origin
@@ -61,7 +61,7 @@ def test_an_image_of_one_value_has_phase_zero_off_its_mean():
     torch.testing.assert_close(norm(torch.full((1, 1, 4, 4), 7.0)), impulse)
 
 
-def test_a_blank_first_batch_counts_like_any_other_and_the_second_one_does_not_replace_it():
+def test_a_blank_first_batch_counts_like_any_other():
     norm, images = AmplitudeNorm((1, 8, 8), momentum=0.25), torch.rand(2, 1, 8, 8)
     assert torch.isfinite(norm(torch.zeros(2, 1, 8, 8))).all()
     assert norm.is_known and not norm.running_amplitude.any()
@@ -71,7 +71,7 @@ def test_a_blank_first_batch_counts_like_any_other_and_the_second_one_does_not_r
     torch.testing.assert_close(norm.running_amplitude, 0.25 * mean)
 
 
-def test_a_fixed_amplitude_does_not_move_in_training_and_travels_with_the_state():
+def test_a_fixed_amplitude_stays_and_is_in_the_state():
     norm = AmplitudeNorm((1, 8, 8))
     norm.fix(np.full((1, 8, 5), 2.0))
     norm.train()(torch.rand(2, 1, 8, 8))
@@ -169,7 +169,7 @@ def test_a_perturbation_that_follows_the_rate_falls_in_its_proportion():
     torch.testing.assert_close(left.state_dict(), right.state_dict())
 
 
-def test_statistics_move_once_and_the_loss_is_the_one_at_theta():
+def test_statistics_move_once_and_the_loss_is_at_theta():
     (perturbed, loss), (plain, wanted) = stepped(perturbed_step(0.5)), stepped(plain_step)
     assert loss == wanted
     for (name, left), right in zip(perturbed.named_buffers(), plain.buffers(), strict=True):
@@ -177,7 +177,7 @@ def test_statistics_move_once_and_the_loss_is_the_one_at_theta():
     assert perturbed[2].momentum == 0.1 and perturbed[0].momentum == 0.1
 
 
-def test_both_passes_draw_the_same_dropout_and_the_next_step_another():
+def test_both_passes_of_a_step_draw_the_same_dropout():
     masks = []
     model = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5))
     model[1].register_forward_hook(lambda module, inputs, output: masks.append(output == 0))
@@ -214,7 +214,7 @@ def test_drift_is_the_mean_of_the_sites_squared_distances(vectors):
 # --- levels of amplitudes
 
 
-def test_the_level_of_frequency_0_is_the_mean_and_of_all_frequencies_near_the_root_mean_square():
+def test_the_level_is_near_the_root_mean_square():
     def level(image):
         return amplitude_level(np.abs(np.fft.rfftn(image, axes=(1, 2))), image.shape[1:])
 
@@ -248,5 +248,5 @@ ALIKE = dict.fromkeys("abcdef", 1.0)
         ({}, 3, {}),
     ],
 )
-def test_a_level_far_beyond_all_others_is_odd_either_way_and_two_kinds_are_not(levels, min_sites, odd):
+def test_a_level_far_beyond_all_others_is_odd_either_way(levels, min_sites, odd):
     assert find_odd_levels(levels, 5.0, min_sites) == odd

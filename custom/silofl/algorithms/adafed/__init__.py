@@ -1,16 +1,19 @@
 """AdaFed: sites listen to each other by the similarity of their BatchNorm statistics.
 
+    once, before round 1 (or after some rounds of FedBN: f-AdaFed)
+    server  sends a pretrained model (f-AdaFed: nothing)
+    site i  sends mean mu_i and variance r_i, per channel, of the inputs of its BatchNorm layers over the site's images
+            (f-AdaFed: the running statistics of the site's own BatchNorm layers)
+    server  d_ij = sum over layers of sqrt(||mu_i - mu_j||^2 + ||sqrt(r_i) - sqrt(r_j)||^2) (Eqs. 5-6)
+            w_ii = lambda; w_ij = (1 - lambda) (1 / d_ij) / sum_k (1 / d_ik), for j and k other than i (Eqs. 7-8)
+
+    each round
+    server  sends each site its own model x_i, which the server keeps
+    site i  trains y_i from x_i; sends y_i - x_i without BatchNorm, which stays (Eq. 4)
+    server  x_i = sum_j w_ij y_j
+
 Chen et al., Federated Learning with Adaptive Batchnorm for Personalized Healthcare, arXiv:2112.00734 (its journal
-version calls the method FedAP).
-
-- BatchNorm stays at home (Eq. 4 without its layers).
-- *Who is like whom*: each site sends mean and variance of the inputs of a pretrained model's layers, once before round
-  1; or, after some shared rounds, those of its own BatchNorm layers (f-AdaFed). The distance between two sites is the
-  Wasserstein distance of these Gaussians (Eqs. 5-6).
-- *Who listens to whom*: a site's own model keeps lambda of itself and takes the rest from the others, from each the
-  more, the closer it is (Eqs. 7-8).
-
-Settings and formulas stand in `paper`, what travels in `statistics`.
+version calls the method FedAP). Settings and formulas stand in `paper`, what travels in `statistics`.
 """
 
 from silofl.algorithms.adafed.paper import (

@@ -48,12 +48,10 @@ class Similarity(AlgorithmOption):
     @property
     def traits(self) -> Traits:
         """A pretrained model, where sites are compared by one; else all get the same mean in the rounds before."""
-        is_pretrained = self.source == "pretrained"
-        return Traits(
-            beside="The statistics by which sites are compared, before the round in which the weights begin.",
-            needs=("pretrained",) if is_pretrained else (),
-            shared_rounds=0 if is_pretrained else self.rounds,
-        )
+        beside = "The statistics by which sites are compared, before the round in which the weights begin."
+        if self.source == "pretrained":
+            return Traits(beside=beside, needs=("pretrained",), shared_rounds=0)
+        return Traits(beside=beside, shared_rounds=self.rounds)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse a study without a round left for its mixing, or without the layers that sites are compared by."""
@@ -70,8 +68,8 @@ class Similarity(AlgorithmOption):
             )
         normalization = study.model.normalization
         # The inputs of a layer can be measured whether it keeps statistics of them or not.
-        has_layers = normalization == "batch" or (self.source, normalization) == ("pretrained", "batch_stateless")
-        if self.layers == "all" and not has_layers:
+        usable = ("batch", "batch_stateless") if self.source == "pretrained" else ("batch",)
+        if self.layers == "all" and normalization not in usable:
             raise ConfigError(
                 "model.normalization must be batch where sites are compared by their BatchNorm layers "
                 f"(algorithm.{self.section}), not {normalization}; choose batch, or another algorithm"
@@ -109,7 +107,7 @@ class Similarity(AlgorithmOption):
 
 
 def _format_rounds(count: int) -> str:
-    return f"{count} round{'s' * (count != 1)}"
+    return "1 round" if count == 1 else f"{count} rounds"
 
 
 Statistics = list[tuple[NDArray[np.float64], NDArray[np.float64]]]
@@ -143,11 +141,11 @@ def collect_statistics(
     finally:
         model.train(was_training)
     # A layer that the forward pass never calls counts nothing, just as if there were no batches.
-    if any(one.count == 0 for one in moments):
+    if any(layer.count == 0 for layer in moments):
         raise ConfigError(
             "statistics must be collected from at least one batch that reaches every layer, not from none"
         )
-    return [(one.mean.cpu().numpy(), (one.squares / one.count).cpu().numpy()) for one in moments]
+    return [(layer.mean.cpu().numpy(), (layer.squares / layer.count).cpu().numpy()) for layer in moments]
 
 
 def distances(statistics: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> NDArray[np.float64]:
@@ -162,6 +160,7 @@ def distances(statistics: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> ND
         Shape (K, K), symmetric, zero on the diagonal.
     """
     count = len(statistics)
+    # Each pair once, as `pdist` returns it: the distance is symmetric.
     total = np.zeros(count * (count - 1) // 2)
     for layer in range(len(statistics[0])):
         # For Gaussians with diagonal covariance the Wasserstein distance is the Euclidean one of (mu, sqrt(r)) (Eq. 6).
@@ -202,7 +201,9 @@ def lift_distances(distance: NDArray) -> NDArray[np.float64]:
         Shape (K, K), no longer symmetric; of two sites as they are.
     """
     lifted = np.array(distance, np.float64)
-    for i, j in permutations(range(len(distance)), 2) if len(distance) > 2 else ():
+    if len(distance) <= 2:
+        return lifted
+    for i, j in permutations(range(len(distance)), 2):
         lifted[i, j] = max(distance[i, j], np.median(np.delete(distance[i], [i, j])) / BEYOND)
     return lifted
 
@@ -223,11 +224,13 @@ def weigh_known_sites(distance: NDArray, self_weight: float, is_robust: bool = F
     """
     count = len(distance)
     weights = np.full((count, count), 1 / count)
-    known = np.flatnonzero(~np.isnan(np.diag(distance)))
-    if len(known):
-        weights[known] = 0
-        among = distance[np.ix_(known, known)]
-        weights[np.ix_(known, known)] = adafed_weights(lift_distances(among) if is_robust else among, self_weight)
+    sharing = np.flatnonzero(~np.isnan(np.diag(distance)))
+    if len(sharing):
+        weights[sharing] = 0
+        among = distance[np.ix_(sharing, sharing)]
+        if is_robust:
+            among = lift_distances(among)
+        weights[np.ix_(sharing, sharing)] = adafed_weights(among, self_weight)
     return weights
 
 
@@ -263,19 +266,19 @@ def statistics_sizes(model: nn.Module, layers: Literal["all", "last"] = "all") -
 
 
 def _weight_row(distance: NDArray, site: int, self_weight: float) -> NDArray:
-    others = np.arange(len(distance)) != site
-    nearest = distance[others].min()
+    is_peer = np.arange(len(distance)) != site
+    peers = distance[is_peer]
     # Relative to the nearest site, so that no inverse overflows. Where the nearest is at 0, this is the limit of
     # Eq. 8: share 1 for each site at 0, and 0 for all others.
-    shares = np.divide(nearest, distance[others], out=np.ones(len(distance) - 1), where=distance[others] > 0)
+    shares = np.divide(peers.min(), peers, out=np.ones(len(peers)), where=peers > 0)
     row = np.full(len(distance), self_weight)
-    row[others] = (1 - self_weight) * shares / shares.sum()
+    row[is_peer] = (1 - self_weight) * shares / shares.sum()
     return row
 
 
 def _watched_layers(model: nn.Module, layers: str) -> list[Any]:
-    kinds = {"all": _BatchNorm, "last": nn.Linear}
-    found = [module for module in model.modules() if isinstance(module, kinds[layers])]
-    if not found:
-        raise ConfigError(f"the model must have a {kinds[layers].__name__.strip('_')} layer to collect statistics of")
-    return found if layers == "all" else found[-1:]
+    layer_class = {"all": _BatchNorm, "last": nn.Linear}[layers]
+    watched = [module for module in model.modules() if isinstance(module, layer_class)]
+    if not watched:
+        raise ConfigError(f"the model must have a {layer_class.__name__.strip('_')} layer to collect statistics of")
+    return watched if layers == "all" else watched[-1:]

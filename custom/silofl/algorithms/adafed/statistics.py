@@ -27,15 +27,14 @@ from silofl.models import build_plain_model
 from silofl.models.names import batchnorm_names, write_arrays
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.asked_once import Withheld, check_all_sent, withhold_few_patients
+from silofl.parts.asked_once import Withheld, check_all_sent, expect_float64, withhold_few_patients
 from silofl.parts.part import BEFORE, Kind, Outcome, Part, Run, WeightsOf
-from silofl.parts.task import Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.task import Exchange, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
 ROLE, PRETRAINED = "statistics", "pretrained"
-PAIR = ("mean", "variance")
 PURPOSE = "means and variances of the model's features over the training images, by which the server compares the sites"
 RISK = (
     "the server sees which sites have similar images. With few patients it sees what their images show; min_patients, "
@@ -73,7 +72,9 @@ class StatisticsPart(Part):
             ConfigError: The network has no layer to compare sites by, or none that keeps running statistics, or all
                 of them are frozen.
         """
-        settings, model = study.recipe.option(ROLE), build_plain_model(study, study.seed)
+        settings = study.recipe.option(ROLE)
+        model = build_plain_model(study, study.seed)
+        # A pretrained model's layers are compared by their inputs, running statistics by BatchNorm's own.
         if settings.source == "pretrained":
             return [cls(study, tuple(statistics_sizes(model, settings.layers)), pretrained or {})]
         sizes = tuple(len(mean) for mean, _ in running_statistics(model))
@@ -107,13 +108,18 @@ class StatisticsPart(Part):
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask all sites when it is due, and in every round those that gave no answer yet."""
         # Asked before round `number`, about the models of the round that has ended. In extra rounds nobody listens.
-        finished, shared = number - 1, self.study.recipe.shared_rounds(self.study.rounds)
+        finished = number - 1
+        shared = self.study.recipe.shared_rounds(self.study.rounds)
         if moment != BEFORE or not shared <= finished < run.study.joint_rounds:
             return ()
-        sites = [s for s in run.sites if self.is_due(finished) or (s not in self.statistics and s not in self.without)]
+        sites = run.sites
+        if not self.is_due(finished):
+            answered = self.statistics.keys() | self.without.keys()
+            sites = [site for site in run.sites if site not in answered]
+        if not sites:
+            return ()
         # A site that fails here listens to all alike; it keeps no round from running.
-        exchange = Exchange(ROLE, finished, sites=tuple(sites), is_needed=False, models_round=finished)
-        return (exchange,) if sites else ()
+        return (Exchange(ROLE, finished, sites=tuple(sites), is_needed=False, models_round=finished),)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return the pretrained model, where sites are compared by its layers' inputs."""
@@ -123,11 +129,10 @@ class StatisticsPart(Part):
         """Return a mean and a variance for each layer."""
         if exchange.task != ROLE:
             return Wanted(entry=Withheld)
-        arrays = {
-            f"{ROLE}/{layer}/{kind}": Expected((size,), minimum=0 if kind == "variance" else None, dtype="float64")
-            for layer, size in enumerate(self.sizes)
-            for kind in PAIR
-        }
+        arrays = {}
+        for layer, size in enumerate(self.sizes):
+            arrays[f"{ROLE}/{layer}/mean"] = expect_float64((size,), minimum=None)
+            arrays[f"{ROLE}/{layer}/variance"] = expect_float64((size,))
         return Wanted(arrays, Withheld)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> StatisticsPart:
@@ -140,7 +145,8 @@ class StatisticsPart(Part):
         # Where a single site was asked once more and did not answer, nothing is known that a record would have to say.
         if exchange.task != ROLE or not (self.is_due(exchange.round) or replies.accepted or replies.refused):
             return self
-        statistics, without = dict(self.statistics), dict(self.without)
+        statistics = dict(self.statistics)
+        without = dict(self.without)
         # A site that does not answer keeps its older statistics; one that does replaces them, whatever it says.
         for site in [*replies.accepted, *replies.refused]:
             statistics.pop(site, None)
@@ -150,8 +156,8 @@ class StatisticsPart(Part):
             if withheld := answer.entry(ROLE, Withheld).withheld:
                 without[site] = withheld
             else:
-                found = {name: np.asarray(array, np.float64) for name, array in answer.of(ROLE).items()}
-                statistics[site] = [(found[f"{i}/mean"], found[f"{i}/variance"]) for i in range(len(self.sizes))]
+                arrays = {name: np.asarray(array, np.float64) for name, array in answer.of(ROLE).items()}
+                statistics[site] = [(arrays[f"{i}/mean"], arrays[f"{i}/variance"]) for i in range(len(self.sizes))]
         new = replace(self, statistics=statistics, without=without)
         record = new._build_record(run.sites, exchange.round, replies.missing)
         return replace(new, history=[*self.history, record])
@@ -164,10 +170,10 @@ class StatisticsPart(Part):
 
     def distances(self, sites: Sequence[str]) -> NDArray[np.float64]:
         """Return the distances between sites, shape (K, K), NaN where a site shares nothing."""
-        known = [i for i, site in enumerate(sites) if site in self.statistics]
+        sharing = [index for index, site in enumerate(sites) if site in self.statistics]
         distance = np.full((len(sites), len(sites)), np.nan)
-        if known:
-            distance[np.ix_(known, known)] = distances([self.statistics[sites[i]] for i in known])
+        if sharing:
+            distance[np.ix_(sharing, sharing)] = distances([self.statistics[sites[index]] for index in sharing])
         return distance
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
@@ -186,25 +192,30 @@ class StatisticsPart(Part):
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
-        tensors = {
-            site: [torch.from_numpy(np.stack(pair)) for pair in statistics]
-            for site, statistics in self.statistics.items()
-        }
+        tensors = {}
+        for site, statistics in self.statistics.items():
+            tensors[site] = [torch.from_numpy(np.stack(pair)) for pair in statistics]
         return {"statistics": tensors, "without": self.without, "history": self.history}
 
     def restored(self, state: Mapping[str, Any]) -> StatisticsPart:
         """Return what `state` described."""
-        statistics = {site: [tuple(pair.numpy()) for pair in tensors] for site, tensors in state["statistics"].items()}
+        statistics = {}
+        for site, tensors in state["statistics"].items():
+            statistics[site] = [tuple(pair.numpy()) for pair in tensors]
         return replace(self, statistics=statistics, without=dict(state["without"]), history=list(state["history"]))
 
     def _weigh(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return who listens to whom by some distances, of which a robust rule bounds the small ones."""
-        known = int(np.isfinite(np.diag(distance)).sum())
-        rule = find_bounding_rule(self.study.recipe, known, self.study.federation.min_sites_for_ratio)
+        num_sharing = int(np.isfinite(np.diag(distance)).sum())
+        # A robust rule bounds how near a site may count.
+        rule = find_bounding_rule(self.study.recipe, num_sharing, self.study.federation.min_sites_for_ratio)
         return weigh_known_sites(distance, self.settings.self_weight, rule is not None)
 
     def _build_record(self, sites: Sequence[str], finished: int, missing: Mapping[str, str]) -> dict[str, Any]:
         distance = self.distances(sites)
+        # JSON has no NaN.
+        rows = distance.astype(object)
+        rows[np.isnan(distance)] = None
+        # Later reasons replace earlier ones: what a site said itself is the best known.
         reasons = dict.fromkeys(sites, "no answer yet") | dict(missing) | self.without
         return {
             "round": finished,
@@ -212,7 +223,7 @@ class StatisticsPart(Part):
             "layers": "all" if self.settings.source == "running" else self.settings.layers,
             "self_weight": self.settings.self_weight,
             "sites": list(sites),
-            "distances": [[None if np.isnan(value) else value for value in row] for row in distance.tolist()],
+            "distances": rows.tolist(),
             "weights": self._weigh(distance).tolist(),
             "without": {site: reasons[site] for site in sites if site not in self.statistics},
         }
@@ -231,12 +242,14 @@ class SiteStatistics(SitePart):
         return withhold_few_patients(work, ROLE, meta) or Message(pack_statistics(self._measure_statistics()), meta)
 
     def _measure_statistics(self) -> Statistics:
-        work, settings = self.work, self.work.study.recipe.option(ROLE)
+        work = self.work
+        settings = work.study.recipe.option(ROLE)
         if settings.source == "running":
             if not work.held:
                 raise TrainingError(f"site {work.site!r} must have trained a round before it has statistics to share")
             return running_statistics(work.own)
         model = build_plain_model(work.study, work.study.seed).to(work.device)
+        # All sites measure with the same model, or their statistics could not be compared.
         write_arrays(model.state_dict(), work.message.of(PRETRAINED))
         batches = evaluation_batches(work.data.training, work.study.training.batch_size, work.device)
         return collect_statistics(model, (images for images, _ in batches), settings.layers)
@@ -244,11 +257,11 @@ class SiteStatistics(SitePart):
 
 def pack_statistics(statistics: Statistics) -> Arrays:
     """Return statistics under the names by which they travel: ``statistics/0/mean`` and so on, float64."""
-    return {
-        f"{ROLE}/{layer}/{kind}": values
-        for layer, pair in enumerate(statistics)
-        for kind, values in zip(PAIR, pair, strict=True)
-    }
+    arrays = {}
+    for layer, (mean, variance) in enumerate(statistics):
+        arrays[f"{ROLE}/{layer}/mean"] = mean
+        arrays[f"{ROLE}/{layer}/variance"] = variance
+    return arrays
 
 
 PART, SITE = StatisticsPart, SiteStatistics

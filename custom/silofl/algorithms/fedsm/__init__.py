@@ -1,17 +1,23 @@
 """FedSM: personalised models by SoftPull, a selector, and the rule by which a super model picks one for a new patient.
 
+    each round
+    server  sends the global model x, the site's personalised model x_i and the selector s; keeps all of them
+    site i  trains y from x and y_i from x_i on the same batches; q_i = the mean gradient, over these batches, of the
+            selector's cross entropy with the site's own index (Eq. 2)
+            sends y - x, y_i - x_i and q_i; its images and optimisers stay
+    server  x = the weighted mean of the y, as in FedAvg
+            x_i = lambda y_i + (1 - lambda) / (K - 1) * sum of the other sites' y_j (SoftPull, Eq. 11)
+            s = s by one step of Adam with the mean of the q_i; Adam's moments stay here
+            (learning `local_steps` or `moments`: Adam steps at the sites, and the server averages the differences)
+
+    in the end
+    server  sends all models and the selector to every site
+    site i  sends the score of its validation cases under each candidate of gamma
+    server  takes the gamma that scores best: a new case is answered by the personalised model of the most probable
+            site, or by the global one where no probability is above gamma (Algorithm 2)
+
 Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation, CVPR 2022,
-arXiv:2203.10144.
-
-- Every site trains two models on the same batches: the *global* one, averaged as in FedAvg, and its *personalised*
-  one, of which the server keeps lambda and takes the rest from the others' (SoftPull, Eq. 11).
-- Beside them the *selector* learns from which site an image comes; its moments live at the server, which takes its
-  steps with Adam (`selector`).
-- In the end every site gets all models. A new case is answered by the personalised model of the most probable site,
-  or by the global one where no probability is above gamma, which the sites' validation data tune (Algorithm 2,
-  `assembly`).
-
-Settings and formulas stand in `paper`.
+arXiv:2203.10144. Settings and formulas stand in `paper`, the rounds in `selector`, the end in `assembly`.
 """
 
 from silofl.algorithms.fedsm.paper import AdamState, Selector, SuperModel, adam_step, site_loss, tune_threshold

@@ -79,6 +79,7 @@ class SuperModelPart(Part):
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Bring all models to sites that lack them: before a round of the selector alone, or at the end."""
         is_before_extra = moment == BEFORE and number > run.study.joint_rounds and not self.selector.learns_site
+        # After a resume nobody counts as a holder, and every site gets the models once more.
         lacking = tuple(site for site in run.sites if site not in self.holders)
         if not lacking or not (is_before_extra or (moment == END and self.selector.learns_site)):
             return ()
@@ -91,7 +92,11 @@ class SuperModelPart(Part):
         is_holder = site in self.holders
         # With FedSM-extra the selector goes on learning after the models were sent, so the test brings it again.
         has_selector = not is_holder if self.selector.learns_site else exchange.task == TEST
-        arrays = ({} if is_holder else _all_models(run, site)) | (_collect_selector(run) if has_selector else {})
+        arrays: Arrays = {}
+        if not is_holder:
+            arrays |= _all_models(run, site)
+        if has_selector:
+            arrays |= _collect_selector(run)
         return Message(add_role(ROLE, arrays), {ROLE: self._collect_facts(run)})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
@@ -115,7 +120,7 @@ class SuperModelPart(Part):
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SuperModelPart:
         """Remember which sites hold the models, and choose the threshold from their counts."""
         if exchange.task != ASSEMBLE:
-            # What it holds may be lost: it gets the models again.
+            # A site that did not answer may have lost the models, so it gets them again.
             return replace(self, holders=self.holders - replies.missing.keys())
         tables = [answer.entry(ROLE, SuperModelEntry).by_threshold for answer in replies.accepted.values()]
         counts = [table for table in tables if table]
@@ -123,8 +128,8 @@ class SuperModelPart(Part):
         if threshold == "tuned":
             # Without counts the largest, 1: a model that nobody could measure on its choice is never chosen.
             threshold = tune_threshold(counts) if counts else THRESHOLDS[-1]
-        holders, refused = self.holders | set(replies.accepted), self.refused | replies.refused
-        return replace(self, holders=holders, threshold=threshold, refused=refused)
+        holders = self.holders | set(replies.accepted)
+        return replace(self, holders=holders, threshold=threshold, refused=self.refused | replies.refused)
 
     def joined(self, site: str) -> SuperModelPart:
         """Bring all models to every site once more: those that are out are without the new site's."""
@@ -133,13 +138,15 @@ class SuperModelPart(Part):
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return why sites have no say in the threshold."""
-        refused = self.refused.items() if exchange.task == ASSEMBLE else ()
-        return [f"site {site!r} has no say in the threshold: {reason}" for site, reason in refused]
+        if exchange.task != ASSEMBLE:
+            return ()
+        return [f"site {site!r} has no say in the threshold: {reason}" for site, reason in self.refused.items()]
 
     def _make_contents(self, run: Run) -> Contents | None:
         # Where the personal models stay with their sites, a selector has nothing to choose from.
         if _find_personal(run).stays_home or run.image_shape is None:
             return None
+        # Rounded as the sites received it, so that server and sites hold the same super model.
         arrays = round_as_received(_all_models(run) | _collect_selector(run), self.study)
         return read_contents(arrays, self._collect_facts(run), self.study, run.image_shape)
 
@@ -162,7 +169,8 @@ class SiteSuperModel(SitePart):
         """Store a received super model and score each threshold on validation data, or test the stored one."""
         if task == TEST:
             return Message(meta={"metrics": {"test": evaluate_super_model(self.work, self._store_final_model())}})
-        work, contents = self.work, self._receive()
+        work = self.work
+        contents = self._receive()
         if contents.selector is None or len(work.data.validation) == 0:
             return Message()
         model = Loaded(contents, work.device)
@@ -176,11 +184,12 @@ class SiteSuperModel(SitePart):
 
     def _receive(self) -> Contents:
         """Store a received super model."""
-        work, arrays = self.work, self.work.message.of(ROLE)
+        work = self.work
+        arrays = work.message.of(ROLE)
         holds_models = any(read_role(name) == GLOBAL for name in arrays)
-        known = {} if holds_models else read_model_folder(work.folder / FOLDER).models
+        stored = {} if holds_models else read_model_folder(work.folder / FOLDER).models
         shape = work.data.training.image_shape
-        contents = read_contents(arrays, work.message.find_entry(ROLE), work.study, shape, known)
+        contents = read_contents(arrays, work.message.find_entry(ROLE), work.study, shape, stored)
         write_model_folder(work.folder / FOLDER, contents)
         # `label_best_models` computed it from the models before these.
         (work.folder / BEST_MODELS).unlink(missing_ok=True)
@@ -188,11 +197,16 @@ class SiteSuperModel(SitePart):
 
     def _store_final_model(self) -> Contents:
         """Store the super model, received now or before, with the server's final threshold and facts."""
-        work, facts = self.work, self.work.message.find_entry(ROLE)
+        work = self.work
         if work.message.arrays:
             return self._receive()
-        known = {"threshold": facts["threshold"], "facts": facts["facts"], "domain": read_domain(facts)}
-        contents = replace(read_model_folder(work.folder / FOLDER), **known)
+        facts = work.message.find_entry(ROLE)
+        contents = replace(
+            read_model_folder(work.folder / FOLDER),
+            threshold=facts["threshold"],
+            facts=facts["facts"],
+            domain=read_domain(facts),
+        )
         write_model_folder(work.folder / FOLDER, contents)
         return contents
 
@@ -211,9 +225,11 @@ def _all_models(run: Run, receiver: str = "") -> Arrays:
     arrays = add_role(GLOBAL, shared)
     personal = _find_personal(run)
     for site in run.sites:
-        # Of a site whose model did not come, or stays there, the global one answers.
-        stays = personal.stays_home and site != receiver
-        arrays |= add_role(site, shared if stays else personal.of(site) or shared)
+        # The global model answers for a site whose own did not come, or stays there.
+        own: Arrays = {}
+        if site == receiver or not personal.stays_home:
+            own = personal.of(site)
+        arrays |= add_role(site, own or shared)
     return arrays | collect_part_arrays(run)
 
 

@@ -26,7 +26,9 @@ def label_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Exa
     # A patient may have been forgotten since, or a mask corrected.
     manifest = work.data.manifest
     data = fingerprint_preparation(describe_source(manifest), work.study) if manifest else ""
-    path, belongs_to = work.folder / BEST_MODELS, {"run": work.folder.name, "site": work.site, "data": data}
+    path = work.folder / BEST_MODELS
+    belongs_to = {"run": work.folder.name, "site": work.site, "data": data}
+    # Computed once and kept: the models stay as they are in all rounds in which the selector learns.
     try:
         best = load_state(path, FORMAT, belongs_to)["models"]
     except StateError:
@@ -44,10 +46,10 @@ def load_fixed_models(work: Work, outputs: Sequence[str]) -> list[nn.Module]:
 
 def _measure_losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
     """Return a model's loss of each image, shape (N,)."""
-    # One image at a time: a study's loss is the mean over its batch.
-    loss, values = work.loss, []
+    values = []
     with torch.inference_mode():
         for images, targets in evaluation_batches(part, work.study.training.batch_size, work.device):
             logits = network(images)
-            values += [float(loss(logits[i : i + 1], targets[i : i + 1])) for i in range(len(images))]
+            # One image at a time, because a study's loss is the mean over its batch.
+            values += [float(work.loss(logits[i : i + 1], targets[i : i + 1])) for i in range(len(images))]
     return np.array(values)

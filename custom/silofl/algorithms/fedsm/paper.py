@@ -56,12 +56,14 @@ class Selector(AlgorithmOption):
     @property
     def traits(self) -> Traits:
         """In extra rounds it learns which model is the best for an image (Eq. 1); sites may know one label each."""
-        caution = (
-            "selector.learning: local_steps teaches each site's selector the one label that the site has, and the mean "
-            "of these may choose at chance: look at its accuracy, and see selector.learning: gradients."
-        )
+        caution = ""
+        if self.learning == "local_steps" and self.learns_site:
+            caution = (
+                "selector.learning: local_steps teaches each site's selector the one label that the site has, and the "
+                "mean of these may choose at chance: look at its accuracy, and see selector.learning: gradients."
+            )
         return Traits(
-            caution=caution if self.learning == "local_steps" and self.learns_site else "",
+            caution=caution,
             deciding=("network",),
             own_model="paired",
             selector=self.network,
@@ -122,13 +124,13 @@ class Selector(AlgorithmOption):
             "best_model": "which model is the best for an image",
             "ensemble": "how to weigh all models for an image",
         }[self.labels]
-        steps = f"{self.steps} step{'s' * (self.steps != 1)}"
-        how = {
+        steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        ways = {
             "gradients": f"sites send mean gradients, and the server takes {steps} of Adam a round",
             "local_steps": "sites take local steps with Adam, and the server averages the weights (FedSM, Algorithm 1)",
             "moments": "sites take one full-batch Adam step, and the server averages the weights and Adam's moments",
         }
-        return f"A selector learns {learns}: {how[self.learning]}."
+        return f"A selector learns {learns}: {ways[self.learning]}."
 
 
 class SuperModel(AlgorithmOption):
@@ -175,10 +177,10 @@ class SuperModel(AlgorithmOption):
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
-        by = (
-            "the model that the selector chooses" if self.answer == "choice" else "all models, weighted by the selector"
-        )
-        return f"In the end all models go to every site, and {by} answers a new case."
+        answering = "the model that the selector chooses"
+        if self.answer == "ensemble":
+            answering = "all models, weighted by the selector"
+        return f"In the end all models go to every site, and {answering} answers a new case."
 
 
 def tune_threshold(
@@ -201,15 +203,17 @@ def tune_threshold(
         The threshold; 1 without any case, since nobody could measure the selector's choice.
     """
     table = np.asarray(sums, dtype=np.float64)
+    # A site without a counted case under some threshold says nothing about it.
     table = table[(table[:, :, 1] > 0).all(axis=1)]
     if not len(table):
         return float(thresholds[-1])
-    totals, cases = table[:, :, 0], table[:, :, 1]
+    totals = table[:, :, 0]
+    cases = table[:, :, 1]
     values = totals / cases
     gains = np.median(values - values[:, :1], axis=0)
     doubted = np.median((totals + values[:, -1:]) / (cases + 1) - values[:, :1], axis=0)
     doubted[0] = 0
-    # Equal ones may differ by rounding.
+    # Equal values may differ by rounding, so both comparisons leave room for it.
     doubted[gains < -1e-12] = -np.inf
     return float(thresholds[int(np.flatnonzero(doubted >= doubted.max() - 1e-12)[0])])
 
@@ -237,8 +241,8 @@ class AdamState(NamedTuple):
     @classmethod
     def zero(cls, parameters: Arrays) -> AdamState:
         """Return the state before the first step."""
-        nothing = {name: np.zeros_like(array) for name, array in parameters.items()}
-        return cls(nothing, dict(nothing), 0)
+        zeros = {name: np.zeros_like(array) for name, array in parameters.items()}
+        return cls(zeros, dict(zeros), 0)
 
 
 def adam_step(
@@ -261,15 +265,19 @@ def adam_step(
     optimizer = torch.optim.Adam(tensors.values(), lr=learning_rate)
     for name, tensor in tensors.items():
         dtype = parameters[name].dtype
-        tensor.grad = torch.from_numpy(np.array(gradient[name], dtype=dtype))
-        moments = {"exp_avg": state.mean[name], "exp_avg_sq": state.square[name]}
-        optimizer.state[tensor] = {key: torch.from_numpy(np.array(array, dtype)) for key, array in moments.items()}
-        # torch keeps the count as a float tensor and refuses an int.
-        optimizer.state[tensor]["step"] = torch.tensor(float(state.steps))
+        tensor.grad = torch.from_numpy(np.array(gradient[name], dtype))
+        optimizer.state[tensor] = {
+            "exp_avg": torch.from_numpy(np.array(state.mean[name], dtype)),
+            "exp_avg_sq": torch.from_numpy(np.array(state.square[name], dtype)),
+            # torch keeps the count as a float tensor and refuses an int.
+            "step": torch.tensor(float(state.steps)),
+        }
     optimizer.step()
-    new = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
-    mean, square = (
-        {name: optimizer.state[tensor][key].numpy() for name, tensor in tensors.items()}
-        for key in ("exp_avg", "exp_avg_sq")
-    )
+    new = {}
+    mean = {}
+    square = {}
+    for name, tensor in tensors.items():
+        new[name] = tensor.detach().numpy()
+        mean[name] = optimizer.state[tensor]["exp_avg"].numpy()
+        square[name] = optimizer.state[tensor]["exp_avg_sq"].numpy()
     return new, AdamState(mean, square, state.steps + 1)

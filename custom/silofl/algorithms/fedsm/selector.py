@@ -91,9 +91,10 @@ class SelectorPart(Part):
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask for further steps after a round's first one, or for all steps of a round of its own."""
         # Beside the models, step 1 travels with the training task, and sites train the selector in the same pass.
-        own_moment, first = (AFTER, 2) if self.settings.learns_site else (INSTEAD, 1)
-        steps = range(first, self.settings.steps + 1) if moment == own_moment else ()
-        return [Exchange(ROLE, number, step, models_round=number) for step in steps]
+        start = 2 if self.settings.learns_site else 1
+        if moment != (AFTER if self.settings.learns_site else INSTEAD):
+            return ()
+        return [Exchange(ROLE, number, step, models_round=number) for step in range(start, self.settings.steps + 1)]
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return the selector for learning or validation."""
@@ -119,8 +120,10 @@ class SelectorPart(Part):
         changed = dict(answers)
         unlike: Unlike = {}
         for names in self.expected("", exchange, run).averaged:
-            sent = {site: answer.of(ROLE) for site, answer in answers.items()}
-            updates = {site: {name: one[name] for name in names if name in one} for site, one in sent.items()}
+            updates = {}
+            for site, answer in answers.items():
+                sent = answer.of(ROLE)
+                updates[site] = {name: sent[name] for name in names if name in sent}
             # A square is as long as a gradient times itself.
             most = BEYOND**2 if read_role(next(iter(names))) == SQUARE else BEYOND
             for site, ratio in find_long(updates, most).items():
@@ -133,15 +136,17 @@ class SelectorPart(Part):
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SelectorPart:
         """Take one step from the sites that sent every array."""
         wanted = self._arrays.keys()
-        answers = {site: answer.arrays for site, answer in replies.accepted.items()}
-        is_whole = np.array([wanted <= arrays.keys() for arrays in answers.values()])
+        is_whole = np.array([wanted <= answer.arrays.keys() for answer in replies.accepted.values()])
         if not self._takes_part(exchange) or exchange.task == VALIDATE or not is_whole.any():
             return self
         # A gradient without some arrays points elsewhere, so such a site is left out. Row 0 is as good as any: there is
         # one selector, and no recipe lets sites listen to it differently.
         weights = weights_of(ROLE)[0][is_whole]
-        senders = [site for site, whole in zip(answers, is_whole, strict=True) if whole]
-        chosen = {site: select_role(ROLE, answers[site]) for site in senders}
+        chosen = {}
+        for (site, answer), whole in zip(replies.accepted.items(), is_whole, strict=True):
+            if whole:
+                chosen[site] = answer.of(ROLE)
+        # All rows are equal, so that any of them is the mean.
         mean = mix(chosen, np.tile(weights / weights.sum(), (len(chosen), 1)))[next(iter(chosen))]
         parameters, average, square = _split_moments(mean)
         if self.settings.learning == "gradients":
@@ -156,6 +161,7 @@ class SelectorPart(Part):
 
     def joined(self, site: str) -> SelectorPart:
         """Add an output for the site; zero weights leave it undecided at first."""
+        # The moments grow with the weights, or Adam's next step would not fit them.
         adam = AdamState(_append_output(self.adam.mean), _append_output(self.adam.square), self.adam.steps)
         return replace(self, outputs=(*self.outputs, site), parameters=_append_output(self.parameters), adam=adam)
 
@@ -194,15 +200,18 @@ class SiteSelector(SitePart):
         """Return its optimiser where it takes local steps, after the rounds in which it does."""
         settings = study.recipe.option("selector")
         has_learnt = settings.learns_site or number > study.last_training
-        optimizer = Kept("its selector's optimiser", is_for_training=True)
-        return [optimizer] if settings.learning == "local_steps" and has_learnt else []
+        if settings.learning != "local_steps" or not has_learnt:
+            return []
+        return [Kept("its selector's optimiser", is_for_training=True)]
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the selector, which learns that every image is this site's; of volumes it sees slices of its own."""
         if not self._has_selector():
             return {}
         learner = self._prepare_learner(self.work.site)
-        return {ROLE: replace(learner, step=self._step_on_slices(learner.step)) if self._sees_slices else learner}
+        if self._sees_slices:
+            learner = replace(learner, step=self._step_on_slices(learner.step))
+        return {ROLE: learner}
 
     def halfway(self) -> dict[str, Any]:
         """Return the gradient so far, and how many batches of slices it has seen."""
@@ -213,9 +222,11 @@ class SiteSelector(SitePart):
 
     def go_on(self, halfway: Mapping[str, Any]) -> None:
         """Take both back."""
-        self._gradient.num_examples, self._taken = halfway["examples"], halfway["taken"]
+        self._gradient.num_examples = halfway["examples"]
+        self._taken = halfway["taken"]
         for name, parameter in self._model.named_parameters():
             parameter.grad = to_device(halfway["gradient"].get(name), self.work.device)
+        # The slices that were learnt from before the stop are passed over.
         for _ in range(self._taken):
             next(self._slices)
 
@@ -231,8 +242,10 @@ class SiteSelector(SitePart):
 
     def answer(self, task: str) -> Message:
         """Take one more pass over the training data with the selector alone."""
-        work, settings = self.work, self._settings
-        examples, site = work.data.training, work.site if settings.learns_site else None
+        work = self.work
+        settings = self._settings
+        examples = work.data.training
+        site = work.site if settings.learns_site else None
         if settings.labels == "best_model":
             examples = label_best_models(work, examples, work.message.find_entry(ROLE)["outputs"])
         if self._sees_slices:
@@ -252,11 +265,12 @@ class SiteSelector(SitePart):
         if not self._has_selector():
             return None
         model, outputs = self._load_received()
-        sites = scores_by_case(model, examples, self.work.study.training.batch_size, self.work.device)
+        outputs_of_cases = scores_by_case(model, examples, self.work.study.training.batch_size, self.work.device)
         index = outputs.index(self.work.site)
-        is_own = {case: found.mean(axis=0).argmax() == index for case, found in sites.items()}
-        chosen = np.concatenate([found.argmax(axis=1) for found in sites.values()])
+        is_own = {case: output.mean(axis=0).argmax() == index for case, output in outputs_of_cases.items()}
         combined = Score.merged({case: scores[PERSONAL if own else GLOBAL] for case, own in is_own.items()})
+        # The selector's accuracy counts single images, the choice of a model whole cases.
+        chosen = np.concatenate([output.argmax(axis=1) for output in outputs_of_cases.values()])
         numbers = combined.numbers() | {"selector_accuracy": float(np.mean(chosen == index))}
         return self.work.withhold_few(numbers, combined, examples)
 
@@ -280,16 +294,17 @@ class SiteSelector(SitePart):
 
     def _draw_slices(self) -> Iterator[Batch]:
         work = self.work
-        part, size = take_central_slices(work.data.training), work.study.training.batch_size
+        slices = take_central_slices(work.data.training)
         for epoch in count():
             seed = derive_seed(work.study.seed, work.site, work.number, ROLE, "slices", epoch)
-            yield from training_batches(part, size, None, seed, work.device)
+            yield from training_batches(slices, work.study.training.batch_size, None, seed, work.device)
 
     def _has_selector(self) -> bool:
         return bool(self.work.message.find_entry(ROLE))
 
     def _load_received(self) -> tuple[HarmonizedModel, list[str]]:
-        work, outputs = self.work, list(self.work.message.find_entry(ROLE)["outputs"])
+        work = self.work
+        outputs = list(work.message.find_entry(ROLE)["outputs"])
         model = build_selector(work.study, len(outputs), work.study.seed).to(work.device)
         write_arrays(model.state_dict(), _split_moments(work.message.of(ROLE))[0])
         return model, outputs
@@ -297,7 +312,8 @@ class SiteSelector(SitePart):
     def _prepare_learner(self, site: str | None) -> Learner:
         """Return how it learns: every image as this site's; of None each image's own class, or the mixture's loss."""
         self._model, outputs = self._load_received()
-        self._gradient, self._optimizer = GradientStep(), None
+        self._gradient = GradientStep()
+        self._optimizer = None
         if self._settings.learning == "local_steps":
             self._optimizer = torch.optim.Adam(self._model.parameters(), lr=self._settings.learning_rate)
             if kept := self.work.kept.get(self.name):
@@ -311,9 +327,11 @@ class SiteSelector(SitePart):
         return Learner(ensemble, self._optimizer, self.work.loss, step)
 
     def _compute_update(self) -> Arrays:
+        # A gradient is sent as it is; weights and moments travel as differences to what was sent.
         if self._settings.learning == "gradients":
             return add_role(ROLE, self._gradient.mean(self._model))
-        sent, trained = self.work.message.of(ROLE), self._collect_trained()
+        trained = self._collect_trained()
+        sent = self.work.message.of(ROLE)
         return add_role(ROLE, {name: trained[name] - array for name, array in sent.items()})
 
     def _collect_trained(self) -> Arrays:
@@ -337,7 +355,8 @@ class TrainedEnsemble(nn.Module):
 
     def __init__(self, selector: nn.Module, models: Sequence[nn.Module], is_multilabel: bool = False) -> None:
         super().__init__()
-        self.selector, self.is_multilabel = selector, is_multilabel
+        self.selector = selector
+        self.is_multilabel = is_multilabel
         # A tuple and no ModuleList: the models are not trained, nor put into training mode.
         self._models = tuple(models)
 
@@ -345,10 +364,13 @@ class TrainedEnsemble(nn.Module):
         """Return logits (B, outputs, ...) for images (B, C, *spatial)."""
         scores = self.selector(images).softmax(dim=1)
         with torch.no_grad():
-            found = torch.stack([to_probabilities(model(images), self.is_multilabel) for model in self._models], dim=1)
-        mean = (scores.view(*scores.shape, *[1] * (found.ndim - 2)) * found).sum(dim=1)
-        # Not 0 and not 1, whose logits are infinite.
-        mean = mean.clamp(SMALLEST, 1 - SMALLEST)
+            answers = torch.stack(
+                [to_probabilities(model(images), self.is_multilabel) for model in self._models], dim=1
+            )
+        # One score a model, the same for all classes and pixels.
+        weights = scores.view(*scores.shape, *[1] * (answers.ndim - 2))
+        # Logits of 0 and of 1 would be infinite.
+        mean = (weights * answers).sum(dim=1).clamp(SMALLEST, 1 - SMALLEST)
         return mean.logit() if mean.shape[1] == 1 or self.is_multilabel else mean.log()
 
 
@@ -361,7 +383,7 @@ def _split_moments(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
 
 
 def _add_difference(arrays: Arrays, difference: Arrays) -> Arrays:
-    return {name: array + difference[name] if name in difference else array for name, array in arrays.items()}
+    return arrays | {name: arrays[name] + change for name, change in difference.items()}
 
 
 def _add_outputs(optimizer: torch.optim.Optimizer) -> None:

@@ -1,13 +1,19 @@
 """HarmoFL: amplitude normalisation of the images and weight perturbation of the step.
 
+    server  sends the model theta; after round 1, once to every site, the mean amplitude A
+    site i  gives each image its own Fourier phase and the amplitude A; in round 1, where A is not known yet,
+            the running mean A_i = (1 - v) A_i + v * mean of the batch's amplitudes (Eqs. 2-4)
+            from theta_i = theta, for each batch: g at theta_i; delta = alpha g / ||g||
+                theta_i = theta_i - eta * (gradient at theta_i + delta) (Eqs. 6-7)
+            sends theta_i - theta; in round 1 also A_i; its images stay, and BatchNorm where the recipe says so
+    server  takes the mean of the theta_i, as in FedAvg; in round 1 A = 1/K * sum_i A_i
+
 Jiang et al., HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on Heterogeneous Medical Images,
 AAAI 2022, arXiv:2112.10775.
 
-- *Local drift*, because hospitals' images look different: every image keeps its Fourier phase and gets the mean
-  amplitude of all hospitals' images (Eqs. 2-4). Each site learns its mean in the first round and sends it once
-  (`amplitude`, `normalization`).
-- *Global drift*, because each site runs into a minimum of its own: the gradient is taken where the loss is higher, a
-  step alpha uphill, so that sites find flat minima that lie near each other (Eqs. 6-7, `perturbation`).
+Two drifts are lowered: the *local* one, because hospitals' images look different (`amplitude`, `normalization`), and
+the *global* one, because each site runs into a minimum of its own and not into a flat one near the others'
+(`perturbation`).
 """
 
 from silofl.algorithms.harmofl.amplitude import Amplitude, mean_amplitude

@@ -74,10 +74,12 @@ class Amplitude(AlgorithmOption):
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
-        what = {"full": "all frequencies", 0: "the mean intensity alone"}
-        band = what.get(self.band, f"frequencies up to radius {self.band}")
-        momentum = f"momentum {self.momentum:g}"
-        return f"Amplitude normalisation (HarmoFL) of {band}: a running mean, {momentum}, shared by the sites."
+        names = {"full": "all frequencies", 0: "the mean intensity alone"}
+        band = names.get(self.band, f"frequencies up to radius {self.band}")
+        return (
+            f"Amplitude normalisation (HarmoFL) of {band}: a running mean, momentum {self.momentum:g}, shared by the "
+            "sites."
+        )
 
 
 def mean_amplitude(amplitudes: Sequence[ArrayLike]) -> NDArray:
@@ -109,22 +111,24 @@ def find_odd_levels(levels: Mapping[str, float], factor: float, min_sites: int) 
         factor: Times the largest of the others', or the smallest divided by it; above 1.
         min_sites: With fewer sites left nobody knows whose is odd.
     """
-    odd, here = {}, dict(levels)
-    while len(here) >= max(min_sites, 2):
-        times = {
-            site: _times_the_nearest(level, [here[one] for one in here if one != site]) for site, level in here.items()
-        }
+    odd = {}
+    remaining = dict(levels)
+    while len(remaining) >= max(min_sites, 2):
+        times = {}
+        for site, level in remaining.items():
+            peers = [peer for name, peer in remaining.items() if name != site]
+            times[site] = _times_the_nearest(level, peers)
         farthest = max(times, key=lambda site: max(times[site], 1 / times[site] if times[site] else np.inf))
         if 1 / factor <= times[farthest] <= factor:
             break
         odd[farthest] = times[farthest]
-        del here[farthest]
+        del remaining[farthest]
     return odd
 
 
-def _times_the_nearest(level: float, others: Sequence[float]) -> float:
-    """Return how many times the nearest of other levels one is; 1 among them. See `find_edges`."""
-    least, most = find_edges(others)
+def _times_the_nearest(level: float, peers: Sequence[float]) -> float:
+    """Return how many times the nearest of the peers' levels one is; 1 among them. See `find_edges`."""
+    least, most = find_edges(peers)
     nearest = min(max(level, least), most)
     if level == nearest:
         return 1.0
@@ -182,19 +186,29 @@ class AmplitudePart(Part):
         factor = self.study.recipe.option(ROLE).amplitude_factor
         if factor is None:
             return Compared(answers)
-        given = {site: answer.arrays[MEAN] for site, answer in answers.items() if MEAN in answer.arrays}
-        levels = {site: self._level(amplitude, run) for site, amplitude in given.items()}
+        sent = {site: answer.arrays[MEAN] for site, answer in answers.items() if MEAN in answer.arrays}
+        levels = {site: self._level(amplitude, run) for site, amplitude in sent.items()}
         odd = find_odd_levels(levels, factor, self.study.federation.min_sites_for_ratio)
-        bare = {site: replace(answers[site], arrays=_without_mean(answers[site].arrays)) for site in odd}
-        return Compared(answers | bare, notes=[_explain_odd(site, times) for site, times in odd.items()])
+        counted = dict(answers)
+        for site in odd:
+            arrays = dict(answers[site].arrays)
+            del arrays[MEAN]
+            counted[site] = replace(answers[site], arrays=arrays)
+        return Compared(counted, notes=[_explain_odd(site, times) for site, times in odd.items()])
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AmplitudePart:
         """Average the sites' amplitudes, once, as far as the study's robust rule lets each count."""
-        given = {site: {MEAN: one.arrays[MEAN]} for site, one in replies.accepted.items() if MEAN in one.arrays}
-        rule = find_bounding_rule(self.study.recipe, len(given), self.study.federation.min_sites_for_ratio)
+        amplitudes: dict[str, Arrays] = {}
+        for site, answer in replies.accepted.items():
+            if MEAN in answer.arrays:
+                amplitudes[site] = {MEAN: answer.arrays[MEAN]}
+        # Every site counts the same, whatever its number of images, and so it does for the rule.
+        rule = find_bounding_rule(self.study.recipe, len(amplitudes), self.study.federation.min_sites_for_ratio)
         if rule is not None:
-            given, _ = bound_updates(rule, given, dict.fromkeys(given, 1.0), ())
-        return replace(self, amplitude=mean_amplitude([one[MEAN] for one in given.values()])) if given else self
+            amplitudes, _ = bound_updates(rule, amplitudes, dict.fromkeys(amplitudes, 1.0), ())
+        if not amplitudes:
+            return self
+        return replace(self, amplitude=mean_amplitude([arrays[MEAN] for arrays in amplitudes.values()]))
 
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the buffers of `AmplitudeNorm` that hold the mean."""
@@ -203,8 +217,8 @@ class AmplitudePart(Part):
         return Outcome(arrays={"input_norm.running_amplitude": self.amplitude, "input_norm.is_fixed": np.array(True)})
 
     def _level(self, amplitude: NDArray, run: Run) -> float:
-        """Return `amplitude_level`; z-scored images differ by nothing but noise below their deviation, which is 1."""
         level = amplitude_level(amplitude, run.image_shape[1:] if run.image_shape else ())
+        # Z-scored images have a deviation of 1; levels below it differ by nothing but noise.
         return max(level, 1.0) if self.study.data.intensity == "zscore" else level
 
     def _is_wanted(self, exchange: Exchange) -> bool:
@@ -229,6 +243,7 @@ class SiteAmplitude(SitePart):
                 f"site {work.site!r} must have {work.min_patients} patients in training for an amplitude to leave it; "
                 "it has fewer: add patients, stay out, or ask for a study without, as input: none"
             )
+        # All models of a site see the same batches, so that they share one amplitude.
         if MEAN in self.work.message.arrays:
             for norm in self._norms():
                 norm.fix(self.work.message.arrays[MEAN])
@@ -236,6 +251,7 @@ class SiteAmplitude(SitePart):
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return the amplitude where it is wanted; a site that trains alone fixes its own after its first round."""
         norms = self._norms()
+        # Nobody sends a mean to a site that trains alone, so its own first round stands for it.
         if self.work.study.recipe.stays_home == "everything":
             for norm in norms:
                 norm.fix(norm.running_amplitude)
@@ -248,14 +264,11 @@ class SiteAmplitude(SitePart):
 
 
 def _expect_spectrum(shape: tuple[int, ...] | None, run: Run) -> Expected:
-    """Return what an amplitude must be like: of the first accepted one's shape; before it, by the run's images."""
-    shape = shape or (half_spectrum(run.image_shape) if run.image_shape else None)
+    # Before the first accepted amplitude has given the shape, it follows from the run's images.
+    if shape is None and run.image_shape:
+        shape = half_spectrum(run.image_shape)
     origin = " as the other sites' images have it (name a Resize in data.transforms)"
-    return Expected(shape, True, minimum=0, origin=origin)
-
-
-def _without_mean(arrays: Arrays) -> Arrays:
-    return {name: array for name, array in arrays.items() if name != MEAN}
+    return Expected(shape, is_required=True, minimum=0, origin=origin)
 
 
 def _explain_odd(site: str, times: float) -> str:

@@ -44,8 +44,9 @@ class AmplitudeNorm(nn.Module):
         self.shape = tuple(int(size) for size in shape)
         if len(self.shape) not in (3, 4) or min(self.shape) < 1:
             raise ConfigError(f"shape must be (C, H, W) or (C, D, H, W) with sizes of at least 1, not {tuple(shape)}")
-        self.momentum, self.band = momentum, band
-        # No buffer: it is needed in the first round only, after which every site's amplitude is fixed.
+        self.momentum = momentum
+        self.band = band
+        # It is no buffer, because it is needed in the first round only, after which every site's amplitude is fixed.
         self.has_learned = False
         self.axes = tuple(range(-len(self.shape) + 1, 0))
         self.register_buffer("running_amplitude", torch.zeros(half_spectrum(self.shape)))
@@ -131,9 +132,11 @@ class AmplitudeNorm(nn.Module):
     def _replace_amplitude(self, spectrum: Tensor, power: Tensor) -> Tensor:
         """Give the bins of the band the running amplitude; a bin without measurable phase gets phase 0."""
         bins = slice(None) if self.band == "full" else self.band_bins
-        flat, flat_power = spectrum.flatten(2), power.flatten(2)
+        flat = spectrum.flatten(2)
+        flat_power = power.flatten(2)
         running = self.running_amplitude.to(power).flatten(1)[:, bins]
-        inside, inside_power = flat[..., bins], flat_power[..., bins]
+        inside = flat[..., bins]
+        inside_power = flat_power[..., bins]
         # Below this an amplitude is rounding noise of the FFT, and its phase means nothing.
         floor = (4 * torch.finfo(power.dtype).eps) ** 2 * flat_power.amax(dim=-1, keepdim=True)
         scale = running * inside_power.rsqrt()

@@ -82,7 +82,9 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
         with full_precision(model):
             value = loss(model(inputs), targets)
         value.backward()
-        length = alpha * optimizer.param_groups[0]["lr"] / optimizer.defaults["lr"] if follows_rate else alpha
+        length = alpha
+        if follows_rate:
+            length = alpha * optimizer.param_groups[0]["lr"] / optimizer.defaults["lr"]
         with frozen_statistics(model), _perturb_parameters(model, length):
             # Only now: `_perturb_parameters` needed the first gradients to move along.
             optimizer.zero_grad(set_to_none=True)
@@ -96,8 +98,13 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
 
 def _perturb_parameters(model: nn.Module, alpha: float) -> AbstractContextManager[None]:
     """Move the parameters by alpha along their gradient for a while."""
-    moved = [(p, p.grad) for p in model.parameters() if p.grad is not None]
-    parameters, gradients = [p for p, _ in moved], [gradient for _, gradient in moved]
+    parameters = []
+    gradients = []
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameters.append(parameter)
+            gradients.append(parameter.grad)
+    # One norm over all parameters together: Eq. 6 normalises the gradient, not each layer's.
     norm = torch.nn.utils.get_total_norm(gradients)
     scale = torch.where(norm > 0, alpha / norm, torch.zeros_like(norm))
     return move_parameters(parameters, torch._foreach_mul(gradients, scale))
