@@ -84,9 +84,10 @@ def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def _paper_sentence(algorithm: str) -> str:
-    # The first two paragraphs of an algorithm's file say what it does, and name the paper.
-    paragraphs = (import_module(f"silofl.algorithms.{algorithm}").__doc__ or "").strip().split("\n\n")
-    return " ".join(" ".join(paragraphs[:2]).split()) or UNKNOWN
+    # The first two paragraphs of an algorithm's file say what it does, and name the paper; its round is indented.
+    paragraphs = (import_module(f"silofl.algorithms.{algorithm}").__doc__ or "").split("\n\n")
+    prose = [paragraph for paragraph in paragraphs if not paragraph.startswith(" ")]
+    return " ".join(" ".join(prose[:2]).split()) or UNKNOWN
 
 
 def rule_sentence(contents: Contents) -> str:

@@ -13,7 +13,9 @@
     server  x_i = sum_j w_ij y_j
 
 Chen et al., Federated Learning with Adaptive Batchnorm for Personalized Healthcare, arXiv:2112.00734 (its journal
-version calls the method FedAP). Settings and formulas stand in `paper`, what travels in `statistics`.
+version calls the method FedAP).
+
+Settings and formulas stand in `paper`, what travels in `statistics`.
 """
 
 from silofl.algorithms.adafed.paper import (

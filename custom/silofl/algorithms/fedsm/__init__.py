@@ -17,7 +17,9 @@
             site, or by the global one where no probability is above gamma (Algorithm 2)
 
 Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation, CVPR 2022,
-arXiv:2203.10144. Settings and formulas stand in `paper`, the rounds in `selector`, the end in `assembly`.
+arXiv:2203.10144.
+
+Settings and formulas stand in `paper`, the rounds in `selector`, the end in `assembly`.
 """
 
 from silofl.algorithms.fedsm.paper import AdamState, Selector, SuperModel, adam_step, site_loss, tune_threshold
