@@ -1,9 +1,11 @@
-"""What hospitals' data hold, asked once of all sites of a network: a run that trains and tests nothing.
+"""What hospitals' data hold, asked once of all sites of a network.
 
-server  asks every site once, at the end of a run without rounds
-site i  counts patients, cases, labels and contrasts; takes median size and spacing (`silofl.data.inventory`)
-        sends these numbers, or the reason why not: too few patients; its images stay
-server  writes all answers and what follows from them (`silofl.data.inventories`) into survey.json
+    server  asks every site once, at the end of a run without rounds
+    site i  counts patients, cases, labels and contrasts; takes median size and spacing (`silofl.data.inventory`)
+            sends these numbers, or the reason why not: too few patients; its images stay
+    server  writes all answers and what follows from them (`silofl.data.inventories`) into survey.json
+
+Such a run trains and tests nothing.
 """
 
 from __future__ import annotations
