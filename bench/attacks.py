@@ -43,7 +43,7 @@ ATTACKERS, COPIED = ("west", "south"), "coast"
 SMALL = {
     **TINY,
     "device": "cpu",
-    "guard": False,
+    "baseline_comparison": False,
     "federation.min_sites": 5,
     "federation.max_missed_rounds": 1000,
 }

@@ -27,7 +27,12 @@ NOISE = 0.15
 SEARCHED = (1, 2, 3)
 # With 0.3 the loss of most rows is no longer finite within ten rounds.
 EPOCHS, RATES, RATE_OF_F = 24, (0.01, 0.03, 0.1), 0.03
-CHANGES: Choices = {"labels": CLASSES, "training.momentum": 0.9, "training.batch_size": 16, "guard": False}
+CHANGES: Choices = {
+    "labels": CLASSES,
+    "training.momentum": 0.9,
+    "training.batch_size": 16,
+    "baseline_comparison": False,
+}
 METHODS = {
     "local": "local",
     "FedAvg": "fedavg",

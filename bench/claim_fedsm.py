@@ -35,7 +35,7 @@ RATES = (0.001, 0.003, 0.01)
 # Of Table 7, where the paper searches them; 0.7 is the preset's.
 LAMBDAS = (0.1, 0.3, 0.5, 0.9)
 # The demonstration's.
-SMALL = {"guard": False, "rounds": 20, "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}]}
+SMALL = {"baseline_comparison": False, "rounds": 20, "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}]}
 FEDAVG = {"algorithm": {"name": "fedavg"}}
 # Dice within which two models are level; the papers' tables have four decimals, and these seeds differ by more.
 LEVEL = 0.01

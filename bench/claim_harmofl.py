@@ -342,7 +342,7 @@ NUCLEI = replace(
     job="harmofl_nuclei",
     make=partial(_import, "nuclei_dsb2018", "harmofl_nuclei", ()),
     rows=_with_rates(ROWS, 0.001, 0.003),
-    changes={"guard": False, "rounds": 20, "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}]},
+    changes={"baseline_comparison": False, "rounds": 20, "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}]},
     needs="nuclei_dsb2018",
     **_claim_with_sites(7),
 )
@@ -358,7 +358,7 @@ PHANTOMS = Table(
     lambda folder, seed: make_phantoms(folder / "harmofl_phantoms", seed),
     _with_rates((*ROWS, *OTHERWISE_NORMALIZED), 0.003, 0.01),
     {
-        "guard": False,
+        "baseline_comparison": False,
         "rounds": 16,
         "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}],
         "model.features": [8, 16, 32, 64, 64, 8],

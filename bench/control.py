@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from runs import JOBS, TINY
 
+from silofl.core.baseline_rule import BIASES, choose_kept
 from silofl.core.gain import BETTER, LEAST_UNITS, Effect, measure_gain
-from silofl.core.guard_rule import BIASES, choose_kept
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.inference.probabilities import to_probabilities
 from silofl.models import build_plain_model
-from silofl.parts.guard import ROLE, TRAIN_OWN
+from silofl.parts.baseline import ROLE, TRAIN_LOCAL
 from silofl.parts.task import Message
 from silofl.parts.work import Work
 from silofl.study import Study
@@ -59,11 +59,11 @@ def list_hospitals(data: Path, out: Path, deals: int) -> Iterator[tuple[str, Pat
 
 
 def train_own(study: Study, work: Work) -> torch.nn.Module:
-    """Train a site's own model to its end, as the guard does."""
-    guard = next(part for part in work.parts if part.name == ROLE)
-    while guard._train_on():
+    """Train a site's own model to its end, as the baseline comparison does."""
+    baseline = next(part for part in work.parts if part.name == ROLE)
+    while baseline._train_on():
         pass
-    own = guard._own[0]
+    own = baseline._own[0]
     # It may have BatchNorm in place of the study's normalisation.
     model = build_plain_model(own.study, study.seed)
     model.load_state_dict(own.best)
@@ -89,9 +89,9 @@ def measure_hospital(site: Path, job: str, changes: dict[str, object], starts: i
     """Return the scores of the own models of a hospital by the number of their start."""
     found: dict[str, Scores] = {}
     for start in range(2 * starts):
-        study = changed_study(JOBS / job, changes | {"seed": start, "guard": True, "device": "cpu"})
+        study = changed_study(JOBS / job, changes | {"seed": start, "baseline_comparison": True, "device": "cpu"})
         data = load_site_data(site, study, site / ".cache", has_progress=False)
-        work = Work(site.name, study, data, Message(meta={"round": 1}), torch.device("cpu"), task=TRAIN_OWN)
+        work = Work(site.name, study, data, Message(meta={"round": 1}), torch.device("cpu"), task=TRAIN_LOCAL)
         model = train_own(study, work)
         for what, part in {"validation": data.validation, "test": data.test}.items():
             answers = compute_outputs(
@@ -125,9 +125,9 @@ def choose(models: dict[str, Scores], own: str, other: str) -> tuple[NDArray, ND
     validation = [models[name]["validation"] for name in (other, own)]
     biases = BIASES if len(validation[0]) > 1 else np.zeros(1)
     choice = choose_kept(*validation, biases)
-    places = [int(np.argmin(np.abs(biases - bias))) for bias in (choice.own_bias, choice.federated_bias)]
+    places = [int(np.argmin(np.abs(biases - bias))) for bias in (choice.local_bias, choice.federated_bias)]
     ours, theirs = (models[name]["test"][place] for name, place in zip((own, other), places, strict=True))
-    return ours, theirs, not choice.keeps_own
+    return ours, theirs, not choice.keeps_local
 
 
 def main() -> None:

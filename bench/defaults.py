@@ -72,7 +72,7 @@ def run_defaults(name: str, data: Path, out: Path) -> tuple[float, Results]:
             call("new-study", str(sites), str(study))
         # Of the phantoms a fifth hospital lies there, which takes no part.
         members = ("--sites", ",".join(SITES)) if name == "phantoms" else ()
-        call("simulate", str(study), "--data", str(sites), "--out", str(run), "--alone", *members)
+        call("simulate", str(study), "--data", str(sites), "--out", str(run), "--in-process", *members)
         clock.write_text(json.dumps({"minutes": (time.monotonic() - started) / 60}))
     results = read_results(run)
     if results is None:
@@ -84,7 +84,7 @@ def describe_set(name: str, minutes: float, num_rounds: int, results: Results) -
     """Return the cells of a set's row."""
     joining = results.joining or {}
     counts = Counter(joined.verdict for joined in joining.values())
-    local = [joined.own_rounds for joined in joining.values()]
+    local = [joined.local_rounds for joined in joining.values()]
     rounds = f"{min(local)} to {max(local)}" if local else "-"
     hospitals = len(results.sites)
     cells = [name, str(hospitals), f"{minutes:.0f}", str(num_rounds), rounds]

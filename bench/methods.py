@@ -51,7 +51,7 @@ RATES_OF_SGD = dict.fromkeys(("nuclei", "spine"), (0.01, 0.03, 0.1))
 OF_SGD: dict[str, Choices] = {
     "fednova": {},
     "apfl": {"training.momentum": 0.0},
-    "scaffold": {"algorithm.control.has_momentum": True},
+    "scaffold": {"algorithm.scaffold.has_momentum": True},
     "pfedme": {"training.momentum": 0.0},
 }
 BASELINE = "local"
@@ -98,7 +98,7 @@ class Wanted:
         changes: Choices = {
             "algorithm": find_method_algorithm(self.method),
             "training.learning_rate": self.rate,
-            "guard": False,
+            "baseline_comparison": False,
         }
         changes |= {"seed": self.seed, "rounds": self.rounds, "device": device} | normalization
         if takes_sgd(self.set, self.method):

@@ -22,7 +22,7 @@ from silofl.federation.results import Results, read_results
 from silofl.models.weights import read_pretrained
 from silofl.setup.site import Site
 from silofl.study import Study
-from silofl_desk.studies.alone import run_alone
+from silofl_desk.studies.in_process import run_in_process
 from silofl_desk.studies.simulation import apply_changes
 from silofl_desk.studies.tune import rates_beyond
 
@@ -105,7 +105,7 @@ class Alone:
         study = parse(Study, apply_changes(values, self.changes), self.folder)
         pretrained = sites[0].parent / study.model.pretrained
         start = read_pretrained(pretrained, study) if study.recipe.needs_pretrained else None
-        run_alone(study, folder, [site.name for site in sites], settings, start)
+        run_in_process(study, folder, [site.name for site in sites], settings, start)
         return time.monotonic() - started
 
 

@@ -3,10 +3,10 @@
     python bench/scale.py [--sites 20] [--rounds 12]
 
 A made-up set of small pictures in six classes is dealt to the sites (Dirichlet, alpha 0.1), and LeNet-5 trains on it by
-f-AdaFed: once in NVFlare's simulator, and once with all sites in one process (``--alone``), where the same rounds run
-without a framework. A round's overhead is its time in the simulator less the sites' work, shared by the cores. Beside
-it stands a round of NVFlare alone, less its sites' one step of Adam in plain torch (`echo`). Memory is the sum of the
-processes' proportional set sizes, so that what they share counts once.
+f-AdaFed: once in NVFlare's simulator, and once with all sites in one process (``--in-process``), where the same rounds
+run without a framework. A round's overhead is its time in the simulator less the sites' work, shared by the cores.
+Beside it stands a round of NVFlare alone, less its sites' one step of Adam in plain torch (`echo`). Memory is the sum
+of the processes' proportional set sizes, so that what they share counts once.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def both_ways(job: Path, folder: Path, choices: Sequence[str], image: Sequence[i
     """Run a job on ``folder / "data"``, with choices for ``--set``, both ways, and NVFlare alone with its model."""
     study, settings = settle_job(job, Simulation(str(folder / "data")), dict(map(parse_setting, choices)))
     peak, round_s = simulated(job, folder, "network", choices)
-    _, work_s = simulated(job, folder, "alone", choices, "--alone")
+    _, work_s = simulated(job, folder, "alone", choices, "--in-process")
     return Scale(peak, round_s, work_s, echoed(folder / "echo", study, len(settings.sites), image))
 
 

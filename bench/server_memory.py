@@ -134,7 +134,12 @@ def build_study(megabytes: float, rounds: int, sites: int, choices: Sequence[str
     """Return a study of FedAvg with a U-Net of about a size."""
     factor = (megabytes / 4 / MILLIONS) ** 0.5
     features = [2 * round(factor * width / 2) for width in WIDTHS]
-    changes = {"model.features": features, "model.normalization": "instance", "guard": False, "rounds": rounds}
+    changes = {
+        "model.features": features,
+        "model.normalization": "instance",
+        "baseline_comparison": False,
+        "rounds": rounds,
+    }
     changes |= {"device": "cpu", "federation.min_sites": sites, "federation.max_missed_rounds": rounds}
     return changed_study(JOB, changes | dict(map(parse_setting, choices)))
 

@@ -46,7 +46,7 @@ LARGE_NETWORK = (
     "rounds=4",
 )
 # No guard, whose local model the plain loop does not train.
-CHANGES = {"guard": False, "rounds": ROUNDS, "device": "cpu"}
+CHANGES = {"baseline_comparison": False, "rounds": ROUNDS, "device": "cpu"}
 CPU = torch.device("cpu")
 
 
@@ -61,18 +61,23 @@ def whole_run(is_short: bool) -> Iterator[Row]:
         reading = time.perf_counter() - started
         rounds, plain = plain_loop(study, data)
         plain += reading
-        alone, _ = silofl(folder, "alone", "--alone")
+        alone, _ = silofl(folder, "alone", "--in-process")
         network, ledger = silofl(folder, "network")
         nvflare = echoed(folder / "echo", study, len(SITES), data[SITES[0]].image_shape)
     cores = len(os.sched_getaffinity(0))
     what = f"4 sites, {ROUNDS} rounds of FedAvg on phantoms, "
-    yield Row(f"{what}--alone", alone, "a plain loop, reading, rounds and test", plain, 1.5, aim=1.15)
+    yield Row(f"{what}--in-process", alone, "a plain loop, reading, rounds and test", plain, 1.5, aim=1.15)
     yield Row(f"{what}simulator", network, "a plain loop, reading, rounds and test", plain, 1.5, aim=0.9)
-    usual = statistics.median(ledger[1:])
+    reference_statistics = statistics.median(ledger[1:])
     yield Row(
-        "of that, the simulator's round", usual, f"the plain round on {cores} cores", rounds / cores, 1.5, aim=1.15
+        "of that, the simulator's round",
+        reference_statistics,
+        f"the plain round on {cores} cores",
+        rounds / cores,
+        1.5,
+        aim=1.15,
     )
-    others, rest = network - ROUNDS * usual, plain - ROUNDS * rounds + import_seconds() + nvflare.rest_s
+    others, rest = network - ROUNDS * reference_statistics, plain - ROUNDS * rounds + import_seconds() + nvflare.rest_s
     yield Row("of that, all that is no round", others, "-", None, 30, aim=15)
     beside = "the same of the plain loop, with its imports, and of NVFlare alone"
     yield Row("of that, all that is no round, once more", others, beside, rest, 1.1)
@@ -155,7 +160,7 @@ def many_parameters(is_short: bool) -> Iterator[Row]:
         folder = Path(name)
         for site in SITES:
             write_tiles(folder / "data" / site, *FEW_TILES)
-        choices = (*LARGE_NETWORK, "algorithm={name: softpull}", "guard=false", "device=cpu")
+        choices = (*LARGE_NETWORK, "algorithm={name: softpull}", "baseline_comparison=false", "device=cpu")
         found = scale.both_ways(JOB, folder, choices, (1, *FEW_TILES[1]))
     yield from beside_echoes("31 M parameters, a model of its own to each of 4 sites, simulator", found, 2.0, 1.2)
 

@@ -339,8 +339,8 @@ def report(name: str, options: argparse.Namespace) -> None:
     run = options.out / f"{name}-{options.seed}"
     if not is_finished(run):
         length = ["--rounds", str(options.rounds)] if options.rounds else []
-        sites = ("--sites", ",".join(SITES), "--seed", str(options.seed), "--set", "guard=false")
-        silofl("simulate", job, "--alone", "--data", str(data), "--out", str(run), *sites, *length)
+        sites = ("--sites", ",".join(SITES), "--seed", str(options.seed), "--set", "baseline_comparison=false")
+        silofl("simulate", job, "--in-process", "--data", str(data), "--out", str(run), *sites, *length)
     model = SuperModel.load(run / "supermodel", "cpu")
     print(f"{name}: {job}, {model.contents.facts['rounds']} rounds")
     right = [*right_cases(data, model.contents.study)]

@@ -91,11 +91,11 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
             )
         failures += [*_find_class_faults(kit, classes[SIDES[kit.kind]]), *_find_policy_faults(kit)]
     findings = [Finding(kit.name, True, text) for text in failures]
-    findings += [Finding(kit.name, False, text) for text in _find_doubts(kit)]
+    findings += [Finding(kit.name, False, text) for text in _find_warnings(kit)]
     return findings + _find_validity_faults(kit, now)
 
 
-def _find_doubts(kit: Kit) -> Iterator[str]:
+def _find_warnings(kit: Kit) -> Iterator[str]:
     script = kit.folder / SCRIPT
     # A kit for Docker has another script, which is not looked at.
     if kit.kind != "admin" and script.is_file() and UMASK not in script.read_text(encoding="utf-8").splitlines():

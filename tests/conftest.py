@@ -396,7 +396,16 @@ def group(name, **elements):
 def make_study():
     """Build a small study of segmentation by its rounds, its network and its algorithm."""
 
-    def make(rounds=3, seed=0, model=None, federation=None, training=None, guard=False, network=UNET, **algorithm):
+    def make(
+        rounds=3,
+        seed=0,
+        model=None,
+        federation=None,
+        training=None,
+        baseline_comparison=False,
+        network=UNET,
+        **algorithm,
+    ):
         return parse(
             Study,
             {
@@ -405,7 +414,7 @@ def make_study():
                 "labels": {1: "blob"},
                 "rounds": rounds,
                 "seed": seed,
-                "guard": guard,
+                "baseline_comparison": baseline_comparison,
                 "device": "cpu",
                 "data": {"augment": [{"RandFlip": {"prob": 0.5, "spatial_axis": 0}}]},
                 "model": {**network, **(model or {})},

@@ -328,7 +328,7 @@ def test_a_run_of_pooled_data_needs_no_other_site(tmp_path, monkeypatch):
     # It silences the log of its process, which is the tests' here.
     monkeypatch.setattr(logging, "disable", lambda level: None)
     monkeypatch.setattr(
-        runs, "run_alone", lambda study, folder, sites, settings, start: asked.append((sites, settings))
+        runs, "run_in_process", lambda study, folder, sites, settings, start: asked.append((sites, settings))
     )
     runs.Alone("harmofl_stains", "pooled", {"algorithm": {"name": "fedavg"}}, "pool").run(tmp_path, tmp_path)
     ((sites, settings),) = asked

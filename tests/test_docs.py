@@ -20,10 +20,10 @@ from silofl.base.settings import parse
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import algorithm_names
 from silofl.core.recipe import PRESET_NAMES
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.federation.egress import Gate
 from silofl.parts.answer import Metrics, Numbers
-from silofl.parts.load import list_kinds
+from silofl.parts.load import list_outbound_payloads
 from silofl.parts.part import Part
 from silofl.parts.work import SitePart
 from silofl.setup.site import Site
@@ -43,7 +43,7 @@ EVERY_PAGE = [path for room in ROOMS for path in sorted((ROOT / room).glob("*.md
 PAGES = [path for path in EVERY_PAGE if path not in GENERATED and path.name != "CHANGELOG.md"]
 EXAMPLE = ROOT / "docs" / "new-algorithm.md"
 # A key that the page gets wrong, to show the answer.
-SLIP = "algorithm.dynamic.alfa"
+SLIP = "algorithm.feddyn.alfa"
 
 
 def page_id(path):
@@ -283,7 +283,7 @@ def test_the_privacy_page_lists_each_kind_that_an_algorithm_sends_with_its_risk(
     sent = {
         kind.name: kind
         for change in (*({"algorithm": one} for one in every_algorithm()), EVALUATION)
-        for kind in list_kinds(changed_study(CLASSES, PLAIN_SGD | change))
+        for kind in list_outbound_payloads(changed_study(CLASSES, PLAIN_SGD | change))
     }
     listed = read_kinds()
     assert len(sent) >= 10 and listed.keys() == sent.keys()
@@ -303,7 +303,7 @@ def test_the_security_page_says_of_each_kind_how_one_sites_numbers_are_bounded()
     kinds = [
         kind
         for change in every_algorithm()
-        for kind in list_kinds(changed_study(CLASSES, PLAIN_SGD | {"algorithm": change}))
+        for kind in list_outbound_payloads(changed_study(CLASSES, PLAIN_SGD | {"algorithm": change}))
     ]
     bounded = {kind.name for kind in kinds if kind.is_bounded}
     robust = {name for row in rows if "`robust`" in row[1] for name in re.findall(r"`(\w+)`", row[0])}
@@ -357,7 +357,7 @@ SAID = {
     "value_with_truth": "the mean over the others",
     "surface": "mean surface distances",
     "extra_metrics": "metric of a package",
-    "calling": "the temperature",
+    "operating_point": "the temperature",
     "withheld": "and which of its scores are withheld",
     "kinds": "their form",
     "colours": "grey or coloured",
@@ -371,7 +371,7 @@ SAID = {
 def test_the_privacy_page_names_every_number_of_an_answer():
     page = " ".join(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text_of(ROOT / "docs" / "privacy.md")).split())
     numbers = page.partition("## Numbers that leave ")[2].partition("## ")[0]
-    names = {*Numbers.model_fields, *Metrics.model_fields, *get_type_hints(SiteScore), *get_type_hints(Domain)}
+    names = {*Numbers.model_fields, *Metrics.model_fields, *get_type_hints(SiteScore), *get_type_hints(DataProfile)}
     assert names - {"metrics", "FORMER_KEYS"} == SAID.keys()
     assert {words for words in SAID.values() if words not in numbers} == set()
 

@@ -20,7 +20,7 @@ class Cell(NamedTuple):
 
 NORMALIZATIONS = ("bench/normalizations.md", "HarmoFL's halves with each normalisation")
 TILES, HOME = ("bench/claims.md", "tiles"), ("bench/claims.md", "tiles-home")
-GUARD = ("bench/guard.md", "What sites keep")
+GUARD = ("bench/baseline.md", "What sites keep")
 NUCLEI, FEDSM, SHIFTED = (("bench/claims.md", heading) for heading in ("nuclei", "FedSM", "labels-shifted"))
 # Page, what it says with the figure, and the cell of the figure.
 FIGURES = [

@@ -73,12 +73,12 @@ def test_a_study_of_odd_names_writes_into_its_folders_alone(give, place):
     data = make_phantoms(place / "data", seed=7, patients={"north": 6, "south": 6, UNSEEN_SITE: 6})
     for site in ("north", "south"):
         rename_cases(data / site)
-    out, how = place / "out", ["--data", data, "--rounds", "1", "--alone", *SMALL]
+    out, how = place / "out", ["--data", data, "--rounds", "1", "--in-process", *SMALL]
     give("simulate", JOB, *how, "--out", out / "run")
     scores = "".join(path.read_text() for path in (out / "run" / "sites").rglob("scores.csv"))
     assert all(case in scores for case in CASES[:2])
     give("report", out / "run")
-    alone = ["--methods", "local", "--seeds", "0", "--set", "guard=false"]
+    alone = ["--methods", "local", "--seeds", "0", "--set", "baseline_comparison=false"]
     give("compare", JOB, *alone, *how, "--out", out / "compared")
     # One network, for a trace takes seconds for each.
     give("export", next((out / "compared").glob("runs/local-seed0/sites/north/*/supermodel")), "-o", out / "bundle")

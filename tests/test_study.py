@@ -78,7 +78,10 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"training": {"learning_rate": 0}}, "training.learning_rate must be greater than 0"),
         ({"training": {"learning_rate": float("nan")}}, "training.learning_rate must be"),
         ({"training": {"weight_decay": 1e308}}, r"weight_decay must be less than or equal to 10{15}, not 1e\+308"),
-        ({"algorithm": {"name": "ditto", "pull": {"strength": 1e40}}}, "strength must be less than or equal to 10{15}"),
+        (
+            {"algorithm": {"name": "ditto", "ditto": {"strength": 1e40}}},
+            "strength must be less than or equal to 10{15}",
+        ),
         ({"algorithm": {"name": "harmofl", "amplitude": {"band": 10**40}}}, "amplitude.band must be .* 1000000"),
         ({"torch_threads": 10**9}, HUGE),
         ({"rounds": 10**9}, HUGE),
@@ -427,7 +430,11 @@ def test_whatever_a_study_decides_gives_another_digest(changes):
 
 
 PATIENT = {"federation": {"patience": 10}}
-PRIVATE = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}, "model": {"normalization": "group"}}
+PRIVATE = {
+    "baseline_comparison": False,
+    "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}},
+    "model": {"normalization": "group"},
+}
 
 
 @pytest.mark.parametrize(("changes", "is_same"), [(PATIENT, True), ({}, False), (PATIENT | PRIVATE, False)])
@@ -573,7 +580,7 @@ def test_fedbn_without_batchnorm_is_fedavg_and_refused(normalization):
         ({"rounds": 4, "federation": {"patience": 3}}, None),
         # Fine-tuning counts, a selector's rounds do not.
         ({"rounds": 10, "algorithm": {"name": "finetuning", "extra_rounds": 1}}, None),
-        ({"rounds": 10, "guard": False}, None),
+        ({"rounds": 10, "baseline_comparison": False}, None),
         ({"rounds": 10, "algorithm": {"name": "local"}}, None),
     ],
 )
@@ -590,3 +597,21 @@ def test_an_operating_point_is_named_and_changes_no_digest():
     assert asked.called == (1,) and asked.operating_point.wish == "a sensitivity of 0.95"
     assert study(**CLASSES | {"task": "multilabel"}).called == (0, 1)
     assert asked.digest != two.digest
+
+
+def test_keys_of_release_0_4_are_read_and_their_new_names_said(make_study):
+    plain = make_study(name="fedprox", fedprox={"mu": 0.5}, stays="head", baseline_comparison=False)
+    values = plain.model_dump(mode="json") | {"guard": False}
+    del values["baseline_comparison"]
+    algorithm = values["algorithm"]
+    algorithm["proximal"] = algorithm.pop("fedprox")
+    algorithm["stays_home"] = algorithm.pop("stays")
+    study = parse(Study, values, "study.yaml")
+    assert study.digest == plain.digest
+    assert [text.split(" of study.yaml is now ")[0] for text in study.cautions[:3]] == [
+        "guard",
+        "algorithm.stays_home",
+        "algorithm.proximal",
+    ]
+    with pytest.raises(ConfigError, match="guard must be a known key"):
+        parse(Study, values | {"baseline_comparison": True}, "study.yaml")

@@ -135,8 +135,11 @@ add_moved = declare_command(
 )
 add_rounds = declare_option("--rounds", type=parse_count, help="number of rounds (default: from study.yaml)")
 add_seed = declare_option("--seed", type=parse_natural, help="seed of everything random (default: from study.yaml)")
-add_alone = declare_option(
-    "--alone", action="store_true", help="train all sites in one process, without NVFlare; the weights are the same"
+add_in_process = declare_option(
+    "--in-process",
+    "--alone",
+    action="store_true",
+    help="train all sites in one process, without NVFlare; the weights are the same; --alone is its former name",
 )
 add_pretrained = declare_option(
     "--pretrained",

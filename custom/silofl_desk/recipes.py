@@ -107,8 +107,8 @@ class StudyRecipe(FolderRecipe):
         Raises:
             ConfigError: No server takes it.
         """
-        for doubt in check_job(self.folder, self.study):
-            print(doubt)
+        for notice in check_job(self.folder, self.study):
+            print(notice)
 
     def _changes(self) -> dict[str, object]:
         """Return the changes to the job's study by dotted key, those of the arguments last."""

@@ -179,7 +179,7 @@ def _presets_page() -> list[str]:
 def _preset_values(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe's plain values and the constants of its answers by dotted key."""
     named = recipe.choices()
-    plain = {key: named[key] for key in ("stays_home", "weights", "server_lr", "start_from_pretrained", "extra_rounds")}
+    plain = {key: named[key] for key in ("stays", "weights", "server_lr", "start_from_pretrained", "extra_rounds")}
     constants = {section: values for section, values in named["constants"].items() if values}
     return dict(flatten_keys(constants)) | plain
 

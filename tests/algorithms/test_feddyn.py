@@ -51,7 +51,7 @@ def test_the_server_goes_beyond_the_mean_by_the_mean_gradient():
     ("changes", "message"),
     [
         ({"mixing": "softpull"}, "one model of all sites"),
-        ({"stays_home": "everything"}, "one model of all sites"),
+        ({"stays": "everything"}, "one model of all sites"),
         ({"extra_rounds": 2}, "extra_rounds must be 0 .*, not 2"),
         ({"weights": "examples"}, "weights must be uniform .*, not 'examples'"),
     ],
@@ -86,7 +86,7 @@ def test_the_mean_gradient_counts_absent_and_late_sites(feddyn):
 
 def test_rounds_are_those_of_a_plain_implementation(feddyn):
     alpha = 0.1
-    game = feddyn(dynamic={"alpha": alpha})
+    game = feddyn(feddyn={"alpha": alpha})
     x = start = build_plain_model(game.study, game.study.seed).state_dict()
     parameters = [name for name, _ in build_plain_model(game.study, 0).named_parameters()]
     own = {site: {name: torch.zeros_like(x[name]) for name in parameters} for site in SITES}

@@ -90,10 +90,10 @@ def fednova(play, make_study):
     return start
 
 
-def reach(steps, momentum, pull, is_nesterov):
+def reach(steps, momentum, pull, nesterov):
     """Return how far torch's own SGD goes down a loss of slope 1 and a proximal term."""
     weight = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.SGD([weight], 1.0, momentum=momentum, nesterov=is_nesterov)
+    optimizer = torch.optim.SGD([weight], 1.0, momentum=momentum, nesterov=nesterov)
     for _ in range(steps):
         optimizer.zero_grad()
         (weight + pull / 2 * weight**2).backward()
@@ -107,7 +107,7 @@ def trained(game, site, number, x, rate, mu):
     model.load_state_dict(x)
     model.train()
     start = [p.detach().clone() for p in model.parameters()]
-    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=training.momentum, nesterov=training.is_nesterov)
+    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=training.momentum, nesterov=training.nesterov)
     steps = 0
     for batches in game.epochs(site, number):
         for inputs, targets in batches:
@@ -123,9 +123,9 @@ def trained(game, site, number, x, rate, mu):
     ("training", "algorithm", "mu"),
     [
         ({}, {"weights": "uniform"}, 0.0),
-        ({"is_nesterov": True}, {}, 0.0),
-        ({"schedule": "poly"}, {"step": "fedprox", "proximal": {"mu": 2.0}}, 2.0),
-        ({}, {"normalized_steps": {"tau_eff": "steps"}}, 0.0),
+        ({"nesterov": True}, {}, 0.0),
+        ({"schedule": "poly"}, {"step": "fedprox", "fedprox": {"mu": 2.0}}, 2.0),
+        ({}, {"fednova": {"tau_eff": "steps"}}, 0.0),
     ],
     ids=["momentum", "nesterov", "proximal and a falling rate", "mean steps"],
 )
@@ -140,10 +140,10 @@ def test_two_rounds_are_those_of_a_plain_implementation(fednova, training, algor
         ends = {site: trained(game, site, number, x, rate, mu) for site in COUNTS}
         share = {site: count / sum(counts.values()) for site, count in counts.items()}
         norms = {
-            site: reach(steps, settings.momentum, rate * mu, settings.is_nesterov) for site, (_, steps) in ends.items()
+            site: reach(steps, settings.momentum, rate * mu, settings.nesterov) for site, (_, steps) in ends.items()
         }
         assert len(set(norms.values())) > 1
-        lengths = {site: steps for site, (_, steps) in ends.items()} if "normalized_steps" in algorithm else norms
+        lengths = {site: steps for site, (_, steps) in ends.items()} if "fednova" in algorithm else norms
         length = sum(share[site] * lengths[site] for site in COUNTS)
         for name, value in x.items():
             if name in parameters:

@@ -11,7 +11,7 @@ VARIANTS = {
     "yogi": ("yogi", {}),
     "adagrad": ("adagrad", {}),
     "momentum": ("momentum", {}),
-    "nesterov": ("momentum", {"is_nesterov": True}),
+    "nesterov": ("momentum", {"nesterov": True}),
 }
 
 
@@ -56,7 +56,7 @@ def test_every_rule_follows_the_reference(vectors, variant):
 @pytest.fixture
 def fedopt(play):
     def start(folder="state", rounds=3, **constants):
-        return play(folder=folder, name="fedopt", rounds=rounds, server_optimizer=constants)
+        return play(folder=folder, name="fedopt", rounds=rounds, fedopt=constants)
 
     return start
 

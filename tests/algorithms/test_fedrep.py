@@ -95,7 +95,7 @@ def train_part(game, model, epochs, is_head):
 
 @pytest.mark.parametrize("body_epochs", [1, 2])
 def test_an_absent_site_follows_a_plain_implementation(fedrep, body_epochs):
-    game = fedrep(head_then_body={"body_epochs": body_epochs})
+    game = fedrep(fedrep={"body_epochs": body_epochs})
     start = build_plain_model(game.study, game.study.seed).state_dict()
     body = {name: value for name, value in start.items() if name not in OUTPUT and value.is_floating_point()}
     own = {site: copy.deepcopy(start) for site in COUNTS}

@@ -50,11 +50,11 @@ def test_each_site_reports_its_own_best_round(play):
     for site in SITES:
         values = {record.round: record.validation[site].value for record in game.server.ledger}
         best = max(values, key=lambda number: (values[number], number))
-        own = found.own_models[site]
+        own = found.local_models[site]
         assert (own.rounds, own.best_round, own.is_finished) == (4, best, False)
         assert found.validation[site].value == values[best]
         assert_alike({f"model/{name}": value for name, value in state_of_test(game, site).items()}, states[best][site])
-    assert len({own.best_round for own in found.own_models.values()}) > 1
+    assert len({own.best_round for own in found.local_models.values()}) > 1
     assert found.best_round is None and found.model == "of each site its own best round on its own validation data"
 
 
@@ -64,7 +64,7 @@ def test_each_site_reports_its_own_best_round(play):
     ids=["local first", "the guard first"],
 )
 def test_local_training_goes_on_as_the_guards_own_model(play, names):
-    options = {"guard": True, "seed": next(SEEDS), "federation": {"patience": 3}}
+    options = {"baseline_comparison": True, "seed": next(SEEDS), "federation": {"patience": 3}}
     games, results = {}, {}
     for name in names:
         games[name] = play(name=name, folder=name, **options)
@@ -73,29 +73,35 @@ def test_local_training_goes_on_as_the_guards_own_model(play, names):
     assert [games[name].asked.count("guard_train") > 1 for name in names] == [True, False]
     (guarded,) = {*names} - {"local"}
     for site, one in results[guarded].joining.items():
-        own = results["local"].own_models[site]
+        own = results["local"].local_models[site]
         assert results["local"].values[site] == one.test["local_uncalibrated"]
-        assert (own.rounds, own.best_round) == (one.own_rounds, one.own_best_round) and own.rounds > 3
+        assert (own.rounds, own.best_round) == (one.local_rounds, one.local_best_round) and own.rounds > 3
         states = [game.kept(site, 3)["guard"]["local"]["best"]["state"] for game in games.values()]
         assert_alike(*states)
         assert_alike(state_of_test(games["local"], site), states[0])
 
 
 def test_without_the_guard_it_learns_in_the_studys_rounds(play):
-    for options in ({}, {"guard": True, "step": "harmofl"}, {"guard": True, "input": "harmofl"}):
+    for options in (
+        {},
+        {"baseline_comparison": True, "step": "harmofl"},
+        {"baseline_comparison": True, "input": "harmofl"},
+    ):
         game = play(name="local", folder=f"state {len(options)} {options.get('step')}", rounds=2, **options)
         found = finish(game)
         assert "guard_train" not in game.asked
-        assert {own.rounds for own in found.own_models.values()} == {2}
+        assert {own.rounds for own in found.local_models.values()} == {2}
 
 
 def test_a_local_run_that_is_taken_up_reports_the_same(play, monkeypatch):
     monkeypatch.setattr(local_model, "evaluate", lambda *_: (None, Score.of({"a": 0.5})))
     seed = next(SEEDS)
-    straight, broken = (play(name="local", guard=True, seed=seed, folder=folder, rounds=2) for folder in "ab")
+    straight, broken = (
+        play(name="local", baseline_comparison=True, seed=seed, folder=folder, rounds=2) for folder in "ab"
+    )
     whole = finish(straight)
     forget(straight.settings.data_folder("small", "east").parent)
     broken.round()
     broken.resume()
     again = finish(broken)
-    assert (again.sites, again.own_models) == (whole.sites, whole.own_models)
+    assert (again.sites, again.local_models) == (whole.sites, whole.local_models)

@@ -87,7 +87,7 @@ def test_the_other_models_stay_and_statistics_move_once():
 @pytest.mark.parametrize(("preset", "width"), [("paper", 256), ("recommended", 0)])
 def test_the_paper_and_its_code_have_a_projection_head(preset, width):
     recipe = find_recipe("moon", preset, {})
-    assert recipe.option("contrast").projection_head == width and bool(recipe.cautions) == (width > 0)
+    assert recipe.option("moon").projection_head == width and bool(recipe.cautions) == (width > 0)
     assert ("a head of 256" in recipe.questions()["How does a site step?"]) == (width > 0)
 
 
@@ -119,13 +119,13 @@ def moon(play, make_study):
 def moon_of_windows(play, windows):
     """A run of windows of two movements at three sites, with the paper's head, of width 6 unless it says otherwise."""
 
-    def start(folder="state", rounds=3, head=6, guard=False, data=windows, patience=None, **contrast):
+    def start(folder="state", rounds=3, head=6, baseline_comparison=False, data=windows, patience=None, **contrast):
         settings = WINDOWS | {
             "rounds": rounds,
-            "guard": guard,
+            "baseline_comparison": baseline_comparison,
             "federation": {"patience": patience},
             "training": SGD | {"loss": "cross_entropy", "batch_size": 4},
-            "algorithm": {"name": "moon", "preset": "paper", "contrast": contrast | {"projection_head": head}},
+            "algorithm": {"name": "moon", "preset": "paper", "moon": contrast | {"projection_head": head}},
         }
         return play(("ann", "bob", "eva"), folder, parse(Study, settings, "study.yaml"), data=data)
 
@@ -183,7 +183,7 @@ def test_a_projection_head_follows_a_plain_implementation(moon_of_windows, mu):
 
 
 def test_no_run_without_a_projection_head_borrows_it(moon_of_windows, windows_to_choose_by):
-    ended = {"rounds": 4, "guard": True, "patience": 1, "data": windows_to_choose_by}
+    ended = {"rounds": 4, "baseline_comparison": True, "patience": 1, "data": windows_to_choose_by}
     first = []
     for folder, head in (("ours", 6), ("plain", 0), ("again", 6)):
         game = moon_of_windows(folder, head=head, **ended)

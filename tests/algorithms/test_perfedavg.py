@@ -139,7 +139,7 @@ def trained(game, site, number, state, delta):
 # Of a network with kinks, gradients that are close together differ by a jump or by none, as rounding will have it.
 @pytest.mark.parametrize("delta", [None, 0.1], ids=["fo", "hf"])
 def test_an_absent_site_follows_a_plain_implementation(perfedavg, delta):
-    game = perfedavg(meta_step=META | ({"variant": "hf", "delta": delta} if delta else {}))
+    game = perfedavg(perfedavg=META | ({"variant": "hf", "delta": delta} if delta else {}))
     assert_plain_rounds(game, lambda site, number, x: trained(game, site, number, x, delta))
 
 
@@ -170,7 +170,7 @@ def deployed(game, site, arrays, steps=1):
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_site_uses_the_model_after_its_own_steps(perfedavg, tmp_path, steps):
-    game, shared = perfedavg(meta_step=META | {"deployed_steps": steps}), {}
+    game, shared = perfedavg(perfedavg=META | {"deployed_steps": steps}), {}
     for number in (1, 2, 3):
         game.round()
         shared[number] = game.models("east")

@@ -62,7 +62,7 @@ def scaffold(play, make_study):
 
     def start(option=2, folder="state", training=SGD, rounds=3, has_momentum=False, **settings):
         control = {"option": option, "has_momentum": has_momentum}
-        study = make_study(rounds=rounds, training=training, name="scaffold", control=control, **settings)
+        study = make_study(rounds=rounds, training=training, name="scaffold", scaffold=control, **settings)
         return play(folder=folder, study=study)
 
     return start
@@ -154,16 +154,16 @@ def trained(game, site, number, x, correction, rate):
             for name, p in model.named_parameters():
                 gradient = p.grad + correction[name]
                 velocity[name] = rho * velocity[name] + gradient
-                p -= rate * (gradient + rho * velocity[name] if training.is_nesterov else velocity[name])
+                p -= rate * (gradient + rho * velocity[name] if training.nesterov else velocity[name])
     # The velocity holds step k's gradient from then on, each time rho times as much.
     held = [sum(rho**j for j in range(steps - k)) for k in range(steps)]
-    reach = sum(1 + rho * one if training.is_nesterov else one for one in held)
+    reach = sum(1 + rho * one if training.nesterov else one for one in held)
     return copy.deepcopy(model.state_dict()), reach
 
 
 @pytest.mark.parametrize(
     "more",
-    [{"is_nesterov": True}, {"momentum": 0.5, "schedule": "poly", "local_epochs": 2}, {"momentum": 0.0}],
+    [{"nesterov": True}, {"momentum": 0.5, "schedule": "poly", "local_epochs": 2}, {"momentum": 0.0}],
     ids=["nesterov", "falling rate", "none"],
 )
 def test_momentum_and_an_absent_site_follow_a_plain_implementation(scaffold, more):

@@ -23,7 +23,7 @@ def study():
 
 
 @pytest.fixture
-def unlike(site_data, tmp_path):
+def outliers(site_data, tmp_path):
     """The sites' data, of which west calls its label otherwise."""
     data = shutil.copytree(site_data, tmp_path / "unlike", ignore=shutil.ignore_patterns(".*"))
     path = data / "west" / "dataset.json"
@@ -31,14 +31,14 @@ def unlike(site_data, tmp_path):
     return data
 
 
-def test_all_sites_are_asked_once_and_nothing_is_trained(play, study, unlike, tmp_path):
-    game = play(study=study, data=unlike)
+def test_all_sites_are_asked_once_and_nothing_is_trained(play, study, outliers, tmp_path):
+    game = play(study=study, data=outliers)
     tests = game.finish()
     results = finished_results(game.server, tests)
     assert game.asked == ["survey"] and results.status == "COMPLETE" and tests.scores == {}
     part = game.server.parts["survey"]
     document = part.outcome(None, {}).make_files()["survey.json"]
-    east = take_inventory(unlike / "east", 0, has_progress=False)
+    east = take_inventory(outliers / "east", 0, has_progress=False)
     assert document["sites"]["east"] == east.model_dump(mode="json") and document["not_said"] == {}
     assert document["sentences"][:2] == ["There is no label that all can supply.", "east has no patient with lump."]
     assert document["sentences"][0] in results.model

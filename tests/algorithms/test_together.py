@@ -10,22 +10,22 @@ pytestmark = pytest.mark.long
 TOGETHER = {
     "fedrep": [{"parts": ["fedopt"]}, {"weights": "uniform"}, {"extra_rounds": 1}],
     "moon": [
-        {"stays_home": "batchnorm"},
-        {"stays_home": "head"},
+        {"stays": "batchnorm"},
+        {"stays": "head"},
         {"parts": ["scaffold"]},
         {"input": "harmofl"},
         {"extra_rounds": 1},
     ],
     "perfedavg": [
-        {"stays_home": "batchnorm"},
-        {"stays_home": "head"},
+        {"stays": "batchnorm"},
+        {"stays": "head"},
         {"input": "harmofl"},
         {"parts": ["fedopt"]},
         {"weights": "uniform"},
     ],
 }
 EPOCHS = {"training": SGD | {"local_epochs": 2}}
-NEEDS = {"fedrep": EPOCHS, "moon": {"network": UNET}, "perfedavg": EPOCHS | {"meta_step": {"alpha": 0.2}}}
+NEEDS = {"fedrep": EPOCHS, "moon": {"network": UNET}, "perfedavg": EPOCHS | {"perfedavg": {"alpha": 0.2}}}
 
 
 @pytest.mark.parametrize(("name", "more"), [(name, more) for name, rows in TOGETHER.items() for more in rows], ids=str)

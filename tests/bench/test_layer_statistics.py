@@ -13,7 +13,7 @@ from ..conftest import SMALL_UNET
 from ..studies.conftest import JOB
 
 SMALL = ["--set", f"model={json.dumps(SMALL_UNET)}", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
-SMALL += ["--set", "guard=false"]
+SMALL += ["--set", "baseline_comparison=false"]
 
 
 def pair(running, of_inputs):
@@ -31,7 +31,18 @@ def test_every_batchnorm_layer_of_each_sites_model_is_measured_and_no_image_of_a
     silofl, script, phantoms, tmp_path, monkeypatch
 ):
     data = shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
-    options = ["--data", data, "--out", "run", "--alone", "--rounds", 1, "--set", "algorithm={name: fedbn}", *SMALL]
+    options = [
+        "--data",
+        data,
+        "--out",
+        "run",
+        "--in-process",
+        "--rounds",
+        1,
+        "--set",
+        "algorithm={name: fedbn}",
+        *SMALL,
+    ]
     assert silofl("simulate", JOB, *options, "--cache", "cache")[0] == 0
     (tmp_path / "cache").rename(tmp_path / "moved")
     monkeypatch.setattr("silofl.data.preparation.read_images", lambda *a: pytest.fail("an image was decoded"))

@@ -10,9 +10,9 @@ import pytest
 from pydicom.uid import generate_uid
 
 from silofl.base.settings import parse
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.inference.directory import write_model_folder
-from silofl.inference.usual import Usual
+from silofl.inference.reference_statistics import ReferenceStatistics
 from silofl.study import Study
 from silofl_clinic.settings import Clinic
 
@@ -56,7 +56,7 @@ def write_exam(tmp_path, write_dicom):
 
 
 @contextmanager
-def calling(port, ae_title="ARCHIVE", called="SILOFL", **options):
+def operating_point(port, ae_title="ARCHIVE", called="SILOFL", **options):
     """Connect as another system does, for CT images."""
     from pynetdicom import AE
     from pynetdicom.sop_class import CTImageStorage, Verification
@@ -76,7 +76,7 @@ def calling(port, ae_title="ARCHIVE", called="SILOFL", **options):
 
 def send(port, files, **options):
     """Send files as another system does; returns the answer to each."""
-    with calling(port, **options) as to:
+    with operating_point(port, **options) as to:
         assert to.is_established
         return [to.send_c_store(pydicom.dcmread(path)).get("Status") for path in files]
 
@@ -126,7 +126,9 @@ def model(tmp_path, make_contents, make_study):  # noqa: F811
     rule = {"do_not_use": {"on_unlike_image": True}, "codes": {"lesion": {"code": "52988006", "meaning": "Lesion"}}}
     study = make_study(data={"transforms": [{"Resize": {"spatial_size": [32, 32]}}]})
     study = parse(Study, study.model_dump(exclude_defaults=True) | rule, "study.yaml")
-    usual = {name: Usual(codes={"body part": ("ABDOMEN",)}) for name in ("north", "south")}
-    domain = Domain(kinds=("volumes",), colours=("grey",), modalities=("CT",), axes=("LPS",))
-    write_model_folder(tmp_path / "model", replace(make_contents(study=study), usual=usual, domain=domain))
+    usual = {name: ReferenceStatistics(codes={"body part": ("ABDOMEN",)}) for name in ("north", "south")}
+    data_profile = DataProfile(kinds=("volumes",), colours=("grey",), modalities=("CT",), axes=("LPS",))
+    write_model_folder(
+        tmp_path / "model", replace(make_contents(study=study), reference_statistics=usual, data_profile=data_profile)
+    )
     return tmp_path / "model"

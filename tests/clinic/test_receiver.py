@@ -10,7 +10,7 @@ from silofl.base.errors import ConfigError
 from silofl_clinic.exams import ARRIVING, EXAMS, INCOMPLETE, JUDGED, Inbox
 from silofl_clinic.receiver import MIB, MOST_CALLERS_AT_ONCE, NO_ROOM, NOT_ALLOWED, NOT_UNDERSTOOD, SUCCESS, Receiver
 
-from .conftest import calling, send, until
+from .conftest import operating_point, send, until
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_an_exam_that_may_still_grow_waits(receive, write_exam):
 
 @pytest.mark.parametrize("names", [{"ae_title": "STRANGER"}, {"called": "OTHER"}])
 def test_a_system_that_is_not_named_gets_no_connection(receive, names):
-    with receive()[0].listen() as port, calling(port, **names) as association:
+    with receive()[0].listen() as port, operating_point(port, **names) as association:
         assert association.is_rejected
 
 
@@ -62,7 +62,7 @@ def test_an_allowed_name_from_another_address_is_refused(receive, write_exam):
     receiver, _, root = receive(callers={"ARCHIVE": "10.0.0.7", "CT1": "127.0.0.1"})
     with receiver.listen() as port:
         assert send(port, write_exam("a")[:1]) == [NOT_ALLOWED]
-        with calling(port) as to:
+        with operating_point(port) as to:
             assert to.send_c_echo().Status == NOT_ALLOWED
     assert arrived(root) == [] and receiver.refusals == {("ARCHIVE", "not its address"): 1}
 
@@ -81,7 +81,7 @@ def test_a_file_beyond_the_bound_ends_the_connection(receive, write_exam):
     data = pydicom.dcmread(large)
     data.add_new(0x00091010, "OB", bytes(2 * MIB))
     data.save_as(large)
-    with receiver.listen() as port, calling(port) as to:
+    with receiver.listen() as port, operating_point(port) as to:
         assert "Status" not in to.send_c_store(data)
     assert arrived(root) == [] and receiver.refusals == {("ARCHIVE", "too large"): 1}
 
@@ -101,7 +101,7 @@ def test_an_exam_must_be_named_by_uids(receive, write_exam, key, value):
     data = pydicom.dcmread(write_exam("a")[0])
     with pydicom.config.disable_value_validation():
         setattr(data, key, value)
-        with receiver.listen() as port, calling(port) as to:
+        with receiver.listen() as port, operating_point(port) as to:
             assert to.send_c_store(data).Status == NOT_UNDERSTOOD
     assert arrived(root) == [] and not [*root.parent.glob("*.dcm")]
 
@@ -111,7 +111,7 @@ def test_a_broken_off_exam_lies_apart_until_it_comes_again(receive, write_exam):
     files = write_exam("a")
     uid = pydicom.dcmread(files[0]).StudyInstanceUID
     with receiver.listen() as port:
-        with calling(port) as to:
+        with operating_point(port) as to:
             to.send_c_store(pydicom.dcmread(files[0]))
             to.abort()
         until(lambda: not any(connection.is_alive() for connection in inbox.sending))
@@ -131,7 +131,7 @@ def test_silence_between_files_ends_an_exam_and_within_cuts_it(
     monkeypatch.setattr("silofl_clinic.receiver.IDLE_SECONDS", 1)
     files = write_exam("a")
     with receiver.listen() as port:
-        with calling(port) as to:
+        with operating_point(port) as to:
             for path in files:
                 assert to.send_c_store(pydicom.dcmread(path)).Status == SUCCESS
             if is_within_a_file:
@@ -185,7 +185,7 @@ def test_connections_without_an_association_keep_no_place(receive, write_exam, r
     stop = threading.Event()
 
     def is_taken():
-        with calling(port) as to:
+        with operating_point(port) as to:
             return to.is_established and to.send_c_store(pydicom.dcmread(path)).Status == SUCCESS
 
     path = write_exam("a")[0]
@@ -206,7 +206,7 @@ def test_connections_without_an_association_keep_no_place(receive, write_exam, r
 
 def test_a_message_byte_by_byte_is_not_waited_for(receive, impatient):
     stop = threading.Event()
-    with receive()[0].listen() as port, calling(port) as to:
+    with receive()[0].listen() as port, operating_point(port) as to:
         connection = to.dul.socket.socket
         # A PDU of 4,096 bytes with data.
         connection.sendall(bytes.fromhex("040000001000"))
@@ -224,7 +224,7 @@ def test_a_message_that_states_too_many_bytes_is_not_read(receive, is_associated
     with receive()[0].listen() as port, ExitStack() as stack:
         # 64 KiB and a byte as a request for an association, 1 MiB and a byte as data of one.
         if is_associated:
-            to = stack.enter_context(calling(port))
+            to = stack.enter_context(operating_point(port))
             to.dul.socket.send(bytes.fromhex("040000100001"))
             until(lambda: to.is_aborted, seconds=30)
         else:
@@ -272,7 +272,7 @@ def test_with_tls_only_who_shows_a_known_certificate_may_send(receive, make_clin
     with receiver.listen() as port:
         foreign = make_tls(make_clinic(tls=certificates("foreign")), is_server=False)
         for options in ({}, {"tls_args": (foreign, "127.0.0.1")}):
-            with calling(port, **options) as association:
+            with operating_point(port, **options) as association:
                 assert not association.is_established
         trusted = make_tls(make_clinic(tls=certificates("own")), is_server=False)
         assert send(port, write_exam("a"), tls_args=(trusted, "127.0.0.1")) == [SUCCESS] * 6
@@ -297,7 +297,7 @@ def test_an_exam_put_away_while_files_come_loses_none(receive, write_exam, monke
 
     monkeypatch.setattr(Inbox, "add", add_while_it_is_put_away)
     with receiver.listen() as port:
-        with calling(port) as to:
+        with operating_point(port) as to:
             for path in write_exam("a"):
                 assert to.send_c_store(pydicom.dcmread(path)).Status == SUCCESS
             # Its sender may go on; it does not once it sends another one.

@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.core.few import find_few
+from silofl.core.small_cells import find_small_cells
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,9 @@ from silofl.core.few import find_few
     ],
 )
 def test_a_small_group_is_withheld_with_those_that_tell_it(counts, few):
-    assert find_few(counts, 5, is_partition=True) == {*few}
+    assert find_small_cells(counts, 5, is_partition=True) == {*few}
 
 
 def test_overlapping_groups_are_withheld_one_by_one():
-    assert find_few({"a": 9, "b": 2, "c": 7}, 5, is_partition=False) == {"b"}
-    assert find_few({"a": 9, "b": 0}, 0, is_partition=True) == set()
+    assert find_small_cells({"a": 9, "b": 2, "c": 7}, 5, is_partition=False) == {"b"}
+    assert find_small_cells({"a": 9, "b": 0}, 0, is_partition=True) == set()

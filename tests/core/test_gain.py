@@ -153,16 +153,16 @@ def test_units_without_both_scores_do_not_count():
 
 
 @pytest.mark.parametrize(
-    ("keeps_own", "are_finished", "verdict"),
+    ("keeps_local", "are_finished", "verdict"),
     [
         (True, True, "keeps its own model"),
         (True, False, "not trained to the end"),
         (False, False, "not trained to the end"),
     ],
 )
-def test_an_unfinished_or_own_model_has_only_a_difference(keeps_own, are_finished, verdict):
+def test_an_unfinished_or_own_model_has_only_a_difference(keeps_local, are_finished, verdict):
     local, federated = pair(0.1, 8)
-    result = measure_joining(local, local, federated, keeps_own, are_finished)
+    result = measure_joining(local, local, federated, keeps_local, are_finished)
     compared = measure_gain(local, federated)
     assert result == replace(compared, verdict=verdict)
     assert result.standard_error == pytest.approx(stats.sem(federated - local))
@@ -327,7 +327,7 @@ BETTER_ONE = "1 keeps a model that is better for its test patients than its own"
             [WORSE, BETTER],
             [],
             f"Of 2 hospitals, {BETTER_ONE} and 1 keeps a model that is worse for its test patients than its own: "
-            "a would do better with the own model.",
+            "a would do better with the local model.",
         ),
         (
             [SHORT, BETTER],
@@ -338,7 +338,7 @@ BETTER_ONE = "1 keeps a model that is better for its test patients than its own"
         (
             [OWN] * 3,
             [(0.7, 1.0), (0.762, 1.0), (0.701, 1.0)],
-            "Joining gave nothing: the federated model is worse at all 3 hospitals (0.721, alone 1.000).",
+            "Joining gave nothing: the federated model is worse at all 3 hospitals (0.721, local 1.000).",
         ),
         (
             [OWN] * 2,

@@ -28,7 +28,7 @@ def test_adafeds_presets_are_the_papers_the_codes_and_ours():
     assert [r.mixing.self_weight for r in (paper, reference, recommended)] == [0.5, 0.3, 0.5]
     assert [r.start_from_pretrained for r in (paper, reference, recommended)] == [True, False, False]
     assert [r.needs_pretrained for r in (paper, reference, recommended)] == [True, True, False]
-    assert {(r.mixing.section, r.stays_home) for r in (paper, reference, recommended)} == {("statistics", "batchnorm")}
+    assert {(r.mixing.section, r.stays) for r in (paper, reference, recommended)} == {("statistics", "batchnorm")}
 
 
 def test_the_mixing_of_adafed_goes_with_harmofls_step():
@@ -37,9 +37,9 @@ def test_the_mixing_of_adafed_goes_with_harmofls_step():
 
 
 def test_a_study_may_change_any_answer():
-    changes = {"stays_home": "batchnorm", "amplitude": {"band": 3}, "perturbation": {"alpha": 0.5}}
+    changes = {"stays": "batchnorm", "amplitude": {"band": 3}, "perturbation": {"alpha": 0.5}}
     recipe = find_recipe("harmofl", "paper", changes)
-    assert (recipe.stays_home, recipe.input.band, recipe.step.alpha) == ("batchnorm", 3, 0.5)
+    assert (recipe.stays, recipe.input.band, recipe.step.alpha) == ("batchnorm", 3, 0.5)
 
 
 @pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedbn", "fedprox", "finetuning"])

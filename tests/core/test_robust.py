@@ -139,7 +139,7 @@ def test_no_preset_has_a_rule():
         ("adafed", "median", r"robust must be clipped where each site listens .* not median; or choose mixing: shared"),
         ("fedsm", "median", r"robust must be clipped with a selector, .* not median"),
         ("local", "median", r"robust must be none where no model is mixed in training, not median"),
-        ("fednova", "clipped", r"robust must be none with normalized_steps, .* not clipped; choose another algorithm"),
+        ("fednova", "clipped", r"robust must be none with fednova, .* not clipped; choose another algorithm"),
         ("fedavg", "krum", r"algorithm.robust.rule must be .*multi_krum.* not 'krum'"),
         ("fedavg", {"rule": "median", "factor": 3}, r"robust.factor must go with robust.rule: clipped"),
         ("fedavg", {"attackers": 2}, r"attackers must go with robust.rule: trimmed_mean or multi_krum"),

@@ -8,11 +8,11 @@ import torch
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.contrasts import build_source, parse_case, read_source
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.data.drop_channels import DropChannels
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
-from silofl.data.prepared_image import prepare_image, prepare_with_way_back
+from silofl.data.prepared_image import prepare_image, prepare_with_inverse
 from silofl.data.transforms import build_augmentation
 from tests.data.conftest import edit
 
@@ -174,10 +174,10 @@ def test_a_missing_contrast_is_zeros_after_the_studys_augmentation(study, name, 
 def test_a_new_case_may_lack_a_contrast_with_a_warning(volumes, study):
     folder, settings = volumes(), study(**NAMES)
     source = build_source({"T2": folder / "a" / "T2.nii.gz"}, settings.data)
-    prepared = prepare_with_way_back(source, build_preparation(settings, has_label_map=False))
+    prepared = prepare_with_inverse(source, build_preparation(settings, has_label_map=False))
     assert not prepared.images[:, 0].any() and prepared.missing == ("T1",)
-    doubts = prepared.doubts(Domain(), build_preparation(settings))
-    assert "contrast T1 is missing; zeros stand in its place" in doubts
+    warnings = prepared.image_warnings(DataProfile(), build_preparation(settings))
+    assert "contrast T1 is missing; zeros stand in its place" in warnings
 
 
 # 0 to 1000 becomes -1 to 1: the zeros of a contrast that is not there would be -1.

@@ -5,7 +5,7 @@ from PIL import ExifTags, Image
 
 from silofl.data.site_data import load_site_data
 from silofl.reading.images import read_image
-from silofl_hospital.site.input_warnings import count_labels, find_doubts, find_label_doubts
+from silofl_hospital.site.input_warnings import count_labels, find_label_warnings, find_warnings
 from tests.data.conftest import edit
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("decoded_here")
 def asked(empty_site, study, tmp_path):
     """What is doubtful of the site in a study with some data settings."""
 
-    def ask(of=find_doubts, labels=None, **data):
+    def ask(of=find_warnings, labels=None, **data):
         empty_site.write(labels={str(number): name for number, name in (labels or {1: "nucleus"}).items()})
         small = study(labels=labels, **data)
         return of(load_site_data(empty_site.folder, small, tmp_path / "cache"), small)
@@ -24,7 +24,7 @@ def asked(empty_site, study, tmp_path):
 
 
 def label_doubts(data, study):
-    return find_label_doubts(data, study, count_labels(data.training, study))
+    return find_label_warnings(data, study, count_labels(data.training, study))
 
 
 # Pictures are not turned or resampled, and need no grid.

@@ -47,9 +47,14 @@ def test_the_parts_hold_what_the_files_hold(site, study, tmp_path):
             np.testing.assert_array_equal(part.targets[number], mask)
     assert (data.training.patients, data.training.slices) == (("a", "b", "c"), (None, None, None))
     assert data.manifest.folder == site.folder
-    domain = data.domain
-    assert (domain.kinds, domain.colours, domain.modalities, domain.axes) == (("pictures",), ("grey",), (), ())
-    assert [values.measure for values in domain.intensities] == ["mean", "contrast", "roughness"]
+    data_profile = data.data_profile
+    assert (data_profile.kinds, data_profile.colours, data_profile.modalities, data_profile.axes) == (
+        ("pictures",),
+        ("grey",),
+        (),
+        (),
+    )
+    assert [values.measure for values in data_profile.intensities] == ["mean", "contrast", "roughness"]
 
 
 def test_a_second_load_and_one_with_another_augmentation_decode_nothing(load, no_decoding):

@@ -5,7 +5,7 @@ import pytest
 
 from silofl.base.errors import DataError
 from silofl.data.site_data import load_site_data
-from silofl_hospital.site.input_warnings import find_doubts
+from silofl_hospital.site.input_warnings import find_warnings
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 
@@ -45,9 +45,9 @@ def test_damaged_cases_are_left_out_up_to_the_share(site, load, study, caplog):
     assert "training3" not in {record.case for record in data.manifest.training}
     assert dict(data.unreadable) == {"damaged": 1}
     assert "left out: case 'training3'" in caplog.text
-    (doubt,) = [one for one in find_doubts(data, study()) if "left out" in one]
-    assert doubt.startswith("1 of 20 cases cannot be read and are left out, as skip_unreadable allows (1 damaged);")
-    assert "training3" not in doubt
+    (warning,) = [one for one in find_warnings(data, study()) if "left out" in one]
+    assert warning.startswith("1 of 20 cases cannot be read and are left out, as skip_unreadable allows (1 damaged);")
+    assert "training3" not in warning
 
 
 def test_more_than_the_share_is_refused_with_all_of_them(site, load):

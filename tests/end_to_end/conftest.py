@@ -86,7 +86,7 @@ def write_small_job(job, name="harmofl_phantoms", **changes):
     study = yaml.safe_load(path.read_text())
     study["data"]["transforms"] = [{"Resize": {"spatial_size": [32, 32]}}]
     study["model"]["features"] = [8, 8, 8, 8, 8, 8]
-    study |= {"rounds": 3, "guard": False} | changes
+    study |= {"rounds": 3, "baseline_comparison": False} | changes
     path.write_text(yaml.safe_dump(study))
     name_components(path.parent, study["algorithm"]["name"])
     return job

@@ -16,7 +16,7 @@ def batchnorm_of(run, site):
     return {name: value for name, value in state.items() if ".running_" in name}
 
 
-@pytest.mark.parametrize("way", [["--alone"], pytest.param([], id="simulator", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", [["--in-process"], pytest.param([], id="simulator", marks=pytest.mark.slow)])
 def test_a_study_from_a_pretrained_model_to_the_heat_map(windows, write_windows_job, tmp_path, way):
     f, run, job = tmp_path / "f.pt", tmp_path / "run", write_windows_job("adafed_activity")
     carried_out("pretrain", job, "--data", windows, "--out", f, "--epochs", 5)

@@ -14,7 +14,7 @@ def check_closing_table(printed, out):
     """Check the table against the runs' results: a row per method and hospital, with the verdict and its numbers."""
     lines = printed.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("method "))
-    assert lines[start].split() == ["method", "hospital", "kept", "verdict", "alone", "federated"]
+    assert lines[start].split() == ["method", "hospital", "kept", "verdict", "local", "federated"]
     # A line below the head.
     rows = iter(lines[start + 2 :])
     for method, name in RUNS.items():
@@ -35,7 +35,7 @@ def test_the_demonstration_ends_with_one_table_and_one_report_and_reuses_finishe
     page = (out / "report.html").read_text()
     assert "Does joining pay?" in page and page.index("<img") < page.index("<table")
     assert (out / "phantoms" / "coast" / "dataset.json").is_file()
-    assert "At coast, which took no part in the training: the others' own models" in printed
+    assert "At coast, which took no part in the training: the others' local models" in printed
     assert "west, the smallest (3 training patients): federated minus local" in printed
     for run in RUNS.values():
         assert set(json.loads((out / run / "results.json").read_text())["sites"]) == {"north", "east", "south", "west"}

@@ -29,7 +29,7 @@ def stains(tmp_path_factory):
     rule |= {"algorithm": {"name": "fedavg"}}
     changes = [part for key, value in rule.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     sites = ("--sites", "north,east,south,west", "--rounds", "6")
-    arguments = ("--data", data, *sites, *changes, "--out", folder / "run", "--alone")
+    arguments = ("--data", data, *sites, *changes, "--out", folder / "run", "--in-process")
     carried_out("simulate", "harmofl_stains", *arguments)
     path = data / "north" / "dataset.json"
     content = json.loads(path.read_text())
@@ -43,8 +43,8 @@ def stains(tmp_path_factory):
 def test_a_fifth_hospital_tests_a_classification_over_tls_at_the_threshold_that_travels(stains, tmp_path, free_port):
     (data, model), job = stains, tmp_path / "job"
     carried_out("evaluation-job", model, "--out", job)
-    calling = read_json(model / "model.json")["calling"]
-    assert calling["temperature"] != 1 and calling["thresholds"].keys() == {"large"}
+    operating_point = read_json(model / "model.json")["calling"]
+    assert operating_point["temperature"] != 1 and operating_point["thresholds"].keys() == {"large"}
     project = make_project(PROJECT, "localhost", free_port())
     for one in project["participants"]:
         one["name"] = "midland" if one["name"] == "south" else one["name"]
@@ -68,12 +68,15 @@ def test_a_fifth_hospital_tests_a_classification_over_tls_at_the_threshold_that_
         assert large[name] == desk["scores"]["large"][name]
     assert all(of_all[name] == desk["scores"][""][name] for name in ("accuracy", "ece"))
     # by the threshold that the model brought, from the table of cases
-    called_from = found["called_from"]["large"]
-    assert (called_from, found["temperature"]) == (desk["called_from"]["large"], calling["temperature"])
+    decision_thresholds = found["decision_thresholds"]["large"]
+    assert (decision_thresholds, found["temperature"]) == (
+        desk["decision_thresholds"]["large"],
+        operating_point["temperature"],
+    )
     (kept,) = (data / ".silofl").rglob("midland/*/cases.csv")
     rows = [line.split(",") for line in kept.read_text().splitlines()]
     columns = {name: np.array([row[rows[0].index(name)] for row in rows[1:]]) for name in rows[0]}
-    is_called = columns["probability of large"].astype(float) >= called_from - 1e-6
+    is_called = columns["probability of large"].astype(float) >= decision_thresholds - 1e-6
     is_large = columns["true class"] == "large"
     assert large["recall"]["value"] == pytest.approx(is_called[is_large].mean())
     assert large["specificity"]["value"] == pytest.approx(1 - is_called[~is_large].mean())
@@ -88,8 +91,8 @@ def test_a_fifth_hospital_tests_a_classification_over_tls_at_the_threshold_that_
     carried_out("report", path.parent)
     page = path.with_name("report.html").read_text()
     for text in (
-        f"calls large from a probability of {called_from:.3g} on",
-        f"temperature, {calling['temperature']:.2f}",
+        f"calls large from a probability of {decision_thresholds:.3g} on",
+        f"temperature, {operating_point['temperature']:.2f}",
         "chosen at each hospital on these very cases",
     ):
         assert text in page, text

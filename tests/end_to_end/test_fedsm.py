@@ -21,7 +21,7 @@ def small_fedsm(tmp_path_factory):
     return write_small_job(tmp_path_factory.mktemp("jobs") / "job", "fedsm_phantoms")
 
 
-@pytest.mark.parametrize("way", [["--alone"], pytest.param([], id="simulator", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", [["--in-process"], pytest.param([], id="simulator", marks=pytest.mark.slow)])
 def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_path, phantoms, small_fedsm, way):
     run, out = tmp_path / "run", tmp_path / "out"
     small = ("--set", f"model={json.dumps(SMALL_UNET)}")

@@ -16,7 +16,16 @@ from .conftest import JOBS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 
-TINY = ["--rounds", 1, "--set", f"model={json.dumps(SMALL_UNET)}", "--set", "device=cpu", "--set", "guard=false"]
+TINY = [
+    "--rounds",
+    1,
+    "--set",
+    f"model={json.dumps(SMALL_UNET)}",
+    "--set",
+    "device=cpu",
+    "--set",
+    "baseline_comparison=false",
+]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +53,7 @@ def train(silofl, tmp_path):
     def run(data, job=tmp_path / "job", out=tmp_path / "run"):
         code, printed, error = silofl("new-study", data, job, "--from", JOBS / "fedavg_phantoms")
         if code == 0:
-            code, printed, error = silofl("simulate", job, "--data", data, "--out", out, "--alone", *TINY)
+            code, printed, error = silofl("simulate", job, "--data", data, "--out", out, "--in-process", *TINY)
         assert code == 0, printed + error
 
     return run

@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
     study["data"]["transforms"] = []
     path.write_text(yaml.safe_dump(study))
     name_components(path.parent, "fedavg")
-    carried_out("simulate", folder / "own", "--data", folder / "data", "--out", folder / "run", "--alone")
+    carried_out("simulate", folder / "own", "--data", folder / "data", "--out", folder / "run", "--in-process")
     return folder
 
 

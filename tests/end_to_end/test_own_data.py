@@ -13,7 +13,7 @@ from ..importing.exams import write_exam
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
 SITES = ("clinic", "ward")
-TINY = ["--alone", "--rounds", 1, "--set", "device=cpu", "--set", "guard=false"]
+TINY = ["--in-process", "--rounds", 1, "--set", "device=cpu", "--set", "baseline_comparison=false"]
 SMALL = ["--set", f"model={json.dumps(SMALL_UNET)}"]
 
 

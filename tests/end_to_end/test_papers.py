@@ -73,7 +73,7 @@ def test_the_jobs_read_what_a_printed_import_makes(arguments, tmp_path):
         assert parts == PARTS.get(arguments[2], parts & HALVES) and parts
 
 
-SMALL = ["--seeds", "0", "--rounds", "2", "--alone", "--set", "guard=false"]
+SMALL = ["--seeds", "0", "--rounds", "2", "--in-process", "--set", "baseline_comparison=false"]
 UNET = ["--set", "model.features=[4,4,4,4,4,4]"]
 # The first comparison that the page prints of a job -> what makes it small: of its import, and of its studies.
 RUNS = {

@@ -45,5 +45,5 @@ def test_adafeds_recipe_begins_with_the_pretrained_model_that_it_is_given(tmp_pa
     file, paper = tmp_path / "f.pt", {"name": "adafed", "preset": "paper"}
     job = write_small_job(tmp_path / "job", "adafed_phantoms", algorithm=paper, rounds=2)
     carried_out("pretrain", job, "--data", phantoms, "--out", file, "--epochs", "1")
-    carried_out("simulate", job, "--data", phantoms, "--out", tmp_path / "run", "--pretrained", file, "--alone")
+    carried_out("simulate", job, "--data", phantoms, "--out", tmp_path / "run", "--pretrained", file, "--in-process")
     check_same_weights(AdaFedRecipe(job, data=phantoms, pretrained=file), tmp_path / "run", tmp_path / "runs")

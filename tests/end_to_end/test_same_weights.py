@@ -57,7 +57,7 @@ class Run:
         has_pretrained: Whether it is given a pretrained model.
         stop_after: Finished rounds after which it is interrupted, to be resumed.
         absent: A site that cannot write its disk in one round, and that round.
-        is_alone: In one process; else in NVFlare's simulator.
+        is_in_process: In one process; else in NVFlare's simulator.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Run:
     has_pretrained: bool = False
     stop_after: int | None = None
     absent: tuple[str, int] | None = None
-    is_alone: bool = True
+    is_in_process: bool = True
 
 
 STUDIES = {
@@ -77,7 +77,7 @@ STUDIES = {
         "task": "segmentation",
         "labels": {1: "organ", 2: "lesion"},
         "rounds": 2,
-        "guard": False,
+        "baseline_comparison": False,
         "device": "cpu",
         "metric": "dice_with_background",
         "data": {
@@ -92,7 +92,7 @@ STUDIES = {
     "windows": WINDOWS
     | {
         "rounds": 2,
-        "guard": False,
+        "baseline_comparison": False,
         "training": {
             "loss": "cross_entropy",
             "optimizer": "sgd",
@@ -117,17 +117,17 @@ F_ADAFED = {"name": "adafed"}
 RUNS = [
     # one model for all, and what each site keeps of it
     # The guard's models are beside those of the run, and change none of them.
-    Run("fedavg", {"name": "fedavg"}, {"guard": True}),
+    Run("fedavg", {"name": "fedavg"}, {"baseline_comparison": True}),
     Run("fedavg-uniform", {"name": "fedavg", "weights": "uniform"}),
     Run("fedavg-server-lr", {"name": "fedavg", "server_lr": 0.5}),
     Run("fedavg-epochs-sgd", {"name": "fedavg"}, {"training": {"local_epochs": 2, "optimizer": "sgd"}}),
-    Run("fedprox", {"name": "fedprox", "proximal": {"mu": 0.5}}),
+    Run("fedprox", {"name": "fedprox", "fedprox": {"mu": 0.5}}),
     Run("fedbn", {"name": "fedbn"}),
     Run("fedper", {"name": "fedper"}),
     Run("local", {"name": "local"}, TWO_EPOCHS),
     Run("finetuning", {"name": "finetuning", "extra_rounds": 1}),
     Run("softpull", {"name": "softpull"}),
-    Run("softpull-batchnorm-home", {"name": "softpull", "softpull": {"self_weight": 0.5}, "stays_home": "batchnorm"}),
+    Run("softpull-batchnorm-home", {"name": "softpull", "softpull": {"self_weight": 0.5}, "stays": "batchnorm"}),
     Run("fedavg-windows", {"name": "fedavg"}, data="windows"),
     # HarmoFL: the whole amplitude, the mean intensity alone, a radius
     Run("harmofl-paper", {"name": "harmofl", "preset": "paper"}),
@@ -165,10 +165,10 @@ RUNS = [
     Run("fedavg-pretrained", {"name": "fedavg", "start_from_pretrained": True}, data="windows", has_pretrained=True),
     # the papers' rivals: what corrects or normalises steps, the server's own steps, models beside the shared one
     Run("scaffold", {"name": "scaffold"}, THREE_ROUNDS, data="windows"),
-    Run("scaffold-gradients", {"name": "scaffold", "control": {"option": 1}}, data="windows"),
+    Run("scaffold-gradients", {"name": "scaffold", "scaffold": {"option": 1}}, data="windows"),
     Run("fednova", {"name": "fednova"}, {"training": {"momentum": 0.9}}, data="windows"),
     *(
-        Run(f"fedopt-{rule}", {"name": "fedopt", "server_optimizer": {"rule": rule}}, data="windows")
+        Run(f"fedopt-{rule}", {"name": "fedopt", "fedopt": {"rule": rule}}, data="windows")
         for rule in ("adam", "yogi", "adagrad", "momentum")
     ),
     Run("moon", {"name": "moon"}, THREE_ROUNDS, data="windows"),
@@ -189,8 +189,8 @@ RUNS = [
     Run("f-adafed-absent-site", F_ADAFED, {"rounds": 4}, data="windows", absent=("ann", 3)),
     Run("fedbn-left-out", {"name": "fedbn"}, arguments=("--leave-out", "south")),
     # the same through NVFlare
-    Run("fedsm-simulator", FEDSM, INSTANCE, is_alone=False),
-    Run("adafed-simulator", ADAFED, data="windows", has_pretrained=True, is_alone=False),
+    Run("fedsm-simulator", FEDSM, INSTANCE, is_in_process=False),
+    Run("adafed-simulator", ADAFED, data="windows", has_pretrained=True, is_in_process=False),
 ]
 
 
@@ -219,7 +219,7 @@ LONG = (
 
 
 def is_slow(run):
-    return run.name in LONG or not run.is_alone
+    return run.name in LONG or not run.is_in_process
 
 
 @pytest.fixture(scope="module")
@@ -268,14 +268,14 @@ def carried_out(tmp_path, hospitals, volunteers, request, monkeypatch):
         command = ["simulate", write_job(tmp_path / "job", run), "--data", data, "--out", folder, *run.arguments]
         if run.has_pretrained:
             command += ["--pretrained", request.getfixturevalue("pretrained")]
-        if not run.is_alone:
+        if not run.is_in_process:
             silofl(*command)
             return folder
         disk = Disk(folder, run.absent, run.stop_after)
         monkeypatch.setattr(os, "replace", disk.replace)
         # Drawing takes longer than training, and changes no weights.
         monkeypatch.setattr(simulate, "write_report", lambda run: run / "report.html")
-        code = main([*map(str, command), "--alone"])
+        code = main([*map(str, command), "--in-process"])
         if run.stop_after is not None:
             assert code == 130 and finished_rounds(folder) == run.stop_after
             code = main(["resume", str(folder)])

@@ -57,17 +57,17 @@ def test_all_sites_in_one_process_give_the_same_weights_in_files_for_their_owner
     finished, tmp_path, phantoms, small_job
 ):
     with set_umask():
-        carried_out("simulate", small_job, "--data", phantoms, "--out", tmp_path / "alone", "--alone")
-    assert readable_by_others(tmp_path / "alone") == []
-    assert same(weights(finished[0]), weights(tmp_path / "alone"))
-    values = [json.loads((run / "results.json").read_text())["sites"] for run in (finished[0], tmp_path / "alone")]
+        carried_out("simulate", small_job, "--data", phantoms, "--out", tmp_path / "local", "--in-process")
+    assert readable_by_others(tmp_path / "local") == []
+    assert same(weights(finished[0]), weights(tmp_path / "local"))
+    values = [json.loads((run / "results.json").read_text())["sites"] for run in (finished[0], tmp_path / "local")]
     assert values[0] == values[1]
 
 
 def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phantoms):
     job = write_small_job(tmp_path / "job", algorithm={"name": "fedavg"}, rounds=2)
     plain = tmp_path / "fedbn"
-    carried_out("simulate", job, "--data", phantoms, "--out", plain, "--alone", "--set", "algorithm={name: fedbn}")
+    carried_out("simulate", job, "--data", phantoms, "--out", plain, "--in-process", "--set", "algorithm={name: fedbn}")
     path, tasks = job / "app" / "config" / "config_fed_client.json", ["train", "validate", "test"]
     filters = [{"path": f"silofl.flare.{name}"} for name in ("filters.ExcludeBatchNorm", "egress.Egress")]
     config = json.loads(path.read_text()) | {
@@ -81,7 +81,7 @@ def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phan
     found, wanted = (json.loads((folder / "results.json").read_text()) for folder in (run, plain))
     assert (found["status"], found["sites"]) == ("COMPLETE", wanted["sites"])
     said = "BatchNorm excluded at north, south: each site goes on with its own from here on, as in FedBN"
-    assert found["recipe"]["stays_home"] == "batchnorm"
+    assert found["recipe"]["stays"] == "batchnorm"
     ledger = json.loads((run / "ledger.json").read_text())
     assert said in ledger[0]["notes"] and ledger[1]["notes"] == []
     kinds = {json.loads(line)["kind"] for path in run.rglob("egress.jsonl") for line in path.read_text().splitlines()}

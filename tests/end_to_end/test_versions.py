@@ -1,8 +1,8 @@
 """What SiloFL 0.3.0 wrote, as docs/operations.md promises it: `of_0.3.0.tar.xz` is of commit ce0bd340.
 
-A folder of two sites with ten pictures each, a run of `silofl new-study` and `simulate --alone`, its bundle of `silofl
-export` (with an empty model.pt2, which nobody reads any more), the answers of `silofl predict`, and the results.json of
-another run, by FedSM.
+A folder of two sites with ten pictures each, a run of `silofl new-study` and `simulate --in-process`, its bundle of
+`silofl export` (with an empty model.pt2, which nobody reads any more), the answers of `silofl predict`, and the
+results.json of another run, by FedSM.
 """
 
 import tarfile

@@ -18,7 +18,7 @@ SMALL = (
     "training.local_epochs=1",
     "training.batch_size=2",
     "rounds=1",
-    "guard=false",
+    "baseline_comparison=false",
 )
 
 
@@ -32,7 +32,7 @@ def volumes(tmp_path_factory):
 def test_a_shipped_job_trains_volumes_and_labels_a_whole_one(volumes, tmp_path, job):
     changes = [text for one in SMALL for text in ("--set", one)]
     run = tmp_path / "run"
-    carried_out("simulate", JOBS / job, "--data", volumes, "--out", run, "--alone", *changes)
+    carried_out("simulate", JOBS / job, "--data", volumes, "--out", run, "--in-process", *changes)
     results = json.loads((run / "results.json").read_text())
     assert results["status"] == "COMPLETE" and count_cases(results) == dict.fromkeys(SITES, 3)
     record = json.loads((volumes / "north" / "dataset.json").read_text())["test"][0]

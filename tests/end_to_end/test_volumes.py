@@ -12,7 +12,7 @@ from silofl.cli import main
 from silofl.inference import SuperModel
 from silofl.setup.site import Site
 from silofl.study import Study
-from silofl_desk.studies.alone import run_alone
+from silofl_desk.studies.in_process import run_in_process
 from tests.conftest import count_cases
 from tests.end_to_end.conftest import JOBS
 
@@ -82,7 +82,7 @@ def settings_of(job="fedavg_phantoms", algorithm=None, **changes):
     values["training"]["batch_size"] = 2
     return (
         values
-        | {"labels": {1: "box"}, "rounds": 2, "guard": False}
+        | {"labels": {1: "box"}, "rounds": 2, "baseline_comparison": False}
         | changes
         | {"algorithm": algorithm or values["algorithm"]}
     )
@@ -101,7 +101,7 @@ def run(hospitals, tmp_path):
             has_progress=False,
             min_patients=0,
         )
-        run_alone(study, tmp_path / "run", SITES, site, None)
+        run_in_process(study, tmp_path / "run", SITES, site, None)
         return json.loads((tmp_path / "run" / "results.json").read_text()), tmp_path / "run"
 
     return start
@@ -130,7 +130,7 @@ def super_model(hospitals, tmp_path_factory):
     values = settings_of("fedsm_phantoms", rounds=3, name="boxes")
     values["training"] |= {"local_epochs": 4, "learning_rate": 0.02}
     (job / "app" / "config" / "study.yaml").write_text(yaml.safe_dump(values))
-    command = ["simulate", str(job), "--data", str(hospitals), "--out", str(folder / "run"), "--alone"]
+    command = ["simulate", str(job), "--data", str(hospitals), "--out", str(folder / "run"), "--in-process"]
     assert main(command) == 0
     return folder / "run"
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn
 
 TITLE = "## A first comparison on real data"
 SMALL = ["--seeds", "0", "--rounds", "2", "--set", f"model={json.dumps(SMALL_UNET)}"]
-SMALL += ["--set", "guard=false", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
+SMALL += ["--set", "baseline_comparison=false", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
 # Site -> size and look of its images; the last kind is none of the import's.
 KINDS = {
     "fluo_256": ((256, 256), GREY_DARK),
@@ -85,7 +85,7 @@ def test_a_head_alone_travels_once_its_body_is_everywhere(tmp_path, monkeypatch)
     said = []
     for _, arguments in commands(f"```\n{block}```\n"):
         small = {"rounds=10": "rounds=3"} | {one: DENSENET for one in arguments if one.startswith("model=")}
-        alone = ["--alone", "--set", "guard=false"] if arguments[0] == "simulate" else []
+        alone = ["--in-process", "--set", "baseline_comparison=false"] if arguments[0] == "simulate" else []
         said.append(carried_out(*(small.get(one, one) for one in arguments), *alone))
     assert len(said) == 4 and "everybody starts from weights.pt" in said[2]
     bytes_to, bytes_from = {}, {}

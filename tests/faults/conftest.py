@@ -71,7 +71,7 @@ def is_alike(left, right):
 
 def undisturbed(run, job, data):
     """Carry out a run in one process that nothing happens to; returns its folder."""
-    code, said = silofl("simulate", job, "--data", data, "--out", run, "--alone")
+    code, said = silofl("simulate", job, "--data", data, "--out", run, "--in-process")
     assert code == 0, said
     return run
 

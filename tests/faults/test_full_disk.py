@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from silofl_desk.studies.alone import run_alone
+from silofl_desk.studies.in_process import run_in_process
 
 from ..provisioning.machines import FILLER, fill, small_disk
 from .conftest import ROUNDS, check_end, ledger, results, silofl
@@ -34,7 +34,7 @@ def disk(tmp_path):
 )
 def test_a_run_whose_disk_is_full_goes_on_once_there_is_room(disk, whole, job, site_data, target, call):
     fault = Fault(target, call=call, action=partial(fill, disk))
-    code, said = silofl("simulate", job, "--data", site_data, "--out", disk, "--alone", fault=fault)
+    code, said = silofl("simulate", job, "--data", site_data, "--out", disk, "--in-process", fault=fault)
     assert code == 1 and "No space left on device" in said and "Traceback" not in said, said
     assert f"silofl resume {disk}" in said.replace("\n", "")
     before = ledger(disk)
@@ -58,7 +58,7 @@ def test_a_site_whose_disk_is_full_misses_the_round_and_comes_back(tmp_path, dis
             (disk / FILLER).unlink()
 
     settings = settings_in(tmp_path / "sites")
-    run_alone(study, path, ("east", "north", "west"), settings, None, after_exchange)
+    run_in_process(study, path, ("east", "north", "west"), settings, None, after_exchange)
     everyone, reason = ["east", "north", "west"], "the site's system said 'No space left on device'"
     assert [record["answered"] for record in ledger(path)] == [everyone, everyone[1:], everyone]
     assert list(ledger(path)[1]["failed"]) == ["east"] and reason in ledger(path)[1]["failed"]["east"]

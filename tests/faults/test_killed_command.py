@@ -40,7 +40,7 @@ def check_nothing_is_left(running):
     assert [process.cmdline() for process in alive if process.is_running()] == []
 
 
-@pytest.mark.parametrize("how", [("--alone",), ()])
+@pytest.mark.parametrize("how", [("--in-process",), ()])
 def test_a_comparison_that_is_killed_leaves_no_process(command, tmp_path, job, site_data, how):
     out = tmp_path / "out"
     arguments = ("compare", job, "--data", site_data, "--out", out, "--seeds", "0,1", "--rounds", "200")
@@ -52,6 +52,6 @@ def test_a_comparison_that_is_killed_leaves_no_process(command, tmp_path, job, s
 def test_a_command_that_is_killed_at_once_leaves_no_process(command, tmp_path, job, site_data):
     # Its runs have not loaded their libraries yet.
     out = tmp_path / "out"
-    running = command("compare", job, "--data", site_data, "--out", out, "--processes", "2", "--alone")
+    running = command("compare", job, "--data", site_data, "--out", out, "--processes", "2", "--in-process")
     wait_for(lambda: running.descendants(), running)
     check_nothing_is_left(running)

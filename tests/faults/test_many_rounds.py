@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 
-from silofl_desk.studies.alone import run_alone
+from silofl_desk.studies.in_process import run_in_process
 
 from .conftest import ledger
 
@@ -38,7 +38,7 @@ def test_in_one_process_files_and_memory_stay_the_same(tmp_path, settings_in, ma
         memory.append(psutil.Process().memory_info().rss)
 
     settings = settings_in(tmp_path / "sites")
-    run_alone(study, tmp_path, SITES, settings, None, measure)
+    run_in_process(study, tmp_path, SITES, settings, None, measure)
     assert [record["answered"] for record in ledger(tmp_path)] == [list(SITES)] * ROUNDS
     # A site keeps the best round's state too, unless it is one of the last three.
     assert max(files[10:ROUNDS]) - min(files[10:ROUNDS]) <= len(SITES), files

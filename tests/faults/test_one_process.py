@@ -55,14 +55,16 @@ HALF_WRITTEN = {"a site's state half written": STATE, "checkpointing, half writt
 def go_on(run, job, data):
     """Resume a run as its command says, or start it again where it had not begun."""
     is_begun = (run / "run.json").is_file()
-    code, said = silofl(*(("resume", run) if is_begun else ("simulate", job, "--data", data, "--out", run, "--alone")))
+    code, said = silofl(
+        *(("resume", run) if is_begun else ("simulate", job, "--data", data, "--out", run, "--in-process"))
+    )
     assert code == 0, said
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_run_killed_in_a_phase_goes_on_to_the_same_weights(tmp_path, whole, job, site_data, phase):
     run = tmp_path / "run"
-    code, said = silofl("simulate", job, "--data", site_data, "--out", run, "--alone", fault=PHASES[phase])
+    code, said = silofl("simulate", job, "--data", site_data, "--out", run, "--in-process", fault=PHASES[phase])
     assert code == -signal.SIGKILL, said
     half = [HALF_WRITTEN[phase]] if phase in HALF_WRITTEN else []
     # Between the file's name and .tmp stands the number of the process.
@@ -81,7 +83,7 @@ def test_a_run_killed_within_its_long_first_round_goes_on_from_the_step_that_was
     path.write_text(yaml.safe_dump(study | {"rounds": 2}))
     whole = undisturbed(tmp_path / "whole", job, site_data)
     fault = Fault(f"{HALF}.save", 1, "after")
-    code, said = silofl("simulate", job, "--data", site_data, "--out", run, "--alone", fault=fault)
+    code, said = silofl("simulate", job, "--data", site_data, "--out", run, "--in-process", fault=fault)
     assert code == -signal.SIGKILL, said
     (half,) = run.rglob("half_round.pt")
     assert half.stat().st_mode & 0o777 == 0o600

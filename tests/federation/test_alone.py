@@ -4,7 +4,7 @@ import pytest
 
 from silofl.federation.server import ServerRounds
 from silofl.setup.site import Site
-from silofl_desk.studies.alone import run_alone
+from silofl_desk.studies.in_process import run_in_process
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def alone(tmp_path, site_data, make_study):
         settings = Site(
             data=f"{site_data}/{{site}}", state_dir=f"{path}/sites/{{site}}", has_progress=False, min_partners=0
         )
-        run_alone(make_study(**options), path, sites, settings, None, on_round)
+        run_in_process(make_study(**options), path, sites, settings, None, on_round)
         return path
 
     return run

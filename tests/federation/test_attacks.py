@@ -46,24 +46,24 @@ def test_reversed_heavy_update_is_named_and_no_honest_site(play, algorithm):
     game = play(name=algorithm, training=training, rounds=4)
     # The others have 5 and 4 examples, 4.5 in the median: ten times that.
     record = game.round(change=scaled(-3, is_update, num_examples=45))
-    assert record.failed == {} and record.unlike.keys() == {ATTACKER}
-    assert record.unlike[ATTACKER]["cosine"] < -0.1
+    assert record.failed == {} and record.outliers.keys() == {ATTACKER}
+    assert record.outliers[ATTACKER]["cosine"] < -0.1
     assert any("'west' sent an update that points away from the mean of the others'" in note for note in record.notes)
     if game.study.recipe.counts_examples:
-        assert record.unlike[ATTACKER]["examples"] == 10
+        assert record.outliers[ATTACKER]["examples"] == 10
         assert any("'west' says that it has 10 times as many training examples" in note for note in record.notes)
 
 
 def test_long_update_is_named_below_the_refusing_bound(play):
     record = play().round(change=scaled(20))
-    assert record.failed == {} and record.unlike.keys() == {ATTACKER}
-    assert 3 < record.unlike[ATTACKER]["length"] < 100
+    assert record.failed == {} and record.outliers.keys() == {ATTACKER}
+    assert 3 < record.outliers[ATTACKER]["length"] < 100
 
 
 def test_honest_sites_are_not_named(play):
     game = play(rounds=2)
     game.rounds(2)
-    assert [record.unlike for record in game.server.ledger] == [None, None]
+    assert [record.outliers for record in game.server.ledger] == [None, None]
 
 
 def test_tenfold_amplitude_is_left_out_of_the_mean(play):
@@ -75,7 +75,7 @@ def test_tenfold_amplitude_is_left_out_of_the_mean(play):
     # Its update counts, and it goes on with the others' mean.
     assert record.answered == ["east", "north", ATTACKER] and record.failed == {}
     game.round()
-    assert MEAN in game.sent["train"][ATTACKER].arrays and game.server.ledger[1].unlike is None
+    assert MEAN in game.sent["train"][ATTACKER].arrays and game.server.ledger[1].outliers is None
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_attack_on_the_mean_does_not_turn_robust_model(five, algorithm, rules):
 
 def test_the_ledger_names_whom_multi_krum_leaves_out(five):
     record = five(robust="multi_krum").round(change=scaled(-10))
-    assert record.unlike[ATTACKER]["distance"] > 3
+    assert record.outliers[ATTACKER]["distance"] > 3
     assert any("multi_krum leaves it out" in note for note in record.notes)
 
 

@@ -50,13 +50,13 @@ def test_a_validation_that_falls_and_comes_back_is_said_once(values, rounds):
 
 def test_site_opposed_in_most_rounds_is_warned_of():
     away, sites = {"west": {"cosine": -0.3}}, ["north", "west"]
-    ledger = [Round(number, answered=sites, unlike=away if number < 4 else None) for number in range(1, 6)]
+    ledger = [Round(number, answered=sites, outliers=away if number < 4 else None) for number in range(1, 6)]
     (caution,) = list_cautions(ledger)
     assert caution.startswith("west: in 3 of 5 rounds its update points away from the mean of the others'")
     # Not in most rounds, nor in a run too short to tell; and what is long is no matter of this sentence.
     assert list_cautions([*ledger, replace(ledger[-1], round=6)]) == [] == list_cautions(ledger[:2])
     long = {"west": {"length": 4.0}}
-    assert list_cautions([replace(record, unlike=long) for record in ledger]) == []
+    assert list_cautions([replace(record, outliers=long) for record in ledger]) == []
 
 
 @pytest.mark.parametrize(

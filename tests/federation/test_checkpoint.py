@@ -27,14 +27,14 @@ def test_a_checkpoint_brings_back_the_whole_run(play, tmp_path):
     game = play(name="harmofl")
     game.rounds(2)
     before = game.server
-    assert before.domain.intensities
+    assert before.data_profile.intensities
     taken_up(game, tmp_path / "checkpoint.pt")
     back = game.server
     assert_alike(back.parts["model"].common, before.parts["model"].common)
     assert_alike(back.best_parts["model"].common, before.best_parts["model"].common)
     np.testing.assert_array_equal(back.parts["amplitude"].amplitude, before.parts["amplitude"].amplitude)
     assert back.parts["amplitude"].informed == {"east": 2, "north": 2, "west": 2}
-    assert back.domain == before.domain
+    assert back.data_profile == before.data_profile
     assert (back.best_round, back.id, back.sites, back.image_shape) == (1, "run", before.sites, (1, 32, 32))
     assert [dump_record(record) for record in back.ledger] == [dump_record(record) for record in before.ledger]
 
@@ -46,7 +46,7 @@ OPTIONS = {
     "gradients": {"name": "fedsm", "model": {"normalization": "instance"}},
     "falling": {"name": "scaffold", "training": SGD | {"schedule": "poly"}},
     "server's moments": {"name": "fedopt"},
-    "contrast": {"name": "moon", "training": SGD, "network": UNET},
+    "moon": {"name": "moon", "training": SGD, "network": UNET},
     "head, then body": {"name": "fedrep", "training": {"local_epochs": 2}},
     "meta-steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "network": DROPPING},
 }
@@ -144,11 +144,11 @@ def of_study(game, change):
 
 def test_older_run_gets_defaults_of_new_keys(ended):
     game, _ = ended(rounds=2)
-    older = of_study(game, lambda training: training.pop("has_batch_dice"))
+    older = of_study(game, lambda training: training.pop("batch_dice"))
     assert restore_run(game.study, older).finished_rounds == 2
     values = game.study.model_dump() | {"algorithm": game.study.algorithm.model_dump()}
-    values["training"] |= {"has_batch_dice": True}
-    with pytest.raises(StateError, match="training.has_batch_dice false, not true"):
+    values["training"] |= {"batch_dice": True}
+    with pytest.raises(StateError, match="training.batch_dice false, not true"):
         restore_run(parse(Study, values, "study.yaml"), older)
 
 

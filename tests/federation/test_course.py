@@ -194,8 +194,8 @@ def test_one_site_cannot_have_the_super_model_doubt_no_image(play):
     game, honest = play(), play(folder="honest")
     records = [game.round(change=spoilt("west", saying(domain=wide))) for _ in range(2)]
     honest.round(absent=("west",))
-    assert game.server.domain.intensities == honest.server.domain.intensities
-    assert game.server.domain.voxels is None
+    assert game.server.data_profile.intensities == honest.server.data_profile.intensities
+    assert game.server.data_profile.voxels is None
     assert records[0].failed == {} and records[0].notes == game.warnings
     assert "west: its images' mean, " in game.warnings[0]
     assert records[1].notes == []
@@ -209,7 +209,7 @@ def test_site_outweighing_all_by_examples_is_named_once(play, weights):
     sentence = "site 'west' says that it has 2.22e+06 times as many training examples as the others' median"
     assert all(sentence in note and "choose algorithm: {weights: uniform}" in note for note in game.warnings)
     # 10,000,000 of (5 + 4) / 2
-    assert [record.unlike for record in records] == [{"west": {"examples": 2.22e6}} if is_said else None] * 2
+    assert [record.outliers for record in records] == [{"west": {"examples": 2.22e6}} if is_said else None] * 2
 
 
 def test_refused_update_changes_nothing_and_site_is_asked_again(play):
@@ -251,7 +251,7 @@ def in_every_round(study):
 
 
 def test_testing_every_round_changes_no_weight_or_choice(play, make_study, site_data):
-    study, found = make_study(rounds=2, name="fedbn", guard=True), {}
+    study, found = make_study(rounds=2, name="fedbn", baseline_comparison=True), {}
     for folder, one in (("without", study), ("with", in_every_round(study))):
         # Without the local models that other runs have left.
         for path in site_data.glob(".cache/*/local-*.pt"):

@@ -63,7 +63,7 @@ def honest(algorithm, task=TRAIN):
     """Return arrays as a server expects them of a task."""
     server = ServerRounds.start(algorithm, "run", ["a", "b"])
     server.image_shape = (1, 32, 32)
-    expected = server.expected("a", Exchange(task, 1))
+    expected = server.payload_spec("a", Exchange(task, 1))
     return {key: np.ones(one.shape, one.dtype) for key, one in expected.items()}
 
 

@@ -10,7 +10,7 @@ from silofl.base.errors import StateError
 from silofl.base.files import read_json
 from silofl.federation.run_folder import BEFORE, CHECKPOINT, RunFolder
 from silofl.federation.state import SiteState
-from silofl_desk.studies.alone import run_alone
+from silofl_desk.studies.in_process import run_in_process
 
 from ..conftest import UNET
 from .faults import DAMAGES, delete, flatten
@@ -64,7 +64,7 @@ def carried_out(tmp_path, settings_in, make_study):
 
         settings = settings_in(path / "sites")
         try:
-            run_alone(study, path, SITES, settings, None, count)
+            run_in_process(study, path, SITES, settings, None, count)
         except Stopped:
             assert exchanges is not None
         return path

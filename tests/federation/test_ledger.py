@@ -39,15 +39,15 @@ def write(folder, records):
 def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert read_ledger(tmp_path) is None
     record = Round(1, asked=["a"], answered=["a"], metrics={"a": {"loss": 0.5}})
-    record.unlike, record.is_best = {"a": {"cosine": -0.5}}, True
+    record.outliers, record.is_best = {"a": {"cosine": -0.5}}, True
     record.validation = {"a": SiteScore(value=0.25, num_cases=2, num_excluded=0, labels={"1": 0.25})}
     write(tmp_path, [record])
     (found,) = read_ledger(tmp_path)
     assert found == record and found.validation_mean == 0.25
     # A run from before the comparison goes on.
-    before = {key: value for key, value in dump_record(record).items() if key != "unlike"}
+    before = {key: value for key, value in dump_record(record).items() if key != "outliers"}
     (tmp_path / "ledger.json").write_text(json.dumps([before]))
-    assert read_ledger(tmp_path)[0].unlike is None
+    assert read_ledger(tmp_path)[0].outliers is None
 
 
 # --- the better of two rounds

@@ -7,9 +7,9 @@ from silofl.study import Study
 from ..conftest import SMALL_UNET
 
 
-def make_study(guard=False, **algorithm):
+def make_study(baseline_comparison=False, **algorithm):
     values = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2, "algorithm": algorithm}
-    values |= {"guard": guard}
+    values |= {"baseline_comparison": baseline_comparison}
     return parse(Study, values | {"model": SMALL_UNET | {"normalization": "instance"}}, "study.yaml")
 
 
@@ -26,7 +26,7 @@ def test_site_keeps_kept_rounds_with_adam_and_super_model():
     assert needs.site_disk_bytes(study, 3) == 6 * 3 * model + model
     # ... and 6 files x 2 local models, of both normalisations, x (the model, 2 of Adam, and its best), and what it
     # chose beside its own one
-    guarded = make_study(guard=True, name="fedavg")
+    guarded = make_study(baseline_comparison=True, name="fedavg")
     assert needs.site_disk_bytes(guarded, 3) == needs.site_disk_bytes(study, 3) + 6 * 2 * 4 * model + 2 * model
     assert needs.site_memory_bytes(guarded) == needs.site_memory_bytes(study) + 2 * 4 * model
 

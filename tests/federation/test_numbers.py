@@ -1,14 +1,14 @@
 import pytest
 
 from silofl.base.errors import AggregationError
-from silofl.data.domain import Domain, Range, VoxelSizes
+from silofl.data.data_profile import DataProfile, Range, VoxelSizes
 from silofl.federation.numbers import (
     check_image_shape,
     check_modality,
     check_names,
     check_numbers,
     find_long_updates,
-    find_odd_ranges,
+    find_outlying_ranges,
 )
 from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
@@ -111,29 +111,29 @@ def test_images_of_other_channels_or_axes_are_refused(make_study):
 
 
 def with_means(**means):
-    return {site: Domain(intensities=(Range("mean", low, high),)) for site, (low, high) in means.items()}
+    return {site: DataProfile(intensities=(Range("mean", low, high),)) for site, (low, high) in means.items()}
 
 
 def test_images_of_another_modality_than_the_study_states_are_refused(make_study):
     study = make_study()
     stated = study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})})
-    check_modality("west", Domain(modalities=("MR",)), stated)
-    check_modality("west", Domain(modalities=("CT",)), study)
+    check_modality("west", DataProfile(modalities=("MR",)), stated)
+    check_modality("west", DataProfile(modalities=("CT",)), study)
     with pytest.raises(AggregationError, match="site 'west' must have MR images, as data.modality says, not CT"):
-        check_modality("west", Domain(modalities=("CT", "MR")), stated)
+        check_modality("west", DataProfile(modalities=("CT", "MR")), stated)
 
 
 def test_far_ranges_are_left_out():
     # The others take 0.2 to 0.6 together, room for 0.2 - 1.2 to 0.6 + 1.2.
-    assert find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(-1.0, 1.79)), 3) == {}
-    (said,) = find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(0.3, 1.81)), 3).values()
+    assert find_outlying_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(-1.0, 1.79)), 3) == {}
+    (said,) = find_outlying_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(0.3, 1.81)), 3).values()
     assert "west: its images' mean, 0.3 to 1.81, is far from all others' 0.2 to 0.6" in said
 
 
 def test_endless_range_is_left_out_but_not_of_two():
-    assert find_odd_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
-    assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)), 3) == {}
-    assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": Domain()}, 3) == {}
+    assert find_outlying_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
+    assert find_outlying_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)), 3) == {}
+    assert find_outlying_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": DataProfile()}, 3) == {}
 
 
 def test_voxels_of_twelvefold_size_are_left_out():
@@ -141,11 +141,11 @@ def test_voxels_of_twelvefold_size_are_left_out():
     # Of the others the shortest sides are 0.5 to 0.9 mm, the longest 0.6 to 5: 0.5 / 12 to 0.9 * 12 and 0.6 / 12 to 60.
     sizes = {"east": ((0.5, 0.5, 5.0), (0.9, 0.9, 5.0)), "north": ((0.6,) * 3, (0.6,) * 3)}
     sizes["west"] = ((0.05,) * 3, (10.8,) * 3)
-    taken = {site: Domain(voxels=VoxelSizes(*sides)) for site, sides in sizes.items()}
-    assert find_odd_ranges(taken, 3) == {}
-    wide = taken | {"west": Domain(voxels=VoxelSizes((0.001,) * 3, (1000.0,) * 3))}
-    (sentence,) = find_odd_ranges(wide, 3).values()
+    taken = {site: DataProfile(voxels=VoxelSizes(*sides)) for site, sides in sizes.items()}
+    assert find_outlying_ranges(taken, 3) == {}
+    wide = taken | {"west": DataProfile(voxels=VoxelSizes((0.001,) * 3, (1000.0,) * 3))}
+    (sentence,) = find_outlying_ranges(wide, 3).values()
     assert "west: its images' voxels, 0.001 x 0.001 x 0.001 to 1000 x 1000 x 1000 mm, are far from" in sentence
     assert "all others' 0.5 x 0.5 x 0.6 to 0.9 x 0.9 x 5 mm" in sentence
     # Of two nobody knows which is odd.
-    assert find_odd_ranges({site: wide[site] for site in ("north", "west")}, 3) == {}
+    assert find_outlying_ranges({site: wide[site] for site in ("north", "west")}, 3) == {}

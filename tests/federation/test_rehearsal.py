@@ -46,7 +46,7 @@ def written(game):
 @pytest.mark.parametrize("name", ["fedavg", "fedsm", "adafed"])
 def test_arrays_return_and_nothing_learnt_leaves_or_stays(rehearsed, name):
     plain = {"optimizer": "sgd", "momentum": 0.0}
-    reports, game = rehearsed(name=name, training=plain, guard=name == "fedavg")
+    reports, game = rehearsed(name=name, training=plain, baseline_comparison=name == "fedavg")
     for site, answer in game.answers["train"].items():
         assert reports[site].faults == () and reports[site].bytes_from == answer.num_bytes > 0
         sent = game.sent["train"][site]

@@ -57,7 +57,7 @@ def test_untaken_update_has_not_happened_at_its_site(play, recipe, change):
 # --- when a round is repeated
 
 
-class Kept:
+class ClientState:
     """A run with its checkpoints in memory, which may go back one round."""
 
     def __init__(self, game):
@@ -92,7 +92,7 @@ def test_private_round_is_not_repeated(play, make_study):
             lose(game, "east", 2)
         return answer
 
-    tests = Kept(game).carry_out(change)
+    tests = ClientState(game).carry_out(change)
     (reason,) = finished_results(game.server, tests).reasons
     assert reason.startswith(
         "site 'east' began the train of round 3 without its state of round 2, from that of round 1"
@@ -104,7 +104,7 @@ def test_repeated_round_asks_the_same_sites_and_agrees(play):
     found = []
     for folder in ("whole", "lost"):
         game = play(folder=folder, name="fedbn", federation={"max_missed_rounds": 1})
-        kept, asked = Kept(game), []
+        kept, asked = ClientState(game), []
 
         def change(task, site, answer, game=game, folder=folder, asked=asked):
             asked.append((task, answer.meta["round"], site))

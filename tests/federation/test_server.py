@@ -55,9 +55,12 @@ def test_site_named_like_a_role_is_refused(make_study, name):
         ServerRounds.start(make_study(name="harmofl"), "run", ["a"]).join(name)
 
 
-@pytest.mark.parametrize("guard", [False, True])
-def test_late_site_is_asked_and_has_the_shared_model(play, guard):
-    game, late = play(("east", "west"), guard=guard), play(("north",), "late", guard=guard)
+@pytest.mark.parametrize("baseline_comparison", [False, True])
+def test_late_site_is_asked_and_has_the_shared_model(play, baseline_comparison):
+    game, late = (
+        play(("east", "west"), baseline_comparison=baseline_comparison),
+        play(("north",), "late", baseline_comparison=baseline_comparison),
+    )
     game.round()
     game.server.join("north")
     game.sites["north"] = late.sites["north"]

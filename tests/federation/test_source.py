@@ -49,7 +49,7 @@ def stem(name):
 
 
 def test_names_cover_all_algorithms_sections_and_parts():
-    wanted = {"harmofl", "fedsm", "adafed", "fedprox", "amplitude", "perturbation", "proximal", "softpull"}
+    wanted = {"harmofl", "fedsm", "adafed", "fedprox", "amplitude", "perturbation", "softpull"}
     assert wanted | {"selector", "statistics", "super_model"} <= set(names_of_papers())
     assert all(answer.section for answer in option_classes())
     assert [load_presets(name) for name in algorithm_names()]

@@ -55,6 +55,6 @@ def passes(monkeypatch):
 @pytest.mark.parametrize(("option", "beside"), [(1, 1), (2, 0)])
 def test_a_pass_over_the_data_beside_the_epochs_is_counted(passes, option, beside):
     plain = {"optimizer": "sgd", "momentum": 0.0}
-    cost = timed(make_study("scaffold", plain, control={"option": option}), 40)
+    cost = timed(make_study("scaffold", plain, scaffold={"option": option}), 40)
     # A step trains the federated model and the site's own two; two looks try whether BatchNorm can learn there.
     assert (cost.seconds, cost.seconds_beside) == (3, pytest.approx(beside + 2 / 20))

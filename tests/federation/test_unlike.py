@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from silofl.core.products import multiply_updates
-from silofl.federation.unlike import (
+from silofl.federation.outlying_updates import (
     find_opposed,
+    find_outlying_updates,
     find_outweighing,
-    find_unlike_updates,
-    join_unlike,
+    join_outliers,
 )
 
 
@@ -16,7 +16,7 @@ def updates(**arrays):
 
 def find(products, min_sites=3):
     alike = dict.fromkeys(products.sites, 1.0)
-    return find_unlike_updates(products, alike, alike, min_sites)
+    return find_outlying_updates(products, alike, alike, min_sites)
 
 
 def test_reversed_update_is_named_and_no_honest_one():
@@ -55,7 +55,7 @@ def test_thrice_the_others_median_by_step_is_named():
     products = updates(a=[1, 0], b=[1, 0], c=[4, 0])
     assert find(products) == {"c": {"length": 4}}
     # Four times as long after four times as many steps.
-    assert find_unlike_updates(products, {"a": 1, "b": 1, "c": 4}, dict.fromkeys("abc", 1.0), 3) == {}
+    assert find_outlying_updates(products, {"a": 1, "b": 1, "c": 4}, dict.fromkeys("abc", 1.0), 3) == {}
 
 
 def test_statistics_are_compared_by_themselves_and_their_direction_says_nothing():
@@ -72,5 +72,5 @@ def test_examples_are_named_from_three_times_the_others_median_on():
 
 def test_several_comparisons_are_joined_by_site_with_three_digits():
     several = [{"west": {"cosine": -0.12345}}, {}, {"west": {"examples": 1234.0}, "east": {"length": 4.0}}]
-    joined = [*join_unlike(several).items()]
+    joined = [*join_outliers(several).items()]
     assert joined == [("east", {"length": 4.0}), ("west", {"cosine": -0.123, "examples": 1230.0})]

@@ -16,7 +16,7 @@ from silofl.flare import executor as module
 from silofl.flare.egress import Egress, RunNote, check_filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.executor import SiteExecutor
-from silofl.flare.places import JOB_LOCK
+from silofl.flare.paths import JOB_LOCK
 from silofl.parts.task import Message
 
 

@@ -97,8 +97,8 @@ def test_batchnorm_is_taken_out_and_all_else_leaves_unchanged(study, passed):
 @pytest.mark.parametrize(
     ("algorithm", "role", "why"),
     [
-        ("fedsm", "global", "algorithm.stays_home must be nothing where a selector hands out the sites' models"),
-        ("ditto", "global", "algorithm.stays_home must be nothing with a personal model"),
+        ("fedsm", "global", "algorithm.stays must be nothing where a selector hands out the sites' models"),
+        ("ditto", "global", "algorithm.stays must be nothing with a personal model"),
         ("scaffold", "control", "it sends BatchNorm under 'control' too; choose another algorithm"),
     ],
 )
@@ -139,4 +139,4 @@ def test_job_has_filter_where_batchnorm_stays_home(job):
     config = json.loads((JOBS / job / "app" / "config" / "config_fed_client.json").read_text())
     study = load_study(JOBS / job / "app" / "config" / "study.yaml")
     paths = [one["path"] for chain in config["task_result_filters"] for one in chain["filters"]]
-    assert (GUARD in paths) == (study.recipe.stays_home == "batchnorm")
+    assert (GUARD in paths) == (study.recipe.stays == "batchnorm")

@@ -28,7 +28,7 @@ from silofl.base.errors import ConfigError
 from silofl.base.files import hold_lock
 from silofl.flare import job_files
 from silofl.flare.job_files import FILES, SIGNATURES, JobFiles
-from silofl.flare.places import JOB_LOCK
+from silofl.flare.paths import JOB_LOCK
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "jobs" / "harmofl_phantoms" / "app"

@@ -6,7 +6,7 @@ import yaml
 from nvflare.apis.workspace import Workspace
 
 from silofl.base.errors import ConfigError
-from silofl.flare.places import read_job_study, read_server_settings, read_site_settings
+from silofl.flare.paths import read_job_study, read_server_settings, read_site_settings
 from silofl.setup.site import Server, Site
 
 STUDY = {"name": "small", "task": "segmentation", "labels": {1: "a"}, "rounds": 2, "algorithm": {"name": "fedavg"}}

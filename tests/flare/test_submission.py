@@ -51,8 +51,10 @@ def test_a_class_that_no_ready_made_list_has_is_named(said):
         config["components"] = [{"id": "x", "path": "acme.Widget", "args": {"path": "no.class"}}]
         (job / CLIENT).write_text(json.dumps(config))
 
-    (doubt,) = said(change=change)
-    assert doubt.startswith("config_fed_client.json names acme.Widget, which sites refuse whose class_allow_list lacks")
+    (warning,) = said(change=change)
+    assert warning.startswith(
+        "config_fed_client.json names acme.Widget, which sites refuse whose class_allow_list lacks"
+    )
 
 
 def test_code_and_parts_of_packages_are_named(said):
@@ -99,6 +101,6 @@ def test_unsettled_pretrained_model_is_a_doubt(said, tmp_path, is_settled):
     save_tensors(file, build_plain_model(parse(Study, values, "study.yaml"), 0).state_dict())
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     model = values["model"] | ({"pretrained_sha256": digest} if is_settled else {})
-    doubts = said(change=lambda job: shutil.copy(file, study_file(job).parent), algorithm=adafed, model=model)
+    warnings = said(change=lambda job: shutil.copy(file, study_file(job).parent), algorithm=adafed, model=model)
     settled = f"write into study.yaml: model.pretrained_sha256: {digest}"
-    assert [doubt.endswith(settled) for doubt in doubts] == [True] * (not is_settled)
+    assert [warning.endswith(settled) for warning in warnings] == [True] * (not is_settled)

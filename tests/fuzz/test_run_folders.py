@@ -28,7 +28,7 @@ def finished(tmp_path_factory, site_data):
     job = folder / "job"
     shutil.copytree(JOBS / "fedsm_phantoms", job)
     (job / "app" / "config" / "study.yaml").write_text(yaml.safe_dump(STUDY))
-    arguments = ("simulate", job, "--data", site_data, "--out", folder / "run", "--alone", "--leave-out", "west")
+    arguments = ("simulate", job, "--data", site_data, "--out", folder / "run", "--in-process", "--leave-out", "west")
     assert main([str(argument) for argument in arguments]) == 0
     return folder / "run"
 

@@ -27,7 +27,7 @@ STUDY = {
     "task": "segmentation",
     "labels": {1: "blob"},
     "rounds": 4,
-    "guard": False,
+    "baseline_comparison": False,
     "device": "cpu",
     "model": SMALL_UNET,
     "training": {"batch_size": 2, "learning_rate": 0.01},

@@ -16,7 +16,7 @@ def test_cases_labels_and_patients_are_counted_by_part(candidate):
 
 
 def test_too_few_test_patients_for_a_verdict_are_a_warning(candidate):
-    answer = check_data(candidate(guard=True))
+    answer = check_data(candidate(baseline_comparison=True))
     assert answer.status == "warning"
     assert answer.sentence.startswith(
         "a verdict on joining takes at least 20 test patients per site, not 2 (north): put"

@@ -12,7 +12,7 @@ from silofl.data.cache_entries import CacheSource
 from silofl.data.learnt import FILE as LEARNT
 from silofl.data.parts import PreparedCase
 from silofl.federation.egress_log import EgressLog
-from silofl.flare.places import mark_in_use
+from silofl.flare.paths import mark_in_use
 from silofl.inference.cases_table import FILE as CASES
 from silofl.setup.site import Site
 from silofl_hospital.site.kept import find_studies

@@ -243,7 +243,10 @@ def package(tmp_path, monkeypatch):
 
 def test_a_package_that_is_absent_or_not_allowed_fails(candidate, kit, package):
     study, skipped = {"loss": "acme-parts==1.3.0/brier"}, CHECKS.keys() - {"packages", "data"}
-    for allowed, sentence in (([], "is not: review its package"), (["acme-parts==1.3.0/brier"], "not 1.2.0; install the wheel")):
+    for allowed, sentence in (
+        ([], "is not: review its package"),
+        (["acme-parts==1.3.0/brier"], "not 1.2.0; install the wheel"),
+    ):
         change_site(kit, extensions=allowed)
         checkup = check_site(candidate(training=study), skipped)
         answer = checkup.answers["packages"]

@@ -14,8 +14,8 @@ from silofl.inference.model_file import pack_model
 from silofl.models import build_model
 from silofl.parts.dp_sgd import FILE
 from silofl.study import Study
+from silofl.training.privacy_budget import PrivacyBudget
 from silofl.training.private import compute_epsilon
-from silofl.training.spent import Spent
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_hospital.site.candidate import read_candidate
 from silofl_hospital.site.data import check_data
@@ -46,7 +46,7 @@ def test_a_site_that_would_always_be_late_must_not_join(candidate):
     ("algorithm", "kinds"),
     [
         ({"name": "local"}, {"numbers"}),
-        ({"name": "harmofl", "stays_home": "batchnorm"}, {"weights", "amplitude", "numbers"}),
+        ({"name": "harmofl", "stays": "batchnorm"}, {"weights", "amplitude", "numbers"}),
         ({"name": "adafed", "statistics": {"self_weight": 0.3}}, {"weights", "statistics", "numbers"}),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else "",
@@ -134,7 +134,7 @@ def test_a_site_whose_filter_excludes_batchnorm_joins_without_it(candidate, kit)
     assert answer.status == "ok" and answer.facts["kinds"].keys() == {"weights", "numbers", "usual_values"}
 
 
-PRIVATE = {"guard": False, "model": SMALL_UNET | {"normalization": "instance"}}
+PRIVATE = {"baseline_comparison": False, "model": SMALL_UNET | {"normalization": "instance"}}
 PRIVATE |= {"privacy": {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.01}}}
 
 
@@ -153,7 +153,7 @@ def test_the_trial_says_the_epsilon_and_leaves_nothing(candidate, tmp_path, monk
     answer = check_privacy(site)
     assert answer.status == "ok" and "4 rounds spend epsilon" in answer.sentence
     assert "at delta 0.01 for each of 5 patients" in answer.sentence
-    assert answer.facts["epsilon"] == compute_epsilon([Spent(2.0, 0.4, 8)], 0.01)
+    assert answer.facts["epsilon"] == compute_epsilon([PrivacyBudget(2.0, 0.4, 8)], 0.01)
     assert check_training(site).status == "ok"
     trained = check_leaving(site)
     assert trained.status == "ok" and set(trained.facts["kinds"]) == {"weights", "numbers"}
@@ -164,7 +164,7 @@ def test_the_trial_says_the_epsilon_and_leaves_nothing(candidate, tmp_path, monk
 
 def test_a_trials_batch_does_not_count_as_a_round(candidate):
     # The round's two steps see each of five patients with a probability of 0.4, the trial's one step both of its two.
-    whole, batch = (compute_epsilon([Spent(2.0, *steps)], 0.01) for steps in ((0.4, 2), (1.0, 1)))
+    whole, batch = (compute_epsilon([PrivacyBudget(2.0, *steps)], 0.01) for steps in ((0.4, 2), (1.0, 1)))
     assert whole < 0.9 < batch
     site = limited(candidate(**PRIVATE, rounds=1), 0.9)
     assert check_privacy(site).status == check_leaving(site).status == "ok"
@@ -178,14 +178,14 @@ def count_before(candidate, *spent):
 def test_what_the_site_has_spent_before_counts(candidate):
     held = candidate(**PRIVATE)
     alone = check_privacy(held).facts["epsilon"]
-    count_before(held, Spent(2.0, 0.4, 8, "patient"))
-    together = compute_epsilon([Spent(2.0, 0.4, 16)], 0.01)
+    count_before(held, PrivacyBudget(2.0, 0.4, 8, "patient"))
+    together = compute_epsilon([PrivacyBudget(2.0, 0.4, 16)], 0.01)
     answer = check_privacy(held)
     assert answer.facts["epsilon"] == together > alone
     assert answer.sentence.startswith("4 rounds, with the 8 steps that were counted before, spend epsilon")
     for limit, status in ((together, "ok"), ((alone + together) / 2, "warning"), (alone / 2, "failed")):
         assert check_privacy(limited(held, limit)).status == status
-    count_before(held, Spent(2.0, 0.4, 8, "example"))
+    count_before(held, PrivacyBudget(2.0, 0.4, 8, "example"))
     with pytest.raises(TrainingError, match="must be example, by which dp_sgd.json of site 'north' has counted"):
         check_privacy(held)
 

@@ -10,23 +10,23 @@ import torch
 from PIL import Image
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.inference import SuperModel
 from silofl.inference.directory import write_model_folder
 from silofl_desk.inference.export import export_bundle
 
 CPU = torch.device("cpu")
 RESIZE = {"transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
-SCANS = Domain(kinds=("volumes",), colours=("grey",), modalities=("MR",), axes=("LPS",))
+SCANS = DataProfile(kinds=("volumes",), colours=("grey",), modalities=("MR",), axes=("LPS",))
 
 
 @pytest.fixture
 def make(make_contents, make_study):
     """Build a super model that learnt from images of a domain."""
 
-    def build(domain=SCANS, rule="only", task="segmentation", **options):
+    def build(data_profile=SCANS, rule="only", task="segmentation", **options):
         contents = make_contents(rule, study=make_study(task, data=RESIZE), **options)
-        return SuperModel(replace(contents, domain=domain), CPU)
+        return SuperModel(replace(contents, data_profile=data_profile), CPU)
 
     return build
 
@@ -110,7 +110,7 @@ def test_resampling_by_an_unstated_size_of_voxels_is_warned_of(
     make_contents, make_study, write_volume, tmp_path, task, end
 ):
     study = make_study(task, data=RESIZE | {"volume_transforms": [{"Spacing": {"pixdim": [2, 2, 2]}}]})
-    model = SuperModel(replace(make_contents("only", study=study), domain=SCANS), CPU)
+    model = SuperModel(replace(make_contents("only", study=study), data_profile=SCANS), CPU)
     nibabel.save(nibabel.Nifti1Image(smooth_volume(), None), tmp_path / "bare.nii.gz")
     sentence = (
         "the file does not state the size of its voxels in mm; it was resampled as if they were 1 mm, or by "
@@ -126,7 +126,7 @@ def test_resampling_by_an_unstated_size_of_voxels_is_warned_of(
 def test_volumes_and_pictures_are_refused_by_models_of_the_others(make, write_volume, tmp_path):
     Image.fromarray(np.uint8(smooth_volume()[..., 0] / 4)).save(tmp_path / "photo.png")
     with pytest.raises(DataError, match="scan.nii.gz must be like .* which are pictures, not volumes"):
-        make(Domain(kinds=("pictures",))).predict(write_volume())
+        make(DataProfile(kinds=("pictures",))).predict(write_volume())
     with pytest.raises(DataError, match="photo.png must be like the training images, which are volumes, not pictures"):
         make().predict(tmp_path / "photo.png")
 

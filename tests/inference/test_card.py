@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from silofl.core.operating_point import OperatingPoint
-from silofl.data.domain import Domain, Range, VoxelSizes
+from silofl.data.data_profile import DataProfile, Range, VoxelSizes
 from silofl.inference.card import model_card
 from silofl.study.sections import CardSettings, DoNotUseSettings, OperatingPointSettings
 
@@ -44,16 +44,16 @@ def test_a_card_has_the_values_of_findings_and_their_absences(make_contents, mak
 
 
 def test_a_card_says_what_the_run_recorded(make_contents):
-    domain = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.1, 0.4),))
-    domain = replace(domain, voxels=VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0)))
-    contents = replace(make_contents(), facts=FACTS, domain=domain)
+    data_profile = DataProfile(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.1, 0.4),))
+    data_profile = replace(data_profile, voxels=VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0)))
+    contents = replace(make_contents(), facts=FACTS, data_profile=data_profile)
     text = card_of(contents)
     for part in (
         "arXiv:2203.10144",
         "- Network: monai.networks.nets.UNet, normalization batch, from random weights",
         "| north | 0.812 | 4     | 3        | 1              |",
         "| north | not known / 4 / 31 ",
-        "| north | its own model | keeps its own model ",
+        "| north | its local model | keeps its own model ",
         "an image of another kind than volumes, grey, MR.",
         "mean 0.1 to 0.4",
         "voxels of half to twice 0.5 x 0.5 x 2 to 1 x 1 x 5 mm",
@@ -141,11 +141,11 @@ def test_a_label_makes_no_link_tag_or_cell(make_contents, make_study):
 
 def test_a_card_says_how_a_classs_probabilities_are_read(make_contents, make_study):
     study = make_study("classification").model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)})
-    contents = replace(make_contents("only", study=study), calling=OperatingPoint(2.0, {1: 0.8}))
+    contents = replace(make_contents("only", study=study), operating_point=OperatingPoint(2.0, {1: 0.8}))
     # odds of 4 become 2
     sentence = "A case is called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation."
     assert f"One model answers. Its probabilities go through a temperature of 2.00. {sentence}" in card_of(contents)
-    assert "temperature" not in card_of(replace(contents, calling=OperatingPoint()))
+    assert "temperature" not in card_of(replace(contents, operating_point=OperatingPoint()))
 
 
 def test_a_card_says_what_people_stated_and_what_is_missing(make_contents, make_study):

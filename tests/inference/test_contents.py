@@ -34,21 +34,25 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
 @pytest.mark.parametrize(
     ("task", "changes", "reason"),
     [
-        ("segmentation", {"calling": OperatingPoint(2.0)}, "in a classification alone a calling"),
-        ("classification", {"calling": OperatingPoint(0.0)}, "temperature must be a number from 0.1 to 10, not 0.0"),
+        ("segmentation", {"operating_point": OperatingPoint(2.0)}, "in a classification alone a calling"),
         (
             "classification",
-            {"calling": OperatingPoint(float("nan"))},
+            {"operating_point": OperatingPoint(0.0)},
+            "temperature must be a number from 0.1 to 10, not 0.0",
+        ),
+        (
+            "classification",
+            {"operating_point": OperatingPoint(float("nan"))},
             "temperature must be a number from 0.1 to 10, not nan",
         ),
         (
             "classification",
-            {"calling": OperatingPoint(1.0, {1: 1.5})},
+            {"operating_point": OperatingPoint(1.0, {1: 1.5})},
             "threshold of tumour must be .* from 0 to 1, not 1.5",
         ),
         (
             "classification",
-            {"calling": OperatingPoint(1.0, {0: 0.5})},
+            {"operating_point": OperatingPoint(1.0, {0: 0.5})},
             "with thresholds of findings, or of the second of two classes",
         ),
         ("classification", {"bias": 0.5}, "must have a bias in a segmentation alone"),

@@ -10,12 +10,14 @@ import torch
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
 from silofl.core.operating_point import OperatingPoint
-from silofl.data.domain import Domain, Range
+from silofl.data.data_profile import DataProfile, Range
 from silofl.inference import directory
 from silofl.inference.directory import plain_study, read_fingerprint, read_model_folder, write_model_folder
 from silofl.study import STORED, Study
 
-DOMAIN = Domain(("volumes",), ("grey",), ("MR",), ("LPS", "RAS"), (Range("mean", 0.1, 0.4), Range("roughness", 0, 0.2)))
+DOMAIN = DataProfile(
+    ("volumes",), ("grey",), ("MR",), ("LPS", "RAS"), (Range("mean", 0.1, 0.4), Range("roughness", 0, 0.2))
+)
 CALLING = OperatingPoint(1.5, {1: 0.25})
 
 
@@ -64,7 +66,13 @@ def test_a_model_of_a_version_before_0_4_is_refused(folder, changes):
     ("task", "key", "value", "without", "changed"),
     [
         ("segmentation", "bias", 0.7, 0.0, 0.6),
-        ("classification", "calling", CALLING, OperatingPoint(), {"temperature": 1.5, "thresholds": {"tumour": 0.3}}),
+        (
+            "classification",
+            "operating_point",
+            CALLING,
+            OperatingPoint(),
+            {"temperature": 1.5, "thresholds": {"tumour": 0.3}},
+        ),
     ],
 )
 def test_what_changes_every_answer_is_in_the_fingerprint(
@@ -74,19 +82,20 @@ def test_what_changes_every_answer_is_in_the_fingerprint(
     for name, setting in (("with", value), ("without", without)):
         write_model_folder(tmp_path / name, replace(contents, **{key: setting}))
         assert getattr(read_model_folder(tmp_path / name), key) == setting
-    assert read_facts(tmp_path / "without").get(key) is None
+    assert read_facts(tmp_path / "without").get("calling" if key == "operating_point" else key) is None
     assert read_fingerprint(tmp_path / "with") != read_fingerprint(tmp_path / "without")
-    edit(tmp_path / "with", **{key: changed})
+    # A model's file keeps the name that release 0.4 gave the operating point.
+    edit(tmp_path / "with", **{"calling" if key == "operating_point" else key: changed})
     edit(tmp_path / "with", content=directory._hash_facts(read_facts(tmp_path / "with")))
     assert_refused(tmp_path / "with", "with/model.json must be as it was written; it was changed")
 
 
 @pytest.mark.parametrize("rule", ["only", "mean", "selector"])
 def test_what_was_written_is_read_back(tmp_path, make_contents, rule):
-    contents = replace(make_contents(rule), domain=DOMAIN)
+    contents = replace(make_contents(rule), data_profile=DOMAIN)
     write_model_folder(tmp_path / "supermodel", contents)
     read = read_model_folder(tmp_path / "supermodel")
-    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts", "domain"):
+    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts", "data_profile"):
         assert getattr(read, name) == getattr(contents, name)
     assert list(read.models) == list(contents.models)
     states = [*contents.models.values(), contents.selector or {}]

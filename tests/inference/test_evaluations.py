@@ -6,7 +6,7 @@ from silofl.core.intervals import Estimate, Sample
 from silofl.inference.evaluations import (
     ALL,
     HospitalEvaluation,
-    has_unlike_classes,
+    has_different_classes,
     list_scores,
     pool_hospitals,
     unpack_scores,
@@ -35,7 +35,7 @@ def test_means_over_different_classes_are_not_pooled(make_study):
     assert pooled[ALL]["accuracy"].num_sites == pooled["normal"]["auroc"].num_sites == 2
     assert pooled[ALL]["auroc"] is pooled[ALL]["balanced_accuracy"] is pooled["malignant"]["auroc"] is None
     alike = {"east": hospital(study, whole), "west": hospital(study, whole)}
-    assert pool_hospitals(alike, study)[ALL]["auroc"].num_sites == 2 and not has_unlike_classes(alike, "auroc")
+    assert pool_hospitals(alike, study)[ALL]["auroc"].num_sites == 2 and not has_different_classes(alike, "auroc")
 
 
 def test_a_hospital_that_finds_all_counts_in_the_mean(make_study):

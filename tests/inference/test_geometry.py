@@ -8,7 +8,7 @@ from PIL import Image
 from silofl.base.errors import DataError
 from silofl.data.contrasts import build_source
 from silofl.data.preparation import build_preparation
-from silofl.data.prepared_image import prepare_with_way_back
+from silofl.data.prepared_image import prepare_with_inverse
 from silofl.inference.geometry import check_images, decide_on_input
 
 TURNS = [(order, signs) for order in itertools.permutations(range(3)) for signs in itertools.product((1, -1), repeat=3)]
@@ -32,7 +32,7 @@ def blobs(shape):
 def there_and_back(path, study):
     """Prepare a label map as if it were an image, and bring the one-hot probabilities of what comes out back."""
     steps = build_preparation(study, has_label_map=False)
-    prepared = prepare_with_way_back(build_source(path, study.data), steps)
+    prepared = prepare_with_inverse(build_source(path, study.data), steps)
     labels = np.rint(prepared.images[:, 0])
     one_hot = np.stack([labels == number for number in range(3)], axis=1).astype(np.float32)
     return decide_on_input(one_hot, prepared, steps)

@@ -13,7 +13,7 @@ import yaml
 
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.inference import SuperModel
 from silofl.inference.directory import write_model_folder
 from silofl.study import STORED, Study
@@ -151,7 +151,7 @@ def test_monai_alone_answers_no_classes_pictures_or_forbidden_cases(make_content
     assert "is no label map" in find_obstacle(make_contents("only", study=make_study("classification")))
     forbidding = make_study().model_copy(update={"do_not_use": DoNotUseSettings(on_fallback=True)})
     assert "do_not_use" in find_obstacle(make_contents("only", study=forbidding))
-    of_pictures = replace(make_contents("only"), domain=Domain(("pictures",)))
+    of_pictures = replace(make_contents("only"), data_profile=DataProfile(("pictures",)))
     assert "learnt from pictures" in find_obstacle(of_pictures)
 
 

@@ -10,8 +10,8 @@ from silofl.study.sections import DoNotUseSettings
 FINDINGS = {0: "effusion", 1: "nodule"}
 
 
-def site_score(labels, **calling):
-    return {"value": 0.7, "num_cases": 9, "num_excluded": 0, "labels": labels, "calling": calling}
+def site_score(labels, **operating_point):
+    return {"value": 0.7, "num_cases": 9, "num_excluded": 0, "labels": labels, "calling": operating_point}
 
 
 @pytest.fixture
@@ -21,14 +21,14 @@ def called(make_contents, make_study):
     facts = {"test": {"north": site_score({"0": 1.0, "1": 0.0}, **read)}}
     made = make_contents("only", study=make_study("classification"))
     study = made.study.model_copy(update={"do_not_use": DoNotUseSettings(label_below=0.7)})
-    return replace(made, study=study, facts=facts, calling=OperatingPoint(1.0, {1: 0.1}))
+    return replace(made, study=study, facts=facts, operating_point=OperatingPoint(1.0, {1: 0.1}))
 
 
 def test_a_model_with_a_threshold_is_judged_at_it(called):
     assert list_not_learnt(called) == [] and list_low_labels(called) == []
     # the first class is found where the second is not called
     assert describe_quality(called) == "recall in test: normal 0.75, tumour 0.89"
-    at_half = replace(called, calling=OperatingPoint())
+    at_half = replace(called, operating_point=OperatingPoint())
     assert list_not_learnt(at_half) and list_low_labels(at_half)
     assert describe_quality(at_half) == "recall in test: normal 1.00, tumour 0.00"
 
@@ -47,7 +47,7 @@ def test_each_finding_is_judged_at_its_own_threshold(make_contents, make_study):
     labels = {"0": 0.0, "no effusion": 1.0, "1": 0.0, "no nodule": 0.9}
     read = {"thresholds": {"0": 0.2}, "sensitivity": {"0": 0.8}, "specificity": {"0": 0.6}}
     facts = {"test": {"north": site_score(labels, **read)}}
-    made = replace(make_contents("only", study=study), facts=facts, calling=OperatingPoint(1.0, {0: 0.2}))
+    made = replace(make_contents("only", study=study), facts=facts, operating_point=OperatingPoint(1.0, {0: 0.2}))
     assert describe_quality(made) == "recall in test: effusion 0.80, nodule 0.00"
     assert [sentence.partition(" (")[0] for sentence in list_not_learnt(made)] == ["the model cannot recognise nodule"]
     row = next(line for line in model_card(made, {}, "").splitlines() if line.startswith("| north"))

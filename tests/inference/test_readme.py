@@ -7,8 +7,8 @@ from silofl.inference.readme import bundle_readme
 from silofl.study.sections import OperatingPointSettings
 
 
-def bundled(study, members=("a",), shape=(1, 32, 32), calling=MOST_PROBABLE, rule="selector"):
-    about = {"sites": members, "image_shape": shape, "calling": calling, "rule": rule, "facts": {}}
+def bundled(study, members=("a",), shape=(1, 32, 32), operating_point=MOST_PROBABLE, rule="selector"):
+    about = {"sites": members, "image_shape": shape, "operating_point": operating_point, "rule": rule, "facts": {}}
     return bundle_readme(SimpleNamespace(study=study, home_statistics="", **about), members)
 
 
@@ -20,7 +20,7 @@ def test_a_bundles_readme_names_its_members_and_commands(make_study):
 
 def test_a_bundles_readme_says_how_a_classs_probabilities_are_read(make_study):
     study = make_study("classification").model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)})
-    text = " ".join(bundled(study, calling=OperatingPoint(2.0, {1: 0.8})).split())
+    text = " ".join(bundled(study, operating_point=OperatingPoint(2.0, {1: 0.8})).split())
     assert "(p.log() / 2).softmax(dim=1)" in text and "before the temperature" in text
     # odds of 4 become 2
     assert "called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation" in text

@@ -219,7 +219,7 @@ def test_images_of_another_size_and_blank_ones_are_refused(make, write_volume):
 
 def read(model, *values):
     """Return the model with a calling."""
-    return SuperModel(replace(model.contents, calling=OperatingPoint(*values)), torch.device("cpu"))
+    return SuperModel(replace(model.contents, operating_point=OperatingPoint(*values)), torch.device("cpu"))
 
 
 @pytest.fixture
@@ -231,10 +231,10 @@ def test_a_threshold_decides_the_second_of_two_classes(class_model):
     score = class_model.predict(images(3)).class_scores["tumour"]
     for threshold, label in ((score, 1), (np.nextafter(score, 1), 0)):
         prediction = read(class_model, 1.0, {1: threshold}).predict(images(3))
-        assert (prediction.label, prediction.called_from) == (label, {"tumour": pytest.approx(threshold)})
+        assert (prediction.label, prediction.decision_thresholds) == (label, {"tumour": pytest.approx(threshold)})
     # what is shown beside a temperature has been through it too
     prediction = read(class_model, 3.0, {1: score}).predict(images(3))
-    assert prediction.label == 1 and prediction.called_from["tumour"] == pytest.approx(
+    assert prediction.label == 1 and prediction.decision_thresholds["tumour"] == pytest.approx(
         prediction.class_scores["tumour"]
     )
 

@@ -57,7 +57,7 @@ def test_patterns_that_name_nothing_or_all_are_refused(patterns, message):
 
 def test_a_body_is_not_frozen_where_nothing_would_travel(frozen_study):
     study = frozen_study(["features.*", "hidden.*"], algorithm={"name": "fedper"})
-    with pytest.raises(ConfigError, match=r"training\.frozen must leave .* travel, .* stays_home: head"):
+    with pytest.raises(ConfigError, match=r"training\.frozen must leave .* travel, .* stays: head"):
         build_plain_model(study, 0)
     build_plain_model(frozen_study(["features.*", "hidden.*"], algorithm={"name": "local"}), 0)
 

@@ -58,8 +58,8 @@ def test_batchnorm_is_found_by_its_type_under_any_name():
 # --- what travels
 
 
-def traveling(model, stays_home):
-    return traveling_names(model, Recipe(stays_home=stays_home))
+def traveling(model, stays):
+    return traveling_names(model, Recipe(stays=stays))
 
 
 @pytest.fixture

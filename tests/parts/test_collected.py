@@ -112,7 +112,7 @@ def test_a_site_may_keep_its_personal_model(inside, tmp_path):
         ({"name": "ditto", "parts": ["ditto", "fedsm"], "selector": {"labels": "best_model"}}, "extra_rounds"),
         ({"name": "finetuning", "parts": ["fedsm"], "mixing": "softpull"}, "or with mixing: shared"),
         ({"name": "finetuning", "parts": ["fedsm"], "selector": {"labels": "best_model"}}, "go with mixing: soft"),
-        ({"name": "finetuning", "parts": ["fedsm"], "stays_home": "batchnorm"}, "stays_home must be nothing"),
+        ({"name": "finetuning", "parts": ["fedsm"], "stays": "batchnorm"}, "stays must be nothing"),
         ({"name": "perfedavg", "parts": ["fedsm"], "extra_rounds": 2}, "extra_rounds must be 0 with meta-steps"),
         ({"name": "perfedavg", "parts": ["ditto", "fedsm"]}, "step must go with one model of all sites"),
     ],
@@ -126,7 +126,7 @@ def test_what_does_not_go_together_is_refused(play, algorithm, sentence):
 
 FROM_SHARED = {
     "finetuning": {"rounds": 2, "extra_rounds": 2, "training": {"optimizer": "adam", "batch_size": 2}},
-    "perfedavg": {"rounds": 4, "training": SGD | {"local_epochs": 3}, "meta_step": {"alpha": 0.2, "deployed_steps": 2}},
+    "perfedavg": {"rounds": 4, "training": SGD | {"local_epochs": 3}, "perfedavg": {"alpha": 0.2, "deployed_steps": 2}},
 }
 
 

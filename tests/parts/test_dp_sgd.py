@@ -14,8 +14,8 @@ from silofl.federation.site import SiteRounds
 from silofl.parts.dp_sgd import FILE, SiteDpSgd
 from silofl.parts.task import TRAIN, Message
 from silofl.study import Study
+from silofl.training.privacy_budget import PrivacyBudget
 from silofl.training.private import compute_epsilon
-from silofl.training.spent import Spent
 
 from ..conftest import SMALL_UNET, UNET
 from ..federation.test_egress import request
@@ -39,7 +39,7 @@ def test_the_ledger_holds_what_each_site_spent(play, private):
         record = run.round()
         # Five, four and three patients in batches of two: three, two and one batch.
         steps, rates = {"east": 2, "north": 2, "west": 1}, {"east": 0.4, "north": 0.5, "west": 2 / 3}
-        wanted = {s: compute_epsilon([Spent(2.0, rates[s], number * steps[s])], 0.01) for s in steps}
+        wanted = {s: compute_epsilon([PrivacyBudget(2.0, rates[s], number * steps[s])], 0.01) for s in steps}
         assert record.metrics == {site: {"epsilon": pytest.approx(value)} for site, value in wanted.items()}
     assert "loss" not in json.dumps(run.answers[TRAIN]["east"].meta)
     results = finished_results(run.server, run.finish())
@@ -108,7 +108,7 @@ def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):
     monkeypatch.setattr(SiteDpSgd, "epoch", overtaken)
     record = first.round()
     assert [one["steps"] for one in read_count(first)] == [4]
-    assert record.metrics["east"]["epsilon"] == pytest.approx(compute_epsilon([Spent(2.0, 0.4, 4)], 0.01))
+    assert record.metrics["east"]["epsilon"] == pytest.approx(compute_epsilon([PrivacyBudget(2.0, 0.4, 4)], 0.01))
 
 
 def test_a_site_spends_no_more_than_it_lets(play, private):
@@ -177,13 +177,13 @@ def test_a_weaker_promise_does_not_pass_the_limit(private, settings_in, tmp_path
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"guard": True}, "guard must be false"),
+        ({"baseline_comparison": True}, "guard must be false"),
         ({"normalization": "batch"}, "must be instance or group with privacy.dp_sgd, not 'batch'"),
         ({"normalization": "batch_stateless"}, "not 'batch_stateless'"),
-        ({"training": {"has_batch_dice": True}}, "has_batch_dice must be false"),
+        ({"training": {"batch_dice": True}}, "batch_dice must be false"),
         ({"training": {"measures_drift": True}}, "measures_drift must be false with privacy.dp_sgd"),
         ({"name": "fedsm"}, "not 'fedsm' with selector"),
-        ({"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}}, "not 'scaffold' with control"),
+        ({"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}}, "not 'scaffold' with scaffold"),
         ({"name": "moon", "network": UNET | {"normalization": "instance"}}, "take fedavg"),
         ({"input": "harmofl"}, "must be one that sends nothing but models"),
     ],

@@ -11,7 +11,7 @@ from silofl.base.errors import ConfigError
 from silofl.base.files import save_tensors
 from silofl.base.schema import read_file
 from silofl.base.settings import parse
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.data.learnt import FILE as LEARNT
 from silofl.federation.egress import Gate, Request
 from silofl.federation.run_folder import RunFolder
@@ -45,7 +45,9 @@ def model(make_study, tmp_path_factory):
         last.weight.zero_()
         last.bias.fill_(9)
     folder = tmp_path_factory.mktemp("model") / "supermodel"
-    write_model_folder(folder, Contents(study, SHAPE, {"global": network.state_dict()}, "only", domain=Domain()))
+    write_model_folder(
+        folder, Contents(study, SHAPE, {"global": network.state_dict()}, "only", data_profile=DataProfile())
+    )
     return folder
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from silofl.federation.needs import home_bytes
 from silofl.inference import SuperModel
-from silofl.parts import guard
+from silofl.parts import baseline
 from silofl.training import local_model
 from silofl.training.metrics import Score
 
@@ -15,7 +15,12 @@ from ..conftest import assert_alike
 
 pytestmark = pytest.mark.long
 
-GROUP = {"guard": True, "name": "fedavg", "model": {"normalization": "group"}, "federation": {"patience": 2}}
+GROUP = {
+    "baseline_comparison": True,
+    "name": "fedavg",
+    "model": {"normalization": "group"},
+    "federation": {"patience": 2},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +54,7 @@ def test_the_local_model_that_validates_better_is_taken(played, monkeypatch, bat
     judge_by(monkeypatch, batch, other)
     game = played(("east", "north"), seed=301, **GROUP)
     joined = game.server.parts["guard"].choices["east"]
-    assert joined.own_normalization == kind
+    assert joined.local_normalization == kind
     kept = game.kept("east", 3)["guard"]
     folder = next(game.folder("east") / name for name in ("own", "chosen") if (game.folder("east") / name).is_dir())
     contents = SuperModel.load(folder, "cpu").contents
@@ -60,8 +65,8 @@ def test_the_local_model_that_validates_better_is_taken(played, monkeypatch, bat
 def test_a_second_local_model_changes_no_other_model(play, monkeypatch):
     both = play(("east", "north"), seed=302, folder="both", **GROUP)
     both.finish()
-    monkeypatch.setattr(guard, "list_local_studies", lambda study: {"local": study})
-    monkeypatch.setattr(guard, "load_borrowed", lambda memo: {})
+    monkeypatch.setattr(baseline, "list_local_studies", lambda study: {"local": study})
+    monkeypatch.setattr(baseline, "load_borrowed", lambda memo: {})
     single = play(("east", "north"), seed=302, folder="single", **GROUP)
     single.finish()
     ours, theirs = (game.kept("east", 3)["guard"] for game in (both, single))
@@ -93,7 +98,7 @@ def test_a_single_training_image_trains_the_studys_local_model_alone(play):
     game.sites["east"].__dict__["data"] = replace(data, training=data.training.select_rows([0]))
     game.finish()
     joined = game.server.parts["guard"].choices
-    assert joined["east"].own_normalization is None and joined["north"].own_normalization in ("batch", "group")
+    assert joined["east"].local_normalization is None and joined["north"].local_normalization in ("batch", "group")
 
 
 @pytest.mark.parametrize(
@@ -101,14 +106,14 @@ def test_a_single_training_image_trains_the_studys_local_model_alone(play):
     [
         ({"model": {"normalization": "group"}}, 2),
         ({"model": {"normalization": "batch"}}, 1),
-        ({"model": {"normalization": "group"}, "guard": False}, 1),
+        ({"model": {"normalization": "group"}, "baseline_comparison": False}, 1),
         ({"model": {"normalization": "group", "weights": "a.pt", "weights_sha256": "0" * 64}}, 1),
     ],
 )
 def test_two_are_trained_where_the_normalisation_is_free(make_study, options, count):
-    study = make_study(**{"guard": True, "name": "fedavg"} | options)
-    assert len(guard.list_local_studies(study)) == count
+    study = make_study(**{"baseline_comparison": True, "name": "fedavg"} | options)
+    assert len(baseline.list_local_studies(study)) == count
     if count == 2:
-        single = make_study(guard=True, name="fedavg")
+        single = make_study(baseline_comparison=True, name="fedavg")
         # Both keep their state and their best round.
         assert home_bytes(study) > 1.8 * home_bytes(single)

@@ -27,24 +27,28 @@ AUGMENT = [
 ]
 CASES = {
     "fedavg": {"network": DROPPING},
-    "fedavg, kept optimiser, guard": {"training": {"optimizer_state": "kept"}, "guard": True, "network": DROPPING},
-    "fedprox": {"name": "fedprox", "proximal": {"mu": 1.0}},
+    "fedavg, kept optimiser, guard": {
+        "training": {"optimizer_state": "kept"},
+        "baseline_comparison": True,
+        "network": DROPPING,
+    },
+    "fedprox": {"name": "fedprox", "fedprox": {"mu": 1.0}},
     "fedbn": {"name": "fedbn"},
     "fedsm": {"name": "fedsm", "network": INSTANCE},
     "fedsm, local steps": {"name": "fedsm", "network": INSTANCE, "selector": {"learning": "local_steps"}},
     "harmofl": {"name": "harmofl"},
     "adafed": {"name": "adafed"},
     "scaffold": {"name": "scaffold", "training": SGD, "network": INSTANCE},
-    "scaffold, option I": {"name": "scaffold", "control": {"option": 1}, "training": SGD, "network": INSTANCE},
+    "scaffold, option I": {"name": "scaffold", "scaffold": {"option": 1}, "training": SGD, "network": INSTANCE},
     "ditto": {"name": "ditto", "network": DROPPING},
     "apfl": {"name": "apfl", "training": SGD},
     "pfedme": {"name": "pfedme", "training": SGD},
     "perfedavg": {"name": "perfedavg", "training": SGD, "network": DROPPING},
-    "perfedavg, Hessian": {"name": "perfedavg", "meta_step": {"variant": "hf"}, "training": SGD},
+    "perfedavg, Hessian": {"name": "perfedavg", "perfedavg": {"variant": "hf"}, "training": SGD},
     "fedrep": {"name": "fedrep"},
     "moon": {"name": "moon", "network": {"features": [4] * 6, "normalization": "batch"}},
     "feddyn": {"name": "feddyn", "training": SGD},
-    "local": {"name": "local", "guard": True},
+    "local": {"name": "local", "baseline_comparison": True},
 }
 
 
@@ -159,7 +163,7 @@ def test_a_private_round_loses_no_noise_draws_or_count(begin, saving, stopped, t
 
 
 def test_what_a_round_began_with_is_not_done_again(begin, saving, stopped, monkeypatch):
-    game, task = begin(guard=True)
+    game, task = begin(baseline_comparison=True)
     scored, scores = [], Work.scores
     monkeypatch.setattr(Work, "scores", lambda work: scored.append(1) or scores(work))
     answer, _ = stopped(game, task, (3,))

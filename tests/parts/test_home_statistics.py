@@ -20,7 +20,7 @@ ALGORITHMS = {
 
 @pytest.fixture(params=ALGORITHMS)
 def finished(play, request):
-    game = play(rounds=2, guard=True, model=HOME, **ALGORITHMS[request.param])
+    game = play(rounds=2, baseline_comparison=True, model=HOME, **ALGORITHMS[request.param])
     game.tests = game.finish()
     return game
 

@@ -3,7 +3,7 @@ import importlib
 import pytest
 
 from silofl.base.errors import ConfigError
-from silofl.parts.load import find_kind, list_kinds, start_parts
+from silofl.parts.load import find_outbound_payload, list_outbound_payloads, start_parts
 from silofl.parts.work import Work
 
 from ..conftest import assert_alike
@@ -38,10 +38,10 @@ def test_site_parts_are_those_of_the_same_files(make_study):
 
 
 def test_an_array_is_of_the_kind_that_holds_it(make_study):
-    sent = list_kinds(make_study(name="harmofl"))
-    assert find_kind(sent, "amplitude", "mean").name == "amplitude"
-    assert find_kind(sent, "model", "network.model.2.conv.weight").name == "weights"
-    assert find_kind(sent, "selector", "network.model.2.conv.weight") is None
+    sent = list_outbound_payloads(make_study(name="harmofl"))
+    assert find_outbound_payload(sent, "amplitude", "mean").name == "amplitude"
+    assert find_outbound_payload(sent, "model", "network.model.2.conv.weight").name == "weights"
+    assert find_outbound_payload(sent, "selector", "network.model.2.conv.weight") is None
     assert len({(kind.role, kind.name) for kind in sent}) == len(sent)
 
 

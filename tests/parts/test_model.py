@@ -9,7 +9,7 @@ from silofl.core.array_file import keep_in_files
 from silofl.federation.known_sites import find_recipe_in_use
 from silofl.models import build_plain_model, networks
 from silofl.models.names import batchnorm_names
-from silofl.parts.load import list_kinds
+from silofl.parts.load import list_outbound_payloads
 from silofl.parts.model import mix_models
 from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.parts.tensors import to_tensors
@@ -115,7 +115,7 @@ def test_fedavg_without_anybodys_batchnorm_is_fedbn(play):
     assert ours.sent["train"]["east"].arrays.keys() == fedbn.sent["train"]["east"].arrays.keys()
     said = "BatchNorm excluded at east, north, west: each site goes on with its own from here on, as in FedBN"
     assert [one.notes[-1:] for one in ours.server.ledger] == [[said], [], []] and ours.warnings[-1] == said
-    assert find_recipe_in_use(ours.server).stays_home == "batchnorm" != ours.study.recipe.stays_home
+    assert find_recipe_in_use(ours.server).stays == "batchnorm" != ours.study.recipe.stays
     tests = [game.finish(change=EVERYONE).scores for game in (ours, fedbn)]
     assert tests[0] == tests[1]
     # There is no model for everybody, and the sites have whole ones.
@@ -137,7 +137,7 @@ def test_batchnorm_that_some_exclude_is_the_others_mean(play):
     # 5 training images at east and 3 at west; north has none of a say
     expected = start[name] + (5 * sent["east"] + 3 * sent["west"]) / 8
     np.testing.assert_allclose(game.models("north")[name], expected, rtol=1e-5, atol=1e-7)
-    assert find_recipe_in_use(game.server).stays_home == "nothing" and not record.unlike
+    assert find_recipe_in_use(game.server).stays == "nothing" and not record.outliers
     kept_back, excluded = record.notes
     assert kept_back.startswith("site 'north' keeps back 8 arrays by its policy: ")
     assert excluded == "BatchNorm excluded at north: what some sites still send is mixed over these"
@@ -297,7 +297,7 @@ def test_the_super_model_holds_one_model_all_or_none(played, name, rule, models)
 
 
 def test_kinds_tell_batchnorm_from_weights_for_each_role(make_study):
-    found = {(kind.role, kind.name): kind for kind in list_kinds(make_study())}
+    found = {(kind.role, kind.name): kind for kind in list_outbound_payloads(make_study())}
     assert found.keys() == {("model", "weights"), ("model", "batchnorm"), ("usual", "usual_values")}
     assert found["model", "batchnorm"].names == batchnorm_names(build_plain_model(make_study(), 0))
     assert [kind.name for kind in found.values() if kind.is_of_images] == ["usual_values"]
@@ -305,10 +305,10 @@ def test_kinds_tell_batchnorm_from_weights_for_each_role(make_study):
 
 def test_a_site_may_keep_back_any_array_of_its_update(play):
     server = play().server
-    expected = server.expected("east", Exchange(TRAIN, 1))
+    expected = server.payload_spec("east", Exchange(TRAIN, 1))
     assert expected.keys() == server.task("east", Exchange(TRAIN, 1)).arrays.keys()
     assert not any(one.is_required for one in expected.values())
-    assert server.expected("east", Exchange("validate", 1)) == {}
+    assert server.payload_spec("east", Exchange("validate", 1)) == {}
 
 
 def test_the_optimisers_rate_falls_by_the_studys_rounds(play):
@@ -352,7 +352,7 @@ def read_frozen(state):
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOON else pytest.mark.slow) for name in RUNS])
 def test_what_is_frozen_stays_and_is_in_every_written_model(play, make_study, name):
-    options = {"name": name, "rounds": 2, "guard": True} | RUNS[name]
+    options = {"name": name, "rounds": 2, "baseline_comparison": True} | RUNS[name]
     given = {"weights": "weights.pt", "weights_sha256": "0" * 64}
     training, model = (options.get(key, {}) for key in ("training", "model"))
     study = make_study(**options | {"training": FROZEN | training, "model": given | model})
@@ -414,20 +414,20 @@ def test_a_files_weights_start_every_model(play, make_study, monkeypatch, option
     for path in site_data.glob(".cache/*/local-*.pt"):
         path.unlink()
     given = {"weights": "weights.pt", "weights_sha256": "0" * 64}
-    study = make_study(guard=True, **options | {"rounds": 2, "model": options.get("model", {}) | given})
+    study = make_study(baseline_comparison=True, **options | {"rounds": 2, "model": options.get("model", {}) | given})
     arrays = weights_of_a_file(study)
     from_file, build = play(study=study, folder="file", pretrained=arrays), networks._build_network
     from_file.finish()
     # The oracle draws the numbers in the file wherever a network is built, and reads none.
     monkeypatch.setattr(networks, "_build_network", lambda study, seed: build(study, 7))
-    drawn = play(guard=True, folder="drawn", **options | {"rounds": 2})
+    drawn = play(baseline_comparison=True, folder="drawn", **options | {"rounds": 2})
     drawn.finish()
     assert drawn.study.model.weights is None and drawn.study.seed == study.seed == 0
     for site in SITES:
         assert_alike(from_file.models(site), drawn.models(site))
         left, right = (game.kept(site, study.total_rounds) for game in (from_file, drawn))
         assert_alike(left["models"]["home"], right["models"]["home"])
-        if study.is_guarded:
+        if study.compares_with_baseline:
             assert_alike(left["guard"]["local"]["state"], right["guard"]["local"]["state"])
 
 

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.long
 ETA = 0.05
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": ETA}
 ALGORITHMS = {
-    "ditto": {"name": "ditto", "pull": {"strength": 0.7}},
-    "apfl": {"name": "apfl", "mixture": {"alpha": 0.4, "learning_rate": 0.5}},
-    "pfedme": {"name": "pfedme", "envelope": {"strength": 10.0, "inner_steps": 2}, "server_lr": 1.5},
+    "ditto": {"name": "ditto", "ditto": {"strength": 0.7}},
+    "apfl": {"name": "apfl", "apfl": {"alpha": 0.4, "learning_rate": 0.5}},
+    "pfedme": {"name": "pfedme", "pfedme": {"strength": 10.0, "inner_steps": 2}, "server_lr": 1.5},
 }
 
 
@@ -152,7 +152,7 @@ def test_a_pull_of_zero_is_local_training(personal, play, name):
     # APFL goes with plain SGD alone.
     training = SGD if name == "apfl" else {"batch_size": 2}
     options = {"training": training | {"local_epochs": 2}, "network": DROPPING}
-    without = {"pull": {"strength": 0.0}} if name == "ditto" else {}
+    without = {"ditto": {"strength": 0.0}} if name == "ditto" else {}
     ours, fedavg = personal(name, **options | without), play(folder="fedavg", **options)
     ours.rounds(3), fedavg.rounds(3)
     assert_alike(ours.server.parts["global"].common, fedavg.server.parts["model"].common)
@@ -219,7 +219,7 @@ def test_an_absent_site_keeps_its_model_after_a_restart_too(personal, name):
 
 
 def test_a_site_that_lost_its_model_says_so(personal):
-    game = personal(pull={"strength": 1000.0}, training=SGD | {"learning_rate": 0.001})
+    game = personal(ditto={"strength": 1000.0}, training=SGD | {"learning_rate": 0.001})
     game.round(absent=("west",))
     lose_state(game, "north")
     received = game.models("west")

@@ -8,8 +8,8 @@ import pytest
 import silofl
 from silofl.base.errors import ConfigError
 from silofl.parts import load
-from silofl.parts.part import Kind, Part
-from silofl.parts.task import Expected, Message, Wanted
+from silofl.parts.part import OutboundPayload, Part
+from silofl.parts.task import ArraySpec, Message, PayloadSpec
 from silofl.parts.work import SitePart
 from silofl.study import Study
 
@@ -90,21 +90,21 @@ class Prototypes(Part):
     study: Study
     mean: float = 0.0
     role: str = "prototypes"
-    leaves = (Kind("prototypes", "", "", "prototypes"),)
+    outbound = (OutboundPayload("prototypes", "", "", "prototypes"),)
 
-    def expected(self, site, exchange, run):
-        return Wanted({"prototypes/mean": Expected(())} if exchange.task == "train" else {})
+    def payload_spec(self, site, exchange, run):
+        return PayloadSpec({"prototypes/mean": ArraySpec(())} if exchange.task == "train" else {})
 
-    def merged(self, exchange, replies, weights_of, run):
-        sent = [arrays["mean"] for arrays in replies.updates_of("prototypes").values()]
+    def merged(self, exchange, site_results, weights_of, run):
+        sent = [arrays["mean"] for arrays in site_results.updates_of("prototypes").values()]
         return replace(self, mean=float(np.mean(sent)))
 
 
 class BoundedPrototypes(Prototypes):
-    leaves = (replace(Prototypes.leaves[0], is_bounded=True),)
+    outbound = (replace(Prototypes.outbound[0], is_bounded=True),)
 
-    def expected(self, site, exchange, run):
-        return replace(super().expected(site, exchange, run), averaged=[["mean"]])
+    def payload_spec(self, site, exchange, run):
+        return replace(super().payload_spec(site, exchange, run), averaged=[["mean"]])
 
 
 class SitePrototypes(SitePart):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from silofl.base.errors import AggregationError
-from silofl.parts.task import Expected, Message, check_arrays
+from silofl.parts.task import ArraySpec, Message, check_arrays
 
 
 def test_a_message_knows_its_arrays_by_their_role():
@@ -18,12 +18,12 @@ def test_a_failed_answer_holds_its_round_and_no_arrays():
 
 
 def test_no_variance_of_a_whole_model_may_be_below_0():
-    expected = Expected.whole_model({"model/norm.running_var": np.ones(2), "model/norm.running_mean": np.ones(2)})
+    expected = ArraySpec.whole_model({"model/norm.running_var": np.ones(2), "model/norm.running_mean": np.ones(2)})
     check_arrays("north", {"model/norm.running_var": np.zeros(2), "model/norm.running_mean": -np.ones(2)}, expected)
     below = {"model/norm.running_var": np.array([1, -0.1]), "model/norm.running_mean": np.ones(2)}
     with pytest.raises(AggregationError, match=r"'model/norm.running_var' with values of at least 0"):
         check_arrays("north", below, expected)
-    expected = {"a": Expected((2,), minimum=np.array([-1, -3]))}
+    expected = {"a": ArraySpec((2,), minimum=np.array([-1, -3]))}
     check_arrays("north", {"a": np.array([-1.0, -3.0])}, expected)
     with pytest.raises(AggregationError, match=r"'a' with values of at least -3"):
         check_arrays("north", {"a": np.array([-1.0, -3.5])}, expected)
@@ -41,16 +41,16 @@ def test_no_variance_of_a_whole_model_may_be_below_0():
     ],
 )
 def test_arrays_that_are_not_as_expected_are_refused_by_name(arrays, sentence):
-    expected = {"a": Expected((), is_required=True, minimum=0, origin=" as others do"), "b": Expected(None)}
+    expected = {"a": ArraySpec((), is_required=True, minimum=0, origin=" as others do"), "b": ArraySpec(None)}
     with pytest.raises(AggregationError) as caught:
         check_arrays("north", {name: np.asarray(array) for name, array in arrays.items()}, expected)
     assert str(caught.value) == sentence
 
 
 def test_a_shape_that_is_not_known_yet_may_be_any():
-    check_arrays("north", {"a": np.zeros((4, 5))}, {"a": Expected(None, is_required=True)})
+    check_arrays("north", {"a": np.zeros((4, 5))}, {"a": ArraySpec(None, is_required=True)})
     with pytest.raises(AggregationError, match=r"shape \(4,\), not \(5,\)"):
-        check_arrays("north", {"a": np.zeros(5)}, {"a": Expected((4,))})
+        check_arrays("north", {"a": np.zeros(5)}, {"a": ArraySpec((4,))})
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def test_a_shape_that_is_not_known_yet_may_be_any():
 )
 def test_what_is_no_array_of_floats_is_refused(array, kind):
     with pytest.raises(AggregationError) as caught:
-        check_arrays("north", {"a": array}, {"a": Expected(None)})
+        check_arrays("north", {"a": array}, {"a": ArraySpec(None)})
     assert f"site 'north' must send 'a' as an array of float32 or float64, not of {kind}" in str(caught.value)
 
 
 def test_a_number_that_no_model_has_is_refused():
-    check_arrays("north", {"a": np.float32([-1e15])}, {"a": Expected((1,))})
+    check_arrays("north", {"a": np.float32([-1e15])}, {"a": ArraySpec((1,))})
     with pytest.raises(AggregationError, match=r"site 'north' must send 'a' with values of at most 1e\+15"):
-        check_arrays("north", {"a": np.float32([0, -1e30])}, {"a": Expected((2,))})
+        check_arrays("north", {"a": np.float32([0, -1e30])}, {"a": ArraySpec((2,))})
 
 
 def test_an_array_is_turned_into_the_expected_type():
-    expected = Expected.like({"a": np.zeros(2, np.float32), "b": np.zeros(2)})
+    expected = ArraySpec.like({"a": np.zeros(2, np.float32), "b": np.zeros(2)})
     sent = {"a": np.ones(2), "b": np.ones(2)}
     found = check_arrays("north", sent, expected)
     assert {name: array.dtype for name, array in found.items()} == {"a": np.float32, "b": np.float64}

@@ -12,7 +12,7 @@ from silofl.algorithms.fedsm import selector
 from silofl.base.errors import TrainingError
 from silofl.base.schema import dump_record
 from silofl.base.settings import parse
-from silofl.data.domain import Form, measure_domain
+from silofl.data.data_profile import Form, measure_data_profile
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.models.names import read_arrays, traveling_names
@@ -165,7 +165,7 @@ def test_an_answer_says_nothing_of_few_patients_images(make_study, blobs):
 
 
 def test_the_sizes_of_voxels_leave_from_enough_patients_alone(make_study, blobs, monkeypatch):
-    monkeypatch.setattr(SiteData, "domain", measure_domain([Form("volumes", voxel_mm=(0.5, 0.5, 3.0))], []))
+    monkeypatch.setattr(SiteData, "data_profile", measure_data_profile([Form("volumes", voxel_mm=(0.5, 0.5, 3.0))], []))
     sent = [begin(make_study(), blobs, min_patients=least).answer().meta["domain"] for least in (0, 1000)]
     voxels = {"least": [0.5, 0.5, 3.0], "most": [0.5, 0.5, 3.0]}
     assert sent == [{"kinds": ["volumes"], "voxels": voxels}, {"kinds": ["volumes"]}]
@@ -194,7 +194,7 @@ def list_long_numbers(value, where=""):
 @pytest.mark.parametrize("name", ["fedavg", "fedsm", "local"])
 def test_no_answer_holds_all_digits_of_a_score(play, name):
     options = {"model": {"normalization": "instance"}, "training": {"measures_drift": True}}
-    game, found = play(rounds=2, guard=True, name=name, **options), []
+    game, found = play(rounds=2, baseline_comparison=True, name=name, **options), []
     game.finish(change=lambda task, site, answer: found.append((task, answer.meta)) or answer)
     assert {"train", "guard_choose" if name != "local" else "test"} < {task for task, _ in found}
     plain = [(task, {key: one for key, one in meta.items() if key != "domain"}) for task, meta in found]

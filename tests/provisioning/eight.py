@@ -50,7 +50,7 @@ NAME, RESULT = "eight", "result.json"
 SKIPPED = 0.1
 # Of Debian's package libfaketime; past the end of every certificate.
 CLOCK, A_YEAR = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"), "+370d"
-SMALL = {"guard": False, "training.local_epochs": 4, "federation.task_timeout_s": 240}
+SMALL = {"baseline_comparison": False, "training.local_epochs": 4, "federation.task_timeout_s": 240}
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def carry_out_seed(cast: Cast, out: Path, seed: int, port: int) -> dict[str, obj
         named = {"rounds": cast.rounds, "federation.sites": sorted(cast.names), "seed": seed}
         job, whole = stage.write_job("fedavg_phantoms", NAME, **SMALL, **named), out / "undisturbed"
         skipped = ("--skip-unreadable", SKIPPED)
-        stage.silofl("simulate", job, "--data", stage.data, "--out", whole, "--alone", *skipped)
+        stage.silofl("simulate", job, "--data", stage.data, "--out", whole, "--in-process", *skipped)
         stage.provision(stack)
         stage.open_late()
         stage.rehearse(job)

@@ -188,7 +188,7 @@ def test_a_networks_job_has_the_weights_of_a_simulation(network, phantoms, end_j
     assert status == "FINISHED:COMPLETED"
     assert answers and all(answer is None for answer in answers)
     here = result_of(network, number, tmp_path / "results")
-    assert main(["simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "alone"), "--alone"]) == 0
+    assert main(["simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "alone"), "--in-process"]) == 0
     assert_same_models(here, tmp_path / "alone")
     results = [json.loads((run / "results.json").read_text()) for run in (here, tmp_path / "alone")]
     # A site of the network withholds numbers of fewer than two patients.
@@ -209,7 +209,7 @@ def test_a_network_carries_out_a_recipe(network, phantoms, tmp_path):
     run = HarmoFLRecipe(job, rounds=1).execute(environment)
     found = silofl.read_results(run.get_result())
     assert run.get_status() == "FINISHED:COMPLETED" and found.status == "COMPLETE"
-    alone = ["simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "alone"), "--alone"]
+    alone = ["simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "alone"), "--in-process"]
     assert main([*alone, "--rounds", "1"]) == 0
     assert found.sites == silofl.read_results(tmp_path / "alone").sites
 
@@ -231,7 +231,7 @@ def all_tests(phantoms):
 @pytest.mark.slow
 def test_a_hospital_that_did_not_train_tests_the_model(network, phantoms, all_tests, tmp_path):
     trained, job = tmp_path / "trained", tmp_path / "job"
-    two = ["--data", str(phantoms), "--sites", "east,north", "--alone", "--out", str(trained)]
+    two = ["--data", str(phantoms), "--sites", "east,north", "--in-process", "--out", str(trained)]
     assert main(["simulate", str(small_job(tmp_path / "small", "fedavg_phantoms")), *two]) == 0
     assert main(["evaluation-job", str(trained / "supermodel"), "--out", str(job)]) == 0
     all_tests("south")
@@ -775,7 +775,7 @@ def uninterrupted(phantoms, tmp_path_factory):
     """The job whose processes are killed below, and its run without a network."""
     root = tmp_path_factory.mktemp("uninterrupted")
     job = small_job(root / "job", "harmofl_phantoms", rounds=6)
-    assert main(["simulate", str(job), "--data", str(phantoms), "--out", str(root / "run"), "--alone"]) == 0
+    assert main(["simulate", str(job), "--data", str(phantoms), "--out", str(root / "run"), "--in-process"]) == 0
     return job, root / "run"
 
 

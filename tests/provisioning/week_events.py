@@ -62,7 +62,8 @@ def run_two_studies(stage: Stage) -> str:
     """Run two studies at the same time."""
     templates = {"week_first": "harmofl_phantoms", "week_second": "fedavg_phantoms"}
     jobs = {
-        name: stage.write_job(template, name, rounds=ROUNDS[name], guard=False) for name, template in templates.items()
+        name: stage.write_job(template, name, rounds=ROUNDS[name], baseline_comparison=False)
+        for name, template in templates.items()
     }
     followed = {name: stage.begin(name, job) for name, job in jobs.items()}
     for one in followed.values():
@@ -122,7 +123,7 @@ def abort_and_continue(stage: Stage) -> str:
     run = stage.followed[LONG]
     run.abort()
     finished = len(run.ledger)
-    run = stage.go_on(LONG)
+    run = stage.load_state_dict(LONG)
     found = wait_for_all(run)
     require_that(found.round > finished, f"round {found.round} must come after round {finished}, the last one before")
     return f"aborted after round {finished}; continued, {NEW} answers with the others in round {found.round}"
@@ -132,7 +133,9 @@ def let_second_lead_come_and_go(stage: Stage) -> str:
     """Make a kit for a second lead, who runs a study and leaves with a copy of the kit, while the long study runs."""
     stage.provisioning("add-person", stage.workspace, SECOND_LEAD, "study", "lead")
     kit, copy, results = stage.kit(SECOND_LEAD).folder, stage.out / "copied-kit", stage.out / "results"
-    job = stage.write_job("fedavg_phantoms", "week_third", rounds=2, guard=False, **{"federation.sites": len(PATIENTS)})
+    job = stage.write_job(
+        "fedavg_phantoms", "week_third", rounds=2, baseline_comparison=False, **{"federation.sites": len(PATIENTS)}
+    )
     stage.silofl("run", job, "--kit", kit, "--out", results / "week_third")
     (run,) = (results / "week_third").rglob("results.json")
     status = read_results(run.parent).status
@@ -194,7 +197,7 @@ def break_three_hospitals(stage: Stage) -> str:
     failed = stage.check_site(NEW, stage.out / "jobs" / LONG, "--skip", "training", may_join=False)
     require_that("egress" in failed, f"site check of {NEW} must name egress, not {sorted(failed)}")
     stage.restart(NEW)
-    run = stage.go_on(LONG)
+    run = stage.load_state_dict(LONG)
     found = run.wait_for("east and south answer", lambda one: sorted(one.answered) == ["east", "south"])
     note = next(
         (note for one in run.ledger for note in one.notes if note.startswith("site 'east' runs other software")), ""
@@ -259,7 +262,7 @@ def mend_hospitals(stage: Stage) -> str:
     stage.check_site(NEW, stage.out / "jobs" / LONG, "--skip", "training")
     for name in ("east", "north", NEW):
         stage.restart(name)
-    run = stage.go_on(LONG)
+    run = stage.load_state_dict(LONG)
     found = wait_for_all(run)
     run.abort()
     return f"site check: {NEW} may join; all four answer in round {found.round}"
@@ -273,7 +276,7 @@ def upgrade_and_finish(stage: Stage) -> str:
     stage.restart("east", PYTHONPATH=str(upgraded))
     wait_until("all four to connect", lambda: stage.network.connected() == {*PATIENTS})
     finished = len(stage.followed[LONG].ledger)
-    run = stage.go_on(LONG)
+    run = stage.load_state_dict(LONG)
     found = wait_for_all(run)
     run.abort()
     others = [name for name in PATIENTS if name != "east"]
@@ -287,7 +290,7 @@ def upgrade_and_finish(stage: Stage) -> str:
         stage.restart(name, PYTHONPATH=str(upgraded))
     # Enough for silofl watch to see the job while it runs.
     rounds = len(run.ledger) + 20
-    run = stage.go_on(LONG, "--set", f"rounds={rounds}")
+    run = stage.load_state_dict(LONG, "--set", f"rounds={rounds}")
     wait_for_all(run)
     run.finish()
     again = [note for one in run.ledger[finished_since:] for note in one.notes if "other software" in note]
@@ -339,7 +342,7 @@ def finish_as_first(stage: Stage, name: str, finished: Sequence[Round]) -> str:
 
     Returns:
         What was seen."""
-    run = stage.go_on(f"{name}_again")
+    run = stage.load_state_dict(f"{name}_again")
     run.finish()
     check_complete(run, ROUNDS[name])
     again = [one.started_at for one in run.ledger][: len(finished)]

@@ -65,14 +65,19 @@ def whole_super(values):
 COLUMNS = {"num_cases": "cases", "num_excluded": "excluded_cases", "num_patients": "patients", "labels": "by_label"}
 COLUMNS |= {"num_empty": "empty_cases", "num_false_positive": "false_positive_cases", "value_with_truth": "with_truth"}
 COLUMNS |= {key: key for key in ("also", "label_cases", "areas", "surface", "extra_metrics", "withheld")}
-COLUMNS |= {"calling": "callings", "models": "models", "choices": "choices", "selector": "selected"}
+COLUMNS |= {
+    "operating_point": "operating_points_by_site",
+    "models": "models",
+    "choices": "choices",
+    "selector": "selected",
+}
 
 
 def score_sites(values):
     """Return a result's values in which each site has its score, of what a test gives by site."""
     columns = {key: values.get(name) or {} for key, name in COLUMNS.items()}
     columns["areas"] = columns["areas"] or values.get("class_areas") or {}
-    is_classified = {"also", "label_cases", "callings", "class_areas"} & {*values}
+    is_classified = {"also", "label_cases", "operating_points_by_site", "class_areas"} & {*values}
     task = "multilabel" if "areas" in values else "classification" if is_classified else "segmentation"
     rest = {key: value for key, value in values.items() if key not in (*COLUMNS.values(), "class_areas")}
 
@@ -284,7 +289,7 @@ def method(results):
             known = [value for value in (east, west) if value is not None]
             together = (east + 4 * west) / 5 if len(known) == 2 else known[0]
             sites = {"sites": {"east": east, "west": west}, "pooled": together, "mean": sum(known) / len(known)}
-            runs.append(results(**{"recipe": {"stays_home": "nothing"}, "seed": seed, **sites, **changes}))
+            runs.append(results(**{"recipe": {"stays": "nothing"}, "seed": seed, **sites, **changes}))
         return {name: runs}
 
     return build
@@ -425,7 +430,7 @@ def joined(chosen="federated", local=0.7, federated=0.8, kept=0.85, verdict=BETT
     values = {
         "chosen": chosen,
         "bias": 0.0,
-        "own_bias": 0.0,
+        "local_bias": 0.0,
         "lead": 0.0,
         "unit": "patient",
         "num_units": 9,
@@ -439,8 +444,8 @@ def joined(chosen="federated", local=0.7, federated=0.8, kept=0.85, verdict=BETT
         "p_below": None,
         "num_test_units": 25,
         "verdict": verdict,
-        "own_rounds": 30,
-        "own_best_round": 20,
+        "local_rounds": 30,
+        "local_best_round": 20,
     }
     return Joined(**values | changes)
 

@@ -49,7 +49,7 @@ def test_a_threshold_is_named(found):
     scores = {ALL: {"accuracy": share}, "large": {"recall": share, "specificity": share}}
     sites = {site: replace(one, scores=scores) for site, one in found.sites.items()}
     pooled = {group: dict.fromkeys(names) for group, names in scores.items()}
-    model = {"temperature": 1.5, "called_from": {"large": 0.25}, "quality": "recall 0.9"}
+    model = {"temperature": 1.5, "decision_thresholds": {"large": 0.25}, "quality": "recall 0.9"}
     found = replace(found, sites=sites, pooled=pooled, **model)
     assert hospital_tables(found)["large"].columns[1:] == ("sensitivity", "specificity")
     texts = " ".join(block.text for block in evaluations_section(found).blocks if isinstance(block, Text))

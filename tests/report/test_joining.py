@@ -30,15 +30,15 @@ def test_each_site_has_a_row_with_verdict_and_interval(joining):
         "east",
         "0.850 federated",
         BETTER,
-        "0.800, own 0.700; lead +0.000 on 9 patients",
+        "0.800, local 0.700; lead +0.000 on 9 patients",
         "25 patients",
         *("0.700", "0.800", "+0.150", "+0.010 to +0.200"),
     )
     assert table.rows[1] == (
         "west",
-        "0.900 own",
+        "0.900 local",
         "keeps its own model",
-        "0.400, own 0.900; lead -0.500 on 1 case",
+        "0.400, local 0.900; lead -0.500 on 1 case",
         "25 cases within one person",
         *("0.900", "0.400", "-", "-"),
     )
@@ -58,7 +58,7 @@ def test_a_table_says_at_which_thresholds_its_values_are(joining, results):
     page = make_run_page(RunRecords(Path("run"), joining(sites={"east": 0.3, "west": 0.6}, east=moved), [], {}, {}))
     (tiles,) = (block for one in page.sections for block in one.blocks if isinstance(block, Tiles))
     assert tiles.facts[:4] == [
-        ("alone, mean over 1 site", "0.700"),
+        ("local, mean over 1 site", "0.700"),
         ("federated, mean over 1 site", "0.800"),
         ("at 0.5, mean over 1 site", "0.300"),
         ("kept, mean over 1 site", "0.850"),
@@ -74,25 +74,25 @@ def test_page_and_terminal_open_with_all_hospitals(joining, printed):
     lead = lead_sentence(found)
     assert lead.startswith(sentence) and "is +0.150 (0.079 to 0.221) in this start" in lead and lead.endswith(end)
     assert "what joining gives is not known before both models are trained to the end" in lead
-    assert joining_table(found).rows[1][2] == "own not trained to the end"
+    assert joining_table(found).rows[1][2] == "local not trained to the end"
     page = make_run_page(RunRecords(Path("run"), found, [], {}, {}))
     assert page.opening[0].lead == lead and lead in printed(print_results, found, 1000)
 
 
 def test_joining_that_gave_nothing_is_said(joining):
     worse = joined("local", 0.81, 0.0, 0.81, "keeps its own model")
-    lead = "Joining gave nothing: the federated model is worse at the only hospital (0.000, alone 0.810)."
+    lead = "Joining gave nothing: the federated model is worse at the only hospital (0.000, local 0.810)."
     assert lead_sentence(joining(sites={"east": 0.0}, east=worse)) == lead
 
 
 def test_more_rounds_are_a_command_where_they_can_be_trained(joining, tmp_path):
-    short = joined(verdict="not trained to the end", unfinished=("own",), own_rounds=200, own_best_round=199)
+    short = joined(verdict="not trained to the end", unfinished=("own",), local_rounds=200, local_best_round=199)
     sites = {"east": 0.8, "west": 0.8}
     found, ended = joining(sites=sites, east=short, west=joined()), joining(sites=sites, east=joined(), west=joined())
     assert more_rounds_sentence(tmp_path, found, []) == ""
     job = shutil.copytree(JOBS / "fedavg_phantoms", tmp_path / "job")
     command = f"python -m silofl continue {tmp_path} --kit KIT"
-    # Twice the 200 rounds of the own model, as the study has fewer.
+    # Twice the 200 rounds of the local model, as the study has fewer.
     assert more_rounds_sentence(tmp_path, found, []) == f"To go on with more rounds: {command} --rounds 400"
     assert more_rounds_sentence(tmp_path, ended, []) == ""
     study = job / "app" / "config" / "study.yaml"

@@ -24,15 +24,15 @@ def test_the_figure_holds_each_seed_of_each_hospital(chosen_run):
     runs = [chosen_run(north=one), chosen_run(north=other, changes={"seed": 1})]
     alone, image = hospitals_image({"fedavg": runs[:1]}), hospitals_image({"fedavg": runs})
     assert (
-        alone.alt == "Test dice, mean over the hospitals: fedavg alone 0.500, federated 0.625, kept 0.750 (1 better)."
+        alone.alt == "Test dice, mean over the hospitals: fedavg local 0.500, federated 0.625, kept 0.750 (1 better)."
     )
     assert image.png.startswith(b"\x89PNG") and image.plot.columns[3:7] == (
-        "alone",
+        "local",
         "federated",
         "at 0.5",
         "kept",
     )
-    # gain is kept minus alone, its interval joined()'s
+    # gain is kept minus local, its interval joined()'s
     assert image.plot.rows == [
         ("fedavg", "north", 0, 0.5, 0.625, 0.625, 0.75, 0.125, 0.01, 0.2, BETTER),
         ("fedavg", "north", 1, 0.5, 0.625, 0.625, 0.625, 0.125, 0.01, 0.2, BETTER),
@@ -130,9 +130,9 @@ def test_each_site_has_a_picture_with_its_values_in_words(finished):
 @pytest.mark.usefixtures("undrawn")
 def test_a_sites_own_model_is_in_picture_and_table(finished, pictures):
     shown = pictures(("a", "b"))
-    beside = replace(shown, own=shown.truths, own_values=np.array([1.0, np.nan]))
+    beside = replace(shown, own=shown.truths, local_values=np.array([1.0, np.nan]))
     east, _ = case_images(read_run(finished("own", beside)))
-    assert east.alt.endswith("Of the site's own model: worst 1.000, best -.")
+    assert east.alt.endswith("Of the site's local model: worst 1.000, best -.")
     # A row more makes the picture higher.
     plots = [case_image("east", one, LABELS, "dice").plot for one in (shown, beside)]
     without, height = (plot.draw(PAGE).get_size_inches()[1] for plot in plots)

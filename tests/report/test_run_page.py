@@ -53,7 +53,7 @@ def test_a_report_is_one_file_that_loads_nothing(finished, pictures):
         ({"sites": {"east": 0.5, "west": None}, "mean": 0.5}, ["dice, mean over 1 of 2 sites 0.500"]),
         ({"status": "INCOMPLETE", "reasons": ["site west was late"]}, ["site west was late", 'class="banner warning"']),
         ({"split_unit": "slices"}, ["CAUTION same person in training and test"]),
-        ({"recipe": RECIPE | {"stays_home": "everything"}}, ["No model is mixed: each site trains alone."]),
+        ({"recipe": RECIPE | {"stays": "everything"}}, ["No model is mixed: each site trains alone."]),
         ({"withheld": {"east": {"least": 3}}}, ["Withheld: site east withholds its test score: "]),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_report_holds_all_sections(finished):
     ):
         assert words in page.text
     assert page.source.index("banner") < page.source.index('class="lead"') < page.source.index("<img")
-    assert page.images[0]["alt"].startswith("Test dice, mean over the hospitals: harmofl alone 0.500")
+    assert page.images[0]["alt"].startswith("Test dice, mean over the hospitals: harmofl local 0.500")
     places = ("joining", "results", "training", "pictures", "sites", "weights", "models", "data", "recipe")
     order = [page.source.index(f'<section id="{name}"') for name in places]
     assert order == sorted(order)
@@ -107,7 +107,7 @@ def test_names_and_reasons_are_escaped(run, results, record):
 
 
 def test_unfinished_and_failed_runs_have_a_report(run, results, record):
-    data = {"sites": {"east": replace(counts(8, 2, 3), doubts=("dark images",)), "west": counts(7, 2, 3)}}
+    data = {"sites": {"east": replace(counts(8, 2, 3), warnings=("dark images",)), "west": counts(7, 2, 3)}}
     values = results(status="FAILED", reasons=["no site joined"])
     page = report(run("failed").json("results.json", values).json("run.json", {}).json("data.json", data).path)
     assert 'class="banner bad"' in page.source
@@ -134,7 +134,7 @@ def test_a_run_with_a_selector_shows_models_and_counts(finished_super, unseen_pl
     page = report(folder)
     # curves, curves of both models, drift
     assert page.open == [] and len(page.images) == 3
-    first = "At coast, which took no part in the training: the others' own models 0.250 to 0.500, the mean of their "
+    first = "At coast, which took no part in the training: the others' local models 0.250 to 0.500, the mean of their "
     for words in (
         "Right answers are on the diagonal: 5 of 5.",
         "The threshold gamma is 0.9",

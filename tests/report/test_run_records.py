@@ -80,7 +80,7 @@ def test_a_choice_has_own_and_kept_model_and_gain(rows):
     test = [row for row in found if row.part == "test"]
     assert values_of(test) == [
         ("east", "federated", "dice", "", 0.625),
-        ("east", "alone", "dice", "", 0.5),
+        ("east", "local", "dice", "", 0.5),
         ("east", "federated_calibrated", "dice", "", 0.625),
         ("east", "kept", "dice", "", 0.75),
         ("east", "federated_calibrated", "gain", "", 0.25),

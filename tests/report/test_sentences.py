@@ -40,8 +40,8 @@ EMPTY = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_
         ("limit", {"sites": {"pooled": 0.5}}, ["the data of all sites were pooled in one place"]),
         (
             "limit",
-            {"own_models": {"east": {"rounds": 9, "best_round": 8, "is_finished": False}}},
-            ["the site's own model is not known to be trained to its end at east: take more rounds."],
+            {"local_models": {"east": {"rounds": 9, "best_round": 8, "is_finished": False}}},
+            ["the site's local model is not known to be trained to its end at east: take more rounds."],
         ),
         ("limit", {"split_unit": "unknown"}, ["patients unknown: one person may be in training and test"]),
         (
@@ -117,7 +117,7 @@ def test_a_class_that_is_never_recognised_is_named(classes):
     # One that is recognised at the site's threshold is not missed.
     read = {"temperature": 1.0, "thresholds": {"sick": 0.1}, "num_units": 9, "error": 0.1, "error_after": 0.1}
     read |= {"sensitivity": {"sick": 0.889}, "specificity": {"sick": 0.9}}
-    assert describe_problems(classes(**given, callings={"east": read})) == []
+    assert describe_problems(classes(**given, operating_points_by_site={"east": read})) == []
 
 
 @pytest.mark.parametrize(
@@ -130,17 +130,17 @@ def test_a_class_that_is_never_recognised_is_named(classes):
             [
                 (
                     "bad",
-                    "the model that it keeps scores 0.600, its own model 0.700 (25 patients: worse for its patients)",
+                    "the model that it keeps scores 0.600, its local model 0.700 (25 patients: worse for its patients)",
                 )
             ],
         ),
         (
             joined(local=0.38, kept=0.332, verdict="too few to say", num_test_units=6),
-            [("warning", "the model that it keeps scores 0.332, its own model 0.380 (6 patients: too few to say)")],
+            [("warning", "the model that it keeps scores 0.332, its local model 0.380 (6 patients: too few to say)")],
         ),
         # below by less than the decimals that are shown
         (joined(kept=0.6998, local=0.7002, federated=0.7, verdict="no clear difference"), []),
-        (joined(federated=0.6), [("warning", "the federated model scores 0.600, the hospital's own model 0.700")]),
+        (joined(federated=0.6), [("warning", "the federated model scores 0.600, the hospital's local model 0.700")]),
         (joined(federated=0.696), []),
     ],
 )
@@ -151,9 +151,9 @@ def test_of_a_site_that_stands_badly_the_worst_is_told(joining, one, stated):
 
 def test_the_same_incident_is_told_once_with_its_rounds(record):
     failed = {"failed": {"west": "disk full"}}
-    unlike = {"unlike": {"west": {"cosine": -0.1, "amplitude": 10.0}}}
-    ledger = [record(1, **failed, **unlike), record(2, **failed), record(3, **failed)]
-    ledger += [record(5, **failed, **unlike, notes=["a b"]), record(6, notes=["a b"])]
+    outliers = {"outliers": {"west": {"cosine": -0.1, "amplitude": 10.0}}}
+    ledger = [record(1, **failed, **outliers), record(2, **failed), record(3, **failed)]
+    ledger += [record(5, **failed, **outliers, notes=["a b"]), record(6, notes=["a b"])]
     assert sorted(list_incidents(ledger)) == [
         "noted in rounds 5-6: a b",
         "west: failed in rounds 1-3, 5: disk full",
@@ -214,7 +214,7 @@ def test_an_own_model_that_is_better_than_guessing_is_one(classes):
     poor = {site: dump_record(joined(local=0.54, federated=0.48, kept=0.54)) for site in ("east", "west")}
     said = "is shown to be better than guessing: the best has accuracy 0.540 in 100 test cases, 0.500"
     assert said in lead_sentence(score_classes(classes, 0.48, joining=poor))
-    # Nothing is known of an own model's metric by guessing.
+    # Nothing is known of an local model's metric by guessing.
     assert "guessing" not in lead_sentence(score_classes(classes, 0.48, metric="auprc", joining=poor))
 
 
@@ -241,6 +241,6 @@ def test_report_and_terminal_say_that_the_models_guess(classes, printed):
 def test_the_terminal_states_the_facts_with_their_levels(joining, results, printed):
     text = printed(print_results, joining(east=joined(verdict=WORSE, kept=0.6)), 300)
     assert text.index("east would do better with") < text.index("mean over sites")
-    assert "BAD  east: the model that it keeps scores 0.600, its own model 0.700" in text
+    assert "BAD  east: the model that it keeps scores 0.600, its local model 0.700" in text
     text = printed(print_results, results(split_unit="slices", **EMPTY), 300)
     assert "CAUTION  same person in training and test: " in text and "\nFalse positives in cases" in text

@@ -76,6 +76,6 @@ def test_a_left_out_site_is_told_in_a_sentence(unseen, unseen_plain):
         "global 3, north 1."
     )
     assert unseen_sentence(unseen_plain(value=None)).endswith("reaches dice - over 4 cases.")
-    # Without a value nothing is set beside the own models.
+    # Without a value nothing is set beside the local models.
     first = unseen_section(unseen_plain(value=None, own={"east": None}), "fedavg").blocks[0]
     assert first.text.startswith("Site coast took no part")

@@ -3,7 +3,13 @@ import io
 import pytest
 from rich.console import Console
 
-from silofl_desk.report.result_tables import calling_table, label_table, mean_and_deviation, metric_columns, site_table
+from silofl_desk.report.result_tables import (
+    label_table,
+    mean_and_deviation,
+    metric_columns,
+    operating_point_table,
+    site_table,
+)
 from silofl_desk.report.sentences import label_sentence
 from silofl_desk.studies.print_results import print_results
 from silofl_hospital.report.tables import (
@@ -224,11 +230,11 @@ READ |= {"sensitivity": {"tumour": 0.8}, "specificity": {"tumour": 0.9}, "calibr
 
 def test_each_site_has_its_temperature_its_errors_and_its_thresholds(results):
     older = {key: value for key, value in READ.items() if not key.startswith("calibrated")}
-    callings = {"east": READ, "west": older | {"error_after": 0.25, "thresholds": {}}}
+    operating_points_by_site = {"east": READ, "west": older | {"error_after": 0.25, "thresholds": {}}}
     classes = {"metric": "accuracy", "also": {}, "label_cases": {}}
-    found = results(**classes, callings=callings)
-    table = calling_table(found)
+    found = results(**classes, operating_points_by_site=operating_points_by_site)
+    table = operating_point_table(found)
     assert table.columns[4:] == ("threshold of tumour", "sensitivity tumour", "specificity tumour")
     assert table.rows[0] == ("east", "1.50", "0.200 (0.150)", "0.100 (0.125)", "0.400", "0.800", "0.900")
     assert table.rows[1][:5] == ("west", "1.50", "0.200", "0.250", "-")
-    assert calling_table(results()) is None
+    assert operating_point_table(results()) is None

@@ -201,7 +201,10 @@ def test_a_network_that_cannot_be_built_is_a_sentence(install, naming, module, m
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("def brier(logits, targets): raise ValueError('two labels')", "of this study; it says: two labels: repair its"),
+        (
+            "def brier(logits, targets): raise ValueError('two labels')",
+            "of this study; it says: two labels: repair its",
+        ),
         ("def brier(logits, targets): return logits", "it says: grad can be implicitly created only for scalar"),
         ("def brier(logits, targets): return 0.5", "has no attribute 'backward'"),
         ("def brier(logits): return logits.sum()", "takes 1 positional argument but 2 were given"),

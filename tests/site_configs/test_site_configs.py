@@ -22,7 +22,7 @@ from silofl.core.presets import algorithm_names
 from silofl.flare.components import GENERIC
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
-from silofl.parts.load import list_kinds
+from silofl.parts.load import list_outbound_payloads
 from silofl.setup.site import Server, Site
 from silofl_desk.studies.simulation import changed_study
 
@@ -81,7 +81,7 @@ def test_a_sites_settings_let_leave_what_algorithms_send(kind):
         for change in (*({"algorithm.name": name} for name in ALGORITHMS), EVALUATION)
     ]
     assert site.min_patients == 5
-    assert set(site.may_leave) == {sent.name for study in studies for sent in list_kinds(study)}
+    assert set(site.may_leave) == {sent.name for study in studies for sent in list_outbound_payloads(study)}
     assert len({site.data_folder(study, "north") for study in ("a", "b")}) == 2
     assert len({site.state_folder(study, "north") for study in ("a", "b")}) == 2
 

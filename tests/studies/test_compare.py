@@ -43,7 +43,7 @@ def test_every_job_and_method_runs_for_each_seed_and_the_table_opens_with_what_j
     assert table["rows"][0]["sites"]["north"]["values"] == [0.5, 0.625]
     assert {run["status"] for run in table["runs"]} == {"COMPLETE"}
     assert out.index("local, seed 0:") < out.index("fedavg, seed 0:")
-    problem = "fedavg, seed 0: north: the model that it keeps scores 0.600, its own model 0.700"
+    problem = "fedavg, seed 0: north: the model that it keeps scores 0.600, its local model 0.700"
     assert out.index(f"BAD  {problem}") < out.index("client average")
     written = (tmp_path / "out" / "table.md").read_text()
     assert written.startswith(f"- {problem}") and "| local | 0.562 ± 0.088 |" in written
@@ -158,9 +158,9 @@ def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(comp
     assert table["runs"][1]["changes"] == fast | {"training.batch_size": 4, "seed": 0}
     assert "Set for every row: training.batch_size: 4." in table["notes"]
     # learning rates are no row's algorithm: the difference is said before the numbers; all have the batch size
-    unlike = "The rows differ in training.learning_rate: 0.003 (fedavg, own, local:paper); 0.01 (fast)."
-    assert table["differences"] == [unlike] and out.index(unlike) < out.index("client average")
-    assert (tmp_path / "out" / "table.md").read_text().startswith(f"- {unlike}\n\n| method")
+    outliers = "The rows differ in training.learning_rate: 0.003 (fedavg, own, local:paper); 0.01 (fast)."
+    assert table["differences"] == [outliers] and out.index(outliers) < out.index("client average")
+    assert (tmp_path / "out" / "table.md").read_text().startswith(f"- {outliers}\n\n| method")
     assert "Set for fast: training.learning_rate: 0.01, algorithm.server_lr: 0.5." in out
     studies = [load_study(study_file(tmp_path / "out" / "runs" / name / "job")) for name in folders]
     assert [study.training.learning_rate for study in studies] == [0.003, 0.01, 0.003, 0.003]

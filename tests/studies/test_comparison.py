@@ -21,7 +21,7 @@ from silofl_desk.studies.comparison import (
 )
 from tests.report.conftest import counts, with_data
 
-FEDERATED = {"stays_home": "nothing", "extra_rounds": 0}
+FEDERATED = {"stays": "nothing", "extra_rounds": 0}
 
 
 def records(*methods):
@@ -186,9 +186,9 @@ def described(results):
     return build
 
 
-HOME = {"stays_home": "batchnorm"}
+HOME = {"stays": "batchnorm"}
 EXTRA = {"recipe": FEDERATED | {"extra_rounds": 50}}
-ALONE = {"own_models": {"east": {"best_round": 3, "rounds": 5, "is_finished": True}}}
+ALONE = {"local_models": {"east": {"best_round": 3, "rounds": 5, "is_finished": True}}}
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,12 @@ def test_page_and_terminal_lead_with_the_hospitals_and_those_that_lose(finished,
     gain, loss = joined(local=0.5, federated=0.625, kept=0.75), joined(kept=0.5, verdict=WORSE, p_below=0.001)
     runs = [finished(name, joining={"east": dump_record(one)}) for name, one in (("a", gain), ("b", loss))]
     page = PageText(write_comparison(runs, tmp_path / "c.html"))
-    assert page.images[0]["alt"].startswith("Test dice, mean over the hospitals: 1: harmofl alone 0.500")
+    assert page.images[0]["alt"].startswith("Test dice, mean over the hospitals: 1: harmofl local 0.500")
     order = [page.source.index(f'<section id="{name}"') for name in ("hospitals", "pictures", "results", "curves")]
     assert order == sorted(order)
     rows = {name: [read_run(run)] for name, run in zip("ab", runs, strict=True)}
     text = printed(print_comparison, rows, width=300)
-    problem = "b: east: the model that it keeps scores 0.500, its own model 0.700"
+    problem = "b: east: the model that it keeps scores 0.500, its local model 0.700"
     assert text.index(f"BAD  {problem}") < text.index("In 1 of 2 pairs") < text.index("client average")
 
 

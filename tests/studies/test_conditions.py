@@ -20,7 +20,7 @@ def test_runs_that_differ_in_a_setting_are_told_with_its_values(made):
 
 def test_batchnorm_that_a_method_keeps_at_home_is_its_own_and_no_difference(made):
     def ran(algorithm, normalization, **more):
-        home = {"stays_home": "batchnorm" if algorithm == "fedbn" else "nothing"}
+        home = {"stays": "batchnorm" if algorithm == "fedbn" else "nothing"}
         study = {"algorithm": {"name": algorithm, **more}, "model": {"normalization": normalization}}
         return [made(study=study, algorithm=algorithm, normalization=normalization, recipe=home)]
 
@@ -49,7 +49,7 @@ def test_extra_rounds_count_as_rounds_and_seed_and_name_are_what_rows_are_for(ma
     sentence = "The rows differ in rounds: 2 (a); 5 (b)."
     assert list_differences({"a": [made(study={})], "b": [with_extra]}) == [sentence]
     other = {"algorithm": {"name": "fedsm"}, "name": "other", "seed": 4}
-    fedsm = made(study=other, algorithm="fedsm", seed=4, recipe={"stays_home": "nothing"})
+    fedsm = made(study=other, algorithm="fedsm", seed=4, recipe={"stays": "nothing"})
     assert list_differences({"a": [made(study={}), made(study={}, seed=1)], "b": [fedsm]}) == []
 
 

@@ -19,9 +19,9 @@ def data(phantoms, tmp_path):
 def test_local_training_has_on_the_diagonal_what_its_run_reports_wherever_its_data_are_now(
     silofl, refused, data, tmp_path, monkeypatch
 ):
-    run, small = tmp_path / "run", ["--set", f"model={json.dumps(SMALL_UNET)}", "--set", "guard=false"]
+    run, small = tmp_path / "run", ["--set", f"model={json.dumps(SMALL_UNET)}", "--set", "baseline_comparison=false"]
     small += ["--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]", "--set", "algorithm={name: local}"]
-    options = ["--data", data, "--out", "run", "--alone", "--rounds", 1, "--cache", "cache", *small]
+    options = ["--data", data, "--out", "run", "--in-process", "--rounds", 1, "--cache", "cache", *small]
     assert silofl("simulate", JOB, *options)[0] == 0
     torch.manual_seed(0)
     code, out, _ = silofl("cross-test", "run", "--json")

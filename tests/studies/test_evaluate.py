@@ -19,7 +19,7 @@ from silofl.base.settings import dump_yaml, parse
 from silofl.cli import main
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.counts import SiteCounts
-from silofl.data.domain import Domain, Range
+from silofl.data.data_profile import DataProfile, Range
 from silofl.data.learnt import record_learnt
 from silofl.data.site_data import load_site_data
 from silofl.inference import SuperModel
@@ -36,7 +36,7 @@ from ..conftest import SMALL_UNET, change_json
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")
-FORM = Domain(kinds=("volumes",))
+FORM = DataProfile(kinds=("volumes",))
 CROP = {"CenterSpatialCrop": {"roi_size": [32, 32]}}
 FINE = {
     "volume_transforms": [{"Spacing": {"pixdim": [0.5, 0.5, 1]}}, {"CenterSpatialCrop": {"roi_size": [64, 64, -1]}}]
@@ -69,7 +69,7 @@ def make_study(**more):
 def contents():
     """A model that answers organ everywhere."""
     study = make_study()
-    return Contents(study, SHAPE, {"global": answering(study, SHAPE, 0.0, 9.0, 0.0)}, "only", domain=FORM)
+    return Contents(study, SHAPE, {"global": answering(study, SHAPE, 0.0, 9.0, 0.0)}, "only", data_profile=FORM)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evalua
         drawn[name] = labels
     content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "test": cases}
     (folder / "dataset.json").write_text(json.dumps(content))
-    model = Contents(study, SHAPE, {"global": build_model(study, SHAPE, 3).state_dict()}, "only", domain=FORM)
+    model = Contents(study, SHAPE, {"global": build_model(study, SHAPE, 3).state_dict()}, "only", data_profile=FORM)
     _, record, _, out = evaluate(model, folder, "--part", "test")
     rows, found = {row["case"]: row for row in read_cases(out)}, {"organ": [], "lesion": []}
     for name, truth in drawn.items():
@@ -232,7 +232,9 @@ def test_what_predict_warns_of_is_counted_and_a_learnt_data_set_is_no_test(evalu
     data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
     test = {"value": 0.4, "labels": {"1": 0.8, "2": 0.01}, "num_cases": 3, "num_patients": 3, "num_excluded": 0}
     facts = {"data": {"coast": dump_record(SiteCounts.of(data))}, "test": {"north": test}}
-    odd = replace(contents, domain=Domain(kinds=("volumes",), intensities=(Range("mean", 5, 6),)), facts=facts)
+    odd = replace(
+        contents, data_profile=DataProfile(kinds=("volumes",), intensities=(Range("mean", 5, 6),)), facts=facts
+    )
     _, record, printed, _ = evaluate(odd, phantoms / UNSEEN_SITE)
     unlearnt = "the model cannot recognise lesion (test Dice 0.01 at the best site)"
     assert record.warnings == {unlearnt: 6, "its intensities are unlike the training images'": 6}
@@ -298,7 +300,7 @@ def classify(state=None, **more):
     """Return a model that calls every window slow, with probability 1 / (1 + 1 / e) = 0.731, or has other weights."""
     study, shape = make_classes(), (3, 1, 64)
     state = answering(study, shape, 1.0, 0.0) if state is None else state
-    return Contents(study, shape, {"global": state}, "only", domain=Domain(kinds=("windows",)), **more)
+    return Contents(study, shape, {"global": state}, "only", data_profile=DataProfile(kinds=("windows",)), **more)
 
 
 @pytest.fixture
@@ -331,8 +333,8 @@ def choose_by_picture(folder):
         logits = selector.eval()(torch.from_numpy(images))
         # So that each answers half of the pictures.
         selector.network.head.bias[1] -= (logits[:, 1] - logits[:, 0]).median()
-    calling = OperatingPoint(1.5, {1: 0.4})
-    more = {"domain": Domain(kinds=("pictures",)), "calling": calling}
+    operating_point = OperatingPoint(1.5, {1: 0.4})
+    more = {"data_profile": DataProfile(kinds=("pictures",)), "operating_point": operating_point}
     return Contents(study, shape, models, "selector", selector.state_dict(), ("east", "west"), **more)
 
 
@@ -351,7 +353,7 @@ def test_all_numbers_of_a_classification_are_of_the_probabilities_in_the_table_o
     assert [one["recall"].value, one["specificity"].value] == pytest.approx(recalls)
     assert record.scores[""]["balanced_accuracy"].value == pytest.approx(np.mean(recalls))
     assert record.confusion["fast"] == {"slow": int((~said)[is_fast].sum()), "fast": int(said[is_fast].sum())}
-    assert (said == (shown >= record.called_from["fast"])).all()
+    assert (said == (shown >= record.decision_thresholds["fast"])).all()
     is_right, bins = (shown > 0.5) == is_fast, np.minimum((confidence * 10).astype(int), 9)
     gaps = [(bins == k).mean() * abs((is_right - confidence)[bins == k].mean()) for k in np.unique(bins)]
     assert record.scores[""]["ece"].value == pytest.approx(sum(gaps))

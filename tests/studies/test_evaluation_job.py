@@ -3,7 +3,7 @@ import torch
 
 from silofl.base.errors import ExitCode
 from silofl.cli import main
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.federation.server import ServerRounds
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read_fingerprint, write_model_folder
@@ -22,9 +22,9 @@ def write(tmp_path, make_study):
     """Write the job of a model that an algorithm trained; return the job's folder and the model's contents."""
 
     def give(**algorithm):
-        study = make_study(guard=True, **algorithm)
+        study = make_study(baseline_comparison=True, **algorithm)
         state = build_model(study, SHAPE, seed=3).state_dict()
-        contents = Contents(study, SHAPE, {"global": state}, "only", domain=Domain(kinds=("volumes",)))
+        contents = Contents(study, SHAPE, {"global": state}, "only", data_profile=DataProfile(kinds=("volumes",)))
         write_model_folder(tmp_path / "model", contents)
         assert main(["evaluation-job", str(tmp_path / "model"), "--out", str(tmp_path / "job")]) == ExitCode.COMPLETE
         return tmp_path / "job", contents
@@ -36,7 +36,7 @@ def write(tmp_path, make_study):
 def test_the_job_holds_the_model_as_it_is_and_raises_no_doubt(write, tmp_path, capsys, name):
     job, contents = write(name=name)
     study = load_study(study_file(job))
-    assert (study.name, study.rounds, study.is_guarded) == ("small-evaluation", 0, False)
+    assert (study.name, study.rounds, study.compares_with_baseline) == ("small-evaluation", 0, False)
     # what a lead is told before the job is submitted
     digest, *others = check_job(job, study)
     assert study.digest in digest and study.digest in capsys.readouterr().out and others == []
@@ -45,7 +45,7 @@ def test_the_job_holds_the_model_as_it_is_and_raises_no_doubt(write, tmp_path, c
     assert found.models["global"].keys() == contents.models["global"].keys()
     for key, value in contents.models["global"].items():
         assert torch.equal(found.models["global"][key], value)
-    assert (found.domain, found.rule) == (contents.domain, "only")
+    assert (found.data_profile, found.rule) == (contents.data_profile, "only")
     assert facts["fingerprint"] == read_fingerprint(tmp_path / "model")
     # The digest is of the model too.
     model = study.model.model_copy(update={"pretrained_sha256": "0" * 64})

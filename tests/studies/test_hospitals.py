@@ -11,11 +11,11 @@ def test_the_table_has_a_row_per_method_and_hospital_with_the_verdicts_numbers(c
     kept = joined("local", local=0.75, federated=0.5, kept=0.75, verdict="keeps its own model")
     rows = {"fedavg": [chosen_run(unseen=0.5, north=joined(local=0.5, federated=0.625, kept=0.75), south=kept)]}
     table = hospital_table(rows)
-    assert table.columns == ("method", "hospital", "kept", "verdict", "alone", "federated")
-    # federated minus alone is 0.75 - 0.5 = 0.25, and its interval is joined()'s 0.01 to 0.2
+    assert table.columns == ("method", "hospital", "kept", "verdict", "local", "federated")
+    # federated minus local is 0.75 - 0.5 = 0.25, and its interval is joined()'s 0.01 to 0.2
     assert table.rows == (
         ("fedavg", "north", "0.750", "better +0.250 [0.010, 0.200]", "0.500", "0.625"),
-        ("fedavg", "south", "0.750", "own model kept +0.000", "0.750", "0.500"),
+        ("fedavg", "south", "0.750", "local model kept +0.000", "0.750", "0.500"),
     )
 
 
@@ -63,14 +63,14 @@ def test_the_conclusion_counts_verdicts_and_federated_models_below_local_ones_an
     # fedavg: 1 of 2 gains, 1 loses; adafed: 2 of 2
     assert kept == (
         "In 3 of 4 pairs of hospital and run, the model that the hospital keeps is better for its test patients "
-        "than its own model (2.5 % level; fedavg 1 of 2, adafed 2 of 2), and 1 worse. One start of the training cannot "
-        "tell whether joining made the difference."
+        "than its local model (2.5 % level; fedavg 1 of 2, adafed 2 of 2), and 1 worse. One start of the training "
+        "cannot tell whether joining made the difference."
     )
     # (0.25 + 0.5) / 2 = 0.375 against (0.5 + 0.75) / 2 = 0.625 alone
     assert "1 of 2 methods would be worse on average than training alone: fedavg 0.375 (alone 0.625)." in federated
     assert unseen == "At coast, which took no part in the training: federated models 0.500 (fedavg) to 0.625 (adafed)."
     (loss,) = list_losses(rows)
-    assert loss.startswith("fedavg: south: the model that it keeps scores 0.625, its own model 0.750")
+    assert loss.startswith("fedavg: south: the model that it keeps scores 0.625, its local model 0.750")
     assert "no method would be worse on average" in conclude({"adafed": rows["adafed"]})[2]
 
 
@@ -81,11 +81,11 @@ def test_own_models_and_the_mean_of_their_answers_stand_before_the_federated_one
         run = chosen_run(unseen=value, north=joined())
         rows[name] = [replace(run, unseen=replace(run.unseen, own=own[name]))]
     assert conclude(rows)[0] == (
-        "At coast, which took no part in the training: the others' own models 0.125 to 0.375, the mean of their "
+        "At coast, which took no part in the training: the others' local models 0.125 to 0.375, the mean of their "
         "answers 0.250 to 0.500, federated models 0.500 (fedavg) to 0.750 (fedsm)."
     )
     (table,) = unseen_tables(rows)
-    assert table.columns == ("dice at coast", "own: north", "own: south", "own: mean", "federated")
+    assert table.columns == ("dice at coast", "local: north", "local: south", "local: mean", "federated")
     assert table.rows == (("fedavg", "0.125", "-", "0.250", "0.500"), ("fedsm", "0.375", "-", "0.500", "0.750"))
     # Hospitals that took no part are told apart.
     (run,) = rows["fedsm"]

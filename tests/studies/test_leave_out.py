@@ -12,7 +12,7 @@ from silofl.base.schema import dump_record
 from silofl.base.settings import parse
 from silofl.cli import main
 from silofl.core.operating_point import OperatingPoint
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.inference import SuperModel
@@ -156,7 +156,7 @@ def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_i
         write_model_folder(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
     write_result(tmp_path, study, sites={"north": 1.0, "south": 0.0, "lost": None})
     result = run_unseen_test(tmp_path, "coast", "d", load, Console(soft_wrap=True))
-    source = "the sites' own models (without lost)"
+    source = "the sites' local models (without lost)"
     assert f"the mean of {source} answers" in capsys.readouterr().out
     assert f"put together from {source}: only a simulation can do this" in unseen_sentence(result)
     assert (result.rule, result.assembled_from) == ("mean", source)
@@ -178,12 +178,12 @@ def test_the_sites_own_models_are_tested_there_too_alone_and_by_the_mean_of_thei
     value = pytest.approx(288 / 1168)
     assert result.own == {"north": value, "south": 0.0, "ensemble": value}
     rows = [row[0] for row in unseen_table(result).rows]
-    assert "own model of north" in rows and "mean of the own models, were they handed out" in rows
+    assert "local model of north" in rows and "mean of the local models, were they handed out" in rows
 
 
 def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, capsys):
     # fast with probability 1 / (1 + e) = 0.269, and called so from 0.2 on
-    contents = classify(calling=OperatingPoint(2.0, {1: 0.2}))
+    contents = classify(operating_point=OperatingPoint(2.0, {1: 0.2}))
     write_model_folder(tmp_path / "supermodel", contents)
     data = load_site_data(windows / "eva", contents.study, tmp_path / "cache", has_progress=False)
     result = run_unseen_test(tmp_path, "eva", "d", lambda: data, Console(quiet=True))
@@ -197,7 +197,7 @@ def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, c
 
 
 def test_a_case_that_a_clinic_would_be_refused_does_not_count(tmp_path, load):
-    volumes = replace(make_contents("only"), domain=Domain(kinds=("volumes",)))
+    volumes = replace(make_contents("only"), data_profile=DataProfile(kinds=("volumes",)))
     write_model_folder(tmp_path / "supermodel", volumes)
     with pytest.raises(DataError, match="must be"):
         run_unseen_test(tmp_path, "coast", "d", load, Console(quiet=True))
@@ -205,7 +205,7 @@ def test_a_case_that_a_clinic_would_be_refused_does_not_count(tmp_path, load):
 
 def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
     write_result(tmp_path, make_study(), sites={"north": None})
-    with pytest.raises(ConfigError, match="must hold a super model or the sites' own models, not neither"):
+    with pytest.raises(ConfigError, match="must hold a super model or the sites' local models, not neither"):
         assemble_models(tmp_path)
 
 

@@ -97,7 +97,7 @@ def test_a_job_is_written_for_the_data(new_study, pictures, tmp_path):
     assert (study.training, study.model) == (template.training, template.model)
     assert study.algorithm == template.algorithm
     # The paper's settings are without the guard, own data are with it.
-    assert study.guard and not template.guard
+    assert study.baseline_comparison and not template.baseline_comparison
     assert json.loads((target / "meta.json").read_text())["name"] == "own"
     assert "The authors" not in file.read_text()
     files = {path.relative_to(job) for path in job.rglob("*")}
@@ -267,11 +267,11 @@ def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tm
     study, file, out = new_study(None, data)
     assert f"based on {job}." in file.read_text() and f"own trains {said}" in out
     assert study.data.dimensions == (2 if job == "fedavg_masks" else 3)
-    changes = ["rounds=1", "device=cpu", "guard=false", "training.local_epochs=1"]
+    changes = ["rounds=1", "device=cpu", "baseline_comparison=false", "training.local_epochs=1"]
     changes += [f"model={json.dumps(SMALL_UNET)}", "data.patches.per_volume=1"] * (task == "segmentation")
     settings = [word for change in changes for word in ("--set", change)]
     # Other tests train slices.
-    run = ("simulate", "own", "--data", data, "--out", "run", "--alone", *settings)
+    run = ("simulate", "own", "--data", data, "--out", "run", "--in-process", *settings)
     assert study.data.dimensions == 2 or silofl(*run)[0] == 0
 
 
@@ -339,7 +339,7 @@ def test_a_new_study_trains_until_nothing_rises(new_study, pictures):
     assert "no verdict" not in out
 
 
-PRIVATE = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}}
+PRIVATE = {"baseline_comparison": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}}
 
 
 @pytest.mark.parametrize(

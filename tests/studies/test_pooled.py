@@ -66,14 +66,14 @@ def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows
 def test_what_every_row_asks_of_a_federation_leaves_the_pool_one_site_that_compares_with_nobody(
     phantoms, tmp_path, key
 ):
-    changes = {key: 2 if key == "federation.min_sites" else {"min_sites": 2}, "rounds": 7, "guard": True}
-    asked = ComparisonPlan((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True, is_alone=True)
+    changes = {key: 2 if key == "federation.min_sites" else {"min_sites": 2}, "rounds": 7, "baseline_comparison": True}
+    asked = ComparisonPlan((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True, is_in_process=True)
     (run,) = plan_centralised_runs(asked, tmp_path, Console())
     study, simulation = settle_job(run.job, run.wanted, run.changes)
     assert (simulation.sites, study.federation.min_sites, study.rounds) == (("pooled",), 1, 7)
-    assert not study.is_guarded
+    assert not study.compares_with_baseline
     # It can be run in a process of its own.
     parser = CommandParser(prog="simulate", fill=COMMANDS["simulate"].add_arguments)
     _, _, _, _, *arguments = side_by_side.build_command(run)
     options = parser.parse_args(arguments)
-    assert (options.alone, options.sites) == (True, ["pooled"])
+    assert (options.in_process, options.sites) == (True, ["pooled"])

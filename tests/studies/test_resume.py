@@ -38,7 +38,7 @@ def begun(tmp_path_factory, north_phantoms):
     study["data"]["transforms"] = [{"Resize": {"spatial_size": [32, 32]}}]
     study["model"] = SMALL_UNET
     path.write_text(yaml.safe_dump(study))
-    command = ["simulate", folder / "job", "--data", north_phantoms, "--out", folder / "run", "--alone"]
+    command = ["simulate", folder / "job", "--data", north_phantoms, "--out", folder / "run", "--in-process"]
     assert main([*map(str, command), "--cache", str(folder / "cache")]) == 0
     return folder
 
@@ -129,7 +129,7 @@ def test_a_finished_run_goes_on_to_more_rounds_with_the_weights_of_a_run_that_ha
     assert json.loads((run / "results.json").read_text())["rounds"] == 3
     assert read_settings(run)["changes"] == {"rounds": 3}
     assert silofl("resume", run)[0] == 0
-    straight = ("simulate", begun / "job", "--data", north_phantoms, "--out", whole, "--alone", "--rounds", 3)
+    straight = ("simulate", begun / "job", "--data", north_phantoms, "--out", whole, "--in-process", "--rounds", 3)
     assert silofl(*straight)[0] == 0
     for name in ("best.pt", "last.pt"):
         found, wanted = (torch.load(one / "model" / name, weights_only=True) for one in (run, whole))

@@ -1,4 +1,4 @@
-"""The study lead's command against a server that is written down: what it submits, downloads and gives up."""
+"""The study lead's command against a server that is written dlocal: what it submits, downloads and gives up."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ class Connection:
 
 @pytest.fixture
 def server(monkeypatch, finished):
-    """A server whose jobs end as written down: each NVFlare's words for its status, and the folder that it leaves.
+    """A server whose jobs end as written dlocal: each NVFlare's words for its status, and the folder that it leaves.
 
     A job that leaves None is one that a server loses which stops and begins anew.
     """

@@ -61,7 +61,7 @@ def test_the_command_of_a_run_means_the_run(runs):
         _, _, _, command, *arguments = side_by_side.build_command(run)
         options = parser.parse_args(arguments)
         assert command == "simulate" and read_changes(options) == dict(run.changes)
-        assert (options.job, options.out, options.alone) == (run.job, run.path, False)
+        assert (options.job, options.out, options.in_process) == (run.job, run.path, False)
         assert (str(options.data), str(options.cache)) == (run.wanted.data, run.wanted.cache)
 
 

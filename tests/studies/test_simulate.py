@@ -72,32 +72,37 @@ def own_signals():
 
 
 @pytest.mark.parametrize(
-    ("busy_with", "is_alone", "number", "advice"),
+    ("busy_with", "is_in_process", "number", "advice"),
     [
-        *(("run_alone", True, number, "python -m silofl resume {run}") for number in SIGNALS),
+        *(("run_in_process", True, number, "python -m silofl resume {run}") for number in SIGNALS),
         ("read_data", False, signal.SIGTERM, "give the same command again"),
         ("_run_prepared_job", False, signal.SIGTERM, "python -m silofl resume {run}"),
     ],
 )
 def test_a_run_that_a_signal_ends_says_how_to_go_on(
-    tmp_path, phantoms, monkeypatch, own_signals, busy_with, is_alone, number, advice
+    tmp_path, phantoms, monkeypatch, own_signals, busy_with, is_in_process, number, advice
 ):
     monkeypatch.setattr(simulate, busy_with, lambda *_, **__: os.kill(os.getpid(), number))
-    stream, run, wanted = io.StringIO(), tmp_path / "run", Simulation(str(phantoms), is_alone=is_alone)
+    stream, run, wanted = io.StringIO(), tmp_path / "run", Simulation(str(phantoms), is_in_process=is_in_process)
     code = simulate.start_simulation(JOB, run, wanted, {}, Console(file=stream, soft_wrap=True))
     assert code == simulate.ExitCode.INTERRUPTED
     assert stream.getvalue().endswith(f"\ninterrupted; to go on: {advice.format(run=run)}\n")
 
 
 def test_too_few_test_patients_for_a_verdict_are_said_before_training(tmp_path, phantoms, training):
-    for guard in (True, False):
-        stream, run = io.StringIO(), tmp_path / str(guard)
+    for baseline_comparison in (True, False):
+        stream, run = io.StringIO(), tmp_path / str(baseline_comparison)
         console = Console(file=stream, soft_wrap=True)
-        assert simulate.start_simulation(JOB, run, Simulation(str(phantoms)), {"guard": guard}, console) == 0
+        assert (
+            simulate.start_simulation(
+                JOB, run, Simulation(str(phantoms)), {"baseline_comparison": baseline_comparison}, console
+            )
+            == 0
+        )
         sentence = (
             "CAUTION  a verdict on joining takes at least 20 test patients per site, not 3 (north), 3 (south): put"
         )
-        assert (sentence in stream.getvalue()) is guard
+        assert (sentence in stream.getvalue()) is baseline_comparison
 
 
 def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path, phantoms, training, silofl, refused):

@@ -87,8 +87,8 @@ def test_what_cannot_run_is_refused_and_leaves_no_run_behind(refused_run, tmp_pa
 def test_a_dot_in_a_sites_name_is_refused_but_with_alone(refused_run, two_sites):
     (two_sites / "north").rename(two_sites / "north.2")
     error = refused_run()
-    assert "must have no dot in NVFlare's simulator, not 'north.2'" in error and "silofl simulate --alone" in error
-    _, simulation = settle_job(JOB, Simulation(data=str(two_sites), is_alone=True), {})
+    assert "must have no dot in NVFlare's simulator, not 'north.2'" in error and "silofl simulate --in-process" in error
+    _, simulation = settle_job(JOB, Simulation(data=str(two_sites), is_in_process=True), {})
     assert simulation.sites == ("north.2", "south")
 
 
@@ -104,7 +104,7 @@ NO_MODELS = "must be of letters, digits, '.', '_' and '-', and not 'global' or '
 )
 def test_a_site_whose_name_could_do_harm_is_refused_before_the_run(refused_run, two_sites, name, sentence):
     (two_sites / "north").rename(two_sites / name)
-    for options in ([], ["--alone"]):
+    for options in ([], ["--in-process"]):
         error = refused_run(*options)
         assert sentence.format(name) in error and (repr(name) in error or "rename its folder" in error)
 

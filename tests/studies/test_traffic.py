@@ -8,7 +8,7 @@ from silofl.models import build_plain_model
 from silofl.models.names import read_arrays
 from silofl.parts.task import TRAIN, Exchange
 from silofl.study import Study
-from silofl_desk.studies.alone import run_alone
+from silofl_desk.studies.in_process import run_in_process
 from silofl_desk.studies.traffic import count_traffic
 
 from ..conftest import SMALL_UNET, UNET
@@ -38,7 +38,7 @@ def ledger_of(study, settings, folder):
     if study.model_file:
         state = build_plain_model(study, 1).state_dict()
         pretrained = read_arrays(state, [name for name, value in state.items() if value.is_floating_point()])
-    run_alone(study, folder / "run", SITES, settings, pretrained)
+    run_in_process(study, folder / "run", SITES, settings, pretrained)
     assert json.loads((folder / "run" / "results.json").read_text())["status"] == "COMPLETE"
     return json.loads((folder / "run" / "ledger.json").read_text())
 

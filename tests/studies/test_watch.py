@@ -1,4 +1,4 @@
-"""The watching command against a server that is written down: what it shows, and when it ends."""
+"""The watching command against a server that is written dlocal: what it shows, and when it ends."""
 
 import json
 from types import SimpleNamespace

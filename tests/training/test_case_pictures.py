@@ -99,4 +99,4 @@ def test_the_own_models_predictions_are_added_to_pictures(tmp_path, model):
     assert result["cases"].tolist() == ["a", "b", "b", "a"]
     np.testing.assert_array_equal(result["own"], 2 * result["truths"])
     # Of a case that does not count with the own model there is no value.
-    np.testing.assert_array_equal(result["own_values"], [np.nan, 0.9, 0.9, np.nan])
+    np.testing.assert_array_equal(result["local_values"], [np.nan, 0.9, 0.9, np.nan])

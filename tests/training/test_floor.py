@@ -6,8 +6,15 @@ import pytest
 from silofl.base.settings import parse
 from silofl.parts.answer import read_answer
 from silofl.study import Study
-from silofl.training.floor import EMPTY, SURFACE, find_small_labels, is_withheld, round_scores, withhold_few
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
+from silofl.training.small_cells import (
+    EMPTY,
+    SURFACE,
+    find_small_labels,
+    is_withheld,
+    round_scores,
+    suppress_small_cells,
+)
 
 LEAST = 5
 
@@ -31,7 +38,7 @@ def classified(counts, metric="accuracy"):
 def told(counts, metric="accuracy", least=LEAST, **more):
     score, patient_of = classified(counts, metric)
     labels = "abcd"[: len(counts)]
-    return withhold_few(score.numbers() | more, score, patient_of, least, study(metric=metric, labels=labels))
+    return suppress_small_cells(score.numbers() | more, score, patient_of, least, study(metric=metric, labels=labels))
 
 
 def test_without_a_floor_and_with_enough_patients_all_numbers_leave():
@@ -41,11 +48,11 @@ def test_without_a_floor_and_with_enough_patients_all_numbers_leave():
 
 
 def test_a_class_of_two_patients_leaves_no_number():
-    result = told([9, 2, 7], calling={"temperature": 1.0})
+    result = told([9, 2, 7], operating_point={"temperature": 1.0})
     # Of 18 cases less 9 and 7 the class would have 2: the smallest of the others is withheld with it.
     assert result["labels"] == {"0": 1.0} and result["label_cases"] == {"0": 9} and result["num_cases"] == 18
     assert result["withheld"] == {"least": 5, "names": ["1", "2"]}
-    assert result["also"].keys() == {"accuracy"} and "calling" not in result
+    assert result["also"].keys() == {"accuracy"} and "operating_point" not in result
 
 
 def test_of_two_classes_both_are_withheld():
@@ -70,7 +77,7 @@ def test_a_score_of_too_few_patients_says_nothing():
     few = {case: f"p{i % 4}" for i, case in enumerate(patient_of)}
     unknown = dict.fromkeys(patient_of)
     for whose in (few, unknown):
-        result = withhold_few(score.numbers() | {"num_patients": 4}, score, whose, LEAST, study())
+        result = suppress_small_cells(score.numbers() | {"num_patients": 4}, score, whose, LEAST, study())
         assert result == {"value": None, "num_cases": 0, "num_excluded": 0, "withheld": {"least": 5}}
         assert is_withheld(score, whose, LEAST, study())
 
@@ -86,7 +93,7 @@ def test_a_label_of_two_patients_is_withheld():
     patient_of = {case: case for case in cases}
     own_study = study("segmentation", "dice", ("organ", "lesion"))
     surface = {"hd95": 1.0, "surface_dice": 1.0, "num_cases": 3, "num_undefined": 6, "unit": "mm"}
-    result = withhold_few(score.numbers() | {"surface": surface}, score, patient_of, LEAST, own_study)
+    result = suppress_small_cells(score.numbers() | {"surface": surface}, score, patient_of, LEAST, own_study)
     assert result["labels"].keys() == {"1"} and result["withheld"] == {
         "least": 5,
         "names": sorted([EMPTY, SURFACE, "2"]),
@@ -105,7 +112,7 @@ def test_patients_without_a_label_do_not_follow_from_means(lacking, names):
     cases = [f"c{i}" for i in range(16)]
     score = dice_by_case(answers, maps, cases, {1: (1,), 2: (2,)})
     own_study = study("segmentation", "dice", ("organ", "lesion"))
-    result = withhold_few(score.numbers(), score, {case: case for case in cases}, LEAST, own_study)
+    result = suppress_small_cells(score.numbers(), score, {case: case for case in cases}, LEAST, own_study)
     assert result.get("withheld", {}).get("names") == names
     # The label alone: the score of all is of enough.
     assert not is_withheld(score, {case: case for case in cases}, LEAST, own_study)

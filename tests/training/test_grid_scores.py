@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.core.guard_rule import BIASES
+from silofl.core.baseline_rule import BIASES
 from silofl.data.targets import IGNORED
 from silofl.inference.geometry import decide_labels
 from silofl.training import grid_scores

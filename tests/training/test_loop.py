@@ -119,7 +119,7 @@ def settings(**changes):
 )
 def test_an_optimiser_has_its_kind_and_the_studys_settings(name, kind, wanted):
     model = network()
-    chosen = settings(optimizer=name, momentum=0.5, betas=(0.8, 0.9), weight_decay=0.125, is_nesterov=name == "sgd")
+    chosen = settings(optimizer=name, momentum=0.5, betas=(0.8, 0.9), weight_decay=0.125, nesterov=name == "sgd")
     optimizer = make_optimizer(chosen, model)
     assert type(optimizer) is kind
     (group,) = optimizer.param_groups

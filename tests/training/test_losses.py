@@ -56,7 +56,7 @@ def several_terms(logits, targets, is_pooled=False):
 )
 @pytest.mark.parametrize("is_pooled", [False, True])
 def test_a_segmentation_loss_is_its_formula(make_study, labels, classes, outputs, terms, name, combine, is_pooled):
-    study = make_study(labels=labels, training={"loss": name, "has_batch_dice": is_pooled})
+    study = make_study(labels=labels, training={"loss": name, "batch_dice": is_pooled})
     logits, targets = random_batch(classes, outputs)
     wanted = combine(*terms(logits, targets, is_pooled))
     torch.testing.assert_close(make_loss(study)(logits, targets), wanted, rtol=1e-4, atol=1e-5)
@@ -87,7 +87,7 @@ def test_the_loss_of_some_labels_is_a_smaller_networks(make_study, name):
 @pytest.mark.parametrize("name", ["dice", "cross_entropy", "dice_ce"])
 @pytest.mark.parametrize("is_pooled", [False, True])
 def test_pixels_that_nobody_annotated_are_left_out(make_study, labels, classes, outputs, name, is_pooled):
-    study = make_study(labels=labels, training={"loss": name, "has_batch_dice": is_pooled})
+    study = make_study(labels=labels, training={"loss": name, "batch_dice": is_pooled})
     logits, targets = random_batch(classes, outputs)
     loss = make_loss(study, has_ignored=True)
     torch.testing.assert_close(loss(logits, targets), make_loss(study)(logits, targets), rtol=1e-5, atol=1e-6)
@@ -119,7 +119,7 @@ def test_an_image_that_nobody_annotated_counts_zero(make_study):
 @pytest.mark.parametrize("has_privacy", [False, True])
 def test_given_weights_of_classes_are_those_of_the_mean(make_study, has_privacy):
     network = {"name": "densenet121", "normalization": "group"}
-    noise = {"privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}, "guard": False} if has_privacy else {}
+    noise = {"privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}, "baseline_comparison": False} if has_privacy else {}
     training = {"loss": "cross_entropy", "class_weights": WEIGHTS}
     study = make_study("classification", training=training, model=network, **noise)
     # e^logits: 1, 2 and 1 of 4, then 1, 1 and 6 of 8; the losses are log 4 of class 0 and log 8 of class 1.
@@ -179,5 +179,5 @@ def test_numbers_of_classes_do_not_pass_the_noise(make_study, key):
             training={"loss": "cross_entropy", key: "balanced"},
             model={"name": "densenet121", "normalization": "group"},
             privacy={"dp_sgd": {"noise": 1.0, "clip": 1.0}},
-            guard=False,
+            baseline_comparison=False,
         )

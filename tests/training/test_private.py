@@ -21,7 +21,7 @@ from silofl.study.sections import DpSgdSettings
 from silofl.training import private
 from silofl.training.losses import make_loss
 from silofl.training.private import (
-    Spent,
+    PrivacyBudget,
     add_steps,
     compute_epsilon,
     compute_rate,
@@ -37,7 +37,7 @@ STUDY = {
     "task": "segmentation",
     "labels": {1: "blob"},
     "rounds": 2,
-    "guard": False,
+    "baseline_comparison": False,
     "model": SMALL_UNET | {"normalization": "instance"},
     "training": {"batch_size": 4},
     "algorithm": {"name": "fedavg"},
@@ -266,14 +266,14 @@ def test_a_delta_that_would_show_somebody_whole_is_refused():
 
 
 def test_the_least_noise_has_an_epsilon_that_may_be_named():
-    assert compute_epsilon([Spent(1e-5, 1.0, 1000), Spent(1e-5, 0.1, 1000)], 1e-5) < 1e15
-    assert compute_epsilon([Spent(1e15, 1.0, 1000), Spent(1e15, 0.1, 1000)], 1e-5) < 1
+    assert compute_epsilon([PrivacyBudget(1e-5, 1.0, 1000), PrivacyBudget(1e-5, 0.1, 1000)], 1e-5) < 1e15
+    assert compute_epsilon([PrivacyBudget(1e15, 1.0, 1000), PrivacyBudget(1e15, 0.1, 1000)], 1e-5) < 1
     assert compute_epsilon([], 1e-5) == 0
 
 
 def test_a_round_has_as_many_steps_as_a_plain_one():
     study = parse(Study, STUDY | {"training": {"batch_size": 4, "local_epochs": 2}}, "study.yaml")
-    assert measure_round(study, examples(tuple("abcdefgh" * 2))) == (8, Spent(1.0, 0.5, 8, "patient"))
+    assert measure_round(study, examples(tuple("abcdefgh" * 2))) == (8, PrivacyBudget(1.0, 0.5, 8, "patient"))
     assert compute_rate(3, 4) == 1.0
 
 
@@ -282,11 +282,11 @@ def test_a_round_has_as_many_steps_as_a_plain_one():
     [
         # Privacy loss distributions by dp-accounting 0.6.0: PLDAccountant().compose(SelfComposedDpEvent(
         # PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps)).get_epsilon(delta).
-        ([Spent(1.0, 0.1, 200)], 1e-3, 7.0962),
-        ([Spent(0.658, 0.1, 400)], 1e-3, 26.9855),
-        ([Spent(9.5, 0.1, 400)], 1e-3, 0.4868),
-        ([Spent(2.0, 0.01, 5000)], 1e-6, 1.6829),
-        ([Spent(1.0, 0.1, 200), Spent(2.0, 0.2, 30)], 1e-4, 9.0444),
+        ([PrivacyBudget(1.0, 0.1, 200)], 1e-3, 7.0962),
+        ([PrivacyBudget(0.658, 0.1, 400)], 1e-3, 26.9855),
+        ([PrivacyBudget(9.5, 0.1, 400)], 1e-3, 0.4868),
+        ([PrivacyBudget(2.0, 0.01, 5000)], 1e-6, 1.6829),
+        ([PrivacyBudget(1.0, 0.1, 200), PrivacyBudget(2.0, 0.2, 30)], 1e-4, 9.0444),
     ],
 )
 def test_epsilon_is_another_accountants_and_never_less(spent, delta, other):
@@ -294,7 +294,7 @@ def test_epsilon_is_another_accountants_and_never_less(spent, delta, other):
 
 
 def test_epsilon_is_bounded_by_divergences_where_numbers_end():
-    spent = [Spent(0.01, 0.5, 10), Spent(0.01, 0.5, 10)]
+    spent = [PrivacyBudget(0.01, 0.5, 10), PrivacyBudget(0.01, 0.5, 10)]
     accountant = opacus.accountants.RDPAccountant()
     accountant.history = [one[:3] for one in spent]
     with warnings.catch_warnings():
@@ -303,10 +303,10 @@ def test_epsilon_is_bounded_by_divergences_where_numbers_end():
 
 
 def test_steps_of_one_kind_are_counted_together():
-    spent = add_steps([Spent(1.0, 0.1, 10), Spent(2.0, 0.1, 5)], Spent(1.0, 0.1, 7))
-    assert sorted(spent) == [Spent(1.0, 0.1, 17), Spent(2.0, 0.1, 5)]
-    assert add_steps([Spent(1.0, 0.1, 5)], Spent(1.0, 0.1, 5)) == [Spent(1.0, 0.1, 10)]
-    assert len(add_steps([Spent(1.0, 0.1, 5)], Spent(1.0, 0.1, 5, "patient"))) == 2
+    spent = add_steps([PrivacyBudget(1.0, 0.1, 10), PrivacyBudget(2.0, 0.1, 5)], PrivacyBudget(1.0, 0.1, 7))
+    assert sorted(spent) == [PrivacyBudget(1.0, 0.1, 17), PrivacyBudget(2.0, 0.1, 5)]
+    assert add_steps([PrivacyBudget(1.0, 0.1, 5)], PrivacyBudget(1.0, 0.1, 5)) == [PrivacyBudget(1.0, 0.1, 10)]
+    assert len(add_steps([PrivacyBudget(1.0, 0.1, 5)], PrivacyBudget(1.0, 0.1, 5, "patient"))) == 2
 
 
 def test_what_leaves_cannot_tell_whether_a_patient_was_there():
@@ -333,4 +333,4 @@ def test_what_leaves_cannot_tell_whether_a_patient_was_there():
 def test_without_opacus_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "opacus", None)
     with pytest.raises(ConfigError, match=r"Opacus must be installed for privacy.dp_sgd.*silofl\[dp\]"):
-        private.compute_epsilon([Spent(1.0, 0.1, 1)], 1e-5)
+        private.compute_epsilon([PrivacyBudget(1.0, 0.1, 1)], 1e-5)

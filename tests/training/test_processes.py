@@ -44,7 +44,7 @@ def learn(study, step, epoch):
 
 
 def test_ten_steps_in_two_processes_are_those_in_one(make_study, monkeypatch):
-    study = make_study(training={"has_batch_dice": True})
+    study = make_study(training={"batch_dice": True})
     epoch = batches(10)
     steps = (plain_step, perturbed_step(0.1))
     alone = [learn(study, step, epoch) for step in steps]
@@ -122,7 +122,7 @@ def test_steps_that_look_inside_or_back_are_refused(make_study, monkeypatch):
 
 
 def test_differential_privacy_is_refused(make_study):
-    study = make_study(guard=False, privacy={"dp_sgd": {"clip": 1.0, "noise": 1.0, "delta": 1e-3}})
+    study = make_study(baseline_comparison=False, privacy={"dp_sgd": {"clip": 1.0, "noise": 1.0, "delta": 1e-3}})
     with pytest.raises(TrainingError, match=r"must be 1 with privacy.dp_sgd, .*, not 2; set it to 1"):
         with spread_batches(2, study, CPU):
             pass

@@ -36,9 +36,9 @@ class Mixture(AlgorithmOption):
             keeps alpha.
     """
 
-    section: ClassVar[str] = "mixture"
+    section: ClassVar[str] = "apfl"
     implementation: ClassVar[str] = "silofl.parts.personal"
-    traits: ClassVar[Traits] = Traits(own_model="stays")
+    traits: ClassVar[Traits] = Traits(local_model="stays")
     alpha: Fraction = 0.5
     learning_rate: Literal["same"] | NotNegative = "same"
 

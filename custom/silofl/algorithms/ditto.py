@@ -30,9 +30,9 @@ class Pull(AlgorithmOption):
         strength: The paper's lambda, weight of half the squared distance to the received model; 0 is local training.
     """
 
-    section: ClassVar[str] = "pull"
+    section: ClassVar[str] = "ditto"
     implementation: ClassVar[str] = "silofl.parts.personal"
-    traits: ClassVar[Traits] = Traits(own_model="stays")
+    traits: ClassVar[Traits] = Traits(local_model="stays")
     strength: NotNegative = 1.0
 
     def conflict(self, recipe: Recipe) -> str | None:

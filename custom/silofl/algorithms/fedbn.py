@@ -10,4 +10,4 @@ Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normali
 
 from silofl.core.recipe import PRESET_NAMES, Recipe
 
-PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(stays_home="batchnorm"))
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(stays="batchnorm"))

@@ -28,8 +28,8 @@ from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Step, corrected_step, pulled_step
 from silofl.models.names import traveling_names
-from silofl.parts.part import Kept, Part
-from silofl.parts.task import Message, Replies
+from silofl.parts.part import ClientState, Part
+from silofl.parts.task import Message, SiteResults
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
@@ -44,7 +44,7 @@ class Dynamic(AlgorithmOption):
         alpha: Weight of half the squared distance to the received model; the paper has 0.001 to 0.1.
     """
 
-    section: ClassVar[str] = ROLE
+    section: ClassVar[str] = "feddyn"
     implementation: ClassVar[str] = __name__
     alpha: Positive = 0.1
 
@@ -129,12 +129,12 @@ class DynamicPart(Part):
         return [cls(study, tuple(sites))]
 
     def server_step(
-        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
+        self, role: str, previous: Arrays, mixed: Arrays, site_results: SiteResults, number: int, learning_rate: float
     ) -> tuple[Arrays, DynamicPart]:
         """Take the server's step."""
-        alpha = self.study.recipe.option(ROLE).alpha
+        alpha = self.study.recipe.option("feddyn").alpha
         # The mean is over all sites of the run: the h_i of an absent site has not changed.
-        share = len(replies.accepted) / len(self.sites)
+        share = len(site_results.accepted) / len(self.sites)
         new, mean = server_update(previous, mixed, self.mean, alpha, share)
         return new, replace(self, mean=mean)
 
@@ -150,13 +150,13 @@ class SiteDynamic(SitePart):
     """The site's h_i."""
 
     name = ROLE
-    keeps = (Kept("its gradient h_i", is_for_training=True, num_models=1),)
+    keeps = (ClientState("its gradient h_i", is_for_training=True, num_models=1),)
 
     def step(self, role: str, step: Step) -> Step:
         """Pull every step; h_i is 0 in the site's first round."""
         work = self.work
         travels = set(traveling_names(work.models[role], work.study.recipe))
-        self._alpha = work.study.recipe.option(ROLE).alpha
+        self._alpha = work.study.recipe.option("feddyn").alpha
         self._parameters = {name: p for name, p in work.models[role].named_parameters() if name in travels}
         # Copied now: training changes the parameters in place.
         self._received = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}

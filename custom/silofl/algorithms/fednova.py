@@ -27,7 +27,7 @@ from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import norm
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.part import Part
-from silofl.parts.task import Replies
+from silofl.parts.task import SiteResults
 from silofl.parts.work import SitePart
 from silofl.study import Study
 
@@ -43,7 +43,7 @@ class NormalizedSteps(AlgorithmOption):
         tau_eff: The one length: ``norms``, the sites' mean ||a||_1; or ``steps``, their mean number of steps.
     """
 
-    section: ClassVar[str] = ROLE
+    section: ClassVar[str] = "fednova"
     implementation: ClassVar[str] = __name__
     # A momentum buffer of the round before would put that round's gradients into this one's sum.
     traits: ClassVar[Traits] = Traits(counts_steps=True, needs=("fresh_optimizer",))
@@ -93,7 +93,7 @@ def factors(shares: ArrayLike, norms: ArrayLike, tau_eff: float | None = None) -
     if not np.all(norms > 0):
         raise AggregationError(
             f"every site's steps must have a norm above 0, not {norms.min():.3g}; lower training.learning_rate, "
-            "training.momentum or algorithm.proximal.mu"
+            "training.momentum or algorithm.fedprox.mu"
         )
     if tau_eff is None:
         tau_eff = shares @ norms
@@ -112,10 +112,10 @@ class NormalizedStepsPart(Part):
     role: str = ROLE
 
     def server_step(
-        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
+        self, role: str, previous: Arrays, mixed: Arrays, site_results: SiteResults, number: int, learning_rate: float
     ) -> tuple[Arrays, NormalizedStepsPart]:
         """Step along the sites' normalised differences: ``x + sum w_i (y_i - x)``, in the mean's place."""
-        differences = {site: answer.of(role) for site, answer in replies.accepted.items()}
+        differences = {site: answer.of(role) for site, answer in site_results.accepted.items()}
         # The factors are computed once for all arrays with the same senders.
         known: dict[tuple[str, ...], NDArray[np.float64]] = {}
         new = dict(mixed)
@@ -125,7 +125,7 @@ class NormalizedStepsPart(Part):
             if not senders:
                 continue
             if senders not in known:
-                known[senders] = self._factors({site: replies.accepted[site] for site in senders}, learning_rate)
+                known[senders] = self._factors({site: site_results.accepted[site] for site in senders}, learning_rate)
             # The sites are summed before x is added: another order would round otherwise.
             total: NDArray[np.float64] | int = 0
             for site, weight in zip(senders, known[senders], strict=True):
@@ -136,14 +136,14 @@ class NormalizedStepsPart(Part):
     def _factors(self, answers: dict[str, SiteAnswer], rate: float) -> NDArray[np.float64]:
         recipe = self.study.recipe
         training = self.study.training
-        replies = Replies(answers)
-        steps = list(replies.steps.values())
-        counts = [1] * len(steps) if recipe.weights == "uniform" else list(replies.examples.values())
+        site_results = SiteResults(answers)
+        steps = list(site_results.steps.values())
+        counts = [1] * len(steps) if recipe.weights == "uniform" else list(site_results.examples.values())
         shares = example_weights(counts)[0]
-        length = shares @ np.array(steps) if recipe.option(ROLE).tau_eff == "steps" else None
+        length = shares @ np.array(steps) if recipe.option("fednova").tau_eff == "steps" else None
         # FedProx's term takes eta mu times the distance so far from every step.
         proximal = rate * sum(traits.pull for traits in recipe.traits)
-        norms = [norm(taken, training.momentum, proximal, training.is_nesterov) for taken in steps]
+        norms = [norm(taken, training.momentum, proximal, training.nesterov) for taken in steps]
         return factors(shares, norms, length)
 
 

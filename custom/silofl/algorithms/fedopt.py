@@ -28,7 +28,7 @@ from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Recipe
 from silofl.parts.part import Part
-from silofl.parts.task import Replies
+from silofl.parts.task import SiteResults
 from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.parts.work import SitePart
 from silofl.study import Study
@@ -49,16 +49,16 @@ class ServerOptimizer(AlgorithmOption):
         beta2: Decay of the second moment of ``adam`` and ``yogi``.
         tau: Added to the root: a smaller one makes steps more adaptive.
         momentum: FedAvgM's beta.
-        is_nesterov: Whether FedAvgM looks ahead.
+        nesterov: Whether FedAvgM looks ahead.
         is_corrected: Whether ``adam`` corrects the bias of its moments, as torch's Adam does.
     """
 
-    section: ClassVar[str] = ROLE
+    section: ClassVar[str] = "fedopt"
     implementation: ClassVar[str] = __name__
     traits: ClassVar[Traits] = Traits(is_of_steps=True)
     only_with: ClassVar = {
         "momentum": ("rule", ("momentum",)),
-        "is_nesterov": ("rule", ("momentum",)),
+        "nesterov": ("rule", ("momentum",)),
         "beta1": ("rule", ("adam", "yogi", "adagrad")),
         "tau": ("rule", ("adam", "yogi", "adagrad")),
         "beta2": ("rule", ("adam", "yogi")),
@@ -70,15 +70,15 @@ class ServerOptimizer(AlgorithmOption):
     beta2: BelowOne = 0.99
     tau: Annotated[Positive, Field(le=1)] = 1e-3
     momentum: BelowOne = 0.9
-    is_nesterov: bool = False
+    nesterov: bool = False
     is_corrected: bool = False
 
     def conflict(self, recipe: Recipe) -> str | None:
         """It steps from one model of all sites, at its own learning rate."""
-        if recipe.mixing is not None or len(recipe.traveling_roles) > 1 or recipe.stays_home == "everything":
+        if recipe.mixing is not None or len(recipe.traveling_roles) > 1 or recipe.stays == "everything":
             return "parts must go with one model of all sites where they hold a server optimiser; choose mixing: shared"
         if recipe.server_lr != 1:
-            return f"server_lr must be 1 with server_optimizer.learning_rate, not {recipe.server_lr:g}; leave it out"
+            return f"server_lr must be 1 with fedopt.learning_rate, not {recipe.server_lr:g}; leave it out"
         if recipe.extra_rounds and not recipe.tunes_personal:
             return (
                 "extra_rounds must be 0 with a server optimiser, which would step from each site's own model, not "
@@ -110,7 +110,7 @@ def server_update(
     beta2: float = 0.99,
     tau: float = 1e-3,
     momentum: float = 0.9,
-    is_nesterov: bool = False,
+    nesterov: bool = False,
     is_corrected: bool = False,
 ) -> tuple[Arrays, Moments]:
     """Take one step along the sites' mean difference d, by the formulas above; m begins at 0 and v at tau^2.
@@ -125,7 +125,7 @@ def server_update(
         beta2: Decay of the second moment.
         tau: Added to the root.
         momentum: FedAvgM's beta.
-        is_nesterov: Whether FedAvgM looks ahead.
+        nesterov: Whether FedAvgM looks ahead.
         is_corrected: Whether Adam's moments begin at 0 and are divided by what of them has not decayed, as in torch.
 
     Returns:
@@ -143,7 +143,7 @@ def server_update(
         mean = np.asarray(state.mean[name], np.float64)
         if kind == "momentum":
             mean = momentum * mean + d
-            step = d + momentum * mean if is_nesterov else mean
+            step = d + momentum * mean if nesterov else mean
         else:
             decay = 0.0 if kind == "adagrad" else beta1
             mean = decay * mean + (1 - decay) * d
@@ -189,10 +189,10 @@ class ServerOptimizerPart(Part):
     role: str = ROLE
 
     def server_step(
-        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
+        self, role: str, previous: Arrays, mixed: Arrays, site_results: SiteResults, number: int, learning_rate: float
     ) -> tuple[Arrays, ServerOptimizerPart]:
         """Step from the previous parameters along the sites' mean difference."""
-        constants = self.study.recipe.option(ROLE).model_dump()
+        constants = self.study.recipe.option("fedopt").model_dump()
         difference = {}
         for name, array in mixed.items():
             difference[name] = np.asarray(array, np.float64) - np.asarray(previous[name], np.float64)

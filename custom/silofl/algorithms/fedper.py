@@ -10,4 +10,4 @@ Arivazhagan et al., Federated Learning with Personalization Layers, arXiv:1912.0
 
 from silofl.core.recipe import PRESET_NAMES, Recipe
 
-PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(stays_home="head"))
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(stays="head"))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from silofl.base.settings import NotNegative
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.core.steps import Batch, Loss, Remembering, Step, plain_step
+from silofl.core.steps import Batch, Loss, StatefulStep, Step, plain_step
 
 
 class Proximal(AlgorithmOption):
@@ -26,7 +26,7 @@ class Proximal(AlgorithmOption):
         mu: Weight of the squared distance to the received model.
     """
 
-    section: ClassVar[str] = "proximal"
+    section: ClassVar[str] = "fedprox"
     mu: NotNegative = 0.01
 
     @property
@@ -69,4 +69,4 @@ def proximal_step(mu: float) -> Step:
 
         return plain_step(model, optimizer, proximal, batch)
 
-    return Remembering(step, memory)
+    return StatefulStep(step, memory)

@@ -38,14 +38,14 @@ class HeadThenBody(AlgorithmOption):
         body_epochs: Number of last epochs of a round that train the body; earlier ones train the head.
     """
 
-    section: ClassVar[str] = ROLE
+    section: ClassVar[str] = "fedrep"
     implementation: ClassVar[str] = __name__
     body_epochs: Count = 1
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A head that is averaged would be no site's own; and a round's steps are not all the body's."""
-        if recipe.stays_home != "head":
-            return f"stays_home must be head where sites train it before the body, not {recipe.stays_home}"
+        if recipe.stays != "head":
+            return f"stays must be head where sites train it before the body, not {recipe.stays}"
         if part := recipe.counting_steps:
             return f"parts must be without {part}, which counts all steps, where the body takes only the last ones"
         return None
@@ -55,7 +55,7 @@ class HeadThenBody(AlgorithmOption):
         training = study.training
         if training.local_epochs <= self.body_epochs:
             raise ConfigError(
-                f"training.local_epochs must be above head_then_body.body_epochs, {self.body_epochs}, the rest of them "
+                f"training.local_epochs must be above fedrep.body_epochs, {self.body_epochs}, the rest of them "
                 f"being the head's, not {training.local_epochs}; give more of them"
             )
 
@@ -112,21 +112,21 @@ class SiteHeadThenBody(SitePart):
     def step(self, role: str, step: Step) -> Step:
         """Let every step move what its epoch is for."""
         study = self.work.study
-        head_epochs = study.training.local_epochs - study.recipe.option(ROLE).body_epochs
+        head_epochs = study.training.local_epochs - study.recipe.option("fedrep").body_epochs
         return head_or_body_step(step, head_names(self.work.models[role]), lambda: self._epoch <= head_epochs)
 
     def epoch(self, examples: Examples) -> None:
         """Count the epochs."""
         self._epoch += 1
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the epoch."""
         return {"epoch": self._epoch}
 
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take it back."""
-        self._epoch = halfway["epoch"]
+        self._epoch = saved["epoch"]
 
 
 PART, SITE = None, SiteHeadThenBody
-PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step=HeadThenBody(), stays_home="head"))
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step=HeadThenBody(), stays="head"))

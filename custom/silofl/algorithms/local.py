@@ -9,4 +9,4 @@ The baseline without a federation.
 
 from silofl.core.recipe import PRESET_NAMES, Recipe
 
-PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(stays_home="everything"))
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(stays="everything"))

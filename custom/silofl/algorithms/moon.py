@@ -32,7 +32,7 @@ from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer, pool_features, record_inputs
-from silofl.parts.part import Kept, Part
+from silofl.parts.part import ClientState, Part
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.local_model import copy_state
@@ -50,7 +50,7 @@ class Contrast(AlgorithmOption):
             ``unet``.
     """
 
-    section: ClassVar[str] = ROLE
+    section: ClassVar[str] = "moon"
     implementation: ClassVar[str] = __name__
     mu: NotNegative = 1.0
     temperature: Positive = 0.5
@@ -79,7 +79,7 @@ class Contrast(AlgorithmOption):
         if self.projection_head and model.is_segmenting:
             named = f"{model.network or model.name}, not {self.projection_head}"
             raise ConfigError(
-                f"algorithm.contrast.projection_head must be 0 with {named}: from its encoder to its output go maps "
+                f"algorithm.moon.projection_head must be 0 with {named}: from its encoder to its output go maps "
                 "and no vector; set it to 0, and the mean of the deepest maps is contrasted"
             )
 
@@ -177,7 +177,7 @@ class SiteContrast(SitePart):
     """A site's own model at the end of the last round that its update went into."""
 
     name = ROLE
-    keeps = (Kept("its own model", is_vital=True, is_for_training=True, num_models=1),)
+    keeps = (ClientState("its own model", is_required=True, is_for_training=True, num_models=1),)
 
     def step(self, role: str, step: Step) -> Step:
         """Contrast the model in training with the received and the last one; in the first round there is no last."""
@@ -189,7 +189,7 @@ class SiteContrast(SitePart):
         received = self._copy_frozen()
         previous = self._copy_frozen()
         previous.load_state_dict(kept["state"])
-        constants = self.work.study.recipe.option(ROLE)
+        constants = self.work.study.recipe.option("moon")
         return contrastive_step(step, (received, previous), feature_layer, constants.mu, constants.temperature)
 
     def kept(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from silofl.core.steps import (
     Batch,
     Loss,
     OwnDraws,
-    Remembering,
+    StatefulStep,
     Step,
     frozen_statistics,
     full_precision,
@@ -64,9 +64,9 @@ class MetaStep(AlgorithmOption):
         deployed_steps: Steps on the site's training data before it uses the model.
     """
 
-    section: ClassVar[str] = ROLE
+    section: ClassVar[str] = "perfedavg"
     implementation: ClassVar[str] = __name__
-    traits: ClassVar[Traits] = Traits(own_model="adapted")
+    traits: ClassVar[Traits] = Traits(local_model="adapted")
     only_with: ClassVar = {"delta": ("variant", ("hf",))}
     alpha: Positive = 0.01
     variant: Literal["fo", "hf"] = "fo"
@@ -84,10 +84,10 @@ class MetaStep(AlgorithmOption):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A model of all sites is trained for the steps that each site takes from it; and a step is several batches."""
-        if recipe.mixing is not None or recipe.personal is not None or recipe.stays_home == "everything":
+        if recipe.mixing is not None or recipe.personal is not None or recipe.stays == "everything":
             return "step must go with one model of all sites where it is a meta-step; choose mixing: shared"
         if recipe.extra_rounds:
-            return f"extra_rounds must be 0 with meta-steps, not {recipe.extra_rounds}; raise meta_step.deployed_steps"
+            return f"extra_rounds must be 0 with meta-steps, not {recipe.extra_rounds}; raise perfedavg.deployed_steps"
         if part := recipe.counting_steps:
             return f"parts must be without {part}, which counts a step for every batch, with meta-steps of several"
         return None
@@ -139,7 +139,7 @@ def meta_step(alpha: float, delta: float | None = None) -> Step:
             gradients.clear()
         return value
 
-    return Remembering(step, memory)
+    return StatefulStep(step, memory)
 
 
 def _hessian_times(
@@ -180,13 +180,13 @@ class SiteMetaStep(SitePart):
         """Let it begin an epoch with the random numbers that every model begins it with."""
         self._draws.begin()
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return its random numbers."""
         return {"draws": self._draws.state}
 
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take them back."""
-        self._draws.state = halfway["draws"]
+        self._draws.state = saved["draws"]
 
     def step(self, role: str, step: Step) -> Step:
         """Refuse a round in which there would be no step, because one takes several batches.
@@ -195,7 +195,7 @@ class SiteMetaStep(SitePart):
             TrainingError: The round has fewer batches.
         """
         settings = self.work.study.training
-        needed = self.work.study.recipe.option(ROLE).num_batches
+        needed = self.work.study.recipe.option("perfedavg").num_batches
         batches = settings.local_epochs * num_batches(self.work.data.training, settings.batch_size)
         if batches < needed:
             raise TrainingError(
@@ -208,7 +208,7 @@ class SiteMetaStep(SitePart):
         """Return a copy of the site's own model after its own steps."""
         if not self._is_own(role):
             return model
-        constants = self.work.study.recipe.option(ROLE)
+        constants = self.work.study.recipe.option("perfedavg")
         batches = islice(self._draw_batches(), constants.deployed_steps)
         try:
             return adapt_model(model, self.work.loss, batches, constants.alpha)

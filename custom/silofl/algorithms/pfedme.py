@@ -34,9 +34,9 @@ class Envelope(AlgorithmOption):
         inner_learning_rate: Learning rate of these steps.
     """
 
-    section: ClassVar[str] = "envelope"
+    section: ClassVar[str] = "pfedme"
     implementation: ClassVar[str] = "silofl.parts.personal"
-    traits: ClassVar[Traits] = Traits(own_model="stays")
+    traits: ClassVar[Traits] = Traits(local_model="stays")
     strength: Positive = 15.0
     inner_steps: Count = 5
     inner_learning_rate: Positive = 0.05
@@ -45,7 +45,7 @@ class Envelope(AlgorithmOption):
         """A personal model goes with one plain model of all sites; and the steps of theta must not overshoot."""
         if self.inner_learning_rate * self.strength >= 2:
             return (
-                f"envelope.inner_learning_rate must be below 2 / strength, {2 / self.strength:g}, not "
+                f"pfedme.inner_learning_rate must be below 2 / strength, {2 / self.strength:g}, not "
                 f"{self.inner_learning_rate:g}: the personal model's steps would diverge for any loss"
             )
         return find_personal_conflict(recipe)
@@ -56,7 +56,7 @@ class Envelope(AlgorithmOption):
         require_sgd(self, training)
         if training.learning_rate * self.strength > 1:
             raise ConfigError(
-                f"training.learning_rate must be at most 1 / algorithm.envelope.strength, {1 / self.strength:g}, not "
+                f"training.learning_rate must be at most 1 / algorithm.pfedme.strength, {1 / self.strength:g}, not "
                 f"{training.learning_rate:g}: the shared model would pass the personal one"
             )
 

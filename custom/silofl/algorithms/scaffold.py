@@ -33,8 +33,8 @@ from silofl.models import build_plain_model
 from silofl.models.names import as_array, traveling_names
 from silofl.models.precision import keep_exact, round_as_received
 from silofl.models.roles import MODEL, add_role, read_role, select_role
-from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf
-from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.part import ClientState, OutboundPayload, Part, Run, WeightsOf
+from silofl.parts.task import TRAIN, ArraySpec, Exchange, Message, PayloadSpec, SiteResults
 from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.parts.work import SitePart
 from silofl.study import Study
@@ -55,7 +55,7 @@ class Control(AlgorithmOption):
         has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper.
     """
 
-    section: ClassVar[str] = ROLE
+    section: ClassVar[str] = "scaffold"
     implementation: ClassVar[str] = __name__
     option: Literal[1, 2] = 2
     has_momentum: bool = False
@@ -125,7 +125,7 @@ class ControlPart(Part):
     astray: tuple[str, ...] = ()
     role: str = ROLE
     saved = ("total", "own", "astray")
-    leaves = (Kind("control", PURPOSE, RISK, ROLE, is_bounded=True),)
+    outbound = (OutboundPayload("control", PURPOSE, RISK, ROLE, is_bounded=True),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -191,19 +191,19 @@ class ControlPart(Part):
         meta = {ROLE: {"share": share}} if share != 1 else {}
         return Message(add_role(ROLE, arrays), meta)
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return what a change of c_i must be like."""
-        return Wanted(Expected.like(add_role(ROLE, self.control)) if exchange.task == TRAIN else {})
+        return PayloadSpec(ArraySpec.like(add_role(ROLE, self.control)) if exchange.task == TRAIN else {})
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ControlPart:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> ControlPart:
         """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""
         if exchange.task != TRAIN:
             return self
-        counts = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
+        counts = self.study.recipe.count(site_results.examples, self.study.federation.min_sites_for_ratio)
         total = dict(self.total)
         own = dict(self.own)
-        astray = {*self.astray} - {*replies.accepted}
-        for site, answer in replies.accepted.items():
+        astray = {*self.astray} - {*site_results.accepted}
+        for site, answer in site_results.accepted.items():
             weight = counts[site]
             changes = {name: np.asarray(change, np.float64) for name, change in answer.of(ROLE).items()}
             before = self._own_of(site)
@@ -239,7 +239,7 @@ class SiteControl(SitePart):
     """A site's own control variate c_i."""
 
     name = ROLE
-    keeps = (Kept("its control variate", is_sent_again=True, is_for_training=True),)
+    keeps = (ClientState("its control variate", is_recoverable=True, is_for_training=True),)
 
     def step(self, role: str, step: Step) -> Step:
         """Correct every step by ``c - c_i`` (Eq. 3), of c_i as much as counts in c."""
@@ -258,7 +258,7 @@ class SiteControl(SitePart):
         shift = {name: torch.from_numpy(c - self._counted[name]).to(work.device) for name, c in self._server.items()}
         return corrected_step(step, shift)
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the gradient at the received model, which took a pass over the data."""
         return to_tensors(self._gradient) if self._settings.option == 1 else {}
 
@@ -271,7 +271,7 @@ class SiteControl(SitePart):
             self._new = {name: self._gradient.get(name, np.zeros_like(array)) for name, array in self._own.items()}
         else:
             training = work.study.training
-            reach = norm(results[MODEL].steps, training.momentum, nesterov=training.is_nesterov)
+            reach = norm(results[MODEL].steps, training.momentum, nesterov=training.nesterov)
             self._new = new_control(
                 self._counted, self._server, self._received, trained, divisor=reach * work.learning_rate
             )
@@ -288,7 +288,7 @@ class SiteControl(SitePart):
 
     @property
     def _settings(self) -> Control:
-        return self.work.study.recipe.option(ROLE)
+        return self.work.study.recipe.option("scaffold")
 
     def _load_control(self, again: Arrays) -> Arrays:
         """Return c_i, as the server sends it or else as it stayed here; 0 in the site's first round.

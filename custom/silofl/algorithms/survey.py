@@ -19,8 +19,8 @@ from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.data.inventories import describe_inventories
 from silofl.data.inventory import Inventory, take_inventory
 from silofl.parts.asked_once import Withheld
-from silofl.parts.part import END, Kind, Outcome, Part, Reported, Run, WeightsOf
-from silofl.parts.task import Exchange, Message, Replies, Wanted
+from silofl.parts.part import END, OutboundPayload, Outcome, Part, Reported, Run, WeightsOf
+from silofl.parts.task import Exchange, Message, PayloadSpec, SiteResults
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -46,7 +46,7 @@ class Survey(AlgorithmOption):
         return "Once, counts of what each site's data hold, median size and spacing, and of CT the shares of values."
 
 
-class SurveyEntry(Withheld):
+class SurveyMetadata(Withheld):
     """The inventory of a site's data; there is none where it is withheld."""
 
     said: Inventory | None = None
@@ -67,24 +67,24 @@ class SurveyPart(Part):
     sentences: tuple[str, ...] = ()
     role: str = ROLE
     saved = ("document", "sentences")
-    leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_entry=True),)
+    outbound = (OutboundPayload(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_metadata=True),)
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask all sites once."""
         return (Exchange(ROLE, 0, is_needed=False),) if moment == END else ()
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return what an answer says; no array is sent."""
-        return Wanted(entry=SurveyEntry)
+        return PayloadSpec(metadata=SurveyMetadata)
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SurveyPart:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> SurveyPart:
         """Put the inventories of the sites that answered beside each other, and say what follows."""
         if exchange.task != ROLE:
             return self
         inventories = {}
-        silent = replies.missing | replies.refused
-        for site, answer in replies.accepted.items():
-            entry = answer.entry(ROLE, SurveyEntry)
+        silent = site_results.missing | site_results.refused
+        for site, answer in site_results.accepted.items():
+            entry = answer.metadata(ROLE, SurveyMetadata)
             if entry.said:
                 inventories[site] = entry.said
             if entry.withheld:

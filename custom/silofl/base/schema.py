@@ -173,6 +173,8 @@ def _parse_record(kind: Any, values: object, prefix: str) -> Any:  # noqa: ANN40
     if not isinstance(values, Mapping):
         raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {quote_value(values)}")
     names = [part.name for part, _ in _typed_fields(kind)]
+    renamed = getattr(kind, "RENAMED_KEYS", {})
+    values = {renamed.get(key, key): value for key, value in values.items()}
     # What release 0.4 wrote and nobody reads any more is passed over.
     former = getattr(kind, "FORMER_KEYS", ())
     for key in values:

@@ -25,10 +25,10 @@ class Traits:
         weighed_by: A site's weight in the one mean of all, in words, where its part in ``parts`` has ``weights``.
         caution: What a reader of its results must know.
         deciding: Constants that act on a prediction; the others only say how weights are learned.
-        own_model: How a site comes to a model of its own by this answer: it is ``paired`` with the global one, trained
-            side by side and sent; it ``stays`` at home, learning beside the shared one as the answer's ``begin`` says;
-            or it is ``adapted`` from the received one by the site's own steps before each use. Empty where it comes to
-            none.
+        local_model: How a site comes to a model of its own by this answer: it is ``paired`` with the global one,
+            trained side by side and sent; it ``stays`` at home, learning beside the shared one as the answer's
+            ``begin`` says; or it is ``adapted`` from the received one by the site's own steps before each use. Empty
+            where it comes to none.
         counts_steps: Whether it divides what a round changed by the number of its steps, each of which must have moved
             all of the model.
         is_of_steps: Whether all that leaves a site for it follows from plain steps of its model, so that noise in each
@@ -49,7 +49,7 @@ class Traits:
     weighed_by: str = ""
     caution: str = ""
     deciding: tuple[str, ...] = ()
-    own_model: Literal["", "paired", "stays", "adapted"] = ""
+    local_model: Literal["", "paired", "stays", "adapted"] = ""
     counts_steps: bool = False
     is_of_steps: bool = False
     asks_alone: bool = False

@@ -101,7 +101,7 @@ def measure_joining(
     own: NDArray[np.float64],
     at_zero: NDArray[np.float64],
     federated: NDArray[np.float64],
-    keeps_own: bool = False,
+    keeps_local: bool = False,
     are_finished: bool = True,
 ) -> Gain:
     """Compare the federated model with a site's own; it is better only if it also is without the own model's bias.
@@ -110,13 +110,13 @@ def measure_joining(
         own: Score of each independent test unit of the own model with its bias, shape (N,); NaN where a unit has none.
         at_zero: The same of the own model without a bias.
         federated: The same of the federated model with its bias.
-        keeps_own: The site keeps its own model.
+        keeps_local: The site keeps its own model.
         are_finished: Both were trained to their end.
     """
     gain = measure_gain(own, federated)
     if not are_finished:
         return replace(gain, verdict=UNFINISHED)
-    if keeps_own:
+    if keeps_local:
         return replace(gain, verdict="keeps its own model")
     if gain.verdict == BETTER and measure_gain(at_zero, federated).verdict != BETTER:
         return replace(gain, verdict="no clear difference")

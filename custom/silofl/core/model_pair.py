@@ -34,12 +34,12 @@ class ModelPair:
 
 def find_personal_conflict(recipe: Recipe) -> str | None:
     """Return why a recipe has no place for a personal model beside the shared one; None where it has."""
-    if [traits.own_model for traits in recipe.traits].count("stays") > 1:
+    if [traits.local_model for traits in recipe.traits].count("stays") > 1:
         return "parts must hold one algorithm with a personal model, not more; leave the others out"
     if recipe.mixing is not None:
         return "mixing must be shared with a personal model, which stays at home; leave it out"
-    if recipe.stays_home != "nothing":
-        return f"stays_home must be nothing with a personal model, which is whole, not {recipe.stays_home!r}"
+    if recipe.stays != "nothing":
+        return f"stays must be nothing with a personal model, which is whole, not {recipe.stays!r}"
     if recipe.input is not None or recipe.step is not None:
         return "input must be none, and step plain, with a personal model, which steps by its own rule; leave them out"
     if recipe.extra_rounds:

@@ -52,7 +52,7 @@ class Recipe:
     Attributes:
         input: How the input is normalised.
         step: How a site steps on one batch.
-        stays_home: What never leaves the site; the ``head`` is the last layer.
+        stays: What never leaves the site; the ``head`` is the last layer.
         mixing: Who listens to whom; ``shared`` gives all sites the same weighted mean.
         robust: The rule that limits how far a few sites can move the shared model, by its name or with its constants.
         parts: What travels besides the model, or learns at home.
@@ -65,7 +65,7 @@ class Recipe:
 
     input: AlgorithmOption | None = None
     step: AlgorithmOption | None = None
-    stays_home: Literal["nothing", "batchnorm", "head", "everything"] = "nothing"
+    stays: Literal["nothing", "batchnorm", "head", "everything"] = "nothing"
     mixing: AlgorithmOption | None = None
     robust: Robust | None = None
     parts: tuple[AlgorithmOption, ...] = ()
@@ -106,18 +106,18 @@ class Recipe:
     @property
     def counts_examples(self) -> bool:
         """Whether a site counts in a mean by its number of training examples."""
-        is_chosen = self.weights == "examples" and self.stays_home != "everything"
+        is_chosen = self.weights == "examples" and self.stays != "everything"
         return is_chosen and (self.robust is None or self.robust.counts_examples)
 
     @property
     def pairs_models(self) -> bool:
         """Whether a global and a personalised model train side by side."""
-        return self._has_own_model("paired")
+        return self._has_local_model("paired")
 
     @property
     def personal(self) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """The answer that keeps a personal model at home; None where none does."""
-        return next((option for option in self.options if option.traits.own_model == "stays"), None)
+        return next((option for option in self.options if option.traits.local_model == "stays"), None)
 
     @property
     def tunes_personal(self) -> bool:
@@ -128,13 +128,13 @@ class Recipe:
     @property
     def trains_one_model(self) -> bool:
         """Whether the sites train one model together, and none of their own beside it."""
-        return self.mixing is None and len(self.roles) == 1 and self.stays_home != "everything"
+        return self.mixing is None and len(self.roles) == 1 and self.stays != "everything"
 
     @property
     def makes_personalised(self) -> bool:
         """Whether the server makes a model of its own for each site."""
         tunes_alone = self.extra_rounds > 0 and not (self.extra_tasks or self.tunes_personal)
-        return self.mixing is not None or (tunes_alone and self.stays_home != "everything")
+        return self.mixing is not None or (tunes_alone and self.stays != "everything")
 
     @property
     def delivered(self) -> str:
@@ -177,7 +177,7 @@ class Recipe:
     @property
     def takes_own_steps(self) -> bool:
         """Whether a site uses the model only after steps of its own."""
-        return self._has_own_model("adapted")
+        return self._has_local_model("adapted")
 
     @property
     def weighs_models(self) -> bool:
@@ -197,7 +197,7 @@ class Recipe:
     @property
     def trains_alone(self) -> bool:
         """Whether each site trains alone, and reports its own best round."""
-        return self.stays_home == "everything"
+        return self.stays == "everything"
 
     def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
         """Return how much each site counts in the one mean of all; the arguments of `Robust.count`."""
@@ -233,7 +233,7 @@ class Recipe:
         return {
             "input": self.input.section if self.input else WITHOUT["input"],
             "step": self.step.section if self.step else WITHOUT["step"],
-            "stays_home": self.stays_home,
+            "stays": self.stays,
             "mixing": self.mixing.section if self.mixing else WITHOUT["mixing"],
             "parts": [part.section for part in self.parts],
             "weights": self.weights,
@@ -278,7 +278,7 @@ class Recipe:
             home += f" Frozen parameters neither learn nor travel: {', '.join(frozen)}."
         sent = [traits.beside for traits in self.traits if traits.beside]
         # A personal model does not travel; its sentence says what stays at home.
-        sent += [part.sentence() for part in self.parts if part.traits.own_model != "stays"]
+        sent += [part.sentence() for part in self.parts if part.traits.local_model != "stays"]
         return {
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
@@ -287,17 +287,17 @@ class Recipe:
             "What else travels?": " ".join(sent) or "Nothing.",
         }
 
-    def _has_own_model(self, how: str) -> bool:
-        return any(traits.own_model == how for traits in self.traits)
+    def _has_local_model(self, how: str) -> bool:
+        return any(traits.local_model == how for traits in self.traits)
 
     def _home_sentence(self) -> str:
         if not self.keeps_personal:
-            return HOMES[self.stays_home] + (OWN_STEPS_COLLECTED if self.collects_personal else "")
+            return HOMES[self.stays] + (OWN_STEPS_COLLECTED if self.collects_personal else "")
         how = self.personal.sentence() if self.personal else PERSONAL_TUNED
         return f"{PERSONAL_HOME} {how}{PERSONAL_COLLECTED if self.collects_personal else ''}"
 
     def _mixing_sentence(self) -> str:
-        if self.stays_home == "everything":
+        if self.stays == "everything":
             return "Nobody: no weights leave a site."
         weight = next((part.traits.weighed_by for part in self.parts if part.traits.weighed_by), "")
         if not weight:

@@ -85,7 +85,7 @@ class Robust(AlgorithmOption):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Updates of models of the sites' own can be shortened, but have no common median, mean or nearest ones."""
-        if recipe.stays_home == "everything":
+        if recipe.stays == "everything":
             return "robust must be none where no model is mixed in training, not " + self.rule
         if recipe.mixing is not None and self.rule != "clipped":
             return (

@@ -14,7 +14,7 @@ Batch = tuple[Tensor, Tensor]
 Step = Callable[[nn.Module, torch.optim.Optimizer, Loss, Batch], Tensor]
 
 
-class Remembering:
+class StatefulStep:
     """A step that remembers something from one batch to the next.
 
     Attributes:

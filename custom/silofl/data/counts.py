@@ -65,13 +65,14 @@ class SiteCounts:
     digest: str | None
     labels_annotated: tuple[int, ...] | None = declare_optional()
     spacing_mm: tuple[float, float, float] | None = declare_optional()
-    doubts: tuple[str, ...] = declare_optional(())
+    warnings: tuple[str, ...] = declare_optional(())
     content: str | None = declare_optional()
 
+    RENAMED_KEYS: ClassVar = {"doubts": "warnings"}
     FORMER_KEYS: ClassVar = ("contrasts_lacking", "population")
 
     @classmethod
-    def of(cls, data: SiteData, doubts: Sequence[str] = ()) -> Self:
+    def of(cls, data: SiteData, warnings: Sequence[str] = ()) -> Self:
         """Count a site's data, and keep what is doubtful about them."""
         return cls(
             training=PartCounts.of(data.training),
@@ -80,7 +81,7 @@ class SiteCounts:
             digest=None if data.manifest is None else data.manifest.digest,
             labels_annotated=None if data.manifest is None else data.manifest.labels_annotated,
             spacing_mm=_median_spacing(data.training),
-            doubts=tuple(doubts),
+            warnings=tuple(warnings),
         )
 
 

@@ -15,11 +15,11 @@ from pydantic import AfterValidator, Field, Strict
 from silofl.base.errors import ConfigError, DataError, one_line
 from silofl.base.naming import check_name
 from silofl.base.settings import Section, parse
-from silofl.core.few import find_few
 from silofl.core.findings import unpack_findings
+from silofl.core.small_cells import find_small_cells
 from silofl.data.contrasts import read_source
 from silofl.data.ct_values import NUM_BINS, Patient, count_values, share_values
-from silofl.data.domain import image_kind
+from silofl.data.data_profile import image_kind
 from silofl.data.manifest import FILE_NAME, Manifest, parse_channel_names, read_content, read_manifest
 from silofl.data.preparation import build_requests, read_label_map
 from silofl.data.progress import track_progress
@@ -134,7 +134,7 @@ def _build_reading_study(folder: Path) -> Study:
             "task": task,
             "labels": labels,
             "rounds": 1,
-            "guard": False,
+            "baseline_comparison": False,
             "metric": FITTING[task]["metric"][0],
             "algorithm": {"name": "local"},
             "model": {"name": FITTING[task]["model.name"][0]},
@@ -227,7 +227,7 @@ def _count_patients(
     groups: Mapping[str, Collection[Patient]], least: int, is_partition: bool = False
 ) -> dict[str, int | None]:
     # Only patients who are known by name keep a number above the floor.
-    few = find_few({name: _count_known(patients) for name, patients in groups.items()}, least, is_partition)
+    few = find_small_cells({name: _count_known(patients) for name, patients in groups.items()}, least, is_partition)
     return {name: None if name in few else len(patients) for name, patients in groups.items()}
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError, UnreadableError, error_text
 from silofl.data.contrasts import join_contrasts, list_missing_contrasts, read_images
-from silofl.data.domain import image_kind
+from silofl.data.data_profile import image_kind
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.leakage import digest_content
 from silofl.data.manifest import Manifest
@@ -57,7 +57,7 @@ class Preparation:
 
 
 @dataclass(frozen=True)
-class Passage:
+class InverseTransform:
     """The record of what transforms did to an array's grid, with which an array is brought back to the old grid.
 
     Attributes:
@@ -77,15 +77,15 @@ class TransformedCase:
         images: float32 (n, C, *spatial), with the neighbours of each slice; zeros for contrasts that the case lacks.
         labels: Label maps uint8 (n, *spatial); None of a case without one.
         affine: Voxel indices to millimetres before the transforms of images, (4, 4); None of a picture.
-        volume_passage: Of the volume; None of a picture and without such transforms.
-        plane_passage: Of each 2D image, the same for all, or in 3D of the whole; None without such transforms.
+        volume_inverse: Of the volume; None of a picture and without such transforms.
+        plane_inverse: Of each 2D image, the same for all, or in 3D of the whole; None without such transforms.
     """
 
     images: NDArray[np.float32]
     labels: NDArray[np.uint8] | None
     affine: NDArray[np.float64] | None
-    volume_passage: Passage | None
-    plane_passage: Passage | None
+    volume_inverse: InverseTransform | None
+    plane_inverse: InverseTransform | None
 
 
 def build_preparation(study: Study, has_label_map: bool | None = None) -> Preparation:
@@ -163,7 +163,7 @@ def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> P
         targets = np.full(num_examples, record.label, dtype=np.int64)
     spacing = None
     if moved.affine is not None and read_header(source.first[0]).has_spacing:
-        passage = moved.plane_passage
+        passage = moved.plane_inverse
         spacing = measure_spacing(moved.affine if passage is None else moved.affine @ passage.affine)
     # A picture or a whole volume is no slice, and has no number.
     slices: tuple[int | None, ...] = (None,)
@@ -234,12 +234,12 @@ def transform_case(
         has_record: Whether the way back is needed of a picture too.
     """
     settings = steps.study.data
-    volume_passage = None
+    volume_inverse = None
     if case["image"].ndim == 4:
         moved = _apply_transforms(steps.volume_steps, case, affine)
-        volume_passage = _read_passage(moved["image"])
-        if volume_passage is not None:
-            affine = volume_passage.affine
+        volume_inverse = _read_inverse(moved["image"])
+        if volume_inverse is not None:
+            affine = volume_inverse.affine
         case |= {key: _to_array(value) for key, value in moved.items()}
     # A hospital's own transforms may read MONAI's record. Without it MONAI resizes a slice in a quarter of the time.
     is_own = any(is_extension(transform.name) for transform in settings.transforms)
@@ -261,8 +261,8 @@ def transform_case(
         images=_stack_neighbours(images, settings.neighbours),
         labels=labels,
         affine=affine,
-        volume_passage=volume_passage,
-        plane_passage=_read_passage(planes[0]["image"]) if has_record else None,
+        volume_inverse=volume_inverse,
+        plane_inverse=_read_inverse(planes[0]["image"]) if has_record else None,
     )
 
 
@@ -356,8 +356,8 @@ def _to_array(moved: NDArray | Tensor) -> NDArray[np.float32]:
     return moved if isinstance(moved, np.ndarray) else np.asarray(moved, dtype=np.float32)
 
 
-def _read_passage(moved: NDArray | MetaTensor) -> Passage | None:
+def _read_inverse(moved: NDArray | MetaTensor) -> InverseTransform | None:
     """Return the record of what transforms did to an array; None where they kept none."""
     if isinstance(moved, np.ndarray):
         return None
-    return Passage(np.asarray(moved.affine, dtype=np.float64), tuple(moved.applied_operations))
+    return InverseTransform(np.asarray(moved.affine, dtype=np.float64), tuple(moved.applied_operations))

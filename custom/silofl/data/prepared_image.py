@@ -10,11 +10,18 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
 from silofl.data.contrasts import ImageFiles, list_missing_contrasts, read_source
-from silofl.data.domain import Domain, Form, read_form
-from silofl.data.preparation import Passage, Preparation, build_preparation, scale_image, take_slices, transform_case
+from silofl.data.data_profile import DataProfile, Form, read_form
+from silofl.data.preparation import (
+    InverseTransform,
+    Preparation,
+    build_preparation,
+    scale_image,
+    take_slices,
+    transform_case,
+)
 from silofl.study import Study
 
-ANY = Domain()
+ANY = DataProfile()
 
 
 @dataclass(frozen=True)
@@ -26,8 +33,8 @@ class PreparedImage:
             in 3D (1, C, X, Y, Z).
         shape: Size of the input without channels: (rows, columns), or (X, Y, Z).
         affine: The input's voxel indices to millimetres, (4, 4); None for a picture.
-        volume_passage: Of the volume; None for a picture and without such transforms.
-        plane_passage: Of each 2D image, the same for all, or in 3D of the whole; None without such transforms.
+        volume_inverse: Of the volume; None for a picture and without such transforms.
+        plane_inverse: Of each 2D image, the same for all, or in 3D of the whole; None without such transforms.
         form: Of the input in its file.
         missing: Contrasts that the input lacks; zeros stand in their place.
     """
@@ -35,24 +42,24 @@ class PreparedImage:
     images: NDArray[np.float32]
     shape: tuple[int, ...]
     affine: NDArray[np.float64] | None
-    volume_passage: Passage | None
-    plane_passage: Passage | None
+    volume_inverse: InverseTransform | None
+    plane_inverse: InverseTransform | None
     form: Form
     missing: tuple[str, ...] = ()
 
-    def doubts(self, domain: Domain, steps: Preparation) -> list[str]:
-        """Return why an answer may mean nothing: what the file does not state, and `Domain.doubts`."""
-        of_file = list_file_doubts(self.form, self.missing, steps.study)
-        return of_file + domain.doubts(self.images, self.form, steps.is_turning)
+    def image_warnings(self, data_profile: DataProfile, steps: Preparation) -> list[str]:
+        """Return why an answer may mean nothing: what the file does not state, and `DataProfile.doubts`."""
+        of_file = list_file_warnings(self.form, self.missing, steps.study)
+        return of_file + data_profile.image_warnings(self.images, self.form, steps.is_turning)
 
 
-def list_file_doubts(form: Form, missing: Iterable[str], study: Study) -> list[str]:
+def list_file_warnings(form: Form, missing: Iterable[str], study: Study) -> list[str]:
     """Return what a case lacks, and what its file does not state, as sentences for people.
 
     Args:
         form: Of its image in the file.
     """
-    doubts = [f"contrast {name} is missing; zeros stand in its place" for name in missing]
+    image_warnings = [f"contrast {name} is missing; zeros stand in its place" for name in missing]
     if form.kind == "volumes" and not form.header.has_spacing:
         results = []
         if any(step.name == "Spacing" for step in study.data.volume_transforms):
@@ -61,10 +68,10 @@ def list_file_doubts(form: Form, missing: Iterable[str], study: Study) -> list[s
             results.append("no millilitres are given")
         # Where nothing depends on the size there is no reason to doubt.
         if results:
-            doubts.append("; ".join(["the file does not state the size of its voxels in mm", *results]))
+            image_warnings.append("; ".join(["the file does not state the size of its voxels in mm", *results]))
     if form.kind == "volumes" and not form.header.has_orientation:
-        doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
-    return doubts
+        image_warnings.append("the file does not state how its axes lie in the body; left and right may be exchanged")
+    return image_warnings
 
 
 def prepare_image(source: ImageFiles, study: Study) -> NDArray[np.float32]:
@@ -80,11 +87,11 @@ def prepare_image(source: ImageFiles, study: Study) -> NDArray[np.float32]:
     Raises:
         DataError: The image cannot be read or scaled.
     """
-    return prepare_with_way_back(source, build_preparation(study, has_label_map=False)).images
+    return prepare_with_inverse(source, build_preparation(study, has_label_map=False)).images
 
 
-def prepare_with_way_back(
-    source: ImageFiles, steps: Preparation, domain: Domain = ANY, numbers: range | None = None
+def prepare_with_inverse(
+    source: ImageFiles, steps: Preparation, data_profile: DataProfile = ANY, numbers: range | None = None
 ) -> PreparedImage:
     """Prepare an image as `prepare_image` does, and record how to bring a prediction back to the input's grid.
 
@@ -110,7 +117,7 @@ def prepare_with_way_back(
             )
     image = read_source(source, steps.study.data)
     form = read_form(source, image)
-    domain.check(form, name)
+    data_profile.check(form, name)
     if image.array.ndim != 4 and steps.volume_steps is not None:
         raise DataError(
             f"{name} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
@@ -127,8 +134,8 @@ def prepare_with_way_back(
         images=moved.images,
         shape=shape,
         affine=affine,
-        volume_passage=moved.volume_passage,
-        plane_passage=moved.plane_passage,
+        volume_inverse=moved.volume_inverse,
+        plane_inverse=moved.plane_inverse,
         form=form,
         missing=lacking,
     )

@@ -11,12 +11,12 @@ from silofl.base.errors import DataError, Faults, UnreadableError
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
 from silofl.data.cache_entries import prune
 from silofl.data.contrasts import list_missing_contrasts
-from silofl.data.domain import Domain, Form, measure_domain, read_form
+from silofl.data.data_profile import DataProfile, Form, measure_data_profile, read_form
 from silofl.data.leakage import SeenImages
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import build_preparation, build_requests, prepare_case
-from silofl.data.prepared_image import list_file_doubts
+from silofl.data.prepared_image import list_file_warnings
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.unreadable import UnreadableCases, count_reasons, read_unreadable
@@ -62,7 +62,7 @@ class SiteData:
         return next(filter(len, (self.training, self.validation, self.test))).image_shape
 
     @cached_property
-    def domain(self) -> Domain:
+    def data_profile(self) -> DataProfile:
         """The form and the intensities of the training images, by a sample of them.
 
         Raises:
@@ -73,11 +73,11 @@ class SiteData:
         end_decoder()
         # The images are read one by one, because together they may not fit into the memory.
         rows = sample_evenly(len(self.training), MEASURED)
-        return measure_domain(forms, (self.training.images[row] for row in rows))
+        return measure_data_profile(forms, (self.training.images[row] for row in rows))
 
-    def list_file_doubts(self, record: Record, form: Form, study: Study) -> list[str]:
-        """Return what a case lacks, and what its file does not state: `silofl.data.prepared_image.list_file_doubts`."""
-        return list_file_doubts(form, self.list_missing(record, study), study)
+    def list_file_warnings(self, record: Record, form: Form, study: Study) -> list[str]:
+        """Return what a case lacks, and what its file does not state, as `prepared_image` says it."""
+        return list_file_warnings(form, self.list_missing(record, study), study)
 
     def list_missing(self, record: Record, study: Study) -> list[str]:
         """Return which of the study's contrasts a case lacks."""

@@ -7,11 +7,11 @@ from silofl.core.outliers import BEYOND, cap_claims
 from silofl.core.products import multiply_updates
 from silofl.federation.known_sites import take_software
 from silofl.federation.numbers import check_image_shape, check_modality, check_names, find_long_updates
+from silofl.federation.outlying_updates import find_outlying_updates, find_outweighing, join_outliers, sort_by_site
 from silofl.federation.partners import part_lonely
 from silofl.federation.server import ServerRounds
-from silofl.federation.unlike import find_outweighing, find_unlike_updates, join_unlike, sort_by_site
 from silofl.parts.answer import SiteAnswer, explain_refusal
-from silofl.parts.task import TRAIN, Exchange, Message, Replies, Unlike
+from silofl.parts.task import TRAIN, Exchange, Message, Outliers, SiteResults
 
 A = TypeVar("A")
 # Of the steps that a site says it took, so many times the median of the others' count at most: by a million steps any
@@ -21,7 +21,7 @@ MOST_STEPS = 10
 
 def admit_answers(
     server: ServerRounds, exchange: Exchange, given: Mapping[str, Message]
-) -> tuple[dict[str, SiteAnswer], dict[str, str], Unlike]:
+) -> tuple[dict[str, SiteAnswer], dict[str, str], Outliers]:
     """Return the answers that count, in the order of site names, why the others do not, and what of them is unlike.
 
     Args:
@@ -35,11 +35,11 @@ def admit_answers(
     # Before the other checks: what some parts expect has the form of the images, which the server learns from answers.
     server.learn_image_shape(list(answers.values()))
     answers = _check_each(answers, lambda site, answer: server.check(site, exchange, answer), refused)
-    too_long, unlike = _compare_updates(server, exchange, answers)
+    too_long, outliers = _compare_updates(server, exchange, answers)
     answers = {site: answer for site, answer in answers.items() if site not in too_long}
     # Last: a refused answer is nobody's partner.
     answers, lonely = part_lonely(answers, server.is_mixed)
-    return answers, dict(sorted((refused | too_long | lonely).items())), unlike
+    return answers, dict(sorted((refused | too_long | lonely).items())), outliers
 
 
 def _check_each(
@@ -59,14 +59,14 @@ def _check_each(
 def _check_claims(server: ServerRounds, site: str, answer: SiteAnswer) -> SiteAnswer:
     take_software(server, site, answer.numbers.software)
     check_image_shape(site, answer.numbers.image_shape, server.study)
-    check_modality(site, answer.domain, server.study)
+    check_modality(site, answer.data_profile, server.study)
     check_names(site, answer.numbers.metrics, server.study, server.parts)
     return answer
 
 
 def _compare_updates(
     server: ServerRounds, exchange: Exchange, answers: Mapping[str, SiteAnswer]
-) -> tuple[dict[str, str], Unlike]:
+) -> tuple[dict[str, str], Outliers]:
     """Compare the models' updates with one another: return why some are refused, and what of the others is unlike."""
     study = server.study
     settings = study.federation
@@ -74,15 +74,15 @@ def _compare_updates(
     if exchange.task != TRAIN or not answers:
         return refused, {}
     site = next(iter(answers))
-    replies = Replies(dict(answers))
-    steps = cap_claims(replies.steps, MOST_STEPS)
+    site_results = SiteResults(dict(answers))
+    steps = cap_claims(site_results.steps, MOST_STEPS)
     models = []
     for role in study.recipe.traveling_roles:
         part = server.parts[role]
-        expected = part.expected(site, exchange, server)
+        expected = part.payload_spec(site, exchange, server)
         # Where every site goes on alone, nobody's update is another's matter.
         if expected.averaged:
-            models.append(multiply_updates(replies.updates_of(part.role), expected.buffers))
+            models.append(multiply_updates(site_results.updates_of(part.role), expected.buffers))
     if not models:
         return refused, {}
     if settings.max_update_ratio is not None:
@@ -90,15 +90,15 @@ def _compare_updates(
             by_step = {site: length / steps[site] for site, length in products.lengths().items()}
             refused |= find_long_updates(by_step, settings.max_update_ratio, settings.min_sites_for_ratio)
     # What is refused no longer counts among those that the others are compared with.
-    examples = {site: number for site, number in replies.examples.items() if site not in refused}
+    examples = {site: number for site, number in site_results.examples.items() if site not in refused}
     if study.recipe.weights == "uniform":
         weights = dict.fromkeys(examples, 1.0)
     else:
         weights = cap_claims(examples, BEYOND)
-    unlike = [
-        find_unlike_updates(products.select(examples), steps, weights, settings.min_sites_for_ratio)
+    outliers = [
+        find_outlying_updates(products.select(examples), steps, weights, settings.min_sites_for_ratio)
         for products in models
     ]
     if study.recipe.counts_examples:
-        unlike.append(sort_by_site({"examples": find_outweighing(examples, settings.min_sites_for_ratio)}))
-    return refused, join_unlike(unlike)
+        outliers.append(sort_by_site({"examples": find_outweighing(examples, settings.min_sites_for_ratio)}))
+    return refused, join_outliers(outliers)

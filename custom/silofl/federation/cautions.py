@@ -46,7 +46,7 @@ def _list_opposed(ledger: Sequence[Round]) -> list[str]:
     opposed: Counter[str] = Counter()
     for record in ledger:
         rounds.update(record.answered)
-        for site, measures in (record.unlike or {}).items():
+        for site, measures in (record.outliers or {}).items():
             opposed[site] += "cosine" in measures
     # One round of a few cases says nothing of a site.
     return [

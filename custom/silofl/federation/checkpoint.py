@@ -8,7 +8,7 @@ from silofl.base import schema
 from silofl.base.errors import ConfigError, StateError, quote_value
 from silofl.base.settings import flatten_keys, parse
 from silofl.core.mixing import Arrays
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
 from silofl.federation.more_rounds import find_obstacle
@@ -36,7 +36,7 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
         "shape": server.image_shape,
         "lost": server.lost,
         "losses": server.losses,
-        "domain": schema.dump_record(server.domain),
+        "domain": schema.dump_record(server.data_profile),
     }
     # Until an extra round has begun, a lead with more patience may let the training go on.
     if server.study.joint_rounds < min(server.study.rounds, server.finished_rounds):
@@ -72,7 +72,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
         ledger=read_finished_rounds(state),
         best_parts={role: parts[role].restored(saved) for role, saved in state["best_parts"].items()},
         image_shape=plain["shape"] and tuple(plain["shape"]),
-        domain=schema.read_record(Domain, plain["domain"], "the checkpoint's domain"),
+        data_profile=schema.read_record(DataProfile, plain["domain"], "the checkpoint's domain"),
         lost=plain["lost"],
         losses=plain["losses"],
     )

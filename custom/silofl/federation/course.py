@@ -26,18 +26,18 @@ from silofl.federation.known_sites import (
     vital_sentence,
 )
 from silofl.federation.ledger import Round
-from silofl.federation.numbers import find_odd_ranges
+from silofl.federation.numbers import find_outlying_ranges
+from silofl.federation.outlying_updates import describe_outlier, join_outliers
 from silofl.federation.partners import drop_lonely
 from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
-from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.models.precision import narrow_messages
 from silofl.parts.answer import SiteAnswer, plain_text
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.model import ModelPart
 from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, UNTESTED, WeightsOf
-from silofl.parts.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
+from silofl.parts.task import TRAIN, VALIDATE, Exchange, Message, Outliers, SiteResults
 from silofl.setup.software import Software, read_software
 from silofl.training.site_score import SiteScore
 
@@ -141,18 +141,18 @@ class Course:
         self._validate()
         missing: dict[str, str] = {}
         for exchange in server.asks(END, server.finished_rounds):
-            replies, _ = self._exchange(exchange)
-            missing |= replies.missing | replies.refused
+            site_results, _ = self._exchange(exchange)
+            missing |= site_results.missing | site_results.refused
         if server.study.asks_alone:
             return Tests({}, missing)
         # What the parts assemble now belongs to the model that is tested.
         self._exchange_all(UNTESTED)
         number = server.reported.round
         exchange = Exchange(server.test.task, number, is_needed=False, models_round=number)
-        _, _, replies = self._ask_and_admit(exchange)
+        _, _, site_results = self._ask_and_admit(exchange)
         self._write_notes(exchange, server.ledger[-1] if server.ledger else None)
-        tests = Tests({}, replies.missing | replies.refused)
-        for site, answer in replies.accepted.items():
+        tests = Tests({}, site_results.missing | site_results.refused)
+        for site, answer in site_results.accepted.items():
             score = answer.numbers.metrics.test
             if score is None:
                 tests.missing[site] = "its answer holds no test"
@@ -189,11 +189,11 @@ class Course:
         for exchange in server.asks(BEFORE, number):
             self._exchange(exchange, record)
         # Of several exchanges in the training's place the answers to the last one close the round's record.
-        replies, weights_of = [self._exchange(exchange, record) for exchange in main][-1]
+        site_results, weights_of = [self._exchange(exchange, record) for exchange in main][-1]
         if is_training:
             for exchange in server.asks(AFTER, number):
                 self._exchange(exchange, record)
-        server.close(record, replies, weights_of)
+        server.close(record, site_results, weights_of)
         record.seconds = round(time.monotonic() - started, 3)
 
     def _begin_record(self, number: int) -> Round:
@@ -216,20 +216,20 @@ class Course:
             record.failed = dict(self.repeats.first[number].failed)
         return record
 
-    def _exchange(self, exchange: Exchange, record: Round | None = None) -> tuple[Replies, WeightsOf]:
+    def _exchange(self, exchange: Exchange, record: Round | None = None) -> tuple[SiteResults, WeightsOf]:
         """Send a task to each site, merge the answers that pass the checks, and record the others."""
         server = self.server
-        sent, answers, replies = self._ask_and_admit(exchange, record)
+        sent, answers, site_results = self._ask_and_admit(exchange, record)
         # The parts merge what the comparison leaves; the record counts everybody who was accepted.
-        compared = replies
+        compared = site_results
         if exchange.is_needed and record:
-            record.failed |= answers.failed | replies.refused
-            self._record_once(describe_answers(server.software, replies.accepted), record)
-            for reason in replies.refused.values():
+            record.failed |= answers.failed | site_results.refused
+            self._record_once(describe_answers(server.software, site_results.accepted), record)
+            for reason in site_results.refused.values():
                 self.warn(reason)
             # Before the merge: a round of too few answers must leave no trace in the models.
-            record.require(len(replies.accepted), server.study.federation.min_sites)
-            compared = self._compare_parts(exchange, self._drop_odd_ranges(replies, record), record)
+            record.require(len(site_results.accepted), server.study.federation.min_sites)
+            compared = self._compare_parts(exchange, self._drop_outlying_ranges(site_results, record), record)
             # What a part leaves out as unlike the others' may leave too little to mix the rest with.
             compared = replace(compared, accepted=drop_lonely(compared.accepted, server.is_mixed))
         # The merge replaces the parts, and the drift is measured from where the round began.
@@ -240,16 +240,16 @@ class Course:
             weights = weights_of(shared.role)
             # Where sites listen otherwise than one another, they begin from different models.
             if (weights == weights[0]).all():
-                updates = replies.updates_of(shared.role)
+                updates = site_results.updates_of(shared.role)
                 record.dissimilarity = measure_dissimilarity(updates, weights[0], shared.buffers)
         if record:
-            record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
+            record.add_traffic(sent, {site: answers.given[site] for site in site_results.accepted})
         self._write_notes(exchange, record)
-        return replies, weights_of
+        return site_results, weights_of
 
     def _ask_and_admit(
         self, exchange: Exchange, record: Round | None = None
-    ) -> tuple[dict[str, Message], Answers, Replies]:
+    ) -> tuple[dict[str, Message], Answers, SiteResults]:
         """Return what each site is sent, what comes back, and what is accepted of it."""
         if self.is_aborted():
             raise _EndedError
@@ -258,14 +258,14 @@ class Course:
         # An abort during the exchange leaves answers missing, which is no fault of their sites.
         if self.is_aborted():
             raise _EndedError
-        accepted, refused, unlike = admit_answers(self.server, exchange, answers.given)
+        accepted, refused, outliers = admit_answers(self.server, exchange, answers.given)
         missing = dict(answers.failed)
         for site in find_departed_sites(self.server):
             if site in (exchange.sites or self.server.sites):
                 missing[site] = "it has left the study"
         if not exchange.sites:
             missing |= find_absent_sites(self.server)
-        return sent, answers, Replies(accepted, refused, missing, unlike)
+        return sent, answers, SiteResults(accepted, refused, missing, outliers)
 
     def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers]:
         """Send a task to each site, and once more to those that have lost the state that it begins from."""
@@ -325,32 +325,32 @@ class Course:
             record.add_traffic(again, {})
         return answers.after(self.ask(exchange.task, again), older)
 
-    def _drop_odd_ranges(self, replies: Replies, record: Round) -> Replies:
+    def _drop_outlying_ranges(self, site_results: SiteResults, record: Round) -> SiteResults:
         """Return the replies without the ranges of sites whose images nobody else's are like; the ledger says it."""
-        domains = {site: answer.domain for site, answer in replies.accepted.items()}
-        odd = find_odd_ranges(domains, self.server.study.federation.min_sites_for_ratio)
+        data_profiles = {site: answer.data_profile for site, answer in site_results.accepted.items()}
+        odd = find_outlying_ranges(data_profiles, self.server.study.federation.min_sites_for_ratio)
         self._record_once(odd.values(), record)
-        bare = {site: replace(replies.accepted[site], domain=domains[site].bare) for site in odd}
-        return replace(replies, accepted=replies.accepted | bare)
+        bare = {site: replace(site_results.accepted[site], data_profile=data_profiles[site].bare) for site in odd}
+        return replace(site_results, accepted=site_results.accepted | bare)
 
-    def _compare_parts(self, exchange: Exchange, replies: Replies, record: Round) -> Replies:
+    def _compare_parts(self, exchange: Exchange, site_results: SiteResults, record: Round) -> SiteResults:
         """Return the replies without what parts leave out as unlike all others'; the ledger says who is unlike."""
-        unlike = [replies.unlike]
+        outliers = [site_results.outliers]
         for part in self.server.parts.values():
-            compared = part.compared(exchange, replies.accepted, self.server)
-            replies = replace(replies, accepted=compared.answers)
-            unlike.append(compared.unlike)
+            compared = part.compared(exchange, site_results.accepted, self.server)
+            site_results = replace(site_results, accepted=compared.answers)
+            outliers.append(compared.outliers)
             self._record_once(compared.notes, record)
-        self._record_unlike(join_unlike(unlike), record)
-        return replies
+        self._record_outliers(join_outliers(outliers), record)
+        return site_results
 
-    def _record_unlike(self, unlike: Unlike, record: Round) -> None:
+    def _record_outliers(self, outliers: Outliers, record: Round) -> None:
         """Write who is unlike the others into the record, and in a sentence where nothing has said it before."""
-        before = join_unlike(earlier.unlike or {} for earlier in self.server.ledger)
-        record.unlike = join_unlike([record.unlike or {}, unlike]) or None
-        for site, numbers in unlike.items():
+        before = join_outliers(earlier.outliers or {} for earlier in self.server.ledger)
+        record.outliers = join_outliers([record.outliers or {}, outliers]) or None
+        for site, numbers in outliers.items():
             sentences = [
-                describe_unlike(site, what, number)
+                describe_outlier(site, what, number)
                 for what, number in numbers.items()
                 if what not in before.get(site, {})
             ]
@@ -380,12 +380,12 @@ class Course:
             return
         number = self.server.finished_rounds
         exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
-        _, answers, replies = self._ask_and_admit(exchange)
-        notes = [*replies.refused.values()]
+        _, answers, site_results = self._ask_and_admit(exchange)
+        notes = [*site_results.refused.values()]
         for site, reason in answers.failed.items():
             notes.append(f"site {site!r} did not validate the models of round {number}: {reason}")
         self._record_once(notes, self.server.ledger[-1])
-        self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
+        self.server.take_scores({site: answer.numbers.metrics for site, answer in site_results.accepted.items()})
         self.save()
 
 

@@ -25,9 +25,9 @@ from silofl.federation.server import ServerRounds
 from silofl.models.precision import types_on_wire
 from silofl.models.roles import read_role
 from silofl.parts.answer import SiteAnswer, plain_text
-from silofl.parts.load import find_kind, list_kinds
-from silofl.parts.part import Kind
-from silofl.parts.task import TRAIN, Exchange, Expected, Message
+from silofl.parts.load import find_outbound_payload, list_outbound_payloads
+from silofl.parts.part import OutboundPayload
+from silofl.parts.task import TRAIN, ArraySpec, Exchange, Message
 from silofl.setup.site import Site
 from silofl.setup.software import Software
 from silofl.study import Study
@@ -159,7 +159,7 @@ class Gate:
     """
 
     study: Study
-    kinds: tuple[Kind, ...]
+    kinds: tuple[OutboundPayload, ...]
     allowed: frozenset[str]
     min_patients: int
     min_partners: int
@@ -171,19 +171,19 @@ class Gate:
         Raises:
             ConfigError: A part of the study cannot be loaded.
         """
-        kinds = tuple(list_kinds(study))
+        kinds = tuple(list_outbound_payloads(study))
         # A site without a list of its own lets out all that the study's parts send.
         allowed = {kind.name for kind in kinds} if site.may_leave is None else set(site.may_leave)
         # A site cannot allow arrays that no part knows, even by naming their kind.
         allowed.discard(UNKNOWN)
-        if study.recipe.stays_home == "batchnorm":
+        if study.recipe.stays == "batchnorm":
             allowed.discard("batchnorm")
         return cls(study, kinds, frozenset(allowed), site.min_patients, site.min_partners)
 
     def kind(self, name: str) -> str:
         """Return the kind of an array by its name on the wire."""
         role = read_role(name)
-        of_a_part = find_kind(self.kinds, role, name.removeprefix(f"{role}/"))
+        of_a_part = find_outbound_payload(self.kinds, role, name.removeprefix(f"{role}/"))
         return of_a_part.name if of_a_part else UNKNOWN
 
     @property
@@ -296,21 +296,23 @@ class Gate:
 
     def list_withheld(self, rounds: Sequence[int]) -> list[str]:
         """Return the kinds of arrays that the first or the last of some rounds asks for, and that may not leave."""
-        return sorted(self.list_kinds(Exchange(TRAIN, rounds[0]), Exchange(TRAIN, rounds[-1])) - self.allowed)
+        return sorted(
+            self.list_outbound_payloads(Exchange(TRAIN, rounds[0]), Exchange(TRAIN, rounds[-1])) - self.allowed
+        )
 
-    def list_kinds(self, *exchanges: Exchange) -> set[str]:
+    def list_outbound_payloads(self, *exchanges: Exchange) -> set[str]:
         """Return the kinds of arrays that some tasks ask for."""
         names: set[str] = set()
         for exchange in exchanges:
-            names |= self._server.expected("site", exchange).keys()
+            names |= self._server.payload_spec("site", exchange).keys()
         return {self.kind(name) for name in names}
 
-    def list_entries(self, message: Message) -> list[Kind]:
+    def list_entries(self, message: Message) -> list[OutboundPayload]:
         """Return the kinds that leave as an entry of an answer, without an array; not where it is withheld."""
         kinds = []
         for kind in self.kinds:
             entry = message.meta.get(kind.role)
-            if kind.is_entry and isinstance(entry, dict) and "withheld" not in entry:
+            if kind.is_metadata and isinstance(entry, dict) and "withheld" not in entry:
                 kinds.append(kind)
         return kinds
 
@@ -319,10 +321,10 @@ class Gate:
         """A server of this study that has asked for nothing yet, whose parts say what they expect of an answer."""
         return ServerRounds.start(self.study, "", ["site"], {})
 
-    def _expected(self, request: Request, image_shape: tuple[int, ...] | None = None) -> dict[str, Expected]:
+    def _expected(self, request: Request, image_shape: tuple[int, ...] | None = None) -> dict[str, ArraySpec]:
         """Return the arrays that an answer may hold."""
         server = replace(self._server, image_shape=image_shape)
-        return server.expected("site", Exchange(request.task, request.round, request.step))
+        return server.payload_spec("site", Exchange(request.task, request.round, request.step))
 
     def _read_answer(self, request: Request, message: Message) -> SiteAnswer | None:
         """Return the answer as the server would read it; None where it holds other numbers, texts or names."""
@@ -342,7 +344,9 @@ class Gate:
         metrics = answer.numbers.metrics
         if metrics.round_test and not self.study.evaluate_every_round:
             return None
-        if self.study.is_private and (metrics.training.keys() - {"epsilon"} or answer.domain != answer.domain.bare):
+        if self.study.is_private and (
+            metrics.training.keys() - {"epsilon"} or answer.data_profile != answer.data_profile.bare
+        ):
             return None
         return answer
 
@@ -360,7 +364,7 @@ class Gate:
         }
 
 
-def _expected_shape(wanted: Expected, sent: tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _expected_shape(wanted: ArraySpec, sent: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """Return the shape that an array must have; its first axis is as it was sent, since it may count the sites."""
     if sent is None or wanted.shape is None or len(sent) != len(wanted.shape):
         return wanted.shape

@@ -10,9 +10,9 @@ from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.recipe import Recipe
 from silofl.core.training_end import LEAST_RISE, is_finished
 from silofl.federation.ledger import measure_rise_after
-from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_kept
+from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_client_state
 from silofl.parts.model import ModelPart
-from silofl.parts.part import Kept
+from silofl.parts.part import ClientState
 from silofl.parts.task import Exchange
 from silofl.setup.software import Software, read_software
 from silofl.study import Study
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from silofl.federation.server import ServerRounds
 
 NEVER = "it was not connected: see that it runs, and it joins if deploy_map names it; else continue the run with it"
-BATCHNORM = Kept("its BatchNorm, which no site sends", is_of_model=True)
+BATCHNORM = ClientState("its BatchNorm, which no site sends", is_of_model=True)
 
 
 def find_recipe_in_use(server: ServerRounds) -> Recipe:
     """Return the study's recipe, with BatchNorm at home where no site sends it."""
     recipe = server.study.recipe
-    if recipe.stays_home == "nothing" and _keeps_batchnorm(server):
-        return replace(recipe, stays_home="batchnorm")
+    if recipe.stays == "nothing" and _keeps_batchnorm(server):
+        return replace(recipe, stays="batchnorm")
     return recipe
 
 
@@ -164,9 +164,9 @@ def find_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int])
     return {site: number for site, number in held.items() if number < server.held(site, exchange.models_round)}
 
 
-def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[Kept]:
+def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[ClientState]:
     """Return what of its state a site needs for a task."""
-    kept = list_kept(server.study, should_hold(server, site, exchange.models_round))
+    kept = list_client_state(server.study, should_hold(server, site, exchange.models_round))
     if _keeps_batchnorm(server):
         kept.append(BATCHNORM)
     if is_learning(server.study, exchange.task, exchange.round):
@@ -176,7 +176,7 @@ def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[
 
 def vital_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | None:
     """Return why a site that has lost its state takes no part in an exchange; None where it goes on without it."""
-    vital = [state.what for state in list_state_for(server, site, exchange) if state.is_vital]
+    vital = [state.what for state in list_state_for(server, site, exchange) if state.is_required]
     if not vital:
         return None
     return (
@@ -195,7 +195,7 @@ def lost_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | 
     lost: list[str] = []
     sent: list[str] = []
     for state in states:
-        (sent if state.is_sent_again else lost).append(state.what)
+        (sent if state.is_recoverable else lost).append(state.what)
     clauses = []
     if lost:
         clauses.append(f"{' and '.join(lost)} could not be restored")
@@ -211,4 +211,4 @@ def lost_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | 
 def is_lost_for_good(server: ServerRounds, site: str, exchange: Exchange) -> bool:
     """Return whether a site went into an exchange without something that nobody can send it again."""
     states = list_state_for(server, site, exchange)
-    return server.has_lost(site, exchange.models_round) and not all(state.is_sent_again for state in states)
+    return server.has_lost(site, exchange.models_round) and not all(state.is_recoverable for state in states)

@@ -50,6 +50,8 @@ class Round:
     """
 
     # Keys of release 0.4's ledgers that are not read any more.
+    # Release 0.4 wrote the keys on the left.
+    RENAMED_KEYS: ClassVar = {"unlike": "outliers"}
     FORMER_KEYS: ClassVar = (
         "distance",
         "late",
@@ -66,7 +68,7 @@ class Round:
     asked: list[str] = field(default_factory=list)
     answered: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    unlike: dict[str, dict[str, float]] | None = declare_optional()
+    outliers: dict[str, dict[str, float]] | None = declare_optional()
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
     examples: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)

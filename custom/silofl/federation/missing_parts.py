@@ -15,8 +15,8 @@ OWN_STEPS = "Every site takes steps of its own from such a model before it uses 
 
 def describe_missing_part(recipe: Mapping[str, object]) -> str | None:
     """Say what the files of a recipe's models lack of what the sites use; None where that is nothing."""
-    is_whole = recipe.get("stays_home") == "nothing"
-    return OWN_STEPS if is_whole and recipe.get("takes_own_steps") else LEFT_OUT.get(str(recipe.get("stays_home")))
+    is_whole = recipe.get("stays") == "nothing"
+    return OWN_STEPS if is_whole and recipe.get("takes_own_steps") else LEFT_OUT.get(str(recipe.get("stays")))
 
 
 def describe_complete_model(recipe: Mapping[str, object], run_id: str, is_simulation: bool) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from silofl.federation.server import ServerRounds
 from silofl.models.networks import build_models
 from silofl.models.roles import read_role
-from silofl.parts.load import list_kept
+from silofl.parts.load import list_client_state
 from silofl.parts.part import INSTEAD
 from silofl.parts.task import COLLECT, TRAIN, Exchange
 from silofl.study import Study
@@ -46,13 +46,13 @@ def part_bytes(study: Study, num_sites: int) -> int:
 
 def home_bytes(study: Study) -> int:
     """Return the bytes of site-only state of all parts."""
-    kept = sum(state.num_models for state in list_kept(study, study.total_rounds))
+    kept = sum(state.num_models for state in list_client_state(study, study.total_rounds))
     return kept * _model_bytes(study, study.recipe.roles[:1])
 
 
 def _end_bytes(study: Study) -> int:
     """Return the bytes that each site sends once, at the end."""
-    expected = _start_server(study, 2).expected("site-1", Exchange(COLLECT, study.rounds))
+    expected = _start_server(study, 2).payload_spec("site-1", Exchange(COLLECT, study.rounds))
     return sum(array.num_bytes for array in expected.values())
 
 
@@ -64,7 +64,7 @@ def site_disk_bytes(study: Study, num_sites: int) -> int:
     has_all_sites = study.recipe.pairs_models or _end_bytes(study) > 0
     final = model * (num_sites + 1 if has_all_sites else 1) + beside
     # A second super model holds the site's own model besides.
-    num_second = sum(state.has_second for state in list_kept(study, study.total_rounds))
+    num_second = sum(state.has_second for state in list_client_state(study, study.total_rounds))
     return kept + final + num_second * (final + model)
 
 

@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterator, Mapping
 
 from silofl.base.errors import AggregationError, quote_value
 from silofl.core.outliers import find_edges, find_far_ranges, medians_of_others
-from silofl.data.domain import Domain, VoxelSizes
+from silofl.data.data_profile import DataProfile, VoxelSizes
 from silofl.parts.answer import TRAINING, Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
 from silofl.study import Study
 from silofl.study.sections import CLASSIFICATION_ONLY
-from silofl.training.floor import EMPTY, SURFACE
 from silofl.training.site_score import SiteScore, SuperScore
+from silofl.training.small_cells import EMPTY, SURFACE
 
 # What a classification's score has beside its value.
 METRICS = frozenset(CLASSIFICATION_ONLY["metric"])
@@ -82,14 +82,14 @@ def check_image_shape(site: str, shape: tuple[int, ...] | None, study: Study) ->
         )
 
 
-def check_modality(site: str, domain: Domain, study: Study) -> None:
+def check_modality(site: str, data_profile: DataProfile, study: Study) -> None:
     """Refuse images of another modality than the study states, by which the super model refuses images.
 
     Raises:
         AggregationError: Names the site and the modality.
     """
     stated = study.data.modality
-    for modality in domain.modalities:
+    for modality in data_profile.modalities:
         if stated not in (None, modality):
             raise AggregationError(f"site {site!r} must have {stated} images, as data.modality says, not {modality}")
 
@@ -132,8 +132,8 @@ def _list_names(
     yield study.extra_metrics, score.extra_metrics or ()
     if score.withheld:
         yield {*labels, *study.extra_metrics, EMPTY, SURFACE}, score.withheld.names
-    if score.calling:
-        yield {*map(str, study.called if study.operating_point else ())}, score.calling.thresholds
+    if score.operating_point:
+        yield {*map(str, study.called if study.operating_point else ())}, score.operating_point.thresholds
     # A super model's test has the values of the sites' models, of which the site itself learns with the task.
     if not isinstance(score, SuperScore):
         yield roles, score.models or ()
@@ -166,7 +166,7 @@ def find_long_updates(norms: Mapping[str, float], most: float, min_sites: int) -
     return reasons
 
 
-def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
+def find_outlying_ranges(data_profiles: Mapping[str, DataProfile], min_sites: int) -> dict[str, str]:
     """Return why the ranges of sites are left out whose images lie far from those of all others.
 
     The super model doubts images outside of all sites' ranges: by one without end it would doubt none.
@@ -178,10 +178,10 @@ def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, 
     Returns:
         Site -> reason, for the ledger.
     """
-    reasons = _find_odd_voxels(domains, min_sites)
+    reasons = _find_odd_voxels(data_profiles, min_sites)
     ranges: dict[str, dict[str, tuple[float, float]]] = {}
-    for site, domain in domains.items():
-        for intensity in domain.intensities:
+    for site, data_profile in data_profiles.items():
+        for intensity in data_profile.intensities:
             ranges.setdefault(intensity.measure, {})[site] = intensity.low, intensity.high
     for measure, of_sites in ranges.items():
         for site, (least, most) in find_far_ranges(of_sites, min_sites).items():
@@ -193,8 +193,10 @@ def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, 
     return reasons
 
 
-def _find_odd_voxels(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
-    sizes = {site: domain.voxels for site, domain in domains.items() if domain.voxels is not None}
+def _find_odd_voxels(data_profiles: Mapping[str, DataProfile], min_sites: int) -> dict[str, str]:
+    sizes = {
+        site: data_profile.voxels for site, data_profile in data_profiles.items() if data_profile.voxels is not None
+    }
     reasons: dict[str, str] = {}
     if len(sizes) < max(min_sites, 2):
         return reasons

@@ -72,12 +72,12 @@ def _name_labels(study: Study, score: SiteScore) -> SiteScore:
     plain["models"] = score.choices and score.models
     for key in ("labels", "label_cases", "areas"):
         plain[key] = named(plain[key])
-    if score.calling:
-        plain["calling"] = replace(
-            score.calling,
-            thresholds=named(score.calling.thresholds),
-            sensitivity=named(score.calling.sensitivity),
-            specificity=named(score.calling.specificity),
+    if score.operating_point:
+        plain["operating_point"] = replace(
+            score.operating_point,
+            thresholds=named(score.operating_point.thresholds),
+            sensitivity=named(score.operating_point.sensitivity),
+            specificity=named(score.operating_point.specificity),
         )
     if score.withheld:
         shown = tuple(names.get(label, label) for label in score.withheld.names)

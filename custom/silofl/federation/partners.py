@@ -33,7 +33,7 @@ def describe_partners(server: ServerRounds, site: str, number: int) -> dict[str,
     answered = server.ledger[-1].answered
     facts["mixed"] = [server.finished_rounds, len(answered) if site in answered else 0]
     models = [part for part in server.parts.values() if isinstance(part, ModelPart)]
-    leaves = any(part.own for part in models) and not any(part.stays_home for part in models)
+    leaves = any(part.own for part in models) and not any(part.stays for part in models)
     if leaves and 0 < number <= len(server.ledger):
         weights = server.ledger[number - 1].weights
         facts["rows"] = {owner: row[site] for owner, row in weights.items() if site in row}

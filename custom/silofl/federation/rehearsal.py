@@ -23,8 +23,8 @@ from silofl.models.precision import narrow_arrays
 from silofl.parts.answer import explain_refusal, plain_text
 from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.parts.work import Work
+from silofl.training.privacy_budget import read_count
 from silofl.training.private import compute_study_epsilon, measure_round
-from silofl.training.spent import read_count
 
 # What the server writes for the lead in place of a result.
 FILE = "rehearsal.json"

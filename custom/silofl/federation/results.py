@@ -15,10 +15,10 @@ from silofl.base.schema import declare_optional, format_key_lists, read_file
 from silofl.core.presets import refuse_removed
 from silofl.inference.super_results import SuperResults
 from silofl.study.sections import CLASS_MEANS, RANKED
-from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
+from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, ReportedLocalModel
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import CallingScore, SiteScore, mean_of_scores
-from silofl.training.spent import Privacy
+from silofl.training.privacy_budget import Privacy
+from silofl.training.site_score import OperatingPointScore, SiteScore, mean_of_scores
 
 FILE = "results.json"
 # Below a run's folder, a job that NVFlare has downloaded, and a workspace of NVFlare's simulator.
@@ -61,12 +61,13 @@ class Results:
         was_stopped: Whether a FAILED run was killed from outside.
         super_model: If a super model chooses.
         joining: Site -> its choice.
-        own_models: Local training: site -> the round of its own model that it reports.
+        local_models: Local training: site -> the round of its own model that it reports.
         ended_early: Why federation.patience ended training early.
         privacy: What differential privacy has spent.
     """
 
     # Keys of release 0.4's results that are not read any more.
+    RENAMED_KEYS: ClassVar = {"own_models": "local_models"}
     FORMER_KEYS: ClassVar = ("spread", "everyone", "unchosen", "left", "digest", "batchnorm", "cautions")
     study: str
     task: str | None
@@ -92,7 +93,7 @@ class Results:
     was_stopped: bool = declare_optional(False)
     super_model: SuperResults | None = declare_optional()
     joining: Mapping[str, Joined] | None = declare_optional()
-    own_models: Mapping[str, OwnModel] | None = declare_optional()
+    local_models: Mapping[str, ReportedLocalModel] | None = declare_optional()
     ended_early: str | None = declare_optional()
     regions: Mapping[str, tuple[int, ...]] | None = declare_optional()
     privacy: Privacy | None = declare_optional()
@@ -147,9 +148,9 @@ class Results:
         return bool(self.tests) and (self.has_findings or self.metric in RANKED)
 
     @property
-    def callings(self) -> Mapping[str, CallingScore]:
+    def operating_points_by_site(self) -> Mapping[str, OperatingPointScore]:
         """Site -> how its classes are called; empty of a segmentation."""
-        return {site: score.calling for site, score in self.tests.items() if score.calling}
+        return {site: score.operating_point for site, score in self.tests.items() if score.operating_point}
 
     @property
     def validation_mean(self) -> float | None:

@@ -34,8 +34,8 @@ from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.server import ServerRounds
 from silofl.inference import directory
-from silofl.parts.load import describe_kept, list_kinds
-from silofl.parts.operating_points import pool_callings
+from silofl.parts.load import describe_kept, list_outbound_payloads
+from silofl.parts.operating_points import pool_operating_points
 from silofl.parts.task import Exchange
 from silofl.study import Study
 from silofl.training.site_score import SiteScore, SuperScore
@@ -217,8 +217,8 @@ class RunFolder:
             scores = tests.scores.values()
             # Where each site tests a model of its own, nobody has looked at the mean of all.
             is_tested = contents.rule == "only" or all(isinstance(score, SuperScore) for score in scores)
-            calling = pool_callings(scores, self.study) if is_tested else contents.calling
-            contents = replace(contents, facts=facts, calling=calling)
+            operating_point = pool_operating_points(scores, self.study) if is_tested else contents.operating_point
+            contents = replace(contents, facts=facts, operating_point=operating_point)
             for part in server.parts.values():
                 contents = part.outcome(server, tests.scores).complete(contents)
             directory.write_model_folder(self.path / directory.FOLDER, contents)
@@ -228,7 +228,7 @@ class RunFolder:
         """Return what the model card says of the run besides the model's own facts; they decide no prediction."""
         # A simulation knows its sites' data; a network's server does not.
         data = read_file(DataCounts, self.path / DATA)
-        left = {kind.name: kind.purpose for kind in list_kinds(self.study)}
+        left = {kind.name: kind.purpose for kind in list_outbound_payloads(self.study)}
         return {
             "test": dump_record(tests.scores),
             "mean": results.mean,

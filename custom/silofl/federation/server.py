@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from silofl.base.errors import AggregationError
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays, example_weights
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.federation.known_sites import check_sites, last_with_state, should_hold
 from silofl.federation.ledger import Round, explain_choice, find_best_round, mark_round, measure_last_rise
 from silofl.federation.numbers import check_numbers
@@ -24,9 +24,9 @@ from silofl.federation.partners import describe_partners
 from silofl.models.precision import widen_arrays
 from silofl.models.roles import read_role
 from silofl.parts.answer import Metrics, SiteAnswer, read_answer
-from silofl.parts.load import find_kind, list_kinds, start_parts
-from silofl.parts.part import Kind, OwnTest, Part, Reported, WeightsOf
-from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, check_arrays
+from silofl.parts.load import find_outbound_payload, list_outbound_payloads, start_parts
+from silofl.parts.part import OutboundPayload, OwnTest, Part, Reported, WeightsOf
+from silofl.parts.task import TRAIN, ArraySpec, Exchange, Message, SiteResults, check_arrays
 from silofl.setup.software import Software, read_software
 from silofl.study import Study
 from silofl.training.schedule import learning_rate
@@ -57,7 +57,7 @@ class ServerRounds:
     ledger: list[Round] = field(default_factory=list)
     best_parts: dict[str, Part] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
-    domain: Domain = Domain()
+    data_profile: DataProfile = DataProfile()
     lost: dict[str, int] = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
     trained: frozenset[str] = frozenset()
@@ -117,7 +117,7 @@ class ServerRounds:
         """Return whether a site goes on, after a round, from an older state than it should."""
         return self.held(site, number) < should_hold(self, site, number)
 
-    def listens_to_itself(self, site: str, number: int) -> bool:
+    def averages_only_itself(self, site: str, number: int) -> bool:
         """Return whether the site's own mixing weight was exactly 1 in that round."""
         return self.ledger[number - 1].weights.get(site, {}).get(site) == 1
 
@@ -153,21 +153,21 @@ class ServerRounds:
     def is_mixed(self, name: str) -> bool:
         """Return whether an array of an answer is mixed with other sites'."""
         role = read_role(name)
-        of_a_part = find_kind(self._kinds, role, name.removeprefix(f"{role}/"))
+        of_a_part = find_outbound_payload(self._kinds, role, name.removeprefix(f"{role}/"))
         return of_a_part is None or of_a_part.is_mixed
 
-    def expected(self, site: str, exchange: Exchange) -> dict[str, Expected]:
+    def payload_spec(self, site: str, exchange: Exchange) -> dict[str, ArraySpec]:
         """Return the arrays of a correct answer, with their conditions."""
-        arrays: dict[str, Expected] = {}
+        arrays: dict[str, ArraySpec] = {}
         for part in self.parts.values():
-            arrays |= part.expected(site, exchange, self).arrays
+            arrays |= part.payload_spec(site, exchange, self).arrays
         return arrays
 
     def read(self, site: str, exchange: Exchange, message: Message) -> SiteAnswer:
         """Read a site's answer; the errors of `read_answer`."""
         entries = {}
         for role, part in self.parts.items():
-            if entry := part.expected(site, exchange, self).entry:
+            if entry := part.payload_spec(site, exchange, self).metadata:
                 entries[role] = entry
         arrays = store(widen_arrays(message.arrays, self.study))
         return read_answer(site, arrays, message.meta, entries, self.test.score)
@@ -184,7 +184,7 @@ class ServerRounds:
         Raises:
             AggregationError: Names the site and what is wrong with its answer.
         """
-        expected = self.expected(site, exchange)
+        expected = self.payload_spec(site, exchange)
         examples = [record.examples[site] for record in self.ledger if site in record.examples]
         check_numbers(site, exchange, answer.numbers, self.study, examples[0] if examples else None)
         arrays = store(check_arrays(site, answer.arrays, expected))
@@ -195,35 +195,35 @@ class ServerRounds:
         self.parts = {role: part.checked(site, exchange, answer, self) for role, part in self.parts.items()}
         return answer
 
-    def merge(self, exchange: Exchange, replies: Replies) -> WeightsOf:
+    def merge(self, exchange: Exchange, site_results: SiteResults) -> WeightsOf:
         """Let every part merge the accepted answers, and return who listened to whom by role."""
         if exchange.task == TRAIN:
-            self.trained = frozenset(replies.accepted)
+            self.trained = frozenset(site_results.accepted)
             # A training task validates the models of the round before, so this comes before the parts replace them.
-            self.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
-            for answer in replies.accepted.values():
-                self.domain = self.domain | answer.domain
+            self.take_scores({site: answer.numbers.metrics for site, answer in site_results.accepted.items()})
+            for answer in site_results.accepted.values():
+                self.data_profile = self.data_profile | answer.data_profile
         # Cached, because every part must see the same weights, also after others have been merged.
-        weights_of = cache(lambda role: self._weights(role, exchange.round, replies))
+        weights_of = cache(lambda role: self._weights(role, exchange.round, site_results))
         for role in list(self.parts):
-            self.parts[role] = self.parts[role].merged(exchange, replies, weights_of, self)
+            self.parts[role] = self.parts[role].merged(exchange, site_results, weights_of, self)
         return weights_of
 
-    def close(self, record: Round, replies: Replies, weights_of: WeightsOf) -> None:
+    def close(self, record: Round, site_results: SiteResults, weights_of: WeightsOf) -> None:
         """Complete a round's record, with who listened to whom in the sites' own models, if there are any; add it."""
-        metrics = {site: answer.numbers.metrics.training for site, answer in replies.accepted.items()}
-        record.close(weights_of(self.study.recipe.roles[-1]), replies.examples, metrics)
+        metrics = {site: answer.numbers.metrics.training for site, answer in site_results.accepted.items()}
+        record.close(weights_of(self.study.recipe.roles[-1]), site_results.examples, metrics)
         self.ledger.append(record)
         self.trained = frozenset()
         if record.round <= last_with_state(self.study):
             self.lost = {site: number for site, number in self.lost.items() if site not in record.answered}
 
-    def server_step(self, role: str, number: int, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
+    def server_step(self, role: str, number: int, previous: Arrays, mixed: Arrays, site_results: SiteResults) -> Arrays:
         """Return a model's next parameters of a round after every part's step at the server."""
         training = self.study.training
         rate = learning_rate(training.schedule, training.learning_rate, number, self.study.training_rounds)
         for name, part in self.parts.items():
-            mixed, self.parts[name] = part.server_step(role, previous, mixed, replies, number, rate)
+            mixed, self.parts[name] = part.server_step(role, previous, mixed, site_results, number, rate)
         return mixed
 
     def take_scores(self, metrics: Mapping[str, Metrics]) -> None:
@@ -238,18 +238,18 @@ class ServerRounds:
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}
 
     @cached_property
-    def _kinds(self) -> list[Kind]:
-        return list_kinds(self.study)
+    def _kinds(self) -> list[OutboundPayload]:
+        return list_outbound_payloads(self.study)
 
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""
         is_of_best = exchange.is_of_models and exchange.task != TRAIN and exchange.round == self.best_round
         return self.parts | self.best_parts if is_of_best else self.parts
 
-    def _weights(self, role: str, number: int, replies: Replies) -> NDArray[np.float64]:
+    def _weights(self, role: str, number: int, site_results: SiteResults) -> NDArray[np.float64]:
         """Return who listens to whom in a role: as a part decides, else the same weighted mean for all."""
         for part in self.parts.values():
-            if (weights := part.weights(role, number, replies.sites, self)) is not None:
+            if (weights := part.weights(role, number, site_results.sites, self)) is not None:
                 return weights
-        counts = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
+        counts = self.study.recipe.count(site_results.examples, self.study.federation.min_sites_for_ratio)
         return example_weights(list(counts.values()))

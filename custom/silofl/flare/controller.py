@@ -37,8 +37,7 @@ from silofl.flare.exchange import from_model, to_model
 from silofl.flare.in_flight import PROGRESS, InFlight, answer_progress
 from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
 from silofl.flare.nvflare_patches import outlive_failures, send_uncopied
-from silofl.flare.pieces import move_in_pieces
-from silofl.flare.places import (
+from silofl.flare.paths import (
     check_deployed,
     download_folder,
     read_job_lead,
@@ -46,6 +45,7 @@ from silofl.flare.places import (
     read_job_study,
     read_server_settings,
 )
+from silofl.flare.pieces import move_in_pieces
 from silofl.flare.returned_sites import RETURNED
 from silofl.flare.tracking import Tracking
 from silofl.parts.answer import plain_text

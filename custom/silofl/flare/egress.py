@@ -19,7 +19,7 @@ from silofl.federation.egress_log import EgressLog
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.filters import BatchNormStaysHome
 from silofl.flare.kit import Kit
-from silofl.flare.places import read_job_study, read_site_settings
+from silofl.flare.paths import read_job_study, read_site_settings
 from silofl.parts.task import Message
 from silofl.setup.site import Site
 from silofl.study import Study

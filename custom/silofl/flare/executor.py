@@ -19,8 +19,8 @@ from silofl.flare.components import check_algorithm
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.line import wait_for_line
+from silofl.flare.paths import check_pinned, find_job_folder, mark_in_use, read_job_study, read_site_settings
 from silofl.flare.pieces import move_in_pieces
-from silofl.flare.places import check_pinned, find_job_folder, mark_in_use, read_job_study, read_site_settings
 from silofl.parts.answer import public_reason
 
 # Bytes of an answer from which on giving memory back to the system takes little beside the round.
@@ -40,7 +40,7 @@ class SiteExecutor(Executor):
         move_in_pieces()
         self._rounds: SiteRounds | None = None
         self._fault: SiloFLError | None = None
-        # Kept open for `silofl site prune`, which deletes only the folders of jobs that have ended.
+        # ClientState open for `silofl site prune`, which deletes only the folders of jobs that have ended.
         self._in_use: IO[str] | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -57,7 +57,7 @@ class SiteExecutor(Executor):
                 name = fl_ctx.get_identity_name()
                 self._rounds = SiteRounds(name, study, site, partial(read_site_settings, fl_ctx))
             except SiloFLError as fault:
-                # Kept instead of raised: as an answer to each task its reason reaches the server's ledger.
+                # ClientState instead of raised: as an answer to each task its reason reaches the server's ledger.
                 self.log_error(fl_ctx, str(fault), fire_event=False)
                 self._fault = fault
 

@@ -9,12 +9,12 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from silofl.base.errors import ConfigError
 from silofl.core.presets import find_recipe
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.places import read_job_study
+from silofl.flare.paths import read_job_study
 from silofl.models.names import batchnorm_names
 from silofl.models.networks import build_models
 from silofl.models.roles import read_role
 from silofl.parts.answer import plain_text
-from silofl.parts.load import list_kinds
+from silofl.parts.load import list_outbound_payloads
 from silofl.parts.task import Message
 from silofl.study import Study
 
@@ -66,7 +66,7 @@ class BatchNormStaysHome(Filter):
         """
         reason = (
             f"the site's filter lets no BatchNorm leave; the answer held {len(found)} such arrays, the first "
-            f"{found[0]!r}: choose stays_home: batchnorm, or another algorithm"
+            f"{found[0]!r}: choose stays: batchnorm, or another algorithm"
         )
         return message.failed(plain_text(reason))
 
@@ -74,7 +74,7 @@ class BatchNormStaysHome(Filter):
         """Take a job's study, BatchNorm's names in its network, and the roles under which it has names of others."""
         models = build_models(study, None).values()
         names: frozenset[str] = frozenset().union(*map(batchnorm_names, models))
-        roles = frozenset(sent.role for sent in list_kinds(study) if sent.is_batchnorm)
+        roles = frozenset(sent.role for sent in list_outbound_payloads(study) if sent.is_batchnorm)
         self._jobs = {job: (study, names, roles)}
 
     def _read_job(self, fl_ctx: FLContext) -> tuple[Study, frozenset[str], frozenset[str]]:
@@ -112,11 +112,11 @@ def explain_need(found: list[str], study: Study) -> str | None:
     roles = sorted({read_role(name) for name in found} - {*study.recipe.traveling_roles})
     if roles:
         return f"it sends BatchNorm under {roles[0]!r} too; choose another algorithm, or stay out of the study"
-    if study.recipe.stays_home != "nothing":
+    if study.recipe.stays != "nothing":
         return None
     algorithm = study.algorithm
     try:
-        changes = dict(algorithm.model_extra or {}) | {"stays_home": "batchnorm"}
+        changes = dict(algorithm.model_extra or {}) | {"stays": "batchnorm"}
         find_recipe(algorithm.name, algorithm.preset, changes)
     except ConfigError as error:
         return str(error).partition(";")[0]

@@ -23,9 +23,9 @@ from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_
 
 from silofl.flare.blocked import BlockList
 from silofl.flare.job_meta import refuse_meta
-from silofl.flare.messages import MOST_BYTES, guard_messages, restrict_commands
+from silofl.flare.messages import MOST_BYTES, baseline_messages, restrict_commands
 from silofl.flare.one_machine import refuse_second_machines
-from silofl.flare.places import mark_in_use
+from silofl.flare.paths import mark_in_use
 from silofl.flare.proxy import use_proxy
 from silofl.models.weights import SUFFIXES
 
@@ -51,7 +51,7 @@ class JobFiles(AppValidator, FLComponent):
         for form in (ConfigFormat.PYHOCON, ConfigFormat.OMEGACONF):
             # NVFlare has no setting for it.
             ConfigFactory._fmt2Loader.pop(form, None)
-        # Kept open for `silofl site forget`, which deletes only where the site does not run.
+        # ClientState open for `silofl site forget`, which deletes only where the site does not run.
         self._in_use: IO[str] | None = None
         restrict_commands()
         refuse_second_machines()
@@ -67,7 +67,7 @@ class JobFiles(AppValidator, FLComponent):
             self._in_use = mark_in_use(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir()))
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
             if cell.get_fqcn() == FQCN.ROOT_SERVER:
-                guard_messages(cell)
+                baseline_messages(cell)
 
     def validate(self, app_folder: str) -> tuple[str, dict]:
         """Return why an app may not be deployed, empty where it may, and no properties."""

@@ -13,7 +13,7 @@ from silofl.core.findings import sort_labels
 from silofl.data.manifest import PARTS
 from silofl.inference.contents import Contents
 from silofl.inference.own_tests import name_measure, read_label_scores
-from silofl.inference.readme import describe_images, describe_labels, list_calling, list_inputs, render_page
+from silofl.inference.readme import describe_images, describe_labels, list_inputs, list_operating_point, render_page
 from silofl.study import Study
 from silofl.study.sections import CardSettings
 from silofl.training.joined import WORDS, describe_bias
@@ -29,22 +29,22 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
 
     Args:
         contents: The super model's; its facts may hold the run's ``test``, ``data``, ``joining``, ``left``,
-            ``kept`` and ``stays_home``.
+            ``kept`` and ``stays``.
         versions: Library -> its version.
     """
     study = contents.study
     facts = contents.facts
     recipe = study.recipe
     # Where no site sent BatchNorm it stayed at home, whatever the study says.
-    if facts.get("stays_home") == "batchnorm" and recipe.stays_home == "nothing":
-        recipe = replace(recipe, stays_home="batchnorm")
+    if facts.get("stays") == "batchnorm" and recipe.stays == "nothing":
+        recipe = replace(recipe, stays="batchnorm")
     choices = []
     for site, choice in (facts.get("joining") or {}).items():
         choices.append((site, WORDS[choice["chosen"]], choice["verdict"]))
     return render_page(
         TEMPLATE,
         contents,
-        domain=contents.domain,
+        data_profile=contents.data_profile,
         facts=dict.fromkeys(("rounds", "reported_round", "run")) | facts,
         labels=describe_labels(study),
         said={key: getattr(study.card, key, None) for key in CardSettings.model_fields},
@@ -56,13 +56,13 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         not_annotated=_list_unannotated_labels(study, facts.get("data", {})),
         measured=_describe_values(contents),
         results=_results_tables(contents),
-        chosen=format_markdown_table(("site", "keeps", "against its own model, on test data"), choices),
+        chosen=format_markdown_table(("site", "keeps", "against its local model, on test data"), choices),
         kept=WORDS.get(facts.get("candidate", "")),
-        doubted=_doubt_sentence(contents),
+        doubted=_warning_sentence(contents),
         forbidden=_use_sentence(study),
         left=facts.get("left", []),
         versions=_versions_table(contents, versions, fingerprint),
-        inputs=list_inputs(contents.domain),
+        inputs=list_inputs(contents.data_profile),
     )
 
 
@@ -97,7 +97,7 @@ def rule_sentence(contents: Contents) -> str:
     rule = RULES.get(contents.rule, f"The selector {chooses}.")
     if contents.bias:
         rule += f" The foreground's log-odds are shifted by {contents.bias:+g}{describe_bias(contents.bias)}."
-    return " ".join([rule, *list_calling(contents)])
+    return " ".join([rule, *list_operating_point(contents)])
 
 
 def _use_sentence(study: Study) -> str:
@@ -158,7 +158,7 @@ def _describe_values(contents: Contents) -> str:
     value = f"{study.metric.replace('_', ' ')} of each site, between 0 and 1 (best)"
     if study.task == "segmentation":
         return f"{study.metric.replace('_', ' ')}, mean over each site's cases, between 0 and 1 (best)"
-    at_threshold = " at the site's decision threshold" if contents.calling.thresholds else ""
+    at_threshold = " at the site's decision threshold" if contents.operating_point.thresholds else ""
     if not study.is_multilabel:
         return f"{value}; the value of a class is its recall{at_threshold and '; it is' + at_threshold}"
     both = "; the value of a finding is its sensitivity, the value of its absence the specificity"
@@ -192,22 +192,24 @@ def _results_tables(contents: Contents) -> dict[str, str]:
     return tables
 
 
-def _doubt_sentence(contents: Contents) -> str:
-    domain = contents.domain
+def _warning_sentence(contents: Contents) -> str:
+    data_profile = contents.data_profile
     # What nobody measured is not compared, and the card must not promise it.
     known = []
-    if domain.axes:
-        known.append(f"axes that run {' or '.join(domain.axes)}")
-    if domain.voxels:
-        known.append(f"voxels of half to twice {domain.voxels}")
-    if domain.intensities:
-        ranges = [f"{intensity.measure} {intensity.low:g} to {intensity.high:g}" for intensity in domain.intensities]
+    if data_profile.axes:
+        known.append(f"axes that run {' or '.join(data_profile.axes)}")
+    if data_profile.voxels:
+        known.append(f"voxels of half to twice {data_profile.voxels}")
+    if data_profile.intensities:
+        ranges = [
+            f"{intensity.measure} {intensity.low:g} to {intensity.high:g}" for intensity in data_profile.intensities
+        ]
         known.append(f"after the preparation {', '.join(ranges)}")
     unlike = "There is no warning of unusual axes, voxels and intensities: nothing is known to compare them with."
     if known:
         unlike = f"Answered with a warning if outside of: {'; '.join(known)}."
     unusual = "No numbers say which answers are usual: there is no warning of an organ of an impossible size."
-    if contents.usual:
-        sites = ", ".join(contents.usual)
+    if contents.reference_statistics:
+        sites = ", ".join(contents.reference_statistics)
         unusual = f"Also warned of: an answer that is unusual, as by its size, compared with the cases of {sites}."
     return f"{unlike} {unusual}"

@@ -53,7 +53,7 @@ def _list_case_facts(case: EvaluatedCase, record: Evaluation, study: Study) -> d
             f"{name} surface Dice": surface_dice,
         }
     for label, rows in case.score.probabilities_by_case.items():
-        read = call_case(np.array([rows[case.case]]), case.calling, study)
+        read = call_case(np.array([rows[case.case]]), case.operating_point, study)
         if study.is_multilabel:
             answer = join_findings(read["findings"])
             row |= {"true findings": name_findings(label, study.labels), "answer": answer}

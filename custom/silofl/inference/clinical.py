@@ -93,14 +93,14 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
 def read_class_rows(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str]) -> "ClassRows":
     """Return the cases of a classification, at least one, as `predict` reads them."""
     # All cases of an evaluation are read alike, whichever model answers.
-    return ClassRows(merge_scores(cases), unit_of, cases[0].calling)
+    return ClassRows(merge_scores(cases), unit_of, cases[0].operating_point)
 
 
 def _measure_classes(rows: "ClassRows", score: Score, unit_of: Mapping[str, str], study: Study) -> dict[str, Any]:
     classes = rows.measure_classes(study)
-    called_from = {}
-    for label, threshold in sorted(rows.calling.shown_thresholds(rows.is_multilabel).items()):
-        called_from[study.labels[label]] = threshold
+    decision_thresholds = {}
+    for label, threshold in sorted(rows.operating_point.shown_thresholds(rows.is_multilabel).items()):
+        decision_thresholds[study.labels[label]] = threshold
     also = measure_also(score, unit_of)
     if len(study.labels) == 2 and not score.is_multilabel and "auroc" in also:
         # Of two classes each one's area is the other's: DeLong's interval of the second stands for both.
@@ -110,8 +110,8 @@ def _measure_classes(rows: "ClassRows", score: Score, unit_of: Mapping[str, str]
     of_all["ece_calibrated"] = rows.measure_calibrated(rows.shown)
     measured = {
         "scores": {ALL: of_all} | classes,
-        "called_from": called_from or None,
-        "temperature": rows.calling.temperature,
+        "decision_thresholds": decision_thresholds or None,
+        "temperature": rows.operating_point.temperature,
     }
     # A case may have several findings: none is answered instead of another.
     if not score.is_multilabel:
@@ -226,7 +226,7 @@ class ClassRows:
     Args:
         score: Of all cases, with their probabilities.
         unit_of: Case -> its unit.
-        calling: How the probabilities are read.
+        operating_point: How the probabilities are read.
 
     Attributes:
         shown: The probabilities as `predict` shows them, shape (cases, count).
@@ -234,8 +234,10 @@ class ClassRows:
         is_answered: Whether each class, or finding, is answered, shape (cases, count).
     """
 
-    def __init__(self, score: Score, unit_of: Mapping[str, str], calling: OperatingPoint = MOST_PROBABLE) -> None:
-        self.calling = calling
+    def __init__(
+        self, score: Score, unit_of: Mapping[str, str], operating_point: OperatingPoint = MOST_PROBABLE
+    ) -> None:
+        self.operating_point = operating_point
         self.is_multilabel = score.is_multilabel
         self.cases: list[str] = []
         truth, rows = [], []
@@ -246,15 +248,15 @@ class ClassRows:
                 rows.append(chances)
         self.truth = np.array(truth)
         self.probabilities = np.array(rows)
-        self.shown = temper(self.probabilities, calling.temperature, self.is_multilabel)
+        self.shown = temper(self.probabilities, operating_point.temperature, self.is_multilabel)
         self.is_true = self._unpack(self.truth)
-        self.is_answered = self.decide(calling)
+        self.is_answered = self.decide(operating_point)
         self.units = [unit_of[case] for case in self.cases]
         self.sample = Sample(self.units)
 
-    def decide(self, calling: OperatingPoint) -> NDArray[np.bool_]:
+    def decide(self, operating_point: OperatingPoint) -> NDArray[np.bool_]:
         """Return whether each class, or finding, is answered, shape (cases, count)."""
-        return self._unpack(calling.decide(self.probabilities, self.is_multilabel))
+        return self._unpack(operating_point.decide(self.probabilities, self.is_multilabel))
 
     def group_shown(self) -> dict[Label, dict[str, Probabilities]]:
         """Return true class, or set of findings -> case -> its probabilities as they are shown."""
@@ -293,7 +295,7 @@ class ClassRows:
         is_answered = self.is_answered[:, label].astype(np.float64)
         scores = {"recall": self.sample.mean(np.where(is_positive, is_answered, np.nan))}
         # Without a threshold the specificity of a class among several says little that recalls do not.
-        if self.is_multilabel or label in self.calling.thresholds:
+        if self.is_multilabel or label in self.operating_point.thresholds:
             scores["specificity"] = self.sample.mean(np.where(is_positive, np.nan, 1 - is_answered))
         area = measure_auroc(self.shown[:, label], is_positive, self.units)
         # DeLong's interval needs no resampling; average precision has none of its own.

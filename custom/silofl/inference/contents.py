@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError, quote_value
 from silofl.core.operating_point import LEAST_TEMPERATURE, MOST_PROBABLE, MOST_TEMPERATURE, OperatingPoint
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.data.transforms import MOST_VOXELS
 from silofl.inference import HOME_STATISTICS
-from silofl.inference.usual import Usual
+from silofl.inference.reference_statistics import ReferenceStatistics
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
 
@@ -46,8 +46,8 @@ class Contents:
         facts: Plain values that are kept with the model: rounds, metrics.
         domain: The images that the models learnt from.
         bias: What is added to the log-odds of the foreground in every answer; 0 in a classification.
-        calling: How a classification's probabilities are read.
-        usual: Hospital -> what is usual of the answers to its own cases; empty where nobody has measured it.
+        operating_point: How a classification's probabilities are read.
+        reference_statistics: Hospital -> what is usual of the answers to its own cases; empty where unknown.
 
     Raises:
         ConfigError: The parts do not fit together.
@@ -61,10 +61,10 @@ class Contents:
     outputs: tuple[str, ...] = ()
     threshold: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    domain: Domain = Domain()
+    data_profile: DataProfile = DataProfile()
     bias: float = 0.0
-    calling: OperatingPoint = MOST_PROBABLE
-    usual: Mapping[str, Usual] = field(default_factory=dict)
+    operating_point: OperatingPoint = MOST_PROBABLE
+    reference_statistics: Mapping[str, ReferenceStatistics] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -119,17 +119,17 @@ class Contents:
         return dict.fromkeys(names, 1 / len(names))
 
 
-def pack_calling(contents: Contents) -> dict[str, Any]:
+def pack_operating_point(contents: Contents) -> dict[str, Any]:
     """Return how probabilities are read as plain values; nothing where they are as the networks give them."""
-    calling = contents.calling
-    if calling == MOST_PROBABLE:
+    operating_point = contents.operating_point
+    if operating_point == MOST_PROBABLE:
         return {}
-    thresholds = {contents.study.labels[number]: threshold for number, threshold in calling.thresholds.items()}
-    return {"temperature": calling.temperature, "thresholds": thresholds}
+    thresholds = {contents.study.labels[number]: threshold for number, threshold in operating_point.thresholds.items()}
+    return {"temperature": operating_point.temperature, "thresholds": thresholds}
 
 
-def unpack_calling(plain: Mapping[str, Any], study: Study) -> OperatingPoint:
-    """Return what `pack_calling` packed; of another kind, a key raises KeyError, TypeError or AttributeError."""
+def unpack_operating_point(plain: Mapping[str, Any], study: Study) -> OperatingPoint:
+    """Return what `pack_operating_point` packed; of another kind a key raises KeyError or TypeError."""
     # By name in a file, as JSON has no numbers as keys; a name of no label is refused there.
     names = dict(zip(study.labels.values(), study.labels, strict=True))
     thresholds = {names[name]: threshold for name, threshold in plain.get("thresholds", {}).items()}
@@ -175,20 +175,20 @@ def _check_rule(contents: Contents) -> None:
 
 
 def _check_numbers(contents: Contents) -> None:
-    calling = contents.calling
+    operating_point = contents.operating_point
     study = contents.study
     if study.task == "segmentation":
-        is_of_task = calling == MOST_PROBABLE
+        is_of_task = operating_point == MOST_PROBABLE
     else:
-        is_of_task = not contents.bias and calling.thresholds.keys() <= {*study.called}
+        is_of_task = not contents.bias and operating_point.thresholds.keys() <= {*study.called}
     if not is_of_task:
         raise ConfigError(
             "a super model must have a bias in a segmentation alone, and in a classification alone a calling, with "
             "thresholds of findings, or of the second of two classes"
         )
     _check_number("bias", contents.bias, -MOST_BIAS, MOST_BIAS)
-    _check_number("temperature", calling.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)
-    for number, threshold in calling.thresholds.items():
+    _check_number("temperature", operating_point.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)
+    for number, threshold in operating_point.thresholds.items():
         _check_number(f"threshold of {study.labels[number]}", threshold, 0, 1)
     check_threshold(contents.threshold)
 

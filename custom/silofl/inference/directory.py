@@ -16,10 +16,10 @@ from silofl.base.documents import ABSENT, check_kind, read_json_document
 from silofl.base.errors import ConfigError
 from silofl.base.files import is_free, load_tensors, save_tensors, write_json, write_text
 from silofl.base.settings import parse
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.inference import HEAD, card
-from silofl.inference.contents import PLAIN_NAME, Contents, pack_calling, unpack_calling
-from silofl.inference.usual import pack_usual, unpack_usual
+from silofl.inference.contents import PLAIN_NAME, Contents, pack_operating_point, unpack_operating_point
+from silofl.inference.reference_statistics import pack_reference_statistics, unpack_reference_statistics
 from silofl.models.roles import SELECTOR
 from silofl.models.weights import is_state
 from silofl.study import STORED, Study, plain_study
@@ -116,10 +116,10 @@ def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, 
         outputs=tuple(facts["outputs"]),
         threshold=facts["threshold"],
         bias=facts.get("bias", 0.0),
-        calling=unpack_calling(facts.get("calling", {}), study),
-        usual=unpack_usual(facts.get("usual", {})),
+        operating_point=unpack_operating_point(facts.get("calling", {}), study),
+        reference_statistics=unpack_reference_statistics(facts.get("usual", {})),
         facts=dict(facts["facts"]),
-        domain=schema.read_record(Domain, facts["domain"], "domain"),
+        data_profile=schema.read_record(DataProfile, facts["domain"], "domain"),
     )
 
 
@@ -167,13 +167,17 @@ def _collect_facts(contents: Contents, weights: dict[str, dict[str, str]]) -> di
         "threshold": contents.threshold,
         "outputs": list(contents.outputs),
         "image_shape": list(contents.image_shape),
-        "domain": schema.dump_record(contents.domain),
+        "domain": schema.dump_record(contents.data_profile),
         "facts": contents.facts,
         "versions": read_versions(),
         "weights": weights,
     }
     # Only what there is, so that the fingerprints of older super models stay.
-    optional = {"bias": contents.bias, "calling": pack_calling(contents), "usual": pack_usual(contents.usual)}
+    optional = {
+        "bias": contents.bias,
+        "calling": pack_operating_point(contents),
+        "usual": pack_reference_statistics(contents.reference_statistics),
+    }
     facts |= {key: value for key, value in optional.items() if value}
     return facts | {"fingerprint": _compute_fingerprint(facts, study)}
 

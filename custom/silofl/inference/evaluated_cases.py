@@ -15,7 +15,7 @@ from silofl.data.groups import Divided, Divisions, divide_records
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples, Spacing
 from silofl.data.preparation import Preparation, build_preparation, measure_spacing, read_label_map
-from silofl.data.prepared_image import prepare_with_way_back
+from silofl.data.prepared_image import prepare_with_inverse
 from silofl.data.records import Record
 from silofl.data.site_data import SiteData
 from silofl.data.units import Units, find_recordings, find_units
@@ -72,7 +72,7 @@ class EvaluatedCase:
         warnings: Why the answer may mean nothing.
         score: The study's metric of this case.
         labels: Segmentation: label, or region -> its measures.
-        calling: Classification: how the probabilities are read.
+        operating_point: Classification: how the probabilities are read.
     """
 
     case: str
@@ -81,7 +81,7 @@ class EvaluatedCase:
     warnings: tuple[str, ...]
     score: Score
     labels: Mapping[Label, LabelMeasures]
-    calling: OperatingPoint = MOST_PROBABLE
+    operating_point: OperatingPoint = MOST_PROBABLE
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase
                 record = records[case]
                 examples = part.select_rows(rows)
                 form, image = site.data.read_first(record)
-                model.contents.domain.check(form, f"case {case!r}")
+                model.contents.data_profile.check(form, f"case {case!r}")
                 missing = site.data.list_missing(record, study)
                 # Where one file holds all contrasts, none of them is judged by itself.
                 names = study.data.channel_names if manifest.source(record).has_own_files else ()
@@ -169,10 +169,13 @@ def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase
                 check_is_not_blank(images, f"case {case!r}", names, missing)
                 answer = answer_case(model, examples)
                 sizes = measure_case_ml(decide_answers(answer.probabilities, study), examples, study)
-                doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form)]
-                doubts += model.compare_answer(answer, images, sizes, form.codes).sentences
+                image_warnings = [
+                    *site.data.list_file_warnings(record, form, study),
+                    *model.compare_images(images, form),
+                ]
+                image_warnings += model.compare_answer(answer, images, sizes, form.codes).sentences
                 lay = partial(lay_on_file, answer, record=record, manifest=manifest, image=image, steps=steps)
-                yield _evaluate_case(model, examples, part_name, (answer, doubts), lay, site.has_sizes)
+                yield _evaluate_case(model, examples, part_name, (answer, image_warnings), lay, site.has_sizes)
             # As `predict` would refuse it: it is counted, and the other cases go on.
             except DataError as error:
                 yield RefusedCase(case, part_name, str(error))
@@ -223,7 +226,7 @@ def lay_on_file(answer: CaseAnswer, record: Record, manifest: Manifest, image: I
     Raises:
         DataError: The study's transforms cannot be inverted.
     """
-    prepared = prepare_with_way_back(manifest.source(record), steps, numbers=record.numbers)
+    prepared = prepare_with_inverse(manifest.source(record), steps, numbers=record.numbers)
     truth = read_label_map(record, manifest, image, steps.study)[0]
     if record.numbers is not None:
         # The case is some slices of the file.
@@ -240,15 +243,15 @@ def _evaluate_case(
     has_sizes: bool,
 ) -> EvaluatedCase:
     study = model.contents.study
-    answer, doubts = answered
-    calling = model.find_calling()
-    warnings = model.list_warnings(answer, doubts)
-    evaluated = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, calling)
+    answer, image_warnings = answered
+    operating_point = model.find_operating_point()
+    warnings = model.list_warnings(answer, image_warnings)
+    evaluated = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, operating_point)
     if study.task != "segmentation":
         # One answer for a case, by the mean over its slices, as `predict` gives it.
         mean = answer.probabilities.mean(axis=0, keepdims=True)
         # Each slice gets the answer of the case, as a score counts slices.
-        said = calling.decide(mean, study.is_multilabel).repeat(len(case))
+        said = operating_point.decide(mean, study.is_multilabel).repeat(len(case))
         return replace(evaluated, score=score_predictions(said, case, study, answer.probabilities))
     maps = lay()
     said, truth = maps.said, maps.truth

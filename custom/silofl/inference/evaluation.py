@@ -88,14 +88,15 @@ class Evaluation(TestedCases):
         answers: Name of a model, or of several together -> cases that it answered.
         warnings: What `predict` warns of -> cases.
         lesions: Segmentation: label, or region -> connected components in truth.
-        called_from: Class, or finding -> the probability from which the model calls a case so, chosen on validation
-            data; null where it has none.
+        decision_thresholds: Class, or finding -> the probability from which the model calls a case so, chosen on
+            validation data; null where it has none.
         confusion: Classification, not multilabel: true class -> answered class -> cases.
         temperature: What divided the model's logits; 1 where nothing did.
         versions: Library -> its version.
         subgroups: What the cases are divided by -> group -> its scores, where that was asked for.
     """
 
+    RENAMED_KEYS: ClassVar = {"called_from": "decision_thresholds"}
     FORMER_KEYS: ClassVar = ("cut", "against", "calibration", "specificity", "withheld")
     fingerprint: str
     study: str
@@ -112,7 +113,7 @@ class Evaluation(TestedCases):
     num_empty: int | None = declare_optional()
     num_false_positive: int | None = declare_optional()
     lesions: Mapping[str, int] | None = declare_optional()
-    called_from: Mapping[str, float] | None = declare_optional()
+    decision_thresholds: Mapping[str, float] | None = declare_optional()
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
     temperature: float = declare_optional(1.0)
     subgroups: Mapping[str, Mapping[str, Subgroup]] | None = declare_optional()

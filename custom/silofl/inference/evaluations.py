@@ -27,7 +27,7 @@ from silofl.inference.evaluation import (
 )
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
-from silofl.training.floor import DECIMALS, round_significant
+from silofl.training.small_cells import DECIMALS, round_significant
 
 FILE = "evaluations.json"
 ECE, CALIBRATED, SIZE_ERROR, HD95 = "ece", "ece_calibrated", "size_error", "hd95"
@@ -72,17 +72,18 @@ class Evaluations:
         sites: Hospital -> what it says.
         pooled: Group -> score -> over all hospitals; null where fewer than two have an interval.
         temperature: Classification: what divided the model's logits.
-        called_from: Class, or finding -> the probability from which the model calls a case so, where it has one.
+        decision_thresholds: Class, or finding -> the probability from which a case is called so, where it has one.
         quality: What the model's own test said; empty where not known.
     """
 
+    RENAMED_KEYS: ClassVar = {"called_from": "decision_thresholds"}
     FORMER_KEYS: ClassVar = ("specificity",)
     fingerprint: str
     model: str
     sites: Mapping[str, HospitalEvaluation]
     pooled: Mapping[str, Mapping[str, PooledEstimate | None]]
     temperature: float = declare_optional(1.0)
-    called_from: Mapping[str, float] | None = declare_optional()
+    decision_thresholds: Mapping[str, float] | None = declare_optional()
     quality: str = declare_optional("")
 
     @property
@@ -206,10 +207,10 @@ def pool_hospitals(
 def _has_mean(sites: Mapping[str, HospitalEvaluation], group: str, name: str) -> bool:
     if name in UNIT_OF and len({getattr(record, UNIT_OF[name]) for record in sites.values()}) > 1:
         return False
-    return name not in NOT_POOLED and not (group == ALL and has_unlike_classes(sites, name))
+    return name not in NOT_POOLED and not (group == ALL and has_different_classes(sites, name))
 
 
-def has_unlike_classes(sites: Mapping[str, HospitalEvaluation], name: str) -> bool:
+def has_different_classes(sites: Mapping[str, HospitalEvaluation], name: str) -> bool:
     """Return whether a score of all cases is a mean over classes, of which hospitals that have it have other ones."""
     if name not in CLASS_MEANS:
         return False

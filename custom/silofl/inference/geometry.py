@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.core.findings import most_likely
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
-from silofl.data.preparation import Passage, Preparation
+from silofl.data.preparation import InverseTransform, Preparation
 from silofl.data.prepared_image import PreparedImage
 from silofl.data.transforms import metadata_tracking
 from silofl.study import Study
@@ -84,11 +84,11 @@ def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
         )
 
 
-def decide_answers(probabilities: NDArray, study: Study, calling: OperatingPoint = MOST_PROBABLE) -> NDArray:
+def decide_answers(probabilities: NDArray, study: Study, operating_point: OperatingPoint = MOST_PROBABLE) -> NDArray:
     """Return label maps as `decide_labels` does; of a classification classes, or sets of findings, (n,) int64."""
     if study.task == "segmentation":
         return decide_labels(probabilities)
-    return calling.decide(probabilities, study.is_multilabel)
+    return operating_point.decide(probabilities, study.is_multilabel)
 
 
 def decide_labels(probabilities: NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -120,7 +120,7 @@ def decide_on_input(
     Raises:
         DataError: The transforms cannot be inverted to the input's size.
     """
-    if prepared.plane_passage is None and prepared.volume_passage is None:
+    if prepared.plane_inverse is None and prepared.volume_inverse is None:
         return _check_input_shape(_join_slices(decide_labels(probabilities)), prepared.shape)
     foreground = probabilities if probabilities.shape[1] == 1 else probabilities[:, 1:]
     label_map = np.zeros(prepared.shape, dtype=np.uint8)
@@ -142,9 +142,9 @@ def map_to_input(values: NDArray[np.float32], prepared: PreparedImage, steps: Pr
     Raises:
         DataError: The transforms cannot be inverted to the input's size.
     """
-    volume = _join_slices(_invert_transforms(steps.image_steps, prepared.plane_passage, values))
+    volume = _join_slices(_invert_transforms(steps.image_steps, prepared.plane_inverse, values))
     if len(prepared.shape) == 3:
-        volume = _invert_transforms(steps.volume_steps, prepared.volume_passage, volume[None])[0]
+        volume = _invert_transforms(steps.volume_steps, prepared.volume_inverse, volume[None])[0]
     return _check_input_shape(volume, prepared.shape)
 
 
@@ -154,7 +154,7 @@ def _join_slices(values: NDArray) -> NDArray:
 
 
 def _invert_transforms(
-    steps: Compose | None, passage: Passage | None, values: NDArray[np.float32]
+    steps: Compose | None, passage: InverseTransform | None, values: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Run transforms backwards over values of shape (channels, *spatial)."""
     if steps is None or passage is None:

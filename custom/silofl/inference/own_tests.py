@@ -83,11 +83,11 @@ def read_label_scores(contents: Contents, score: Mapping[str, Any]) -> dict[str,
     """
     study = contents.study
     absences = {}
-    for number in contents.calling.thresholds:
+    for number in contents.operating_point.thresholds:
         absences[str(number)] = name_absence(study.labels[number]) if study.is_multilabel else str(1 - number)
-    calling = score.get("calling") or {}
-    sensitivity = calling.get("sensitivity") or {}
-    specificity = calling.get("specificity") or {}
+    operating_point = score.get("operating_point") or score.get("calling") or {}
+    sensitivity = operating_point.get("sensitivity") or {}
+    specificity = operating_point.get("specificity") or {}
     return read_at_thresholds(score.get("labels") or {}, absences, sensitivity, specificity)
 
 

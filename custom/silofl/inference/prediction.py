@@ -54,7 +54,7 @@ class Prediction:
         class_scores: Name of each class or finding -> its probability, mean over the case's slices, after the
             temperature; empty for segmentation.
         temperature: What divided the logits; 1 where nothing did.
-        called_from: Name of a class or finding -> the probability from which on it is called, where that is chosen.
+        decision_thresholds: Name of a class or finding -> the probability from which it is called, where chosen.
         volumes_ml: Each label's name -> its volume in millilitres; None where its voxels' size is not known.
         affine: (4, 4), voxel indices to millimetres right, front and head; None where the input has none.
         warnings: Why the answer may mean nothing, as sentences.
@@ -71,7 +71,7 @@ class Prediction:
     findings: tuple[str, ...] | None = None
     class_scores: dict[str, float] | None = None
     temperature: float = 1.0
-    called_from: dict[str, float] = field(default_factory=dict)
+    decision_thresholds: dict[str, float] = field(default_factory=dict)
     volumes_ml: dict[str, float] | None = None
     affine: NDArray[np.float64] | None = None
     bias: float = 0.0
@@ -81,24 +81,24 @@ class Prediction:
     deviations: Mapping[str, float] = field(default_factory=dict)
 
 
-def call_case(probabilities: NDArray[np.floating], calling: OperatingPoint, study: Study) -> dict[str, Any]:
+def call_case(probabilities: NDArray[np.floating], operating_point: OperatingPoint, study: Study) -> dict[str, Any]:
     """Return a classification's part of a `Prediction`: one answer for a case, by the mean over its slices.
 
     Args:
         probabilities: Of each slice, (n, classes).
-        calling: How they are read.
+        operating_point: How they are read.
         study: Names the classes, or findings.
     """
     # Slices are averaged before the case is called: it has one answer.
     mean = probabilities.astype(np.float64).mean(axis=0, keepdims=True)
     names = [name for _, name in sorted(study.labels.items())]
-    (decided,) = calling.decide(mean, study.is_multilabel).tolist()
-    shown = temper(mean, calling.temperature, study.is_multilabel)[0]
-    thresholds = calling.shown_thresholds(study.is_multilabel)
+    (decided,) = operating_point.decide(mean, study.is_multilabel).tolist()
+    shown = temper(mean, operating_point.temperature, study.is_multilabel)[0]
+    thresholds = operating_point.shown_thresholds(study.is_multilabel)
     answer = {
         "class_scores": dict(zip(names, shown.tolist(), strict=True)),
-        "temperature": calling.temperature,
-        "called_from": {study.labels[number]: threshold for number, threshold in thresholds.items()},
+        "temperature": operating_point.temperature,
+        "decision_thresholds": {study.labels[number]: threshold for number, threshold in thresholds.items()},
     }
     # A set of findings is one number there, and their names here.
     if study.is_multilabel:

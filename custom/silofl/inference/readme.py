@@ -8,7 +8,7 @@ from shlex import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from silofl.base.errors import quote_markdown
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.inference.contents import Contents
 from silofl.study import Study
 
@@ -24,9 +24,9 @@ def open_template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def list_inputs(domain: Domain) -> str:
+def list_inputs(data_profile: DataProfile) -> str:
     """Return an example of each kind of input that a super model takes."""
-    kinds = domain.kinds or INPUTS
+    kinds = data_profile.kinds or INPUTS
     return " ".join(file for kind, file in INPUTS.items() if kind in kinds)
 
 
@@ -43,7 +43,7 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
     if study.data.patches:
         # Windows are of the shape of training: the volume itself may have any size.
         shape = f"1, {image_shape[0]}, X, Y, Z"
-    scale = f"{contents.calling.temperature:.6g}"
+    scale = f"{contents.operating_point.temperature:.6g}"
     # The temperature divides logits, which are probabilities' log-odds or, but for a constant, their logarithms.
     read = f"(p.logit() / {scale}).sigmoid()" if study.is_multilabel else f"(p.log() / {scale}).softmax(dim=1)"
     names = study.data.channel_names
@@ -54,7 +54,7 @@ def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | No
         obstacle=obstacle,
         torch=version("torch").split("+")[0],
         shape=shape,
-        calling=list_calling(contents),
+        operating_point=list_operating_point(contents),
         read=read,
         files=f'"{[f"{name}.nii.gz" for name in names]}"' if names else "scan.nii.gz",
     )
@@ -86,15 +86,15 @@ logits = model(torch.rand(1, *{shape}))
 """
 
 
-def list_calling(contents: Contents) -> list[str]:
+def list_operating_point(contents: Contents) -> list[str]:
     """Say how a classification's probabilities are read; nothing where they are as the networks give them."""
-    calling = contents.calling
+    operating_point = contents.operating_point
     study = contents.study
     sentences = []
-    if calling.temperature != 1:
-        sentences.append(f"Its probabilities go through a temperature of {calling.temperature:.2f}.")
+    if operating_point.temperature != 1:
+        sentences.append(f"Its probabilities go through a temperature of {operating_point.temperature:.2f}.")
     wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
-    for number, threshold in calling.shown_thresholds(study.is_multilabel).items():
+    for number, threshold in operating_point.shown_thresholds(study.is_multilabel).items():
         label = quote_markdown(study.labels[number])
         sentences.append(f"A case is called {label} from a probability of {threshold:.2f} on{wish}.")
     return sentences

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from silofl.core.few import find_few
 from silofl.core.intervals import Estimate
+from silofl.core.small_cells import find_small_cells
 from silofl.data.groups import Divided
 from silofl.inference.answered import ALL, Answered, Members, hash_case
 from silofl.inference.clinical import measure_also, measure_mean, measure_value, read_class_rows
@@ -107,7 +107,7 @@ def _find_hidden(
     metric: str,
 ) -> set[str]:
     """Return the groups that a score is withheld of, and remember the cases of the others, whose score is told."""
-    hidden = _find_few(values, name, people, metric)
+    hidden = _find_small_cells(values, name, people, metric)
     score = ALL if name == metric else name
     # The score of the withheld groups together follows from that of all cases: it is as good as told.
     rest: set[str] = set()
@@ -139,7 +139,7 @@ def _list_case_values(cases: Sequence[EvaluatedCase], study: Study) -> dict[str,
     return values
 
 
-def _find_few(
+def _find_small_cells(
     values: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, people: People, metric: str
 ) -> set[str]:
     """Return the groups that a score is withheld of.
@@ -150,7 +150,7 @@ def _find_few(
 
     def find(score: str) -> set[str]:
         counts = {group: people.count(table[score]) for group, table in values.items() if table[score]}
-        return find_few(counts, people.least, is_partition=True)
+        return find_small_cells(counts, people.least, is_partition=True)
 
     # A group that is too small for the metric is withheld whole: no label's score of it is looked at.
     hidden = find(metric)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from silofl.base.errors import ConfigError, DataError, suggest_nearest
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.contrasts import Case, build_source
-from silofl.data.domain import Form
+from silofl.data.data_profile import Form
 from silofl.data.preparation import Preparation, build_preparation
-from silofl.data.prepared_image import PreparedImage, prepare_with_way_back
+from silofl.data.prepared_image import PreparedImage, prepare_with_inverse
 from silofl.data.volumes import Array, central_slices
 from silofl.inference.card import rule_sentence
 from silofl.inference.choice import weigh_models
@@ -34,7 +34,7 @@ from silofl.inference.geometry import (
 from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt
 from silofl.inference.prediction import CaseAnswer, Prediction, call_case, measure_volumes_ml
 from silofl.inference.probabilities import add_share, case_scores, shift_foreground, to_probabilities
-from silofl.inference.usual import Comparison, compare_answer
+from silofl.inference.reference_statistics import Comparison, compare_answer
 from silofl.models import HarmonizedModel
 from silofl.models.features import find_feature_layer, join_features, record_inputs
 from silofl.models.roles import GLOBAL, SELECTOR
@@ -252,18 +252,18 @@ class SuperModel:
         else:
             prediction = self._predict_class(answer, prepared, site)
         if prepared is None:
-            doubts = self.contents.domain.doubts(images, None, False)
+            image_warnings = self.contents.data_profile.image_warnings(images, None, False)
             codes = {}
         else:
-            doubts = prepared.doubts(self.contents.domain, self._steps)
+            image_warnings = prepared.image_warnings(self.contents.data_profile, self._steps)
             codes = prepared.form.codes
         compared = self.compare_answer(answer, images, prediction.volumes_ml, codes)
-        doubts += compared.sentences
+        image_warnings += compared.sentences
         return replace(
             prediction,
             bias=self._find_bias(site),
-            warnings=self.list_warnings(answer, doubts, threshold, site),
-            do_not_use=self.list_reasons_against_use(answer, doubts, threshold, site),
+            warnings=self.list_warnings(answer, image_warnings, threshold, site),
+            do_not_use=self.list_reasons_against_use(answer, image_warnings, threshold, site),
             unchecked=compared.unchecked,
             deviations=compared.deviations,
         )
@@ -282,24 +282,24 @@ class SuperModel:
 
     def compare_images(self, images: NDArray, form: Form) -> list[str]:
         """Return how a case's prepared images (n, C, *spatial) differ from the training images, as sentences."""
-        return self.contents.domain.doubts(images, form, self._steps.is_turning)
+        return self.contents.data_profile.image_warnings(images, form, self._steps.is_turning)
 
     def compare_answer(
         self, answer: CaseAnswer, images: NDArray, sizes_ml: Mapping[str, float] | None, codes: Mapping[str, str]
     ) -> Comparison:
-        """Compare an answer with what is usual; as `silofl.inference.usual.compare_answer`.
+        """Compare an answer with what is usual; as `silofl.inference.reference_statistics.compare_answer`.
 
         All hospitals know the global model's features, which are therefore measured whoever answered.
         """
-        usual = self.contents.usual
+        reference_statistics = self.contents.reference_statistics
         is_asked = GLOBAL in self._models and GLOBAL not in answer.features
-        if is_asked and any(stated.features for stated in usual.values()):
+        if is_asked and any(stated.features for stated in reference_statistics.values()):
             # Only the copy gets them: the answer itself stays what was asked for.
             answer = replace(answer, features=answer.features | self.measure_features(GLOBAL, images)[1])
-        return compare_answer(usual, answer, sizes_ml, self.contents.study, codes)
+        return compare_answer(reference_statistics, answer, sizes_ml, self.contents.study, codes)
 
     def list_warnings(
-        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None, site: str | None = None
+        self, answer: CaseAnswer, image_warnings: Sequence[str], threshold: float | None = None, site: str | None = None
     ) -> tuple[str, ...]:
         """Return why an answer may mean nothing, as sentences.
 
@@ -308,7 +308,7 @@ class SuperModel:
             site: Whose model answered, instead of a choice.
         """
         not_learnt = self._own_tests[self._answers_as_chosen(site)][0]
-        return (*self._list_fallback(answer, threshold), *not_learnt, *doubts)
+        return (*self._list_fallback(answer, threshold), *not_learnt, *image_warnings)
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
         """Refuse options before any work.
@@ -343,18 +343,18 @@ class SuperModel:
         """How well the models find each label, by their own test; empty where not known."""
         return describe_quality(self.contents)
 
-    def find_calling(self, site: str | None = None) -> OperatingPoint:
+    def find_operating_point(self, site: str | None = None) -> OperatingPoint:
         """Return how the probabilities of a case are read.
 
         Args:
             site: Whose model answered, instead of a choice: nothing was chosen for it alone.
         """
-        return self.contents.calling if self._answers_as_chosen(site) else MOST_PROBABLE
+        return self.contents.operating_point if self._answers_as_chosen(site) else MOST_PROBABLE
 
     def _read_own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:
         """Whether answers have thresholds -> sentences on labels that were not learnt, and on low ones."""
         # Where a site's model is named, its answers are read without thresholds, and its tests have to be, too.
-        uncalled = replace(self.contents, calling=MOST_PROBABLE)
+        uncalled = replace(self.contents, operating_point=MOST_PROBABLE)
         try:
             return {
                 True: (list_not_learnt(self.contents), list_low_labels(self.contents)),
@@ -371,7 +371,7 @@ class SuperModel:
         return [FALLBACK] if answer.is_fallback and gamma < 1 else []
 
     def list_reasons_against_use(
-        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None, site: str | None = None
+        self, answer: CaseAnswer, image_warnings: Sequence[str], threshold: float | None = None, site: str | None = None
     ) -> tuple[str, ...] | None:
         """Return why the study's rule forbids to use an answer; None where it states no rule; as `list_warnings`."""
         rule = self.contents.study.do_not_use
@@ -379,7 +379,7 @@ class SuperModel:
             return None
         reasons = self._list_fallback(answer, threshold) if rule.on_fallback else []
         if rule.on_unlike_image:
-            reasons += doubts
+            reasons += image_warnings
         return (*reasons, *self._own_tests[self._answers_as_chosen(site)][1])
 
     @cached_property
@@ -389,7 +389,7 @@ class SuperModel:
     def prepare_case(self, case: Case) -> PreparedImage:
         """Return a case's images as the networks see them; the errors of `predict` on its files."""
         source = build_source(case, self.contents.study.data)
-        prepared = prepare_with_way_back(source, self._steps, self.contents.domain)
+        prepared = prepare_with_inverse(source, self._steps, self.contents.data_profile)
         names = self.contents.study.data.channel_names if source.has_own_files else ()
         check_is_not_blank(prepared.images, source.first[1], names, prepared.missing)
         return prepared
@@ -403,7 +403,7 @@ class SuperModel:
         return site is None or self.contents.rule == "only"
 
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
-        read = call_case(answer.probabilities, self.find_calling(site), self.contents.study)
+        read = call_case(answer.probabilities, self.find_operating_point(site), self.contents.study)
         affine = None if prepared is None else prepared.affine
         return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)
 

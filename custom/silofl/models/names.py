@@ -60,11 +60,11 @@ def home_names(model: nn.Module, recipe: Recipe) -> set[str]:
     """Return the names of the arrays that never leave a site: by the recipe's choice, and the frozen ones."""
     # A bare network has no frozen names.
     home = set(getattr(model, "frozen", ()))
-    if recipe.stays_home == "batchnorm":
+    if recipe.stays == "batchnorm":
         home |= batchnorm_names(model)
-    elif recipe.stays_home == "head":
+    elif recipe.stays == "head":
         home |= head_names(model)
-    elif recipe.stays_home == "everything":
+    elif recipe.stays == "everything":
         home |= model.state_dict().keys()
     return home
 

@@ -212,11 +212,11 @@ def _build_behind(input_norm: nn.Module, study: Study, seed: int) -> HarmonizedM
     model = HarmonizedModel(input_norm, network, study.model.precision, study.data.patches)
     if study.training.frozen:
         model.freeze()
-        home = study.recipe.stays_home
+        home = study.recipe.stays
         if home != "everything" and not traveling_names(model, study.recipe):
             raise ConfigError(
-                "training.frozen must leave parameters that learn and travel, which none does with stays_home: "
-                f"{home}; remove a pattern, or choose stays_home: nothing"
+                "training.frozen must leave parameters that learn and travel, which none does with stays: "
+                f"{home}; remove a pattern, or choose stays: nothing"
             )
     return model
 

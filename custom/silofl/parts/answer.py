@@ -18,7 +18,7 @@ from silofl.base import schema
 from silofl.base.errors import AggregationError, ConfigError, DataError, Reason, SiloFLError, one_line, quote_value
 from silofl.base.settings import MOST, Section, parse
 from silofl.core.mixing import Arrays
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.data.transforms import MOST_VOXELS
 from silofl.models.roles import select_role
 from silofl.parts.checked_cast import checked_cast
@@ -63,7 +63,7 @@ class Metrics(Section, Generic[S]):
     Attributes:
         loss: Of the site's own model, mean over the steps; those of other learners are beside it as ``loss_<role>``.
         drift: HarmoFL's, where the study measures it.
-        epsilon: Spent by all that has left of the training, where the study has differential privacy.
+        epsilon: PrivacyBudget by all that has left of the training, where the study has differential privacy.
         validation: The score on validation data; None without such data.
         round_test: The same models' score on test data, where the study evaluates every round.
         test: The score of the run's model on test data.
@@ -142,13 +142,13 @@ class SiteAnswer:
         arrays: ``role/name`` -> array, a difference to what the server sent it.
         numbers: Its numbers.
         domain: What its training images are like; nothing where it says nothing.
-        entries: Role -> the entry of the part, of the class `Wanted.entry`.
+        entries: Role -> the entry of the part, of the class `PayloadSpec.metadata`.
         withheld: Names of the expected arrays that it does not hold.
     """
 
     arrays: Arrays = field(default_factory=dict)
     numbers: Numbers = Numbers(round=0)
-    domain: Domain = Domain()
+    data_profile: DataProfile = DataProfile()
     entries: Mapping[str, Section] = field(default_factory=dict)
     withheld: tuple[str, ...] = ()
 
@@ -156,8 +156,8 @@ class SiteAnswer:
         """Return the arrays of one role under its own names."""
         return select_role(role, self.arrays)
 
-    def entry(self, role: str, kind: type[E]) -> E:
-        """Return the entry of the part of a role, whose `Wanted.entry` is the class given."""
+    def metadata(self, role: str, kind: type[E]) -> E:
+        """Return the entry of the part of a role, whose `PayloadSpec.metadata` is the class given."""
         return checked_cast(self.entries[role], kind)
 
 
@@ -185,11 +185,11 @@ def read_answer(
         if len(json.dumps(meta)) > LONGEST_META:
             raise ConfigError(f"{where} must hold at most {LONGEST_META} characters of numbers and texts; it has more")
         read = {role: parse(entry, meta.get(role, {}), f"{where}: {role}") for role, entry in entries.items()}
-        domain = schema.read_record(Domain, meta.get("domain", {}), f"{where}: domain")
+        data_profile = schema.read_record(DataProfile, meta.get("domain", {}), f"{where}: domain")
         numbers = {key: value for key, value in meta.items() if key not in entries and key != "domain"}
         # mypy looks for the hash of the class's instances.
         numbers_class = _build_numbers_class(test)  # type: ignore[arg-type]
-        return SiteAnswer(arrays, parse(numbers_class, numbers, where), domain, read)
+        return SiteAnswer(arrays, parse(numbers_class, numbers, where), data_profile, read)
     except ConfigError as error:
         raise AggregationError(str(error)) from None
     except (TypeError, ValueError, RecursionError) as error:

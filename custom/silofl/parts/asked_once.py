@@ -6,7 +6,7 @@ from typing import Any
 from silofl.base.errors import AggregationError
 from silofl.base.settings import Section
 from silofl.parts.answer import SiteAnswer, Text
-from silofl.parts.task import Expected, Message
+from silofl.parts.task import ArraySpec, Message
 from silofl.parts.work import Work
 
 
@@ -20,9 +20,9 @@ class Withheld(Section):
     withheld: Text = ""
 
 
-def expect_float64(shape: tuple[int, ...], minimum: float | None = 0) -> Expected:
+def expect_float64(shape: tuple[int, ...], minimum: float | None = 0) -> ArraySpec:
     """Return what to expect of an array of float64."""
-    return Expected(shape, minimum=minimum, dtype="float64")
+    return ArraySpec(shape, minimum=minimum, dtype="float64")
 
 
 def check_all_sent(site: str, answer: SiteAnswer, wanted: Collection[str], role: str, what: str) -> None:
@@ -37,11 +37,11 @@ def check_all_sent(site: str, answer: SiteAnswer, wanted: Collection[str], role:
     """
     missing = sorted(set(wanted) - answer.arrays.keys())
     # A part of the arrays would be compared with others' whole ones.
-    if missing and not answer.entry(role, Withheld).withheld:
+    if missing and not answer.metadata(role, Withheld).withheld:
         raise AggregationError(f"site {site!r} must send all of {what}; it lacks {missing}")
 
 
-def withhold_few_patients(work: Work, role: str, meta: dict[str, Any]) -> Message | None:
+def suppress_few_patients(work: Work, role: str, meta: dict[str, Any]) -> Message | None:
     """Return the answer of a site whose means would come from too few patients; None where they do not."""
     if work.has_enough_patients:
         return None

@@ -13,8 +13,8 @@ from silofl.core.mixing import Arrays
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays, traveling_names
 from silofl.models.roles import add_role
-from silofl.parts.part import END, Kind, Part, Run, WeightsOf
-from silofl.parts.task import COLLECT, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.part import END, OutboundPayload, Part, Run, WeightsOf
+from silofl.parts.task import COLLECT, ArraySpec, Exchange, Message, PayloadSpec, SiteResults
 from silofl.parts.work import SitePart
 from silofl.study import Study
 
@@ -40,9 +40,9 @@ class CollectedPart(Part):
     received: dict[str, Arrays] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     role: str = ROLE
-    leaves = (Kind("personal_model", PURPOSE, RISK, ROLE, is_mixed=False),)
+    outbound = (OutboundPayload("personal_model", PURPOSE, RISK, ROLE, is_mixed=False),)
     # A site has let its own leave by sending it.
-    stays_home: ClassVar[bool] = False
+    stays: ClassVar[bool] = False
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -62,19 +62,19 @@ class CollectedPart(Part):
         # A site that sends none keeps no run from ending: the global model answers for it.
         return (Exchange(COLLECT, reported, is_needed=False, models_round=reported),)
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return the arrays of a whole model."""
         if exchange.task != COLLECT:
-            return Wanted()
-        return Wanted(Expected.whole_model(add_role(ROLE, self.shapes)))
+            return PayloadSpec()
+        return PayloadSpec(ArraySpec.whole_model(add_role(ROLE, self.shapes)))
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> CollectedPart:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> CollectedPart:
         """Take the models."""
         if exchange.task != COLLECT:
             return self
         # They are asked for once, so that these are all.
-        received = {site: answer.of(ROLE) for site, answer in replies.accepted.items()}
-        return replace(self, received=received, missing=replies.missing | replies.refused)
+        received = {site: answer.of(ROLE) for site, answer in site_results.accepted.items()}
+        return replace(self, received=received, missing=site_results.missing | site_results.refused)
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return whose models did not come, and why."""

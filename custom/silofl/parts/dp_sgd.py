@@ -20,15 +20,15 @@ from silofl.core.spread import count_digits_apart
 from silofl.core.steps import Step
 from silofl.data.parts import Examples
 from silofl.parts.checked_cast import checked_cast
-from silofl.parts.part import Kept, Outcome, Part, Run, WeightsOf
-from silofl.parts.task import TRAIN, Exchange, Message, Replies
+from silofl.parts.part import ClientState, Outcome, Part, Run, WeightsOf
+from silofl.parts.task import TRAIN, Exchange, Message, SiteResults
 from silofl.parts.work import SitePart, Work
 from silofl.study import Study
 from silofl.study.sections import DpSgdSettings
 from silofl.training.loop import TrainingResult
+from silofl.training.privacy_budget import FILE, Privacy, PrivacyBudget, count_steps, read_count
 from silofl.training.private import add_steps, compute_epsilon, draw_batches, measure_round, private_step
 from silofl.training.site_score import SiteScore
-from silofl.training.spent import FILE, Privacy, Spent, count_steps, read_count
 
 ROLE = "dp_sgd"
 
@@ -47,11 +47,11 @@ class DpSgdPart(Part):
     role: str = ROLE
     saved = ("spent",)
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> DpSgdPart:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> DpSgdPart:
         """Collect the sites' epsilons."""
         if exchange.task != TRAIN:
             return self
-        spent = {site: answer.numbers.metrics.epsilon for site, answer in replies.accepted.items()}
+        spent = {site: answer.numbers.metrics.epsilon for site, answer in site_results.accepted.items()}
         return replace(
             self, spent=self.spent | {site: epsilon for site, epsilon in spent.items() if epsilon is not None}
         )
@@ -72,7 +72,7 @@ class SiteDpSgd(SitePart):
         self._generators: dict[str, list[torch.Generator]] = {}
 
     @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+    def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
         """Return nothing: the count lies beside the runs, and is missed where it is lost itself."""
         return ()
 
@@ -91,17 +91,17 @@ class SiteDpSgd(SitePart):
             self._is_counted = True
         return draw_batches(examples, self.work.study.training.batch_size, _read_settings(self.work.study).unit)
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the states of the noise, which a training that goes on must not draw twice."""
         states = {}
         for role, generators in self._generators.items():
             states[role] = [generator.get_state() for generator in generators]
         return states
 
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take them back; the round was counted as it began."""
         self._is_counted = True
-        for role, states in halfway.items():
+        for role, states in saved.items():
             self._generators[role][:] = [torch.Generator(self.work.device).set_state(state) for state in states]
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
@@ -136,7 +136,7 @@ class SiteDpSgd(SitePart):
             write_json(path, record)
             write_json(self.work.folder / FILE, record)
 
-    def _read_count(self) -> list[Spent]:
+    def _read_count(self) -> list[PrivacyBudget]:
         """Return what all runs of the study have spent here; the errors of `read_count`."""
         kept = self.work.kept.get(ROLE) or {"steps": 0}
         unit = _read_settings(self.work.study).unit

@@ -42,15 +42,15 @@ from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import expect_float64
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.half_round import digest_task
-from silofl.parts.part import Kind, Outcome, OwnTest, Part, Reported, Run
-from silofl.parts.task import Exchange, Message, Wanted
+from silofl.parts.part import OutboundPayload, Outcome, OwnTest, Part, Reported, Run
+from silofl.parts.task import Exchange, Message, PayloadSpec
 from silofl.parts.work import SitePart
 from silofl.setup.divisions import check_divisions
 from silofl.study import Study
 from silofl.training.evaluation import count_patients
-from silofl.training.floor import find_small_labels
 from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore
+from silofl.training.small_cells import find_small_labels
 
 ROLE = "evaluation"
 SCORES = f"{ROLE}/scores"
@@ -66,7 +66,7 @@ RISK = (
 )
 
 
-class EvaluationEntry(Section):
+class EvaluationMetadata(Section):
     """What an answer says beside the scores.
 
     Attributes:
@@ -95,7 +95,7 @@ class EvaluationPart(Part):
     sites: Mapping[str, HospitalEvaluation] = field(default_factory=dict)
     role: str = ROLE
     test: ClassVar[OwnTest] = OwnTest(ROLE)
-    leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False),)
+    outbound = (OutboundPayload(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -115,12 +115,12 @@ class EvaluationPart(Part):
         """Return the model."""
         return Message(add_role(ROLE, self.arrays), {ROLE: {"model": dict(self.facts)}})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return the array of the scores."""
         if exchange.task != ROLE:
-            return Wanted(entry=EvaluationEntry)
+            return PayloadSpec(metadata=EvaluationMetadata)
         wanted = expect_float64((len(list_scores(self.study)), COLUMNS), minimum=None)
-        return Wanted({SCORES: replace(wanted, is_required=True)}, EvaluationEntry)
+        return PayloadSpec({SCORES: replace(wanted, is_required=True)}, EvaluationMetadata)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> EvaluationPart:
         """Keep a hospital's scores; refuse numbers that are none.
@@ -130,7 +130,7 @@ class EvaluationPart(Part):
         """
         if exchange.task != ROLE:
             return self
-        entry = answer.entry(ROLE, EvaluationEntry)
+        entry = answer.metadata(ROLE, EvaluationMetadata)
         tested = entry.tested
         scores, not_said = unpack_scores(site, answer.arrays[SCORES], self.study)
         most = tested.num_units
@@ -162,15 +162,15 @@ class EvaluationPart(Part):
         sites = dict(sorted(self.sites.items()))
         contents = join_model(self.facts, self.arrays, self.study)
         thresholds = {}
-        for number, threshold in contents.calling.shown_thresholds(self.study.is_multilabel).items():
+        for number, threshold in contents.operating_point.shown_thresholds(self.study.is_multilabel).items():
             thresholds[self.study.labels[number]] = threshold
         record = Evaluations(
             fingerprint=self.facts["fingerprint"],
             model=self.facts["study"]["name"],
             sites=sites,
             pooled=pool_hospitals(sites, self.study),
-            temperature=contents.calling.temperature,
-            called_from=thresholds or None,
+            temperature=contents.operating_point.temperature,
+            decision_thresholds=thresholds or None,
             quality=describe_quality(contents),
         )
         return {FILE: dump_record(record)}
@@ -245,7 +245,7 @@ class SiteEvaluation(SitePart):
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
         tested = {field.name: getattr(record, field.name) for field in fields(TestedCases)}
         score = Score.merged({case.case: case.score for case in cases})
-        numbers = work.withhold_few(count_patients(score, work.data.test), score, work.data.test)
+        numbers = work.suppress_small_cells(count_patients(score, work.data.test), score, work.data.test)
         patients = {people.person_of.get(case.case) for case in cases} - {None}
         few = set()
         for label in find_small_labels(score, people.person_of, least, study):

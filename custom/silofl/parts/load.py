@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from silofl.base.errors import ConfigError
 from silofl.core.mixing import Arrays
-from silofl.parts.part import Kept, Kind, Part
+from silofl.parts.part import ClientState, OutboundPayload, Part
 from silofl.parts.task import TEST, TRAIN
 from silofl.study import Study
 
@@ -25,11 +25,11 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
             robust rule that nothing bounds.
     """
     if study.recipe.robust is not None:
-        for kind in list_kinds(study):
-            if kind.is_mixed and not kind.is_entry and not kind.is_bounded:
+        for kind in list_outbound_payloads(study):
+            if kind.is_mixed and not kind.is_metadata and not kind.is_bounded:
                 raise ConfigError(
                     f"Kind {kind.name!r} of part {kind.role!r} does not say how algorithm.robust bounds what one site "
-                    "sends. Name its arrays in Wanted.averaged and set is_bounded, or leave algorithm.robust out."
+                    "sends. Name its arrays in PayloadSpec.averaged and set is_bounded, or leave algorithm.robust out."
                 )
     parts = {}
     for half in _server_halves(study):
@@ -43,17 +43,17 @@ def site_implementations(study: Study) -> list[type[SitePart]]:
     return [module.SITE for module in _load_modules(study)]
 
 
-def list_kept(study: Study, number: int) -> list[Kept]:
+def list_client_state(study: Study, number: int) -> list[ClientState]:
     """Return what a site keeps of a study's parts after a round."""
-    kept: list[Kept] = []
+    kept: list[ClientState] = []
     for module in _load_modules(study):
-        kept += module.SITE.list_kept(study, number)
+        kept += module.SITE.list_client_state(study, number)
     return kept
 
 
 def describe_kept(study: Study) -> list[str]:
     """Return in words what a study's sites keep of its parts beside their models, which the recipe speaks of."""
-    return [kept.what for kept in list_kept(study, study.total_rounds) if not kept.is_of_model]
+    return [kept.what for kept in list_client_state(study, study.total_rounds) if not kept.is_of_model]
 
 
 def is_learning(study: Study, task: str, number: int) -> bool:
@@ -65,7 +65,7 @@ def keeps_in_extra_rounds(study: Study) -> bool:
     """Return whether a site keeps something of the parts that learn in rounds of their own."""
     extra_tasks = {*study.recipe.extra_tasks}
     for half in site_implementations(study):
-        if extra_tasks & {*half.tasks} and half.list_kept(study, study.total_rounds):
+        if extra_tasks & {*half.tasks} and half.list_client_state(study, study.total_rounds):
             return True
     return False
 
@@ -75,11 +75,11 @@ def leaves_state(study: Study, task: str, number: int) -> bool:
     return task == TRAIN or (is_learning(study, task, number) and keeps_in_extra_rounds(study))
 
 
-def list_kinds(study: Study) -> list[Kind]:
+def list_outbound_payloads(study: Study) -> list[OutboundPayload]:
     """Return the kinds of all arrays that may leave a site in a study."""
-    kinds: list[Kind] = []
+    kinds: list[OutboundPayload] = []
     for half in _server_halves(study):
-        kinds += half.kinds(study)
+        kinds += half.outbound_payloads(study)
     return kinds
 
 
@@ -91,7 +91,7 @@ def find_test_task(study: Study) -> str:
     return TEST
 
 
-def find_kind(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
+def find_outbound_payload(kinds: Iterable[OutboundPayload], role: str, name: str) -> OutboundPayload | None:
     """Return the kind of an array; None where it is no part of the study."""
     return next((kind for kind in kinds if kind.holds(role, name)), None)
 
@@ -114,9 +114,9 @@ def _load_modules(study: Study) -> list[ModuleType]:
         names.append("silofl.parts.personal")
     names += [option.implementation for option in recipe.options if option.implementation]
     # DP-SGD wraps the steps of all others, and the reference statistics and the guard read a model that is finished.
-    names.append("silofl.parts.dp_sgd" if study.is_private else "silofl.parts.usual")
-    if study.is_guarded or recipe.trains_alone:
-        names.append("silofl.parts.guard")
+    names.append("silofl.parts.dp_sgd" if study.is_private else "silofl.parts.reference_statistics")
+    if study.compares_with_baseline or recipe.trains_alone:
+        names.append("silofl.parts.baseline")
     # A file may be the part of several options.
     return [_load_module(name) for name in dict.fromkeys(names)]
 

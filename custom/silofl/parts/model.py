@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from silofl.base.errors import TrainingError
 from silofl.core.array_file import ArrayFile, store
 from silofl.core.mixing import Arrays, mix, server_step, uniform_weights
-from silofl.core.steps import Remembering, Step
+from silofl.core.steps import StatefulStep, Step
 from silofl.data.parts import Examples
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
@@ -39,9 +39,9 @@ from silofl.models.roles import GLOBAL, add_role, is_variance, read_role
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.half_round import to_device
 from silofl.parts.kept_back import Excluded
-from silofl.parts.operating_points import choose_site_calling
-from silofl.parts.part import Kept, Kind, Outcome, Part, Run, WeightsOf
-from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.operating_points import choose_site_operating_point
+from silofl.parts.part import ClientState, OutboundPayload, Outcome, Part, Run, WeightsOf
+from silofl.parts.task import TEST, TRAIN, VALIDATE, ArraySpec, Exchange, Message, PayloadSpec, SiteResults
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.case_pictures import write_test_files
@@ -61,7 +61,7 @@ WEIGHTS_RISK = (
 BATCHNORM = "how the round's training changed BatchNorm, which holds means over the site's images"
 BATCHNORM_RISK = (
     "the server sees the look of the scanner's images, and all sites see it in the mean. It also helps to rebuild "
-    "images; stays_home: batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
+    "images; stays: batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
 )
 KEPT = "each site's personalised model stays with it; personal_model is missing in may_leave of site.yaml at {}"
 # Bytes of all sites' arrays that are mixed at once; for single arrays, calls take most of the time.
@@ -125,14 +125,16 @@ class ModelPart(Part):
         return parts
 
     @classmethod
-    def kinds(cls, study: Study) -> Sequence[Kind]:
+    def outbound_payloads(cls, study: Study) -> Sequence[OutboundPayload]:
         """Return the kinds of the models' arrays that leave a site; the input normalisation is another part's."""
         kinds = []
         for role, model in _traveling_models(study).items():
             batchnorm = frozenset(batchnorm_names(model) - home_statistics_names(model))
             weights = frozenset(model.state_dict()) - batchnorm_names(model) - input_norm_names(model)
-            kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights, is_bounded=True))
-            kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm, is_bounded=True))
+            kinds.append(OutboundPayload("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights, is_bounded=True))
+            kinds.append(
+                OutboundPayload("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm, is_bounded=True)
+            )
         return kinds
 
     @property
@@ -141,7 +143,7 @@ class ModelPart(Part):
         return self.excluded.home
 
     @property
-    def stays_home(self) -> bool:
+    def stays(self) -> bool:
         """Whether each site's own model is for this site alone."""
         return bool(self.own and self.keepers)
 
@@ -161,7 +163,7 @@ class ModelPart(Part):
         is_exact = self.study.federation.precision == "float32" and not (recipe.robust and recipe.mixing)
         if arrays and is_exact and 1 <= number <= run.finished_rounds and self._has_own_models(number, run):
             # No other site's model went into it, so it is what the site trained and kept, bit for bit.
-            if run.listens_to_itself(site, number) and run.held(site, number) == number:
+            if run.averages_only_itself(site, number) and run.held(site, number) == number:
                 return Message(meta=meta)
         if run.held(site, number):
             arrays = self._drop_home(arrays)
@@ -171,22 +173,22 @@ class ModelPart(Part):
             arrays = (self.pretrained if exchange.task == TRAIN else self.frozen) | arrays
         return Message(add_role(self.role, arrays), meta)
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return the arrays that travel, any of which a site may keep back."""
         if exchange.task != TRAIN:
-            return Wanted()
+            return PayloadSpec()
         arrays = self._drop_home(self.of(site))
         # Any array may be missing: a site's policy or filter may keep it back.
-        expected = Expected.like(add_role(self.role, arrays))
+        expected = ArraySpec.like(add_role(self.role, arrays))
         # A change may take a variance to 0, from what the site has received of it.
         variances = {name: array for name, array in arrays.items() if is_variance(name)}
         for name, received in add_role(self.role, round_as_received(variances, self.study)).items():
             expected[name] = replace(expected[name], minimum=-received)
         # No mean is taken where every site goes on with a model of its own alone (`weights`).
         is_alone = exchange.round > run.study.joint_rounds and self._has_own_models(exchange.round, run)
-        return Wanted(expected, averaged=() if is_alone else [self.common], buffers=self.buffers)
+        return PayloadSpec(expected, averaged=() if is_alone else [self.common], buffers=self.buffers)
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> ModelPart:
         """Mix the trained models into the next ones."""
         if exchange.task != TRAIN:
             return self
@@ -196,9 +198,9 @@ class ModelPart(Part):
         # - The personal role, and the only one after the shared rounds: row i makes site i's model. An absent site is
         #   not listened to and keeps its last model.
         # - In fine-tuning's extra rounds: every site with itself alone (`weights`).
-        started = {site: self.of(site) for site in replies.accepted}
-        changes = replies.updates_of(self.role)
-        keepers = {site for site, answer in replies.accepted.items() if not answer.numbers.shares_models}
+        started = {site: self.of(site) for site in site_results.accepted}
+        changes = site_results.updates_of(self.role)
+        keepers = {site for site, answer in site_results.accepted.items() if not answer.numbers.shares_models}
         excluded = self.excluded.after(changes, self.study.federation.sites_left)
         new = replace(self, excluded=excluded, keepers=self.keepers | keepers)
         weights = weights_of(self.role)
@@ -207,13 +209,13 @@ class ModelPart(Part):
         if is_shared:
             # All rows of the weights are equal, so that any site's mean is everybody's.
             site = next(iter(mixed))
-            common = self._take_server_step(exchange.round, started[site], mixed[site], replies, run)
+            common = self._take_server_step(exchange.round, started[site], mixed[site], site_results, run)
             return replace(new, common=common)
         own = {site: self.of(site) for site in run.sites}
         for (site, arrays), weight in zip(mixed.items(), weights.diagonal(), strict=True):
             # A site that listens to itself alone goes on with what it trained (`to_send`): no step comes between.
             if weight != 1:
-                arrays = store(self._take_server_step(exchange.round, started[site], arrays, replies, run))
+                arrays = store(self._take_server_step(exchange.round, started[site], arrays, site_results, run))
             own[site] = arrays
         return replace(new, own=own)
 
@@ -241,7 +243,7 @@ class ModelPart(Part):
     def _list_models(self) -> dict[str, Arrays]:
         # Global and personal ones are in the super model, unless the personal ones stay with their sites.
         is_all_that_leaves = self.role == GLOBAL and self.study.recipe.makes_personalised and self.keepers
-        if self.stays_home or not (self._is_only or is_all_that_leaves):
+        if self.stays or not (self._is_only or is_all_that_leaves):
             return {}
         models = {}
         for site, arrays in (self.own or {"": self.common}).items():
@@ -257,7 +259,7 @@ class ModelPart(Part):
             return ()
         notes = [self.excluded.news] if self.excluded.news else []
         is_first = self._has_own_models(exchange.round, run) and not self._has_own_models(exchange.round - 1, run)
-        if is_first and self.stays_home:
+        if is_first and self.stays:
             notes.append(KEPT.format(", ".join(sorted(self.keepers))))
         return notes
 
@@ -267,15 +269,17 @@ class ModelPart(Part):
         One model for all answers everybody. Where each site has its own, a new hospital gets the mean of them all.
         """
         recipe = self.study.recipe
-        is_whole = recipe.stays_home == "nothing" and not recipe.takes_own_steps and not self.home
-        if not self._is_only or not is_whole or self.stays_home or run.image_shape is None:
+        is_whole = recipe.stays == "nothing" and not recipe.takes_own_steps and not self.home
+        if not self._is_only or not is_whole or self.stays or run.image_shape is None:
             return None
         states = {}
         for name, arrays in (self.own or {GLOBAL: self.common}).items():
             received = round_as_received(arrays | collect_part_arrays(run), self.study)
             states[name] = complete_state(self.study, run.image_shape, received)
         rule = "mean" if self.own else "only"
-        return Contents(self.study, run.image_shape, states, rule, facts=run.reported.facts, domain=run.domain)
+        return Contents(
+            self.study, run.image_shape, states, rule, facts=run.reported.facts, data_profile=run.data_profile
+        )
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
@@ -301,11 +305,13 @@ class ModelPart(Part):
     def _drop_home(self, arrays: Arrays) -> Arrays:
         return {name: array for name, array in arrays.items() if name not in self.home}
 
-    def _take_server_step(self, number: int, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
+    def _take_server_step(
+        self, number: int, previous: Arrays, mixed: Arrays, site_results: SiteResults, run: Run
+    ) -> Arrays:
         # Parts step on parameters only: momentum or Adam on a running variance has no meaning.
         parameters = {name: array for name, array in mixed.items() if name not in self.buffers}
         before = {name: previous[name] for name in parameters}
-        mixed = mixed | run.server_step(self.role, number, before, parameters, replies)
+        mixed = mixed | run.server_step(self.role, number, before, parameters, site_results)
         return server_step(previous, mixed, self.study.recipe.server_lr, self.buffers)
 
 
@@ -387,13 +393,13 @@ class SiteModels(SitePart):
     _steps: Mapping[str, Step] = {}
 
     @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+    def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
         """Return the optimisers, where they keep anything, and what of the models stays at home."""
         kept = []
         if study.keeps_optimizers:
-            kept.append(Kept("its optimisers", is_for_training=True, is_of_model=True))
-        if study.recipe.stays_home != "nothing":
-            kept.append(Kept(f"what stays at home ({study.recipe.stays_home})", is_of_model=True))
+            kept.append(ClientState("its optimisers", is_for_training=True, is_of_model=True))
+        if study.recipe.stays != "nothing":
+            kept.append(ClientState(f"what stays at home ({study.recipe.stays})", is_of_model=True))
         return kept
 
     def prepare(self) -> None:
@@ -434,14 +440,14 @@ class SiteModels(SitePart):
             learners[role] = Learner(model, optimizer, self.work.loss, step, study.training.measures_drift)
         return learners
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return what the models' steps remember."""
-        return {role: step.memory for role, step in self._steps.items() if isinstance(step, Remembering)}
+        return {role: step.memory for role, step in self._steps.items() if isinstance(step, StatefulStep)}
 
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take it back."""
-        for role, memory in halfway.items():
-            checked_cast(self._steps[role], Remembering).memory.update(to_device(memory, self.work.device))
+        for role, memory in saved.items():
+            checked_cast(self._steps[role], StatefulStep).memory.update(to_device(memory, self.work.device))
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return the differences that training made, and let go of the last step's gradients."""
@@ -518,7 +524,7 @@ class SiteModels(SitePart):
         """Return the score of the site's own model, or of its models together as a part joins them."""
         work = self.work
         scores = {role: evaluate(model, examples, work.study, work.device)[1] for role, model in self.deploy().items()}
-        numbers = {role: work.withhold_few(score.numbers(), score, examples) for role, score in scores.items()}
+        numbers = {role: work.suppress_small_cells(score.numbers(), score, examples) for role, score in scores.items()}
         # Every part is told the scores; the first that joins the models into one score has the word.
         judged = [part.judged(scores, examples, is_validation) for part in work.parts]
         result = next(filter(None, judged), numbers[work.study.recipe.roles[-1]])
@@ -532,13 +538,13 @@ class SiteModels(SitePart):
         model = self.deploy()[work.study.recipe.roles[-1]]
         part = work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
-        calling, read = choose_site_calling(
+        operating_point, read = choose_site_operating_point(
             work, lambda part: evaluate(model, part, work.study, work.device)[1], result
         )
         numbers = summarise_test(predictions, result, part, work.study) | read
         facts = dict(numbers)
         if any(_read_home(work.message, role) for role in work.models):
-            facts["stays_home"] = "batchnorm"
+            facts["stays"] = "batchnorm"
         # By the run's name the site knows which images the model learnt from.
         facts["run"] = work.folder.name
         contents = Contents(
@@ -547,12 +553,12 @@ class SiteModels(SitePart):
             models={work.site: {name: value.cpu() for name, value in model.state_dict().items()}},
             rule="only",
             facts=facts,
-            domain=work.domain,
-            calling=calling,
+            data_profile=work.data_profile,
+            operating_point=operating_point,
         )
         write_model_folder(work.folder / FOLDER, contents)
         write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
-        return work.withhold_few(numbers, result, part)
+        return work.suppress_small_cells(numbers, result, part)
 
     def _list_traveling_names(self) -> list[str]:
         recipe = self.work.study.recipe

@@ -9,12 +9,12 @@ from silofl.data.parts import Examples
 from silofl.inference.clinical import ClassRows
 from silofl.parts.work import Work
 from silofl.study import Study
-from silofl.training.floor import is_withheld
 from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore
+from silofl.training.small_cells import is_withheld
 
 
-def choose_site_calling(
+def choose_site_operating_point(
     work: Work, score: Callable[[Examples], Score], test: Score
 ) -> tuple[OperatingPoint, dict[str, Any]]:
     """Choose a calling on the site's validation cases, and say what it comes to on its test cases.
@@ -24,7 +24,7 @@ def choose_site_calling(
         test: Its score on test data.
 
     Returns:
-        The calling, and `CallingScore` as plain values under ``calling``; nothing of a segmentation, without
+        The calling, and `OperatingPointScore` as plain values under ``calling``; nothing of a segmentation, without
         cases, or where it would be of too few validation patients.
     """
     study = work.study
@@ -35,48 +35,48 @@ def choose_site_calling(
     rows = ClassRows(validated, work.find_units("validation").unit_of)
     tested = ClassRows(test, work.find_units("test").unit_of)
     wanted = study.operating_point.model_dump() if study.operating_point else {}
-    calling = choose_operating_point(
+    operating_point = choose_operating_point(
         rows.probabilities, rows.is_true, rows.units, study.called, study.is_multilabel, **wanted
     )
     # Each threshold lies between two validation cases, so that it tells about both.
     if is_withheld(validated, part.patient_of, work.min_patients, study):
-        return calling, {}
-    tempered = temper(tested.probabilities, calling.temperature, study.is_multilabel)
-    return calling, {
-        "calling": {
-            "temperature": calling.temperature,
-            "thresholds": {str(number): threshold for number, threshold in calling.thresholds.items()},
+        return operating_point, {}
+    tempered = temper(tested.probabilities, operating_point.temperature, study.is_multilabel)
+    return operating_point, {
+        "operating_point": {
+            "temperature": operating_point.temperature,
+            "thresholds": {str(number): threshold for number, threshold in operating_point.thresholds.items()},
             "num_units": len({*rows.units}),
             "error": tested.measure_error(tested.probabilities),
             "error_after": tested.measure_error(tempered),
             "calibrated": tested.measure_calibrated(tested.probabilities).value,
             "calibrated_after": tested.measure_calibrated(tempered).value,
-            **_score_thresholds(tested, calling),
+            **_score_thresholds(tested, operating_point),
         }
     }
 
 
-def pool_callings(scores: Iterable[SiteScore], study: Study) -> OperatingPoint:
-    """Return the median of the sites' callings of one model, each chosen on the site's own validation cases."""
-    callings = [score.calling for score in scores if score.calling is not None]
+def pool_operating_points(scores: Iterable[SiteScore], study: Study) -> OperatingPoint:
+    """Return the median of the sites' operating points of one model, each chosen on the site's validation cases."""
+    points = [score.operating_point for score in scores if score.operating_point is not None]
     # A segmentation has none, whatever a site sends.
-    if not callings or study.task == "segmentation":
+    if not points or study.task == "segmentation":
         return MOST_PROBABLE
     thresholds = {}
     for number in study.called:
         # A site without cases of a class has no threshold for it.
-        chosen = [calling.thresholds[str(number)] for calling in callings if str(number) in calling.thresholds]
+        chosen = [point.thresholds[str(number)] for point in points if str(number) in point.thresholds]
         if chosen:
             thresholds[number] = median(chosen)
-    return OperatingPoint(median(calling.temperature for calling in callings), thresholds)
+    return OperatingPoint(median(point.temperature for point in points), thresholds)
 
 
-def _score_thresholds(rows: ClassRows, calling: OperatingPoint) -> dict[str, dict[str, float]]:
+def _score_thresholds(rows: ClassRows, operating_point: OperatingPoint) -> dict[str, dict[str, float]]:
     """Return the sensitivity and the specificity at each threshold, where there are cases for them."""
-    decided = rows.decide(calling)
+    decided = rows.decide(operating_point)
     sensitivity = {}
     specificity = {}
-    for number in calling.thresholds:
+    for number in operating_point.thresholds:
         is_true = rows.is_true[:, number]
         is_called = decided[:, number]
         if is_true.any():

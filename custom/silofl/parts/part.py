@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from silofl.base.schema import dump_record
 from silofl.core.mixing import Arrays
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.task import TEST, Exchange, Message, Replies, Unlike, Wanted
+from silofl.parts.task import TEST, Exchange, Message, Outliers, PayloadSpec, SiteResults
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
 if TYPE_CHECKING:
-    from silofl.data.domain import Domain
+    from silofl.data.data_profile import DataProfile
     from silofl.inference.contents import Contents
 
 # Moments at which a part may add exchanges: before a round's training, in its place, after it; after all rounds; and
@@ -33,7 +33,7 @@ WeightsOf = Callable[[str], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Kind:
+class OutboundPayload:
     """A kind of arrays that leave a site, as people and site.yaml know it.
 
     Attributes:
@@ -46,9 +46,9 @@ class Kind:
         names: Their names within the role; None for all.
         is_batchnorm: Whether it is BatchNorm's, under names that are none of the network's.
         is_mixed: Whether the server makes one thing of it and other sites', so that ``min_partners`` applies.
-        is_entry: Whether it is no array but the part's entry among an answer's numbers.
-        is_bounded: Whether a robust rule bounds what one site sends of it: the part names it in `Wanted.averaged`, or
-            bounds it itself. Of arrays that are mixed and not bounded no study with such a rule begins.
+        is_metadata: Whether it is no array but the part's entry among an answer's numbers.
+        is_bounded: Whether a robust rule bounds what one site sends of it: the part names it in `PayloadSpec.averaged`,
+            or bounds it itself. Of arrays that are mixed and not bounded no study with such a rule begins.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Kind:
     names: frozenset[str] | None = None
     is_batchnorm: bool = False
     is_mixed: bool = True
-    is_entry: bool = False
+    is_metadata: bool = False
     is_bounded: bool = False
 
     def holds(self, role: str, name: str) -> bool:
@@ -68,14 +68,14 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Kept:
+class ClientState:
     """Something that a site keeps of a part from round to round, as people know it.
 
     Attributes:
         what: What it is, as ``its control variate``.
-        is_vital: Whether a site that has lost it takes no part until it is back; else it goes on without it, and the
+        is_required: Whether a site that has lost it takes no part until it is back; else it goes on without it, and the
             run is not complete.
-        is_sent_again: Whether the server brings it where it is lost.
+        is_recoverable: Whether the server brings it where it is lost.
         is_for_training: Whether nothing but training begins from it.
         is_of_model: Whether it belongs to a model, of which the recipe says what stays at home.
         num_models: How many models it is as large as, beside those that the site trains.
@@ -83,8 +83,8 @@ class Kept:
     """
 
     what: str
-    is_vital: bool = False
-    is_sent_again: bool = False
+    is_required: bool = False
+    is_recoverable: bool = False
     is_for_training: bool = False
     is_of_model: bool = False
     num_models: int = 0
@@ -140,7 +140,7 @@ class Compared:
     """
 
     answers: dict[str, SiteAnswer]
-    unlike: Unlike = field(default_factory=dict)
+    outliers: Outliers = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 
@@ -178,7 +178,7 @@ class Run(Protocol):
     study: Study
     sites: list[str]
     image_shape: tuple[int, ...] | None
-    domain: Domain
+    data_profile: DataProfile
     parts: dict[str, Part]
 
     @property
@@ -198,10 +198,10 @@ class Run(Protocol):
     def has_lost(self, site: str, number: int) -> bool:
         """Return whether a site continues from an older state than that of round ``number``."""
 
-    def listens_to_itself(self, site: str, number: int) -> bool:
+    def averages_only_itself(self, site: str, number: int) -> bool:
         """Return whether the site's own mixing weight was 1 in that round."""
 
-    def server_step(self, role: str, number: int, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
+    def server_step(self, role: str, number: int, previous: Arrays, mixed: Arrays, site_results: SiteResults) -> Arrays:
         """Return a model's next parameters of a round after every part's `Part.server_step`."""
 
 
@@ -216,7 +216,7 @@ class Part:
     """
 
     role: str
-    leaves: ClassVar[tuple[Kind, ...]] = ()
+    outbound: ClassVar[tuple[OutboundPayload, ...]] = ()
     test: ClassVar[OwnTest | None] = None
     saved: ClassVar[tuple[str, ...]] = ()
 
@@ -238,9 +238,9 @@ class Part:
         return [cls(study)]
 
     @classmethod
-    def kinds(cls, study: Study) -> Sequence[Kind]:
+    def outbound_payloads(cls, study: Study) -> Sequence[OutboundPayload]:
         """Return the kinds that this study sends."""
-        return cls.leaves
+        return cls.outbound
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Return exchanges of its own at a moment: `BEFORE`, `INSTEAD` of or `AFTER` a round's training, and later."""
@@ -250,9 +250,9 @@ class Part:
         """Return what it adds to a site's task."""
         return Message()
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return what a site may send for it."""
-        return Wanted()
+        return PayloadSpec()
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> Part:
         """Return the part after one answer that is as `expected`. Tests are answers too.
@@ -266,7 +266,7 @@ class Part:
         """Compare the accepted answers with each other, before they are merged."""
         return Compared(answers)
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> Part:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> Part:
         """Return the part after an exchange.
 
         Args:
@@ -279,7 +279,7 @@ class Part:
         return None
 
     def server_step(
-        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
+        self, role: str, previous: Arrays, mixed: Arrays, site_results: SiteResults, number: int, learning_rate: float
     ) -> tuple[Arrays, Part]:
         """Return the model's next parameters and the next part. Buffers are not passed.
 

@@ -13,7 +13,7 @@ from silofl.core.steps import OwnDraws, Step
 from silofl.data.parts import Examples
 from silofl.models.roles import GLOBAL, PERSONAL
 from silofl.parts.model import SiteModels
-from silofl.parts.part import Kept
+from silofl.parts.part import ClientState
 from silofl.parts.work import SitePart, Work
 from silofl.study import Study
 
@@ -26,9 +26,9 @@ class SitePersonal(SitePart):
     name = ROLE
 
     @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+    def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
         """Return the personal model, once it has learnt."""
-        model = Kept("its personal model", is_vital=True, is_of_model=True)
+        model = ClientState("its personal model", is_required=True, is_of_model=True)
         return [model] if PERSONAL in study.learning_roles(number) else []
 
     def __init__(self, work: Work) -> None:
@@ -60,15 +60,15 @@ class SitePersonal(SitePart):
         """Let the personal model begin an epoch with the random numbers that the shared one begins it with."""
         self._draws.begin()
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return its random numbers, and what its steps remember."""
         return {"draws": self._draws.state, "memory": self._pair.memory if self._pair else {}}
 
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take both back."""
-        self._draws.state = halfway["draws"]
+        self._draws.state = saved["draws"]
         if self._pair:
-            self._pair.memory.update(halfway["memory"])
+            self._pair.memory.update(saved["memory"])
 
     def kept(self) -> dict[str, Any]:
         """Return the numbers beside the personal model."""

@@ -11,7 +11,7 @@ from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.part import Compared, Part, Run
-from silofl.parts.task import Exchange, Replies, Unlike
+from silofl.parts.task import Exchange, Outliers, SiteResults
 from silofl.parts.work import SitePart
 from silofl.study import Study
 
@@ -36,22 +36,22 @@ class RobustPart(Part):
         if rule is None:
             return Compared(answers, notes=(UNBOUNDED.format(len(answers)),))
         changed = dict(answers)
-        unlike: Unlike = {}
-        replies = Replies(answers)
+        outliers: Outliers = {}
+        site_results = SiteResults(answers)
         # What parts average does not depend on the site.
         any_site = next(iter(answers), "")
         for role, averaging in run.parts.items():
-            wanted = averaging.expected(any_site, exchange, run)
+            wanted = averaging.payload_spec(any_site, exchange, run)
             if not wanted.averaged:
                 continue
             weights = [part.weights(role, exchange.round, list(answers), run) for part in run.parts.values()]
             is_mixed_alike = all(matrix is None for matrix in weights)
             has_median = is_mixed_alike and wanted.has_median
-            shares = self._share_lengths(replies, rule.reach(has_median=has_median), is_mixed_alike)
+            shares = self._share_lengths(site_results, rule.reach(has_median=has_median), is_mixed_alike)
             # Arrays of one scale are bounded together; behind long ones of another scale none can hide.
             for names in wanted.averaged:
                 updates: dict[str, Arrays] = {}
-                for site, arrays in replies.updates_of(role).items():
+                for site, arrays in site_results.updates_of(role).items():
                     updates[site] = {name: array for name, array in arrays.items() if name in names}
                 bounded, left_out = bound_updates(rule, updates, shares, wanted.buffers, has_median=has_median)
                 for site, arrays in bounded.items():
@@ -61,17 +61,17 @@ class RobustPart(Part):
                         remaining.pop(name, None)
                     changed[site] = replace(changed[site], arrays=remaining | add_role(role, arrays))
                 if role in self.study.recipe.traveling_roles:
-                    unlike = {site: {"distance": score} for site, score in left_out.items()}
-        return Compared(changed, unlike)
+                    outliers = {site: {"distance": score} for site, score in left_out.items()}
+        return Compared(changed, outliers)
 
-    def _share_lengths(self, replies: Replies, reach: float, is_mixed_alike: bool) -> Mapping[str, float]:
+    def _share_lengths(self, site_results: SiteResults, reach: float, is_mixed_alike: bool) -> Mapping[str, float]:
         """Return how much a length of each site's update counts in a mean: its examples, by step."""
         # A site that says more steps than it took would otherwise send a longer update.
-        steps = cap_claims(replies.steps, reach)
+        steps = cap_claims(site_results.steps, reach)
         if not is_mixed_alike:
             # Who listens to whom does not hang on examples where sites get models of their own.
             return {site: 1 / number for site, number in steps.items()}
-        counts = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
+        counts = self.study.recipe.count(site_results.examples, self.study.federation.min_sites_for_ratio)
         return {site: counts[site] / number for site, number in steps.items()}
 
 

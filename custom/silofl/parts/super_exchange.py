@@ -10,7 +10,7 @@ from torch import Tensor
 
 from silofl.base import schema
 from silofl.core.mixing import Arrays
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.data.parts import Examples
 from silofl.inference import SuperModel
 from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
@@ -20,7 +20,7 @@ from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.models.selector import build_selector
 from silofl.parts.model import complete_state, fill_state
-from silofl.parts.operating_points import choose_site_calling
+from silofl.parts.operating_points import choose_site_operating_point
 from silofl.parts.part import Run
 from silofl.parts.work import Work
 from silofl.study import Study
@@ -31,7 +31,7 @@ from silofl.training.metrics import Score, group_positions, value_or_none
 
 def collect_facts(run: Run, outputs: Sequence[str]) -> dict[str, Any]:
     """Return the facts of a run's super model, with the outputs of its selector; none without one."""
-    return {"outputs": list(outputs), "facts": run.reported.facts, "domain": schema.dump_record(run.domain)}
+    return {"outputs": list(outputs), "facts": run.reported.facts, "domain": schema.dump_record(run.data_profile)}
 
 
 def read_contents(
@@ -55,18 +55,18 @@ def read_contents(
         if name not in ("", SELECTOR):
             models[name] = complete_state(study, image_shape, select_role(name, arrays) | common)
     run_facts = dict(facts["facts"])
-    domain = read_domain(facts)
+    data_profile = read_data_profile(facts)
     if SELECTOR not in names:
-        return Contents(study, image_shape, models, "mean", facts=run_facts, domain=domain)
+        return Contents(study, image_shape, models, "mean", facts=run_facts, data_profile=data_profile)
     outputs = tuple(facts["outputs"])
     selector = fill_state(build_selector(study, len(outputs), study.seed), select_role(SELECTOR, arrays))
     threshold = facts.get("threshold")
-    return Contents(study, image_shape, models, "selector", selector, outputs, threshold, run_facts, domain)
+    return Contents(study, image_shape, models, "selector", selector, outputs, threshold, run_facts, data_profile)
 
 
-def read_domain(facts: Mapping[str, Any]) -> Domain:
+def read_data_profile(facts: Mapping[str, Any]) -> DataProfile:
     """Return what the super model's images are like."""
-    return schema.read_record(Domain, facts.get("domain", {}), "the domain of the super model")
+    return schema.read_record(DataProfile, facts.get("domain", {}), "the domain of the super model")
 
 
 def evaluate_super_model(work: Work, contents: Contents) -> dict[str, Any]:
@@ -91,17 +91,17 @@ def evaluate_super_model(work: Work, contents: Contents) -> dict[str, Any]:
         validated = predict_cases(model, examples, work.study)
         return score_choice(validated, _name_answers(model, choose_models(model, validated, None)))
 
-    calling, read = choose_site_calling(work, score_validation, result)
+    operating_point, read = choose_site_operating_point(work, score_validation, result)
     # Written again only where the site reads the probabilities otherwise than the file says.
-    if calling != contents.calling:
-        write_model_folder(work.folder / FOLDER, replace(contents, calling=calling))
+    if operating_point != contents.operating_point:
+        write_model_folder(work.folder / FOLDER, replace(contents, operating_point=operating_point))
     numbers = {
         "models": values_by_model(results) | {"super": value_or_none(result)},
         "choices": dict(Counter(chosen.values())),
         "selector": {"cases": dict(Counter(contents.outputs[int(case.scores.argmax())] for case in results.values()))},
     }
     numbers |= summarise_test(predictions, result, part, work.study) | read
-    return work.withhold_few(numbers, result, part)
+    return work.suppress_small_cells(numbers, result, part)
 
 
 def counts_by_threshold(

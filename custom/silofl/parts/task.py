@@ -21,7 +21,7 @@ TRAIN, VALIDATE, TEST, COLLECT = "train", "validate", "test", "collect"
 # The most that a number of an array may be, either way.
 LARGEST = 1e15
 # Site -> what of its answer is unlike the others' -> by how much.
-Unlike = dict[str, dict[str, float]]
+Outliers = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ArraySpec:
     """The conditions that an array of an answer must meet.
 
     Attributes:
@@ -110,7 +110,7 @@ class Expected:
         return 0 if self.shape is None else prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @classmethod
-    def like(cls, arrays: Arrays) -> dict[str, Expected]:
+    def like(cls, arrays: Arrays) -> dict[str, ArraySpec]:
         """Return the expectation of arrays of the same shapes, any of which may be withheld."""
         expected = {}
         for name, array in arrays.items():
@@ -118,7 +118,7 @@ class Expected:
         return expected
 
     @classmethod
-    def whole_model(cls, arrays: Arrays) -> dict[str, Expected]:
+    def whole_model(cls, arrays: Arrays) -> dict[str, ArraySpec]:
         """Return the expectation of all arrays of a model like this one, whose variances are not below 0."""
         expected = {}
         for name, array in cls.like(arrays).items():
@@ -127,7 +127,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PayloadSpec:
     """What a right answer may hold for a part; anything else is refused by name.
 
     Attributes:
@@ -139,15 +139,15 @@ class Wanted:
         has_median: Whether the sites learn the same, so that a rule may clip their updates around a median.
     """
 
-    arrays: Mapping[str, Expected] = field(default_factory=dict)
-    entry: type[Section] | None = None
+    arrays: Mapping[str, ArraySpec] = field(default_factory=dict)
+    metadata: type[Section] | None = None
     averaged: Sequence[Collection[str]] = ()
     buffers: frozenset[str] = frozenset()
     has_median: bool = True
 
 
 @dataclass(frozen=True)
-class Replies:
+class SiteResults:
     """The answers to an exchange, in the order of site names.
 
     Attributes:
@@ -160,7 +160,7 @@ class Replies:
     accepted: dict[str, SiteAnswer]
     refused: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    unlike: Unlike = field(default_factory=dict)
+    outliers: Outliers = field(default_factory=dict)
 
     @property
     def sites(self) -> list[str]:
@@ -190,7 +190,7 @@ class Replies:
         return counts
 
 
-def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str, Expected]) -> Arrays:
+def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str, ArraySpec]) -> Arrays:
     """Return an answer's arrays in the types that are expected.
 
     Raises:
@@ -208,7 +208,7 @@ def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str,
     return {name: _check_and_cast(site, name, array, expected[name]) for name, array in arrays.items()}
 
 
-def _check_and_cast(site: str, name: str, array: object, wanted: Expected) -> NDArray:
+def _check_and_cast(site: str, name: str, array: object, wanted: ArraySpec) -> NDArray:
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
         sent = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise AggregationError(f"site {site!r} must send {name!r} as an array of float32 or float64, not of {sent}")

@@ -19,7 +19,7 @@ from silofl.base.errors import TrainingError, quote_value
 from silofl.base.schema import dump_record
 from silofl.core.steps import Batch, Loss, Step, random_state, set_random_state
 from silofl.data.batches import Position, evaluation_batches, num_batches, training_batches
-from silofl.data.domain import Domain
+from silofl.data.data_profile import DataProfile
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.data.transforms import build_augmentation
@@ -28,20 +28,20 @@ from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
 from silofl.models.seeds import seed_torch
 from silofl.parts.half_round import HalfRound
-from silofl.parts.load import list_kinds, site_implementations
-from silofl.parts.part import Kept
+from silofl.parts.load import list_outbound_payloads, site_implementations
+from silofl.parts.part import ClientState
 from silofl.parts.task import TRAIN, Message
 from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.device import derive_seed
-from silofl.training.floor import round_scores, withhold_few
 from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, Training, TrainingResult
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score
 from silofl.training.processes import spread_batches
 from silofl.training.schedule import learning_rate
+from silofl.training.small_cells import round_scores, suppress_small_cells
 
 if TYPE_CHECKING:
     from silofl.parts.model import SiteModels
@@ -148,15 +148,15 @@ class Work:
         """Whether a mean over the site's training images may leave it."""
         return self.data.training.num_patients >= self.min_patients
 
-    def withhold_few(self, numbers: Mapping[str, Any], score: Score, part: Examples) -> dict[str, Any]:
+    def suppress_small_cells(self, numbers: Mapping[str, Any], score: Score, part: Examples) -> dict[str, Any]:
         """Return the numbers of a score that may leave the site: none is of fewer patients than it allows."""
-        return withhold_few(numbers, score, part.patient_of, self.min_patients, self.study)
+        return suppress_small_cells(numbers, score, part.patient_of, self.min_patients, self.study)
 
     @property
-    def domain(self) -> Domain:
+    def data_profile(self) -> DataProfile:
         """The site's training images, with the modality that the study names."""
         modality = self.study.data.modality
-        return replace(self.data.domain, modalities=(modality,)) if modality else self.data.domain
+        return replace(self.data.data_profile, modalities=(modality,)) if modality else self.data.data_profile
 
     def find_units(self, part: str) -> Units:
         """Return what counts once of a part's cases."""
@@ -189,7 +189,7 @@ class Work:
         """
         answer = self._train() if self.task == TRAIN else self._ask_parts()
         # What the images are like, and what a hospital agrees to by itself, are no scores.
-        exact = {"domain", *(kind.role for kind in list_kinds(self.study) if kind.is_entry)}
+        exact = {"domain", *(kind.role for kind in list_outbound_payloads(self.study) if kind.is_metadata)}
         meta = {}
         for key, value in answer.meta.items():
             meta[key] = value if key in exact else round_scores(value, key)
@@ -266,7 +266,7 @@ class Work:
         if traveling and traveling.drift is not None:
             metrics["drift"] = traveling.drift
         for role, result in results.items():
-            if role != own and not result.stays_home:
+            if role != own and not result.stays:
                 metrics[f"loss_{role}"] = result.loss
         numbers = {
             "round": self.number,
@@ -297,10 +297,10 @@ class Work:
             scores["round_test"] = self.site_models.score(self.data.test)
         return scores
 
-    def _public_domain(self) -> Domain:
+    def _public_domain(self) -> DataProfile:
         """Return the domain without the ranges where they come from few images or patients, or may not leave."""
         may_leave = self.has_enough_patients and not self.study.is_private
-        return self.domain if may_leave else self.domain.bare
+        return self.data_profile if may_leave else self.data_profile.bare
 
     def _train(self) -> Message:
         """Validate the received models of the round before, then train one round from them."""
@@ -330,10 +330,10 @@ class Work:
             # A model that another run had left is gone, and must learn from the round's first batch on.
             return {}
         if begun:
-            training.go_on(begun["training"])
+            training.load_state_dict(begun["training"])
             for part in self.parts:
                 if part.name in begun["parts"]:
-                    part.go_on(begun["parts"][part.name])
+                    part.load_state_dict(begun["parts"][part.name])
         return begun
 
     def _draw_epochs(
@@ -389,8 +389,8 @@ class Work:
         for step in range(before + training.batch, before + count):
             if self.half.is_due(step, steps):
                 state = {
-                    "training": training.halfway(),
-                    "parts": {part.name: of_part for part in self.parts if (of_part := part.halfway())},
+                    "training": training.state_dict(),
+                    "parts": {part.name: of_part for part in self.parts if (of_part := part.state_dict())},
                     "scores": self._scores,
                     "epoch": drawn,
                     "draws": to_tensors(position.describe()),
@@ -416,17 +416,17 @@ class SitePart:
 
     name: ClassVar[str] = ""
     tasks: tuple[str, ...] = ()
-    keeps: ClassVar[tuple[Kept, ...]] = ()
+    keeps: ClassVar[tuple[ClientState, ...]] = ()
 
     def __init__(self, work: Work) -> None:
         self.work = work
 
     @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+    def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
         """Return what `kept` returns after a round, in words: for the ledger where it is lost, and for the report."""
         if cls.keeps or cls.kept is SitePart.kept:
             return cls.keeps
-        return (Kept(f"what {cls.name!r} keeps there"),)
+        return (ClientState(f"what {cls.name!r} keeps there"),)
 
     def prepare(self) -> None:
         """Load what the models need before the task begins."""
@@ -448,12 +448,12 @@ class SitePart:
         """Begin an epoch, after torch was seeded; return the rows of each batch if this part draws them."""
         return None
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return what it needs to go on between two batches, beside the learners: plain values and tensors."""
         return {}
 
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
-        """Go on with what `halfway` said in an earlier process, where the learners are prepared."""
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` said in an earlier process, where the learners are prepared."""
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the model that the site validates, tests and keeps: this one, or a copy trained further."""
@@ -468,5 +468,5 @@ class SitePart:
         return Message()
 
     def kept(self) -> dict[str, Any]:
-        """Return what stays at home until the next round; `list_kept` names it."""
+        """Return what stays at home until the next round; `list_client_state` names it."""
         return {}

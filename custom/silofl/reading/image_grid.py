@@ -47,7 +47,7 @@ def is_turned(path: Path) -> bool:
     return False
 
 
-def find_turned(pairs: Iterable[tuple[Path, Path]]) -> list[str]:
+def find_reoriented(pairs: Iterable[tuple[Path, Path]]) -> list[str]:
     """Return a sentence where images are turned by a tag that their masks lack; nobody knows how these were drawn.
 
     Args:

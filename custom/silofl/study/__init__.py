@@ -7,11 +7,20 @@ import json
 import math
 import operator
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from silofl.base.errors import ConfigError
 from silofl.base.naming import normalise_texts
@@ -23,6 +32,7 @@ from silofl.core.training_end import PATIENCE
 from silofl.setup.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
 from silofl.study.checks import check_course, check_names, check_settings
 from silofl.study.data_settings import DataSettings
+from silofl.study.former_keys import rename_former_keys
 from silofl.study.sections import (
     AlgorithmSettings,
     CardSettings,
@@ -66,8 +76,8 @@ class Study(Section):
         device: ``auto`` takes a GPU if there is one.
         torch_threads: Threads of torch at every site. ``auto`` takes all cores of a site; the weights then depend on
             the machines.
-        guard: Whether each site with validation data also trains a model alone, and keeps the better one by these data;
-            in local training: whether to its end.
+        baseline_comparison: Whether each site with validation data also trains a model alone, and keeps the better one
+            by these data; in local training: whether to its end.
         evaluate_every_round: Whether each round's model is also scored on test data, for curves.
         metric: Score by which models are chosen and reported: mean Dice over cases, without or with the background;
             share of right cases, or its mean over the classes; area under the ROC curve, or under precision over
@@ -89,7 +99,7 @@ class Study(Section):
     seed: Annotated[Whole, Field(ge=0, lt=2**32)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     torch_threads: Threads | Literal["auto"] = 1
-    guard: bool = True
+    baseline_comparison: bool = True
     evaluate_every_round: bool = False
     metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy", "auroc", "auprc"] = "dice"
     extra_metrics: Annotated[tuple[Extension, ...], Field(max_length=8)] = ()
@@ -110,6 +120,8 @@ class Study(Section):
     card: CardSettings | None = Field(default=None, exclude_if=operator.not_)
     # How a run goes is no setting, and none of the digest.
     _joint_rounds: int | None = PrivateAttr(default=None)
+    # A sentence for each key of the file that has another name now.
+    _former_keys: tuple[str, ...] = PrivateAttr(default=())
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -119,10 +131,16 @@ class Study(Section):
         except ValidationError as error:
             raise ConfigError(f"algorithm.{describe_validation_error(error, Study)}") from None
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _normalise(cls, values: object) -> object:
-        return normalise_texts(values)
+    def _read_keys(cls, values: object, handler: ModelWrapValidatorHandler[Study]) -> Study:
+        normalised = normalise_texts(values)
+        if not isinstance(normalised, Mapping):
+            return handler(normalised)
+        renamed, sentences = rename_former_keys(normalised)
+        study = handler(renamed)
+        study._former_keys = tuple(sentences)
+        return study
 
     @model_validator(mode="after")
     def _check_settings(self, info: ValidationInfo) -> Study:
@@ -194,8 +212,8 @@ class Study(Section):
     @property
     def cautions(self) -> list[str]:
         """What whoever runs the study must know of its recipe, and of a normalisation that does not fit it."""
-        cautions = list(self.recipe.cautions)
-        if self.recipe.stays_home == "batchnorm" and not self.model.has_own_batchnorm:
+        cautions = [*self._former_keys, *self.recipe.cautions]
+        if self.recipe.stays == "batchnorm" and not self.model.has_own_batchnorm:
             cautions.append(
                 f"a network with model.normalization {self.model.normalization} has no BatchNorm to keep at home: all "
                 "of it travels; take batch, or another preset"
@@ -211,7 +229,7 @@ class Study(Section):
                 "hold for batches as in the test, and silofl predict refuses a single image; take batch, group or "
                 "instance for use"
             )
-        if self.is_guarded and self.training_rounds <= self.patience:
+        if self.compares_with_baseline and self.training_rounds <= self.patience:
             many = "rounds allow" if self.training_rounds != 1 else "round allows"
             cautions.append(
                 f"{self.training_rounds} {many} no verdict on joining, as a model is trained to its end only if its "
@@ -317,9 +335,9 @@ class Study(Section):
         return self.recipe.roles
 
     @property
-    def is_guarded(self) -> bool:
+    def compares_with_baseline(self) -> bool:
         """Whether sites compare the federated model with one of their own; there is none where all train alone."""
-        return self.guard and self.rounds > 0 and self.recipe.stays_home != "everything"
+        return self.baseline_comparison and self.rounds > 0 and self.recipe.stays != "everything"
 
     @property
     def patience(self) -> int:

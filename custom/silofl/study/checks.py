@@ -217,7 +217,7 @@ def _check_patience(study: Study) -> None:
 
 def _check_home(study: Study) -> None:
     # An algorithm that does more than keep BatchNorm at home makes sense without any.
-    keeps_batchnorm = study.recipe.stays_home == "batchnorm" and not study.recipe.options
+    keeps_batchnorm = study.recipe.stays == "batchnorm" and not study.recipe.options
     if keeps_batchnorm and not study.model.has_own_batchnorm:
         raise ConfigError(
             f"model.normalization must be batch or batch_home if only BatchNorm stays at home "
@@ -248,9 +248,9 @@ def _check_privacy(study: Study) -> None:
             f"{study.model.normalization!r}, by which images see each other; change it"
         )
     switches = (
-        ("training.has_batch_dice", study.training.has_batch_dice, "each image needs a gradient"),
+        ("training.batch_dice", study.training.batch_dice, "each image needs a gradient"),
         ("training.measures_drift", study.training.measures_drift, "nothing but models may leave"),
-        ("guard", study.is_guarded, "its model learns by batches"),
+        ("guard", study.compares_with_baseline, "its model learns by batches"),
     )
     for key, is_on, reason in switches:
         if is_on:

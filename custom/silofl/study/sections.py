@@ -163,7 +163,7 @@ class TrainingSettings(Section):
             ``balanced`` all classes of a site have the same total weight. With ``multilabel``: weight of an example
             with a finding.
         sampler: Classification: ``shuffled`` draws each example once; ``balanced`` draws all classes equally often.
-        has_batch_dice: Whether the Dice loss treats a batch as one image, for labels that many images lack.
+        batch_dice: Whether the Dice loss treats a batch as one image, for labels that many images lack.
         optimizer: The optimiser.
         optimizer_state: Momentum and Adam's moments: ``kept`` from round to round, or ``fresh`` in each. FedNova, and
             SCAFFOLD with momentum, start fresh.
@@ -171,7 +171,7 @@ class TrainingSettings(Section):
         schedule: How the learning rate falls: ``poly``: times ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine``: by
             half a period.
         momentum: Momentum of ``sgd``.
-        is_nesterov: Whether this momentum is Nesterov's.
+        nesterov: Whether this momentum is Nesterov's.
         betas: Betas of ``adam`` and ``adamw``.
         weight_decay: Weight decay of the optimiser.
         batch_size: Images in a batch.
@@ -185,13 +185,13 @@ class TrainingSettings(Section):
     loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
     class_weights: Literal["balanced"] | dict[str, Positive] | None = None
     sampler: Literal["shuffled", "balanced"] = "shuffled"
-    has_batch_dice: bool = False
+    batch_dice: bool = False
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     optimizer_state: Literal["kept", "fresh"] = "kept"
     learning_rate: Positive = 1e-3
     schedule: Literal["constant", "poly", "cosine"] = "constant"
     momentum: Fraction = 0.9
-    is_nesterov: bool = False
+    nesterov: bool = False
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     weight_decay: NotNegative = 0.0
     batch_size: Count = 8
@@ -208,9 +208,9 @@ class TrainingSettings(Section):
 
     @model_validator(mode="after")
     def _has_a_momentum_to_look_ahead_with(self) -> TrainingSettings:
-        if self.is_nesterov and (self.optimizer != "sgd" or self.momentum == 0):
+        if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ConfigError(
-                f"training.is_nesterov must go with sgd and a momentum, not with {self.optimizer} and momentum "
+                f"training.nesterov must go with sgd and a momentum, not with {self.optimizer} and momentum "
                 f"{self.momentum:g}; leave it out"
             )
         return self
@@ -242,7 +242,7 @@ class PrivacySettings(Section):
     Attributes:
         dp_sgd: As ``{noise: 1.0, clip: 1.0}``. Training losses stay at the site, and equal seeds give other weights
             each time. Only for algorithms that send nothing but models, as ``fedavg``, ``fedopt``, ``fedper`` and
-            ``softpull``; not with BatchNorm, ``training.has_batch_dice`` or the guard.
+            ``softpull``; not with BatchNorm, ``training.batch_dice`` or the guard.
     """
 
     dp_sgd: DpSgdSettings | None = None

@@ -67,7 +67,7 @@ def write_pictures(
 
 
 def add_own(path: Path, part: Examples, predictions: Array, by_case: Mapping[str, float]) -> None:
-    """Add to a file of pictures what a site's own model predicts, as ``own`` and ``own_values``.
+    """Add to a file of pictures what a site's own model predicts, as ``own`` and ``local_values``.
 
     Args:
         path: As `write_pictures` wrote it; without it nothing is done.
@@ -82,7 +82,7 @@ def add_own(path: Path, part: Examples, predictions: Array, by_case: Mapping[str
     rows = [find_largest_slice(part, case) for case in cases]
     shown = [show_plane(predictions[row], part, row) for row in rows]
     pictures["own"] = _stack_padded(shown)
-    pictures["own_values"] = np.array([by_case.get(case, np.nan) for case in cases])
+    pictures["local_values"] = np.array([by_case.get(case, np.nan) for case in cases])
     write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures))
 
 

@@ -1,4 +1,4 @@
-"""The score of a case with every decision bias of a model, which `silofl.core.guard_rule` tries.
+"""The score of a case with every decision bias of a model, which `silofl.core.baseline_rule` tries.
 
 With a bias b a voxel is foreground where ``m + b > 0``, with its margin m, the log of the largest foreground
 probability minus that of the background; which label is the largest does not hang on b. So all biases come from one
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.baseline_rule import BIASES
 from silofl.core.findings import unpack_findings
-from silofl.core.guard_rule import BIASES
 from silofl.data.targets import IGNORED
 from silofl.training.metrics import Label, compare_overlaps
 

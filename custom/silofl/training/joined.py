@@ -11,15 +11,15 @@ from silofl.core.gain import Verdict
 from silofl.study.sections import Normalization
 from silofl.training.site_score import Cases, Values, only_known_keys
 
-# The models of a choice: each with its decision threshold but for `AT_ZERO`, the own one at 0.5, and `FEDERATED`, which
-# is as the run tests it.
+# The models of a choice: each with its decision threshold but for `AT_ZERO`, the local one at 0.5, and `FEDERATED`,
+# which is as the run tests it.
 FEDERATED, LOCAL, CHOSEN = "federated", "local", "chosen"
 SHIFTED, AT_ZERO = "federated_calibrated", "local_uncalibrated"
 WORDS = {
     FEDERATED: "the federated model",
-    LOCAL: "its own model",
+    LOCAL: "its local model",
 }
-BRIEFLY = {FEDERATED: "federated", LOCAL: "own"}
+BRIEFLY = {FEDERATED: "federated", LOCAL: "local"}
 Candidate = Literal["federated", "local"]
 Unfinished = Literal["own", "federated"]
 Difference = Annotated[float, Strict(), Field(ge=-1, le=1, allow_inf_nan=False)]
@@ -29,7 +29,7 @@ Round = Annotated[int, Strict(), Field(ge=1, le=10**7)]
 
 @only_known_keys
 @dataclass(frozen=True, kw_only=True)
-class OwnModel:
+class ReportedLocalModel:
     """The reported model of a site that trained alone.
 
     Attributes:
@@ -54,7 +54,7 @@ class Joined:
     Attributes:
         chosen: Model that the site keeps.
         bias: Shift of the decision threshold of the kept model, in log-odds of the foreground; 0 in a classification.
-        own_bias: The same of the local model.
+        local_bias: The same of the local model.
         lead: Validation value of the federated model minus the local one's, both with three decimals.
         unit: What counts as a patient below: a recording if patients are unknown, a case if both are.
         num_units: Validation patients; of a segmentation those with a label in truth.
@@ -74,17 +74,24 @@ class Joined:
         num_test_units: Test patients in which both models have a score.
         verdict: better and worse by two paired tests (2.5 % on each side), from 20 patients on, for this start of the
             training only. Better requires that it is also better than the local model without a bias.
-        own_rounds: All rounds of the local model.
-        own_best_round: The round that it is taken from.
-        own_normalization: Its normalisation layers, of the two kinds that the site has trained; null where it is the
+        local_rounds: All rounds of the local model.
+        local_best_round: The round that it is taken from.
+        local_normalization: Its normalisation layers, of the two kinds that the site has trained; null where it is the
             study's alone.
         unfinished: Which of the two models was not trained to its end.
     """
 
+    # Release 0.4 wrote the keys on the left.
+    RENAMED_KEYS: ClassVar = {
+        "own_bias": "local_bias",
+        "own_rounds": "local_rounds",
+        "own_best_round": "local_best_round",
+        "own_normalization": "local_normalization",
+    }
     FORMER_KEYS: ClassVar = ("needed_units", "own_gain", "local_since", "rises")
     chosen: Candidate
     bias: Bias
-    own_bias: Bias
+    local_bias: Bias
     lead: Difference
     unit: Literal["patient", "recording", "case"]
     num_units: Cases
@@ -99,9 +106,9 @@ class Joined:
     num_test_units: Cases
     verdict: Verdict
     by_unit: Values | None = declare_optional()
-    own_rounds: Round
-    own_best_round: Round
-    own_normalization: Normalization | None = declare_optional()
+    local_rounds: Round
+    local_best_round: Round
+    local_normalization: Normalization | None = declare_optional()
     unfinished: tuple[Unfinished, ...] = declare_optional(())
 
     def tested(self, model: str) -> float | None:
@@ -125,7 +132,9 @@ class Joined:
     @property
     def said(self) -> str:
         """The verdict, with which models were not trained to the end."""
-        return f"{' and '.join(self.unfinished)} {self.verdict}" if self.unfinished else self.verdict
+        # The record says `own` for the local model, as release 0.4 did.
+        names = [BRIEFLY[FEDERATED if model == FEDERATED else LOCAL] for model in self.unfinished]
+        return f"{' and '.join(names)} {self.verdict}" if names else self.verdict
 
     @property
     def test_units(self) -> str:

@@ -27,11 +27,11 @@ from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import write_arrays
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
-from silofl.training.floor import DECIMALS
 from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 from silofl.training.metrics import Score
 from silofl.training.schedule import learning_rate
+from silofl.training.small_cells import DECIMALS
 
 State = dict[str, Tensor]
 # 5: a file for each model, with the one that is trained anew beside it.
@@ -41,7 +41,7 @@ MOST_ROUNDS = 200
 # Of the study's rounds: those of a model that is trained anew because its rate falls.
 ANEW = 2
 # What says nothing of how a site trains alone.
-NOT_DECIDING = {"name", "continue_run", "guard", "evaluate_every_round", "algorithm", "federation"}
+NOT_DECIDING = {"name", "continue_run", "baseline_comparison", "evaluate_every_round", "algorithm", "federation"}
 
 
 class LocalModel:
@@ -135,7 +135,7 @@ class LocalModel:
         planned = self._planned if settings.has_falling_rate else max(self._planned, number)
         set_learning_rate(self._optimizer, learning_rate(settings.schedule, settings.learning_rate, number, planned))
         step = self.draws.step(plain_step)
-        return Learner(self.model, self._optimizer, loss, step, stays_home=True)
+        return Learner(self.model, self._optimizer, loss, step, stays=True)
 
     def epoch(self) -> None:
         """Begin an epoch with the random numbers that every other learner begins it with."""
@@ -175,7 +175,7 @@ class LocalModel:
             self.kept |= {"rounds": rounds, "last": number, "state": copy_state(model), "optimizer": optimizer}
 
 
-def own_rounds(study: Study, last: int) -> int:
+def local_rounds(study: Study, last: int) -> int:
     """Return the most rounds that a site's own model learns in after the federation's last one."""
     if study.training.has_falling_rate:
         return ANEW * study.training_rounds

@@ -23,7 +23,7 @@ class Learner:
         loss: Takes the model's output and the targets, returns a scalar.
         step: The algorithm's step on one batch.
         has_drift: Whether the distance to the parameters at the start is measured at every step.
-        stays_home: Whether its loss is the site's own matter.
+        stays: Whether its loss is the site's own matter.
     """
 
     model: nn.Module
@@ -31,7 +31,7 @@ class Learner:
     loss: Loss
     step: Step
     has_drift: bool = False
-    stays_home: bool = False
+    stays: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class TrainingResult:
     loss: float
     steps: int
     drift: float | None = None
-    stays_home: bool = False
+    stays: bool = False
 
 
 class Training:
-    """A training in one pass over the data, of which another process may go on with what `halfway` says.
+    """A training in one pass over the data, of which another process may go on with what `state_dict` says.
 
     Args:
         learners: By role, which names the model in an error.
@@ -76,17 +76,17 @@ class Training:
             self.batch = 0
         return {role: progress.result(f"after {where}") for role, progress in self._progress.items()}
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return where it is between two batches: plain values, and the learners' own tensors."""
-        learners = {role: progress.halfway() for role, progress in self._progress.items()}
+        learners = {role: progress.state_dict() for role, progress in self._progress.items()}
         return {"epoch": self.epoch, "batch": self.batch, "learners": learners}
 
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on from where a training of the same learners was."""
-        self.epoch = halfway["epoch"]
-        self.batch = halfway["batch"]
+        self.epoch = saved["epoch"]
+        self.batch = saved["batch"]
         for role, progress in self._progress.items():
-            progress.go_on(halfway["learners"][role])
+            progress.load_state_dict(saved["learners"][role])
 
 
 def train(learners: Mapping[str, Learner], epochs: Iterable[Iterable[Batch]]) -> dict[str, TrainingResult]:
@@ -127,7 +127,7 @@ class _Progress:
         if learner.has_drift:
             self._distances.append(squared_distance(self._parameters, self._start))
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         learner = self._learner
         return {
             "model": learner.model.state_dict(),
@@ -136,20 +136,20 @@ class _Progress:
             "distances": self._distances,
         }
 
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         learner = self._learner
-        learner.model.load_state_dict(halfway["model"])
+        learner.model.load_state_dict(saved["model"])
         if learner.optimizer:
-            learner.optimizer.load_state_dict(halfway["optimizer"])
-        self._losses = halfway["losses"]
-        self._distances = [distance.to(self._parameters[0].device) for distance in halfway["distances"]]
+            learner.optimizer.load_state_dict(saved["optimizer"])
+        self._losses = saved["losses"]
+        self._distances = [distance.to(self._parameters[0].device) for distance in saved["distances"]]
 
     def result(self, where: str) -> TrainingResult:
         # Each loss is that before its step, so the last step's damage shows in the parameters only.
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self._parameters):
             raise TrainingError(f"the parameters of the {self._whose} must stay finite; they are not {where}")
         drift = float(torch.stack(self._distances).mean()) if self._distances else None
-        return TrainingResult(sum(self._losses) / len(self._losses), len(self._losses), drift, self._learner.stays_home)
+        return TrainingResult(sum(self._losses) / len(self._losses), len(self._losses), drift, self._learner.stays)
 
 
 def make_optimizer(settings: TrainingSettings, model: nn.Module) -> torch.optim.Optimizer:
@@ -158,7 +158,7 @@ def make_optimizer(settings: TrainingSettings, model: nn.Module) -> torch.optim.
     decay = settings.weight_decay
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
-            model.parameters(), rate, momentum=settings.momentum, weight_decay=decay, nesterov=settings.is_nesterov
+            model.parameters(), rate, momentum=settings.momentum, weight_decay=decay, nesterov=settings.nesterov
         )
     optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer]
     return optimizer(model.parameters(), rate, betas=settings.betas, weight_decay=decay)

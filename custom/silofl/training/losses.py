@@ -40,7 +40,7 @@ def make_loss(
     if annotated is not None:
         loss = _marginalise(loss, annotated)
     if has_ignored:
-        loss = _leave_out(loss, study.training.has_batch_dice)
+        loss = _leave_out(loss, study.training.batch_dice)
     if study.model.arguments.get("deep_supervision"):
         loss = _supervise_deeply(loss)
     return loss
@@ -209,7 +209,7 @@ def _segmentation_loss(study: Study) -> Loss:
     is_binary = study.out_channels == 1
     options = {"sigmoid": is_binary, "softmax": not is_binary, "to_onehot_y": not is_binary}
     # With a single output MONAI's "background", channel 0, is the label itself.
-    options |= {"include_background": is_binary, "batch": study.training.has_batch_dice}
+    options |= {"include_background": is_binary, "batch": study.training.batch_dice}
     criterion: nn.Module
     if study.training.loss == "cross_entropy":
         criterion = nn.BCEWithLogitsLoss()

@@ -24,7 +24,7 @@ from silofl.data.parts import Examples
 from silofl.models.networks import find_influence
 from silofl.study import Study
 from silofl.study.sections import DpSgdSettings
-from silofl.training.spent import Spent
+from silofl.training.privacy_budget import PrivacyBudget
 
 
 def group_rows(examples: Examples, unit: str) -> list[NDArray[np.int64]]:
@@ -46,7 +46,7 @@ def group_rows(examples: Examples, unit: str) -> list[NDArray[np.int64]]:
     return [np.array(of_patient) for of_patient in rows.values()]
 
 
-def measure_round(study: Study, examples: Examples) -> tuple[int, Spent]:
+def measure_round(study: Study, examples: Examples) -> tuple[int, PrivacyBudget]:
     """Return how many units a site's training data have, and what a round of training spends.
 
     Raises:
@@ -61,10 +61,10 @@ def measure_round(study: Study, examples: Examples) -> tuple[int, Spent]:
         )
     rate = compute_rate(units, study.training.batch_size)
     steps = num_batches(examples, study.training.batch_size) * study.training.local_epochs
-    return units, Spent(settings.noise, rate, steps, settings.unit)
+    return units, PrivacyBudget(settings.noise, rate, steps, settings.unit)
 
 
-def compute_study_epsilon(study: Study, of_round: Spent, before: Sequence[Spent] = ()) -> float:
+def compute_study_epsilon(study: Study, of_round: PrivacyBudget, before: Sequence[PrivacyBudget] = ()) -> float:
     """Return the epsilon of all rounds of training, and of what was spent before, at the study's delta."""
     whole = of_round._replace(steps=of_round.steps * study.training_rounds)
     return compute_epsilon(add_steps(before, whole), study.privacy.dp_sgd.delta)
@@ -155,7 +155,7 @@ def _check_apart(model: nn.Module, inputs: Tensor) -> None:
         )
 
 
-def compute_epsilon(spent: Iterable[Spent], delta: float) -> float:
+def compute_epsilon(spent: Iterable[PrivacyBudget], delta: float) -> float:
     """Return the epsilon of all steps together at a delta: the smaller of two upper bounds, both of Opacus.
 
     The privacy losses' distribution, composed numerically (Gopi et al., NeurIPS 2021, arXiv:2106.02848), is the tighter
@@ -166,7 +166,7 @@ def compute_epsilon(spent: Iterable[Spent], delta: float) -> float:
 
 # Each round of a site asks for the same count twice.
 @cache
-def _bound_epsilon(spent: tuple[Spent, ...], delta: float) -> float:
+def _bound_epsilon(spent: tuple[PrivacyBudget, ...], delta: float) -> float:
     if not spent:
         return 0.0
     accountants = _import_opacus().accountants
@@ -201,7 +201,7 @@ def _measure_step(noise: float, rate: float) -> NDArray[np.float64]:
     return accountants.analysis.rdp.compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)
 
 
-def add_steps(spent: Sequence[Spent], more: Spent) -> list[Spent]:
+def add_steps(spent: Sequence[PrivacyBudget], more: PrivacyBudget) -> list[PrivacyBudget]:
     """Return steps with some more, those of one kind together."""
     total = more.steps
     different = []

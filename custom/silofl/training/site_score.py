@@ -37,6 +37,7 @@ class SelectorCounts:
         cases: Output of the selector -> number of cases, each by the mean over its slices.
     """
 
+    RENAMED_KEYS: ClassVar = {"calling": "operating_point"}
     FORMER_KEYS: ClassVar = ("slices",)
     cases: Counts
 
@@ -96,7 +97,7 @@ class ExtraScore:
 
 @only_known_keys
 @dataclass(frozen=True)
-class CallingScore:
+class OperatingPointScore:
     """A classification's temperature and thresholds, chosen on a site's validation data, and how they do in its test.
 
     Attributes:
@@ -160,7 +161,7 @@ class SiteScore:
         value_with_truth: Mean over the other cases; null without them, or without empty ones.
         surface: Segmentation, in the test.
         extra_metrics: Segmentation, in the test: a package's metric -> its score.
-        calling: Classification, in the test: temperature and thresholds.
+        operating_point: Classification, in the test: temperature and thresholds.
         withheld: The withheld numbers; a wholly withheld score has no value and no vote.
     """
 
@@ -182,7 +183,7 @@ class SiteScore:
     value_with_truth: Value | None = declare_optional()
     surface: SurfaceScore | None = declare_optional()
     extra_metrics: Mapping[str, ExtraScore] | None = declare_optional()
-    calling: CallingScore | None = declare_optional()
+    operating_point: OperatingPointScore | None = declare_optional()
     withheld: WithheldNumbers | None = declare_optional()
 
     def __post_init__(self) -> None:

@@ -12,9 +12,9 @@ from silofl_desk.options import (
     JOB,
     RUN,
     SITES,
-    add_alone,
     add_cache,
     add_data,
+    add_in_process,
     add_job,
     add_moved,
     add_pretrained,
@@ -175,7 +175,7 @@ add_simulate = declare_command(
     add_seed,
     add_set,
     _add_sites,
-    add_alone,
+    add_in_process,
     add_pretrained,
     add_weights,
     add_trust,
@@ -267,7 +267,7 @@ _add_compared = declare_command(
         help="add a row NAME: the first job's study with the --set before it; --set after all --as is for all rows",
     ),
     _add_processes,
-    add_alone,
+    add_in_process,
     partial(add_json, what="table.json"),
 )
 

@@ -16,7 +16,7 @@ from silofl.flare.job_files import FILES, FOLDERS, refuse_app
 from silofl.flare.job_meta import find_unreached, refuse_meta
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.models.weights import read_start
-from silofl.parts.load import list_kinds
+from silofl.parts.load import list_outbound_payloads
 from silofl.study import Study
 
 CLASSES = {"config_fed_client.json": SITE_CLASSES, "config_fed_server.json": SERVER_CLASSES}
@@ -40,39 +40,39 @@ def check_job(job: Path, study: Study) -> list[str]:
         if not (app / "config" / name).is_file():
             raise ConfigError(f"{app}/config must hold {name}; it is missing: take it from a job of jobs/")
     check_components(app / "config", study.algorithm.name)
-    doubts = [f"hospitals that pin their studies take part where they have pinned this digest: {study.digest}"]
+    notices = [f"hospitals that pin their studies take part where they have pinned this digest: {study.digest}"]
     # An evaluation and a survey train no model.
     if study.rounds:
-        doubts.append(study.recipe.delivered)
-    doubts += study.cautions
+        notices.append(study.recipe.delivered)
+    notices += study.cautions
     if (app / "custom").exists():
-        doubts.append(f"{app}/custom is code, which server and hospitals refuse but laboratories that allow it")
+        notices.append(f"{app}/custom is code, which server and hospitals refuse but laboratories that allow it")
     for name, allowed in CLASSES.items():
         for path in list_classes(read_json(app / "config" / name)):
             if path not in allowed:
-                doubts.append(
+                notices.append(
                     f"{name} names {path}, which sites refuse whose class_allow_list lacks it, as the ready-made ones "
                     "do"
                 )
     packages = sorted({name for _, _, name in study.extensions})
     if packages:
-        doubts.append(f"hospitals must have installed, and name under extensions of site.yaml: {', '.join(packages)}")
+        notices.append(f"hospitals must have installed, and name under extensions of site.yaml: {', '.join(packages)}")
     # A network of a package may run at hospitals and not here.
     if study.model.network in packages:
-        return doubts
+        return notices
     read_start(app / "config", study)
     if study.recipe.needs_pretrained and not study.model.pretrained_sha256:
         content = (app / "config" / study.model.pretrained).read_bytes()
-        doubts.append(
+        notices.append(
             "the digest does not settle from which pretrained model everybody starts; write into study.yaml: "
             f"model.pretrained_sha256: {hashlib.sha256(content).hexdigest()}"
         )
-    further = sorted({kind.name for kind in list_kinds(study)} - READY)
+    further = sorted({kind.name for kind in list_outbound_payloads(study)} - READY)
     if further:
-        doubts.append(
+        notices.append(
             f"hospitals must add to may_leave of site.yaml, where the ready-made one has it not: {', '.join(further)}"
         )
-    return doubts
+    return notices
 
 
 def _check_deployed(job: Path, study: Study) -> None:

@@ -15,7 +15,7 @@ from silofl import __version__
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.files import fill_folder, is_free, write_json, write_text
 from silofl.base.settings import dump_yaml
-from silofl.inference.contents import Contents, pack_calling
+from silofl.inference.contents import Contents, pack_operating_point
 from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
@@ -130,7 +130,7 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
             "rule": contents.rule,
             "members": member_names(contents),
             "threshold": contents.threshold if contents.is_choice else None,
-            "calling": pack_calling(contents),
+            "calling": pack_operating_point(contents),
         },
         "network_data_format": {
             "inputs": {"image": _input_format(contents)},
@@ -148,7 +148,7 @@ def _input_format(contents: Contents) -> dict[str, Any]:
     return {
         "type": "image",
         "format": "prepared",
-        "modality": ", ".join(contents.domain.modalities) or "as trained",
+        "modality": ", ".join(contents.data_profile.modalities) or "as trained",
         "num_channels": channels,
         "spatial_shape": spatial,
         "dtype": "float32",

@@ -57,7 +57,7 @@ def find_obstacle(contents: Contents) -> str | None:
     obstacles = {
         "the answer is no label map": study.task != "segmentation",
         "the study has a rule do_not_use": study.do_not_use is not None,
-        "the model learnt from pictures or windows": bool({*contents.domain.kinds} - {"volumes"}),
+        "the model learnt from pictures or windows": bool({*contents.data_profile.kinds} - {"volumes"}),
         "intensities are divided by the range of the file's type": settings.intensity == "dtype",
         "NaN becomes a value": settings.background.nan is not None,
         "contrasts are resampled": settings.resample,

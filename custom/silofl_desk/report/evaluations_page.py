@@ -10,7 +10,7 @@ from silofl.inference.evaluations import (
     UNIT_OF,
     Evaluations,
     HospitalEvaluation,
-    has_unlike_classes,
+    has_different_classes,
 )
 from silofl_desk.report.facts import Fact, Words, list_sentences
 from silofl_hospital.report.evaluation_page import RESEARCH, format_score, name_score
@@ -132,7 +132,7 @@ def _find_unchecked(found: Evaluations) -> list[Words]:
 
 
 def _find_thresholds(found: Evaluations) -> list[Words]:
-    return [{"group": group, "threshold": threshold} for group, threshold in (found.called_from or {}).items()]
+    return [{"group": group, "threshold": threshold} for group, threshold in (found.decision_thresholds or {}).items()]
 
 
 def _find_withheld(found: Evaluations) -> list[Words]:
@@ -140,8 +140,8 @@ def _find_withheld(found: Evaluations) -> list[Words]:
     return [{"site": site, "why": explain_withheld(least)} for site, least in withholding]
 
 
-def _find_unlike(found: Evaluations) -> list[Words]:
-    names = [NAMES.get(name, name) for name in found.pooled[ALL] if has_unlike_classes(found.sites, name)]
+def _find_outside(found: Evaluations) -> list[Words]:
+    names = [NAMES.get(name, name) for name in found.pooled[ALL] if has_different_classes(found.sites, name)]
     return [{"names": " and ".join(names)}] if names else []
 
 
@@ -177,7 +177,7 @@ EVALUATION_FACTS: tuple[Fact[Evaluations], ...] = (
     Fact(
         "limit",
         "reader",
-        _find_unlike,
+        _find_outside,
         "{names}: a mean over the classes of a hospital's test cases; hospitals have different classes, so that these "
         "values must not be compared or averaged; compare class by class.",
     ),

@@ -22,7 +22,7 @@ ANSWERS = {
     "choice": "super model, most probable model",
 }
 ALONE = {GLOBAL: "global model alone", ENSEMBLE: "ensemble of all models"}
-OWN_ANSWERS = {ENSEMBLE: "mean of the own models, were they handed out"}
+OWN_ANSWERS = {ENSEMBLE: "mean of the local models, were they handed out"}
 ALONE_NOTE = (
     "Score over all its cases: of the super model as silofl evaluate has it, at the size of the files; of each of its "
     "models alone on the prepared images, at the usual threshold. Nobody at the new site could have known beforehand "
@@ -34,7 +34,7 @@ def unseen_section(unseen: UnseenTest | None, method: str) -> PageSection | None
     """Return the section on a site that was left out of the training; None where none was."""
     if unseen is None:
         return None
-    # Without the own models there is nothing to compare with.
+    # Without the local models there is nothing to compare with.
     is_compared = unseen.own and unseen.value is not None
     lead = conclude_unseen({(unseen.site, unseen.metric): {method: [unseen]}}) if is_compared else ()
     return make_section(
@@ -78,12 +78,12 @@ def unseen_table(unseen: UnseenTest) -> TextTable:
     for name, value in unseen.models.items():
         rows.append((ALONE.get(name, f"model of {name} alone"), format_number(value)))
     for name, value in (unseen.own or {}).items():
-        rows.append((OWN_ANSWERS.get(name, f"own model of {name}"), format_number(value)))
+        rows.append((OWN_ANSWERS.get(name, f"local model of {name}"), format_number(value)))
     return TextTable(("answer", unseen.metric), tuple(rows))
 
 
 def conclude_unseen(found: UnseenTests) -> Iterator[str]:
-    """Say of each hospital that took no part what the own models of the others score there, and the federated ones."""
+    """Say of each hospital that took no part what the local and the federated models of the others score there."""
     for (site, _), methods in found.items():
         means = {}
         alone: list[float | None] = []
@@ -92,7 +92,7 @@ def conclude_unseen(found: UnseenTests) -> Iterator[str]:
             means[method] = float(np.mean([test.value for test in tests]))
             for test in tests:
                 scores = dict(test.own or {})
-                # Averaging the own models' answers is no model that a hospital has.
+                # Averaging the local models' answers is no model that a hospital has.
                 together.append(scores.pop(ENSEMBLE, None))
                 alone += scores.values()
         best = max(means, key=means.__getitem__)
@@ -103,7 +103,7 @@ def conclude_unseen(found: UnseenTests) -> Iterator[str]:
         parts = [federated]
         if alone or together != [None] * len(together):
             means_of_answers = f"the mean of their answers {_format_range(together)}"
-            parts = [f"the others' own models {_format_range(alone)}", means_of_answers, federated]
+            parts = [f"the others' local models {_format_range(alone)}", means_of_answers, federated]
         yield f"At {site}, which took no part in the training: {', '.join(parts)}."
 
 

@@ -92,10 +92,10 @@ def case_image(site: str, shown: CasePictures, labels: Mapping[int, str], metric
     for place, rank in case_ranks(shown).items():
         case = str(shown.cases[place])
         value = float(shown.values[place])
-        local = own_value(shown, place)
+        local = local_value(shown, place)
         title = f"{rank}: {short_metric(metric)} {value:.3f}"
         if shown.own is not None:
-            title += f"\nown {format_number(local)}"
+            title += f"\nlocal {format_number(local)}"
         outlines = {name: of_cases[place] for name, of_cases in masks.items()}
         cases.append(CaseColumn(title, case, shown.images[place], outlines))
         rows.append((case, rank, value, local))
@@ -103,7 +103,7 @@ def case_image(site: str, shown: CasePictures, labels: Mapping[int, str], metric
     alt = f"Site {site}: image, outline of the truth and of the prediction; {metric} of the cases: {listed}."
     if shown.own is not None:
         listed = ", ".join(f"{rank} {format_number(local)}" for _, rank, _, local in rows)
-        alt += f" Of the site's own model: {listed}."
+        alt += f" Of the site's local model: {listed}."
     columns = ("case", "rank", metric, f"own_{metric}")
     window = grey_window([shown.images])
     plot = Plot(f"cases_{site}", columns, rows, lambda width: draw_cases(cases, labels, window))
@@ -144,16 +144,16 @@ def normalization_image(run: RunRecords) -> PageImage | None:
     return make_trimmed_image(plot, alt, "Before and after amplitude normalisation, with one grey scale.")
 
 
-def own_value(shown: CasePictures, place: int) -> float | None:
-    """Return the value of a case with the site's own model; None without one, or without a value."""
-    value = np.nan if shown.own_values is None else float(shown.own_values[place])
+def local_value(shown: CasePictures, place: int) -> float | None:
+    """Return the value of a case with the site's local model; None without one, or without a value."""
+    value = np.nan if shown.local_values is None else float(shown.local_values[place])
     return None if np.isnan(value) else value
 
 
 def hospitals_image(rows: RowRuns) -> PageImage | None:
     """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice.
 
-    The rows' gain is the mean over units of federated minus alone, with its 95 % interval; of a metric that a single
+    The rows' gain is the mean over units of federated minus local, with its 95 % interval; of a metric that a single
     unit does not have it is named after the one that is compared, and cannot be drawn beside the models.
     """
     chosen = rows_with_choices(rows)

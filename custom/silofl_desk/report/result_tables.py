@@ -26,7 +26,7 @@ MOST_LABELS_BESIDE_THE_VALUE = 4
 HD95, SURFACE_DICE = "HD95", "surface Dice"
 Column = list[float | None]
 # The federated model has a decision threshold at each hospital, as the other two do; beside it stands the usual 0.5.
-MODEL_NAMES = {LOCAL: "alone", SHIFTED: "federated", FEDERATED: "at 0.5", CHOSEN: "kept"}
+MODEL_NAMES = {LOCAL: "local", SHIFTED: "federated", FEDERATED: "at 0.5", CHOSEN: "kept"}
 
 
 def name_models(joining: Iterable[Joined]) -> dict[str, str]:
@@ -185,24 +185,24 @@ def _write_share(value: float | None, count: int) -> str:
     return f"{format_number(value)} of {count}" if count else MISSING
 
 
-def calling_table(results: Results) -> TextTable | None:
+def operating_point_table(results: Results) -> TextTable | None:
     """Return one row per site: how its tested model's classes are called; None where none are."""
-    if not results.callings:
+    if not results.operating_points_by_site:
         return None
     # A site may lack thresholds for classes that others have.
     classes: dict[str, None] = {}
-    for calling in results.callings.values():
-        classes |= dict.fromkeys(calling.thresholds)
+    for operating_point in results.operating_points_by_site.values():
+        classes |= dict.fromkeys(operating_point.thresholds)
     heads = ["site", "temperature", "ECE without", "ECE with"]
     for name in classes:
         heads += [f"threshold of {name}", f"sensitivity {name}", f"specificity {name}"]
     rows = []
-    for site, calling in results.callings.items():
-        row = [site, f"{calling.temperature:.2f}"]
-        row.append(_write_error(calling.error, calling.calibrated))
-        row.append(_write_error(calling.error_after, calling.calibrated_after))
+    for site, operating_point in results.operating_points_by_site.items():
+        row = [site, f"{operating_point.temperature:.2f}"]
+        row.append(_write_error(operating_point.error, operating_point.calibrated))
+        row.append(_write_error(operating_point.error_after, operating_point.calibrated_after))
         for name in classes:
-            for table in (calling.thresholds, calling.sensitivity, calling.specificity):
+            for table in (operating_point.thresholds, operating_point.sensitivity, operating_point.specificity):
                 row.append(format_number(table.get(name)))
         rows.append(tuple(row))
     return TextTable(tuple(heads), tuple(rows))

@@ -16,9 +16,9 @@ from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_image
 from silofl_desk.report.result_tables import (
-    calling_table,
     label_table,
     name_models,
+    operating_point_table,
     site_table,
     tested_sites,
 )
@@ -27,8 +27,8 @@ from silofl_desk.report.rounds import curve_images
 from silofl_desk.report.run_records import (
     RunRecords,
     all_settings,
-    data_doubts,
     data_table,
+    list_data_warnings,
     list_result_rows,
     read_run,
 )
@@ -67,7 +67,7 @@ MEANS_NOTE = (
 PICTURES_NOTE = (
     "Each site's worst, median and best test case. The slice with the largest truth is shown, in the site's own grey "
     "scale; the value is of the whole case. Prediction, or federated: the model that the run tests. Own: the site's "
-    "own model, at its decision threshold."
+    "local model, at its decision threshold."
 )
 PARTICIPATION_NOTE = (
     "Rounds in which the server asked the site, in which its update was mixed, and in which it was not."
@@ -138,7 +138,7 @@ def page_address(page: Path, folder: Path) -> str | None:
     return quote(relpath(page, folder)) if page.is_file() else None
 
 
-def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[Block]:
+def data_blocks(tables: Mapping[str, TextTable], warnings: Sequence[str]) -> list[Block]:
     """Return tables of the sites' data, what should be looked at, and how to read them.
 
     Args:
@@ -150,8 +150,8 @@ def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[
         shown += [Heading(name)] if len(tables) > 1 else []
         shown.append(Table(table))
     shown = shown or [NO_DATA]
-    if doubts:
-        shown += [Text("Look at this before you believe a result:"), Items(doubts)]
+    if warnings:
+        shown += [Text("Look at this before you believe a result:"), Items(warnings)]
     return [*shown, Text(DATA_NOTE, "note")]
 
 
@@ -205,7 +205,7 @@ def _results_section(run: RunRecords) -> PageSection:
     results = run.results
     regions = f" The labels that count are regions: {sentences.regions_text(results)}." if results.regions else ""
     by_label = label_table(results)
-    calling = calling_table(results)
+    operating_point = operating_point_table(results)
     return make_section(
         "results",
         "Results",
@@ -216,7 +216,9 @@ def _results_section(run: RunRecords) -> PageSection:
         make_note(f"{metric_sentence(results.metric, results.has_findings)}{regions}", results.metric or MISSING),
         [make_note(text, name) for name, text in sentences.list_result_notes(results).items()],
         [Heading("By label"), Table(by_label), make_note(sentences.label_sentence(results))] if by_label else None,
-        [Heading("Calibration"), Table(calling), make_note(sentences.CALLINGS)] if calling else None,
+        [Heading("Calibration"), Table(operating_point), make_note(sentences.OPERATING_POINTS)]
+        if operating_point
+        else None,
     )
 
 
@@ -256,7 +258,7 @@ def _sites_section(run: RunRecords) -> PageSection:
 def _weights_section(run: RunRecords) -> PageSection:
     """Show the weights of the last round."""
     table = weights_table(run.ledger)
-    if run.results.recipe.get("stays_home") == "everything":
+    if run.results.recipe.get("stays") == "everything":
         blocks: Blocks = [Text("No model is mixed: each site trains alone.")]
     elif table is None:
         blocks = [NO_ROUND]
@@ -287,7 +289,9 @@ def weights_table(ledger: Sequence[Round]) -> Table | None:
 
 def _data_section(run: RunRecords) -> PageSection:
     table = data_table(run)
-    return make_section("data", "Data", "Data", data_blocks({"": table}, data_doubts([run])) if table else NO_DATA)
+    return make_section(
+        "data", "Data", "Data", data_blocks({"": table}, list_data_warnings([run])) if table else NO_DATA
+    )
 
 
 def _loading_section(run: RunRecords) -> PageSection:

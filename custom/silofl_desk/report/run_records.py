@@ -52,8 +52,8 @@ class CasePictures:
         predictions: Label maps, shape (n, H, W).
         values: The metric of each whole case, shape (n,).
         cases: Names of the cases, shape (n,).
-        own: What the site's own model predicts, label maps as the predictions; None without one.
-        own_values: Its metric of each whole case, shape (n,); NaN of a case that does not count.
+        own: What the site's local model predicts, label maps as the predictions; None without one.
+        local_values: Its metric of each whole case, shape (n,); NaN of a case that does not count.
         is_ranked: Whether a case is the worst, the median or the best, shape (n,); None where all are.
     """
 
@@ -64,7 +64,7 @@ class CasePictures:
     values: NDArray
     cases: NDArray
     own: NDArray | None = None
-    own_values: NDArray | None = None
+    local_values: NDArray | None = None
     is_ranked: NDArray | None = None
 
     @property
@@ -217,14 +217,14 @@ def data_table(run: RunRecords) -> TextTable | None:
     return TextTable(("site", *head), rows) if rows else None
 
 
-def data_doubts(runs: Iterable[RunRecords]) -> list[str]:
+def list_data_warnings(runs: Iterable[RunRecords]) -> list[str]:
     """Return what should be looked at of the sites' data, as ``site: sentence``; simulations alone know it."""
     # Runs of several seeds have the same data, and their doubts are said once.
-    doubts: dict[str, None] = {}
+    warnings: dict[str, None] = {}
     for run in runs:
         for site, counts in run.data.items():
-            doubts |= dict.fromkeys(f"{site}: {text}" for text in counts.doubts)
-    return list(doubts)
+            warnings |= dict.fromkeys(f"{site}: {text}" for text in counts.warnings)
+    return list(warnings)
 
 
 def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -365,7 +365,7 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
 
 
 def _joined_rows(joined: Joined, row: partial[ResultRow]) -> Iterator[ResultRow]:
-    for model, name in ((LOCAL, "alone"), (SHIFTED, SHIFTED), (CHOSEN, "kept")):
+    for model, name in ((LOCAL, "local"), (SHIFTED, SHIFTED), (CHOSEN, "kept")):
         yield row(model=name, value=joined.tested(model))
     # The gain is paired by test unit, so it need not be the difference of the two values.
     gain = partial(row, model=SHIFTED, metric="gain", value=joined.difference)
@@ -378,4 +378,4 @@ def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterator[Result
     for model, value in unseen.models.items():
         yield at_site(model=model, value=value)
     for site, value in (unseen.own or {}).items():
-        yield at_site(model="own models' mean" if site == ENSEMBLE else f"own model of {site}", value=value)
+        yield at_site(model="local models' mean" if site == ENSEMBLE else f"local model of {site}", value=value)

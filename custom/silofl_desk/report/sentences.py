@@ -8,15 +8,15 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from silofl.core.baseline_rule import LEAST_LEAD
 from silofl.core.findings import name_absence
 from silofl.core.gain import LEAST_UNITS, WORSE
-from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.data.inventories import explain_withheld
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.more_rounds import find_obstacle
+from silofl.federation.outlying_updates import SHORT
 from silofl.federation.results import Results
-from silofl.federation.unlike import SHORT
 from silofl.inference.own_tests import LEARNT
 from silofl.study import STORED, load_study
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
@@ -43,10 +43,11 @@ STATUS = {
     "FAILED": "The run ended without a result:",
 }
 JOINING_NOTE = (
-    "Alone: the hospital's own model, taken after its best round. Federated: the model that the run tests. Kept: the "
-    "one of the two that the hospital chose on its validation data, the federated one if it leads by more than 0.005. "
-    "All other values are of the same test data, first averaged per patient (per case where patients are unknown). "
-    "Difference: federated minus alone. The verdict and the 95 % interval come from two paired tests (2.5 % on each "
+    "Local: the model that the hospital trained alone, taken after its best round. Federated: the model that the run "
+    "tests. Kept: the one of the two that the hospital chose on its validation data, the federated one if it leads by"
+    " more than 0.005. All other values are of the same test data, first averaged per patient (per case where "
+    "patients are unknown). Difference: federated minus local. The verdict and the 95 % interval come from two paired"
+    " tests (2.5 % on each "
     f"side), which must agree; fewer than {LEAST_UNITS} patients are too few to say. Both hold for these patients and "
     "this start; compare --seeds measures several starts."
 )
@@ -68,15 +69,15 @@ SURFACE = (
     "state the size of its voxels, the site's distances are in pixels (px) of the prepared images. Both are undefined "
     "if a label is only in truth or only in prediction.{undefined}"
 )
-CALLINGS = (
+OPERATING_POINTS = (
     "Each site chose temperature and threshold for its model's probabilities on its validation cases; the other "
     "numbers of the run do not use them. ECE (expected calibration error): how far the probability of the answer is "
     "from the share of right answers in the test; 0 is perfect. In brackets: what a perfectly calibrated model would "
     "show by chance in as many cases. The super model uses the median of the sites' thresholds."
 )
 AREAS = "All sites: mean weighted by the number of cases, as only a site knows its cases' scores."
-UNLIKE_CLASSES = "the sites' tests show different classes: balanced accuracy and areas have no mean over sites"
-KEEPS_LOWER = "{site}: the model that it keeps scores {kept}, its own model {own} ({units}: {said})"
+DIFFERENT_CLASSES = "the sites' tests show different classes: balanced accuracy and areas have no mean over sites"
+KEEPS_LOWER = "{site}: the model that it keeps scores {kept}, its local model {own} ({units}: {said})"
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,13 @@ class SiteTest:
 
     @property
     def keeps_lower(self) -> bool:
-        """Whether the kept model's value is below the own one's, by the decimals that are shown."""
+        """Whether the kept model's value is below the local one's, by the decimals that are shown."""
         local = self.joined and self.joined.tested(LOCAL)
         return local is not None and self.value is not None and round(self.value, 3) < round(local, 3)
 
     @property
     def federated_lead(self) -> float | None:
-        """The federated model's value minus the own one's; None where one of them is not known."""
+        """The federated model's value minus the local one's; None where one of them is not known."""
         if self.joined is None:
             return None
         federated = self.joined.tested(SHIFTED)
@@ -133,9 +134,9 @@ SITE_FACTS: tuple[Fact[SiteTest], ...] = (
     Fact(
         "warning",
         "lead",
-        # No site would keep its own model for a smaller lead.
+        # No site would keep its local model for a smaller lead.
         lambda test: (test.federated_lead or 0) < -LEAST_LEAD,
-        "{site}: the federated model scores {federated}, the hospital's own model {own}",
+        "{site}: the federated model scores {federated}, the hospital's local model {own}",
     ),
 )
 
@@ -161,9 +162,9 @@ def _find_missed_classes(results: Results) -> Iterator[Words]:
     missed: dict[str, dict[str, int]] = {}
     for site, test in results.tests.items():
         recalls = dict(read_table(test, "labels"))
-        if test.calling:
+        if test.operating_point:
             # At its own threshold a site may recognise what it misses at 0.5.
-            recalls |= test.calling.sensitivity
+            recalls |= test.operating_point.sensitivity
         for name, count in read_table(test, "label_cases").items():
             if count and recalls.get(name) == 0:
                 missed.setdefault(name, {})[site] = int(count)
@@ -172,13 +173,13 @@ def _find_missed_classes(results: Results) -> Iterator[Words]:
 
 
 def _find_unfinished(results: Results) -> list[Words]:
-    sites = [site for site, model in (results.own_models or {}).items() if not model.is_finished]
+    sites = [site for site, model in (results.local_models or {}).items() if not model.is_finished]
     return [{"sites": ", ".join(sites)}] if sites else []
 
 
 def _lacks_batchnorm(results: Results) -> bool:
     # An algorithm that keeps BatchNorm at home then keeps nothing.
-    return results.recipe.get("stays_home") == "batchnorm" and results.normalization not in ("batch", "batch_home")
+    return results.recipe.get("stays") == "batchnorm" and results.normalization not in ("batch", "batch_home")
 
 
 def _find_withheld(results: Results) -> Iterator[Words]:
@@ -268,7 +269,7 @@ RUN_FACTS: tuple[Fact[Results], ...] = (
         "limit",
         "lead",
         _find_unfinished,
-        "the site's own model is not known to be trained to its end at {sites}: take more rounds.",
+        "the site's local model is not known to be trained to its end at {sites}: take more rounds.",
     ),
     Fact(
         "limit",
@@ -307,7 +308,7 @@ RUN_FACTS: tuple[Fact[Results], ...] = (
         "Values are means over different labels and compare sites badly: {sites}. Compare label by label.",
         "Labels",
     ),
-    Fact("note", "reader", _has_unlike_classes, f"{UNLIKE_CLASSES[:1].upper()}{UNLIKE_CLASSES[1:]}.", "Classes"),
+    Fact("note", "reader", _has_unlike_classes, f"{DIFFERENT_CLASSES[:1].upper()}{DIFFERENT_CLASSES[1:]}.", "Classes"),
     Fact(
         "note",
         "reader",
@@ -417,8 +418,8 @@ def more_rounds_sentence(run: Path, results: Results, ledger: Sequence[Round]) -
     """
     job = run / CONFIG / "study.yaml"
     command = _command(run, (run / "run.json").is_file())
-    rounds = [joined.own_rounds for joined in (results.joining or {}).values() if joined.unfinished]
-    rounds += [model.rounds for model in (results.own_models or {}).values() if not model.is_finished]
+    rounds = [joined.local_rounds for joined in (results.joining or {}).values() if joined.unfinished]
+    rounds += [model.rounds for model in (results.local_models or {}).values() if not model.is_finished]
     # Without a model that is unfinished more rounds would change nothing.
     if not rounds or command is None or not job.is_file():
         return ""
@@ -463,7 +464,7 @@ def split_sentence(split_unit: str | None) -> str:
 def shares_batchnorm(results: Results) -> bool:
     """Return whether the BatchNorm of the tested models is one of several sites."""
     # A personal model has BatchNorm of its own, whatever the shared one beside it sends.
-    return results.recipe.get("stays_home") in ("nothing", "head") and not results.recipe.get("keeps_personal")
+    return results.recipe.get("stays") in ("nothing", "head") and not results.recipe.get("keeps_personal")
 
 
 def changes_sentence(changes: Mapping[str, Any]) -> str:
@@ -525,13 +526,13 @@ def _measure_tests(results: Results) -> dict[str, Measures]:
 
 
 def _measure_test(results: Results, site: str, test: SiteScore) -> Measures:
-    """Return what a site's test shows of its models; nothing where its own one has no measure beside a guess."""
+    """Return what a site's test shows of its models; nothing where its local one has no measure beside a guess."""
     federated = measure_score(results, FEDERATED, test.also or {}, test)
     joined = (results.joining or {}).get(site)
     local = joined and joined.tested(LOCAL)
     if local is None:
         return federated
-    # Of an own model only the study's metric is known.
+    # Of an local model only the study's metric is known.
     beside = measure_score(results, LOCAL, {str(results.metric): local}, test)
     return federated | beside if beside else {}
 
@@ -580,11 +581,11 @@ def _joining_row(site: str, joined: Joined, models: Iterable[str]) -> tuple[str,
     kept = f"{format_number(joined.shown(CHOSEN))} {joined.kept_briefly}"
     # The choice rests on the validation.
     local = format_number(joined.validation.get(LOCAL))
-    if joined.own_normalization:
-        local += f" ({joined.own_normalization})"
+    if joined.local_normalization:
+        local += f" ({joined.local_normalization})"
     units = f"{joined.num_units} {joined.unit if joined.num_units == 1 else f'{joined.unit}s'}"
     federated = format_number(joined.validation.get(SHIFTED))
-    validation = f"{federated}, own {local}; lead {joined.lead:+z.3f} on {units}"
+    validation = f"{federated}, local {local}; lead {joined.lead:+z.3f} on {units}"
     return (site, kept, joined.said, validation, joined.test_units, *values, difference, interval)
 
 
@@ -606,7 +607,7 @@ def _incidents(record: Round) -> Iterator[tuple[str, str]]:
     """Yield each incident of a round with its reason."""
     for site, reason in record.failed.items():
         yield f"{site}: failed", reason
-    for site, measures in (record.unlike or {}).items():
+    for site, measures in (record.outliers or {}).items():
         for measure in measures:
             yield f"{site}: unlike the others", SHORT.get(measure, f"its {measure}")
     for note in record.notes:

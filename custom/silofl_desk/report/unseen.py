@@ -20,8 +20,8 @@ class UnseenTest:
             ``choice`` (of one model for each case) or ``ensemble`` (of all models).
         evaluation: What `evaluate` finds there.
         models: Model -> its value alone; with a selector also that of their ``ensemble``.
-        own: Site -> the value of its own model, and of the ``ensemble`` of these, for which each hospital would have to
-            hand its own out; None where they trained none.
+        own: Site -> the value of its local model, and of the ``ensemble`` of these, for which each hospital would
+            have to hand its own out; None where they trained none.
         choices: With a selector: model -> number of cases for which it is chosen.
         threshold: The paper's gamma; None where the most probable model answers.
         by_threshold: The result with each candidate of the threshold, from 0 on.

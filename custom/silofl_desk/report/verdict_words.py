@@ -20,7 +20,7 @@ _WORDS: dict[Verdict, tuple[str, str]] = {
         "keep a model that is worse for their test patients than their own",
     ),
     "too few to say": ("has too few test patients to say", "have too few test patients to say"),
-    "keeps its own model": ("keeps its own model", "keep their own model"),
+    "keeps its own model": ("keeps its own model", "keep their local model"),
     UNFINISHED: ("has a model that was not trained to the end", "have a model not trained to the end"),
 }
 ONE_START = "one start of the training cannot tell whether joining made the difference"
@@ -28,13 +28,13 @@ ONE_START = "one start of the training cannot tell whether joining made the diff
 _BRIEF: dict[Verdict, str] = {
     BETTER: "better",
     WORSE: "worse",
-    "keeps its own model": "own model kept",
+    "keeps its own model": "local model kept",
     UNFINISHED: "unfinished",
 }
 
 
 def count_verdicts(verdicts: Iterable[Verdict]) -> list[str]:
-    """Return how many sites have each verdict, as ``2 better`` and ``1 own model kept``."""
+    """Return how many sites have each verdict, as ``2 better`` and ``1 local model kept``."""
     counts = Counter(verdicts)
     return [f"{counts[verdict]} {shorten_verdict(verdict)}" for verdict in _WORDS if counts[verdict]]
 
@@ -79,7 +79,7 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
 
     Args:
         verdicts: Name of a site -> its verdict.
-        tests: The test values of the federated and of the own model at each site.
+        tests: The test values of the federated and of the local model at each site.
     """
     if not verdicts:
         return "No hospital has been tested."
@@ -90,7 +90,7 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
     # A hospital that loses is named before all else.
     losing = sorted(site for site, verdict in verdicts.items() if verdict == WORSE)
     if losing:
-        end = f"{_join_with_and(losing)} would do better with the own model"
+        end = f"{_join_with_and(losing)} would do better with the local model"
     elif counts[UNFINISHED]:
         end = "what joining gives is not known before both models are trained to the end"
     elif counts[BETTER]:
@@ -116,7 +116,7 @@ def _describe_nothing(total: int, tests: Sequence[tuple[float, float]]) -> str:
     if not is_worse:
         return f"on validation data the federated model is no better at {hospitals}"
     federated, local = np.mean(tests, axis=0)
-    return f"the federated model is worse at {hospitals} ({federated:.3f}, alone {local:.3f})"
+    return f"the federated model is worse at {hospitals} ({federated:.3f}, local {local:.3f})"
 
 
 def _join_with_and(parts: Sequence[str]) -> str:

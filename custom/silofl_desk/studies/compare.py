@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         is_pooled=options.pooled,
         pretrained=path_to_text(options.pretrained),
         weights=path_to_text(options.weights and find_weights_file(options.weights)),
-        is_alone=options.alone,
+        is_in_process=options.in_process,
         cache=path_to_text(options.cache),
         skip_unreadable=options.skip_unreadable,
         has_equal_rounds=options.equal_rounds,

@@ -44,7 +44,7 @@ class ComparisonPlan:
         is_pooled: Whether the centralised upper bound is run too.
         pretrained: File of a pretrained model for those that need one.
         weights: File of weights that everybody starts from, in the rows without a pretrained model.
-        is_alone: Whether all sites of a run take turns in one process, without NVFlare.
+        is_in_process: Whether all sites of a run take turns in one process, without NVFlare.
         cache: Folder of decoded images; in the folder of the data where None.
         skip_unreadable: Share of a site's cases that may be left out because they cannot be read.
         has_equal_rounds: Whether extra rounds, of fine-tuning or of a selector alone, count among the study's.
@@ -59,7 +59,7 @@ class ComparisonPlan:
     is_pooled: bool = False
     pretrained: str | None = None
     weights: str | None = None
-    is_alone: bool = False
+    is_in_process: bool = False
     cache: str | None = None
     skip_unreadable: float = 0.0
     has_equal_rounds: bool = False
@@ -113,7 +113,7 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
             )
     wanted = Simulation(
         asked.data,
-        is_alone=asked.is_alone,
+        is_in_process=asked.is_in_process,
         cache=asked.cache,
         skip_unreadable=asked.skip_unreadable,
     )
@@ -160,7 +160,7 @@ def _find_changes(asked: ComparisonPlan, method: str) -> dict[str, object]:
     for more in ({}, {NORMALIZATION: "batch"}):
         with suppress(ConfigError):
             study = changed_study(asked.jobs[0], algorithm | more | asked.changes)
-            if more or study.recipe.stays_home != "batchnorm" or "batch" in study.model.normalization:
+            if more or study.recipe.stays != "batchnorm" or "batch" in study.model.normalization:
                 return algorithm | more
     # What else is wrong is said of the row.
     return algorithm

@@ -12,9 +12,9 @@ from silofl.training.site_score import Values
 from silofl_desk.report.result_tables import has_moved_thresholds, mean_and_deviation, summarise_seeds
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import (
+    DIFFERENT_CLASSES,
     POOLED_MEAN,
     SHARED_BATCHNORM,
-    UNLIKE_CLASSES,
     is_guessing,
     normalization_label,
     regions_text,
@@ -305,7 +305,7 @@ def list_notes(rows: RowRuns) -> list[str]:
         return ", ".join(name for name, of_row in among.items() if any(map(holds, of_row)))
 
     guessing = ", ".join(list_guessing(rows))
-    unlike = rows_where(lambda run: run.mean is None and run.pooled is not None)
+    outliers = rows_where(lambda run: run.mean is None and run.pooled is not None)
     sharing = rows_where(shares_batchnorm, trained)
     pretrained = rows_where(lambda run: bool(run.recipe.get("needs_pretrained")))
     is_multilabel = any(run.has_findings for run in runs)
@@ -331,7 +331,7 @@ def list_notes(rows: RowRuns) -> list[str]:
             any(run.regions for run in runs),
             f"Regions: {describe_groups(results, lambda run: regions_text(run) or 'each label')}.",
         ),
-        (bool(unlike), f"{unlike}: {UNLIKE_CLASSES}."),
+        (bool(outliers), f"{outliers}: {DIFFERENT_CLASSES}."),
         (bool(sharing) and sharing != ", ".join(trained), f"{sharing}: {SHARED_BATCHNORM}."),
         (any(map(has_moved_thresholds, runs)), AT_HALF),
         (True, f"Rounds: {describe_groups({name: [of_row] for name, of_row in results.items()}, _describe_rounds)}."),
@@ -358,7 +358,7 @@ def _marking_note(rows: RowRuns) -> str:
 def _describe_rounds(runs: Sequence[Results]) -> str:
     """Return the rounds of a row; its seeds differ only in when each site's own training ends."""
     rounds, extra = runs[0].rounds, runs[0].recipe.get("extra_rounds")
-    own = max((one.rounds for run in runs for one in (run.own_models or {}).values()), default=0)
+    own = max((one.rounds for run in runs for one in (run.local_models or {}).values()), default=0)
     if own > (rounds or 0):
         return f"{rounds}, then each site alone to its end, up to round {own}"
     return f"{rounds} and {extra} extra" if extra else str(rounds)

@@ -35,7 +35,7 @@ def list_differences(rows: RowRuns) -> list[str]:
 
 def _find_setting(settings: Mapping[int, Mapping[str, str]], key: str, run: RunRecords) -> str | None:
     # BatchNorm that a method keeps at home is part of the method.
-    keeps_batchnorm = run.results.normalization == "batch" and run.results.recipe.get("stays_home") == "batchnorm"
+    keeps_batchnorm = run.results.normalization == "batch" and run.results.recipe.get("stays") == "batchnorm"
     if key == NORMALIZATION and keeps_batchnorm:
         return None
     return settings[id(run)].get(key, NOT_SET if run.study else None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from silofl.base.errors import ConfigError, DataError, Faults
 from silofl.data.contrasts import ImageFiles, check_contrasts, list_missing_contrasts, read_source
-from silofl.data.domain import Kind, image_kind
+from silofl.data.data_profile import Kind, image_kind
 from silofl.data.inventory import read_task_and_labels
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
 from silofl.data.records import Record, locate, parse_record

@@ -97,7 +97,7 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     with announce(f"making their scans in {data}", console):
         make_phantoms(data, changes.get("seed", 0), kind=UNLIKE_SIZES)
     # In one process each: as many as there are sites would take several times the memory and the time.
-    simulation = Simulation(str(data), SITES, left_out=UNSEEN_SITE, is_alone=True)
+    simulation = Simulation(str(data), SITES, left_out=UNSEEN_SITE, is_in_process=True)
     planned = []
     for method in METHODS:
         job, study_changes = _choose_study(method, changes)

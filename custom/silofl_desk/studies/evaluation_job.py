@@ -22,7 +22,7 @@ from silofl_hospital.report.tables import print_lines
 TEMPLATE = JOBS / "fedavg_phantoms"
 WEIGHTS = "model.pt"
 # What concerns a training, or the hospitals that took part in it.
-OF_TRAINING = ("federation", "privacy", "continue_run", "guard", "evaluate_every_round")
+OF_TRAINING = ("federation", "privacy", "continue_run", "baseline_comparison", "evaluate_every_round")
 HEAD = """\
 # The test of a finished model, {model}, at hospitals: nothing is trained.
 # All but name, rounds and model.pretrained is of the study {study} that trained it, and must stay as it is.

@@ -18,16 +18,16 @@ from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measu
 from silofl_hospital.report.tables import TextTable, format_number
 
 NOTE = (
-    "Alone: the hospital's own model. Federated: the model that the method trained. Kept: the one of the two that the "
-    "hospital chose on its validation data. Values are means over its test patients, if they are known and each has "
-    "the metric; else over cases. In a segmentation each model has a decision threshold chosen on the validation data "
-    "too. Verdict: is the kept model better for the hospital's test patients than its own? By chance 1 in 40 would be "
-    "called worse. Better also requires that it is better than the own model with the usual threshold of 0.5. Then the "
-    "mean difference, federated minus alone, and its 95 % interval. Over several starts: does the hospital gain by "
-    "joining, at 5 % after Holm's correction over all hospitals and methods?"
+    "Local: the model that the hospital trained alone. Federated: the model that the method trained. Kept: the one of"
+    " the two that the hospital chose on its validation data. Values are means over its test patients, if they are "
+    "known and each has the metric; else over cases. In a segmentation each model has a decision threshold chosen on "
+    "the validation data too. Verdict: is the kept model better for the hospital's test patients than its own? By "
+    "chance 1 in 40 would be called worse. Better also requires that it is better than the local model with the usual"
+    " threshold of 0.5. Then the mean difference, federated minus local, and its 95 % interval. Over several starts: "
+    "does the hospital gain by joining, at 5 % after Holm's correction over all hospitals and methods?"
 )
 # What is in a table -> name of its column.
-MODELS = {LOCAL: "alone", SHIFTED: "federated"}
+MODELS = {LOCAL: "local", SHIFTED: "federated"}
 # Row and hospital -> what joining gives it over several starts.
 Effects = Mapping[tuple[str, str], MeanEffect]
 
@@ -85,15 +85,15 @@ def list_losses(rows: RowRuns) -> list[str]:
 
 
 def unseen_tables(rows: RowRuns) -> list[TextTable]:
-    """Return one table a hospital that took no part: the others' own models there, their mean, and each method's."""
+    """Return one table a hospital that took no part: the others' local models there, their mean, and each method's."""
     tables = []
     for (site, metric), tests in group_unseen(rows).items():
         values = []
         for name, several in tests.items():
             for test in several:
                 own = test.own or {}
-                values += [Value(name, f"own: {owner}", own[owner]) for owner in own if owner != ENSEMBLE]
-                values += [Value(name, "own: mean", own.get(ENSEMBLE)), Value(name, "federated", test.value)]
+                values += [Value(name, f"local: {owner}", own[owner]) for owner in own if owner != ENSEMBLE]
+                values += [Value(name, "local: mean", own.get(ENSEMBLE)), Value(name, "federated", test.value)]
         if any(test.own for several in tests.values() for test in several):
             tables.append(make_values_table(pivot(values), f"{metric} at {site}"))
     return tables
@@ -168,7 +168,7 @@ def _conclude_kept(rows: RowRuns) -> str:
     compared = _name_compared(next(iter(rows.values()))[0])
     return (
         f"In {counted.count(BETTER)} of {len(counted)} pairs of hospital and run, the model that the hospital "
-        f"keeps is better for its test patients than its own model{compared} (2.5 % level; {listed}){losing}. "
+        f"keeps is better for its test patients than its local model{compared} (2.5 % level; {listed}){losing}. "
         f"{ONE_START[0].upper()}{ONE_START[1:]}."
     )
 

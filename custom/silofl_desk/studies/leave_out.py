@@ -110,7 +110,7 @@ def assemble_models(run: Path) -> Contents:
     """
     if found := _read_models(run, directory.FOLDER):
         return _join_models(run, found)
-    raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
+    raise ConfigError(f"{run} must hold a super model or the sites' local models, not neither; train it anew")
 
 
 def _read_models(run: Path, folder: str) -> dict[str, Contents]:
@@ -118,7 +118,7 @@ def _read_models(run: Path, folder: str) -> dict[str, Contents]:
     results = read_results(run)
     tested = results.run if results else None
     sites = sorted(results.sites) if tested else ()
-    # The own model that a site keeps lies in its folder of what is kept.
+    # The local model that a site keeps lies in its folder of what is kept.
     joining = (results.joining or {}) if results and folder == directory.OWN else {}
     kept = {site: CHOSEN for site, one in joining.items() if one.chosen == LOCAL}
     folders = {site: run / "sites" / site / tested / kept.get(site, folder) for site in sites}
@@ -130,10 +130,10 @@ def _join_models(run: Path, own: Mapping[str, Contents]) -> Contents:
     results, first = read_results(run), next(iter(own.values()))
     states = {site: next(iter(contents.models.values())) for site, contents in own.items()}
     missing = [site for site in sorted(results.sites) if site not in own]
-    source = "the sites' own models" + (f" (without {', '.join(missing)})" if missing else "")
+    source = "the sites' local models" + (f" (without {', '.join(missing)})" if missing else "")
     facts = {"run": results.run, "reported_round": results.best_round, "assembled_from": source}
-    domain = reduce(or_, (contents.domain for contents in own.values()))
-    return Contents(first.study, first.image_shape, states, "mean", facts=facts, domain=domain)
+    data_profile = reduce(or_, (contents.data_profile for contents in own.values()))
+    return Contents(first.study, first.image_shape, states, "mean", facts=facts, data_profile=data_profile)
 
 
 def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tuple[str, nn.Module]]:

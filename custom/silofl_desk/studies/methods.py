@@ -14,7 +14,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "d-adafed": {"name": "adafed", "preset": "paper", "statistics": {"layers": "last"}},
     "f-adafed": {"name": "adafed", "preset": "recommended"},
     # The paper's ablations: weights by similarity with a shared BatchNorm, and one half of HarmoFL without the other.
-    "adafed-shared-batchnorm": {"name": "adafed", "preset": "paper", "stays_home": "nothing"},
+    "adafed-shared-batchnorm": {"name": "adafed", "preset": "paper", "stays": "nothing"},
     "harmofl-amplitude": {"name": "harmofl", "preset": "paper", "step": "plain"},
     "harmofl-perturbation": {"name": "harmofl", "preset": "paper", "input": "none"},
     # FedSM with another personalisation in SoftPull's place (its Table 6).

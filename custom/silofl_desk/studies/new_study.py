@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     console.print(f"  silofl estimate {target} --sites {len(study.federation.named or found.sites)}", markup=False)
     if not is_one:
         console.print(f"  silofl tune {target} --data {data}", markup=False)
-    console.print(f"  silofl simulate {target} --data {data} --out RUN --alone", markup=False)
+    console.print(f"  silofl simulate {target} --data {data} --out RUN --in-process", markup=False)
     return ExitCode.COMPLETE
 
 
@@ -147,7 +147,7 @@ def write_new_study(
     values.pop("continue_run", None)
     # A job of a paper's settings has it off. With differential privacy there is no own model to compare with.
     if not values.get("privacy", {}).get("dp_sgd"):
-        values.pop("guard", None)
+        values.pop("baseline_comparison", None)
     for key in ("weights", "weights_sha256", "pretrained_sha256"):
         values.get("model", {}).pop(key, None)
     _fit_to_data(values, template, found, target.resolve().name)
@@ -252,7 +252,7 @@ def _replace_algorithm(values: dict[str, Any], name: str) -> dict[str, Any]:
         # Of BatchNorm only an algorithm that keeps it at home, or compares it, makes use.
         model = {**model, "normalization": "group"}
     values = {**values, "model": model, "algorithm": {"name": name, "preset": "recommended"}}
-    for section, needed in NEEDED[recipe.stays_home == "batchnorm" :]:
+    for section, needed in NEEDED[recipe.stays == "batchnorm" :]:
         changed = {**values, section: {**values.get(section, {}), **needed}}
         with suppress(ConfigError):
             parse(Study, changed, "the new study.yaml")

@@ -32,7 +32,7 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
         DataError: The sites' data cannot be pooled.
     """
     job = asked.jobs[0]
-    study, simulation = settle_job(job, Simulation(asked.data, is_alone=asked.is_alone), asked.changes)
+    study, simulation = settle_job(job, Simulation(asked.data, is_in_process=asked.is_in_process), asked.changes)
     if study.metric in CLASS_MEANS:
         raise ConfigError(f"--pooled must go with a metric of each case, as accuracy, not {study.metric}")
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
@@ -40,17 +40,19 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
     # One simulated site holds all data, so that the number of sites that the study waits for would never come; and with
     # one site FedAvg is plain training, beside which a guard would train the same model again.
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
-    changes = {"algorithm": {"name": "fedavg"}, "federation": alone, "guard": False}
+    changes = {"algorithm": {"name": "fedavg"}, "federation": alone, "baseline_comparison": False}
     wanted = Simulation(
         str(data),
         (POOLED_SITE,),
-        is_alone=asked.is_alone,
+        is_in_process=asked.is_in_process,
         cache=asked.cache,
         skip_unreadable=asked.skip_unreadable,
     )
     # What is set of the federation for every row is in `alone`, and would take back its one site; a guard is for sites.
     others = {
-        key: value for key, value in asked.changes.items() if key.partition(".")[0] not in ("federation", "guard")
+        key: value
+        for key, value in asked.changes.items()
+        if key.partition(".")[0] not in ("federation", "baseline_comparison")
     }
     runs = make_seeded_runs(replace(asked, changes=others), out, ComparedRun(CENTRALISED, 0, out, job, wanted, changes))
     check_all_data(runs)

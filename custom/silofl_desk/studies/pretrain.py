@@ -43,7 +43,7 @@ WARNING = (
 
 def run(options: argparse.Namespace) -> int:
     """Train and write a pretrained model."""
-    wanted = Simulation(data=path_to_text(options.data), cache=path_to_text(options.cache), is_alone=True)
+    wanted = Simulation(data=path_to_text(options.data), cache=path_to_text(options.cache), is_in_process=True)
     changes = read_changes(options)
     pretrain(options.job, options.out, wanted, changes, options.share, options.epochs, make_console(options))
     return ExitCode.COMPLETE

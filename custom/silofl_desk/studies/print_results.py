@@ -11,11 +11,11 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results
 from silofl.inference.evaluations import FILE as EVALUATIONS
 from silofl.inference.evaluations import Evaluations
-from silofl.parts.load import list_kinds
+from silofl.parts.load import list_outbound_payloads
 from silofl.study import Study
 from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
-from silofl_desk.report.result_tables import calling_table, site_table
+from silofl_desk.report.result_tables import operating_point_table, site_table
 from silofl_hospital.report.page import print_blocks
 from silofl_hospital.report.tables import MISSING, print_lines, print_table
 
@@ -25,7 +25,7 @@ WORDS = {"bad": "BAD", "warning": "CAUTION"}
 def print_beginning(study: Study, sites: Sequence[str], console: Console) -> None:
     """Print who takes part in a simulation, and what its numbers do not stand for."""
     lines = [f"{study.name}: {len(sites)} sites take part: {', '.join(sites)}", *describe_end(study)]
-    if any(kind.is_of_images for kind in list_kinds(study)):
+    if any(kind.is_of_images for kind in list_outbound_payloads(study)):
         lines.append(
             "Note: a simulation has no minimum number of patients (min_patients = 0). In a real network sites with few "
             "patients do not share statistics."
@@ -72,9 +72,11 @@ def print_results(results: Results, console: Console) -> None:
     if results.sites:
         print_table(site_table(results), console)
     # A temperature changes no answer: the page has it.
-    if any(one.thresholds for one in results.callings.values()) and (table := calling_table(results)):
+    if any(one.thresholds for one in results.operating_points_by_site.values()) and (
+        table := operating_point_table(results)
+    ):
         print_table(table, console)
-        print_lines([sentences.CALLINGS], console)
+        print_lines([sentences.OPERATING_POINTS], console)
     print_lines([*sentences.list_result_notes(results).values()], console)
 
 

@@ -12,10 +12,10 @@ from silofl.federation.ledger import FILE, read_ledger
 from silofl.federation.round_line import last_round, round_line
 from silofl.federation.run_folder import PHASE
 from silofl.federation.steps import describe_steps
-from silofl.parts.guard import CHOOSE, TRAIN_OWN
+from silofl.parts.baseline import CHOOSE, TRAIN_LOCAL
 from silofl.parts.task import TEST, TRAIN, VALIDATE
 from silofl.study import Study
-from silofl.training.local_model import own_rounds
+from silofl.training.local_model import local_rounds
 from silofl_hospital.report.tables import format_duration
 
 # After that long without a line something is said.
@@ -29,7 +29,7 @@ DOING = {
     TRAIN: "training round {number} of {rounds}",
     VALIDATE: "validating the models of round {number}",
     TEST: "testing the models of round {number}",
-    TRAIN_OWN: "training each site's own model to its end",
+    TRAIN_LOCAL: "training each site's local model to its end",
     CHOOSE: "choosing what each site keeps",
 }
 
@@ -74,8 +74,8 @@ class RoundLines:
         """Print the sites' task where it is new and no round's training, and after `QUIET_S` how long it goes on."""
         task, step, doing, since = read_phase(self.run, self.study, self._began)
         # Training has a line for each round, and what a round exchanges besides it is short.
-        # Of own models the first task asks all sites: those whose model has ended train nothing, and answer at once.
-        is_said = task in (self._task, TRAIN) or (task, step) == (TRAIN_OWN, 1)
+        # Of local models the first task asks all sites: those whose model has ended train nothing, and answer at once.
+        is_said = task in (self._task, TRAIN) or (task, step) == (TRAIN_LOCAL, 1)
         if len(self.shown) >= self._last_round and not is_said:
             self._task = task
             self._print(doing)
@@ -108,15 +108,15 @@ def read_phase(run: Path, study: Study, began: float) -> tuple[str, int, str, fl
     if since < began:
         return STARTING, 0, STARTING, began
     task, number, step = path.read_text(encoding="utf-8").split(" ")
-    if task == TRAIN_OWN:
-        return task, int(step), describe_own(study, int(number), int(step)), since
+    if task == TRAIN_LOCAL:
+        return task, int(step), describe_local_round(study, int(number), int(step)), since
     return task, int(step), describe_task(task, number, study.total_rounds), since
 
 
-def describe_own(study: Study, last: int, step: int) -> str:
-    """Return the round that sites' own models learn in, some rounds after the last one or anew where the rate falls."""
+def describe_local_round(study: Study, last: int, step: int) -> str:
+    """Return the round that sites' local models learn in, after the last one or anew where the rate falls."""
     before = 0 if study.training.has_falling_rate else last
-    return f"training the own model: round {before + step} of at most {before + own_rounds(study, last)}"
+    return f"training the local model: round {before + step} of at most {before + local_rounds(study, last)}"
 
 
 def describe_task(task: str, number: object, rounds: int) -> str:

@@ -152,8 +152,8 @@ def rehearse(job: Path, study: Study, kit: Kit, options: argparse.Namespace) -> 
     if not study.rounds:
         raise ConfigError(f"--rehearse must go with a study that trains, not {study.name}, which has no rounds")
     console = make_console(options)
-    for doubt in check_job(job, study):
-        console.print(doubt, markup=False, soft_wrap=True)
+    for notice in check_job(job, study):
+        console.print(notice, markup=False, soft_wrap=True)
     with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
         scratch = Path(open_files.enter_context(TemporaryDirectory()))
         copy = copy_folder(job, scratch / job.resolve().name)

@@ -10,5 +10,5 @@ SENTENCE = (
 
 def list_batchnorm_cautions(study: Study) -> list[str]:
     """Return the caution where sites share BatchNorm."""
-    is_shared = study.model.normalization == "batch" and study.recipe.stays_home in ("nothing", "head")
+    is_shared = study.model.normalization == "batch" and study.recipe.stays in ("nothing", "head")
     return [SENTENCE] if is_shared else []

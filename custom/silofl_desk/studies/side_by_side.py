@@ -91,7 +91,7 @@ def build_command(run: ComparedRun) -> list[str]:
     options |= {"--skip-unreadable": wanted.skip_unreadable or None, "--leave-out": wanted.left_out}
     given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]
     given += ["--sites", ",".join(wanted.sites)] if wanted.sites else []
-    given += ["--alone"] if wanted.is_alone else []
+    given += ["--in-process"] if wanted.is_in_process else []
     changes = format_set_options(run.changes)
     return [*silofl, "simulate", str(run.job), *given, *changes]
 

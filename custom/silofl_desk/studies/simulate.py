@@ -31,7 +31,7 @@ from silofl_desk.options import path_to_text, read_changes
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.sentences import changes_sentence
-from silofl_desk.studies.alone import run_alone
+from silofl_desk.studies.in_process import run_in_process
 from silofl_desk.studies.leave_out import run_unseen_test
 from silofl_desk.studies.print_results import print_beginning, print_notes, print_results
 from silofl_desk.studies.processes import ProcessTree, enable_interrupts
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         left_out=options.leave_out,
         pretrained=path_to_text(options.pretrained),
         weights=path_to_text(options.weights and find_weights_file(options.weights)),
-        is_alone=options.alone,
+        is_in_process=options.in_process,
         cache=path_to_text(options.cache),
         skip_unreadable=options.skip_unreadable,
         trusts_code=options.trust_code,
@@ -144,7 +144,7 @@ def _starting_simulator(simulation: Simulation) -> Iterator[ProcessTree | None]:
 
     None where all sites take turns in one process.
     """
-    tree = None if simulation.is_alone else ProcessTree([sys.executable, "-m", "silofl_desk.flare.simulator"])
+    tree = None if simulation.is_in_process else ProcessTree([sys.executable, "-m", "silofl_desk.flare.simulator"])
     try:
         yield tree
     finally:
@@ -242,7 +242,7 @@ def _run_prepared_job(
                 arrays = given and given.arrays
                 settings = site_settings(simulation, run)
                 with repeat_in_background(lines.print_news, POLL_S):
-                    run_alone(study, run, simulation.sites, settings, arrays)
+                    run_in_process(study, run, simulation.sites, settings, arrays)
                 lines.print_new_rounds()
                 return _conclude_run(run, simulation, study, console)
             with whole_path(run.resolve()) as place:

@@ -24,7 +24,7 @@ from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions
 from silofl_desk.studies.simulation import Simulation
-from silofl_hospital.site.input_warnings import count_labels, find_doubts, find_label_doubts
+from silofl_hospital.site.input_warnings import count_labels, find_label_warnings, find_warnings
 
 
 def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, SiteData]:
@@ -45,27 +45,27 @@ def look_at_data(
     run: Path, simulation: Simulation, study: Study, data: Mapping[str, SiteData], console: Console
 ) -> None:
     """Write what only the sites know in a real federation of the training sites' data, and say what is doubtful."""
-    doubts = {site: _find_doubts(found, study) for site, found in data.items()}
-    counts = {name: SiteCounts.of(data[name], doubts[name]) for name in simulation.sites}
+    warnings = {site: _find_warnings(found, study) for site, found in data.items()}
+    counts = {name: SiteCounts.of(data[name], warnings[name]) for name in simulation.sites}
     # What is left out stays so, whatever becomes of its files.
     if not simulation.skip_unreadable:
         counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}
     write_json(run / DATA, dump_record(DataCounts(counts)))
     cautions = list_batchnorm_cautions(study)
-    if study.is_guarded:
+    if study.compares_with_baseline:
         cautions += describe_few_units({name: count_test_units(data[name]) for name in counts})
     for sentence in cautions:
         console.print(f"CAUTION  {sentence}", markup=False)
-    for site, sentences in doubts.items():
+    for site, sentences in warnings.items():
         for sentence in sentences:
             console.print(f"CAUTION  {site}: {sentence}", markup=False)
 
 
-def _find_doubts(data: SiteData, study: Study) -> list[str]:
+def _find_warnings(data: SiteData, study: Study) -> list[str]:
     if study.task != "segmentation":
         # That a site has examples of some classes alone is what many partitions are made for.
-        return find_doubts(data, study)
-    return find_label_doubts(data, study, count_labels(data.training, study)) + find_doubts(data, study)
+        return find_warnings(data, study)
+    return find_label_warnings(data, study, count_labels(data.training, study)) + find_warnings(data, study)
 
 
 def load_site(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:

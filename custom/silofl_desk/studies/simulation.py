@@ -37,7 +37,7 @@ class Simulation:
         left_out: A site that does not take part; the finished super model is tested on all its cases.
         pretrained: File of a pretrained model, in place of one that lies in the job.
         weights: File of weights that everybody starts from, in place of what the job says of it.
-        is_alone: Whether all sites take turns in one process, without NVFlare.
+        is_in_process: Whether all sites take turns in one process, without NVFlare.
         cache: Folder of decoded images, which runs share; in the folder of the data where None.
         skip_unreadable: Share of a site's cases that may be left out because they cannot be read.
         trusts_code: Whether a job's own code may run, and others' classes that it names; said anew where a run goes on,
@@ -51,7 +51,7 @@ class Simulation:
     left_out: str | None = declare_optional()
     pretrained: str | None = declare_optional()
     weights: str | None = declare_optional()
-    is_alone: bool = declare_optional(False)
+    is_in_process: bool = declare_optional(False)
     cache: str | None = declare_optional()
     skip_unreadable: float = declare_optional(0.0)
     trusts_code: bool = declare_optional(False)
@@ -195,11 +195,11 @@ def fit_configurations(job: Path, study: Study) -> None:
     """
     path = study_file(job).with_name("config_fed_client.json")
     name_components(path.parent, study.algorithm.name)
-    is_guarded, config = study.recipe.stays_home == "batchnorm", read_json(path)
+    compares_with_baseline, config = study.recipe.stays == "batchnorm", read_json(path)
     guard = {"tasks": ["train"], "filters": [{"path": GUARD, "args": {}}]}
     # Taken out first, so that a job that has it already does not get it twice.
     others = [chain for chain in config["task_result_filters"] if chain != guard]
-    write_json(path, config | {"task_result_filters": others + [guard] * is_guarded})
+    write_json(path, config | {"task_result_filters": others + [guard] * compares_with_baseline})
 
 
 def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
@@ -328,14 +328,14 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
         )
     if wanted.left_out is not None:
         found = _drop_left_out(wanted.left_out, found, present, sites)
-    _check_names(sites or found, wanted.is_alone)
+    _check_names(sites or found, wanted.is_in_process)
     _check_cache(wanted.cache)
     names = tuple(sorted(sites) or found)
     cache = wanted.cache and str(Path(wanted.cache).resolve())
     return replace(wanted, data=str(data.resolve()), sites=names, cache=cache)
 
 
-def _check_names(sites: Sequence[str], is_alone: bool) -> None:
+def _check_names(sites: Sequence[str], is_in_process: bool) -> None:
     """Refuse names that a model of the run could not bear at its end, or that NVFlare's simulator takes for a path."""
     for name in sites:
         if not PLAIN_NAME.fullmatch(name) or name in (GLOBAL, SELECTOR):
@@ -343,10 +343,10 @@ def _check_names(sites: Sequence[str], is_alone: bool) -> None:
                 f"a site's name must be of letters, digits, '.', '_' and '-', and not {GLOBAL!r} or {SELECTOR!r}, not "
                 f"{name!r}; rename its folder"
             )
-        if "." in name and not is_alone:
+        if "." in name and not is_in_process:
             raise ConfigError(
                 f"a site's name must have no dot in NVFlare's simulator, not {name!r}; rename its folder, or run "
-                "it with silofl simulate --alone"
+                "it with silofl simulate --in-process"
             )
 
 

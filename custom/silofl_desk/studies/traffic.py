@@ -59,7 +59,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     def weigh(task: str, messages: Mapping[str, Message]) -> Answers:
         site, message = next(iter(messages.items()))
         exchange = Exchange(task, message.meta["round"], message.meta["step"])
-        expected = server.expected(site, exchange)
+        expected = server.payload_spec(site, exchange)
         # A test's answer has a few kilobytes, not all of which leave.
         counted = () if task == server.test.task else expected.values()
         size = sum(bytes_on_wire(one.dtype, one.num_bytes, study) for one in counted)

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = Simulation(
         path_to_text(options.data),
         pretrained=path_to_text(options.pretrained),
-        is_alone=True,
+        is_in_process=True,
         cache=path_to_text(options.cache),
         skip_unreadable=options.skip_unreadable,
     )
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     seeds = tuple((study.seed + number) % 2**32 for number in range(NUM_SEEDS))
     asked = ComparisonPlan((options.job,), seeds=seeds, pretrained=wanted.pretrained)
     # No site compares with a model of its own, which takes as long again.
-    pattern = ComparedRun(str(own), 0, options.out, options.job, wanted, {**changes, "guard": False})
+    pattern = ComparedRun(str(own), 0, options.out, options.job, wanted, {**changes, "baseline_comparison": False})
     try:
         scores = search(own, normalizations, partial(_measure, asked, pattern, options.processes, console))
     except KeyboardInterrupt:
@@ -155,7 +155,7 @@ def list_normalizations(
     """
     names = [study.model.normalization]
     # What everybody starts from has its normalisation, and BatchNorm that stays at home must be there.
-    if not study.starts_from_file and study.recipe.stays_home != "batchnorm":
+    if not study.starts_from_file and study.recipe.stays != "batchnorm":
         for name in CANDIDATES:
             with suppress(ConfigError):
                 check_network(changed_study(job, {**changes, NORMALIZATION: name}), image_shape)

@@ -99,7 +99,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         record["findings"] = list(prediction.findings)
     else:
         record |= {"label": prediction.label, "label_name": study.labels[prediction.label]}
-    for name in ("class_scores", "temperature", "called_from"):
+    for name in ("class_scores", "temperature", "decision_thresholds"):
         record[name] = getattr(prediction, name)
     return record
 
@@ -150,7 +150,7 @@ def _answer_sentence(prediction: Prediction, study: Study) -> str:
         return ", ".join(answers)
     if prediction.label is not None:
         name = study.labels[prediction.label]
-        calls = "".join(f", {label}{_call_sentence(prediction, label)}" for label in prediction.called_from)
+        calls = "".join(f", {label}{_call_sentence(prediction, label)}" for label in prediction.decision_thresholds)
         return f"{name} ({prediction.class_scores[name]:.2f}{calls})"
     if prediction.volumes_ml is not None:
         return ", ".join(f"{name} {volume:.2f} ml" for name, volume in prediction.volumes_ml.items())
@@ -160,7 +160,7 @@ def _answer_sentence(prediction: Prediction, study: Study) -> str:
 
 
 def _call_sentence(prediction: Prediction, name: str) -> str:
-    threshold = prediction.called_from.get(name)
+    threshold = prediction.decision_thresholds.get(name)
     return "" if threshold is None else f" from {threshold:.2f} on"
 
 

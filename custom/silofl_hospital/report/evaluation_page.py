@@ -58,7 +58,7 @@ MEANS_NOTE = (
     "data that have other classes only class by class."
 )
 FINDINGS_NOTE = "Each finding against its absence; sensitivity and specificity are those of the model's answers."
-CALLED_NOTE = (
+THRESHOLD_NOTE = (
     "The model's threshold was chosen on validation data of the hospitals that trained it; sensitivity and specificity "
     "are those of its answers."
 )
@@ -173,7 +173,7 @@ def evaluation_blocks(record: Evaluation) -> list[Block]:
 
 
 def _group_table(record: Evaluation) -> TextTable:
-    called = record.called_from or {}
+    called = record.decision_thresholds or {}
     present = set[str]().union(*record.groups.values())
     names = [name for name in GROUP_SCORES if name in present]
     units = {"size_error": f", {record.size_unit}", "hd95": f", {UNITS.get(record.distance_unit)}"}
@@ -209,8 +209,8 @@ def list_notes(record: Evaluation) -> list[str]:
     notes.append(FINDINGS_NOTE if record.has_findings else CLASSES_NOTE)
     if len(record.groups) > 1:
         notes.append(MEANS_NOTE)
-    if record.called_from:
-        notes.append(CALLED_NOTE)
+    if record.decision_thresholds:
+        notes.append(THRESHOLD_NOTE)
     notes.append(CALIBRATION_NOTE)
     # A temperature of 1 changes nothing: none was chosen.
     if record.temperature != 1:
@@ -241,7 +241,7 @@ def warning_lines(record: Evaluation) -> list[str]:
 def make_evaluation_page(
     record: Evaluation,
     site: str,
-    doubts: Sequence[str],
+    cautions: Sequence[str],
     images: Mapping[str, PageImage | None],
     refused: Sequence[str],
 ) -> Page:
@@ -276,7 +276,7 @@ def make_evaluation_page(
         make_section("model", "Model", "The model", make_table(answers), Pairs(facts)),
     ]
     opening: list[Block] = [
-        Banner("warning", "RESEARCH", RESEARCH, doubts),
+        Banner("warning", "RESEARCH", RESEARCH, cautions),
         Tiles([*_list_numbers(record), *counts.items()]),
     ]
     if alarms:

@@ -10,7 +10,7 @@ from silofl.data.units import count_test_units
 from silofl.parts.checked_cast import checked_cast
 from silofl_hospital.site.candidate import Candidate
 from silofl_hospital.site.finding import Finding, expect, ok
-from silofl_hospital.site.input_warnings import count_labels, find_doubts, find_label_doubts
+from silofl_hospital.site.input_warnings import count_labels, find_label_warnings, find_warnings
 
 
 def check_data(candidate: Candidate) -> Finding:
@@ -35,10 +35,10 @@ def check_data(candidate: Candidate) -> Finding:
         "patients": {name: part.num_patients for name, part in parts.items()},
         "labels": counts,
         "image_shape": list(data.image_shape),
-        "domain": dump_record(data.domain),
+        "domain": dump_record(data.data_profile),
     }
-    worth_a_look = find_label_doubts(data, study, counts["training"]) + find_doubts(data, study)
-    if study.is_guarded:
+    worth_a_look = find_label_warnings(data, study, counts["training"]) + find_warnings(data, study)
+    if study.compares_with_baseline:
         worth_a_look += describe_few_units({candidate.kit.name: count_test_units(data)})
     if study.rounds and not cases["validation"]:
         worth_a_look.append("validation must have cases to choose the best round by, not 0; move a patient there")

@@ -110,12 +110,12 @@ def run(options: argparse.Namespace) -> int:
             people.may_tell(list_having(cases, study))
             record = replace(record, subgroups=measure_subgroups(cases, divided, people, study), least=least)
         pictures = draw_worst_cases(model, site, cases)
-    doubts = _list_doubts(_find_records(options.model, model, options.site_config), model, site)
+    cautions = _list_warnings(_find_records(options.model, model, options.site_config), model, site)
     with fill_folder(out) as folder:
         write_json(folder / FILE, dump_record(record))
         write_cases(folder / CASES, cases, refused, record, model.contents)
-        _write_page(folder / PAGE, record, site, doubts, (cases, refused), pictures, study)
-    _print_evaluation(record, doubts, refused, out, console)
+        _write_page(folder / PAGE, record, site, cautions, (cases, refused), pictures, study)
+    _print_evaluation(record, cautions, refused, out, console)
     if options.json:
         print((out / FILE).read_text(), end="")
     return ExitCode.INCOMPLETE if refused else ExitCode.COMPLETE
@@ -158,32 +158,32 @@ def _find_records(folder: Path, model: SuperModel, site_config: Path) -> list[Pa
     return folders
 
 
-def _list_doubts(records: Sequence[Path], model: SuperModel, site: SiteCases) -> list[str]:
+def _list_warnings(records: Sequence[Path], model: SuperModel, site: SiteCases) -> list[str]:
     """Return what must be known before a number is believed.
 
     Args:
         records: The folders that may say what the model learnt from.
     """
     has_learnt = {*site.parts} != {"test"}
-    doubts = []
+    cautions = []
     manifest = checked_cast(site.data.manifest, Manifest)
     contents = model.contents
     is_same = manifest.digest in [data.get("digest") for data in (contents.facts.get("data") or {}).values()]
     if learnt := find_learnt(records, site.data, site.parts, contents.study):
-        doubts.append(LEARNT.format(len(learnt), "give --part test" if has_learnt else "take them out of test"))
+        cautions.append(LEARNT.format(len(learnt), "give --part test" if has_learnt else "take them out of test"))
     elif has_learnt and is_same:
-        doubts.append(SEEN)
+        cautions.append(SEEN)
     elif not is_same and not is_recorded(records):
         run = contents.facts.get("run")
-        doubts.append(UNCHECKED.format(NO_RECORD.format(run) if run else "it does not name its run"))
+        cautions.append(UNCHECKED.format(NO_RECORD.format(run) if run else "it does not name its run"))
     if lacking := [name for number, name in manifest.labels.items() if number not in manifest.labels_annotated]:
-        doubts.append(NOT_DRAWN.format(", ".join(lacking)))
+        cautions.append(NOT_DRAWN.format(", ".join(lacking)))
     if site.units.name != "patient":
-        doubts.append(
+        cautions.append(
             f"not all patients are known, or there is one alone: intervals are over {site.units.name}s, and too narrow "
             "where a patient has several"
         )
-    return doubts
+    return cautions
 
 
 def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[EvaluatedCase]) -> list[CaseColumn]:
@@ -216,7 +216,7 @@ def _write_page(
     path: Path,
     record: Evaluation,
     site: SiteCases,
-    doubts: Sequence[str],
+    cautions: Sequence[str],
     evaluated: tuple[Sequence[EvaluatedCase], Sequence[RefusedCase]],
     pictures: Sequence[CaseColumn],
     study: Study,
@@ -229,15 +229,15 @@ def _write_page(
     }
     reasons = [f"{case.case}: {case.reason}" for case in refused]
     name = checked_cast(site.data.manifest, Manifest).folder.resolve().name
-    page = make_evaluation_page(record, name, doubts, images, reasons)
+    page = make_evaluation_page(record, name, cautions, images, reasons)
     write_with_files(path, page, ())
 
 
 def _print_evaluation(
-    record: Evaluation, doubts: Sequence[str], refused: Sequence[RefusedCase], out: Path, console: Console
+    record: Evaluation, cautions: Sequence[str], refused: Sequence[RefusedCase], out: Path, console: Console
 ) -> None:
     refusals = [f"{case.case} refused: {case.reason}" for case in refused]
-    _print_warnings(doubts, console)
+    _print_warnings(cautions, console)
     print_blocks(evaluation_blocks(record), console)
     _print_warnings([*alarm_lines(record), *warning_lines(record), *refusals], console)
     quality = [f"What these models can do: {record.quality}"] if record.quality else []

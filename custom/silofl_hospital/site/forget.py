@@ -11,7 +11,7 @@ from silofl.base.errors import ConfigError, ExitCode, suggest_nearest
 from silofl.base.files import hold_lock
 from silofl.base.settings import Section, load_settings, parse
 from silofl.federation.egress_log import LOCK
-from silofl.flare.places import JOB_LOCK
+from silofl.flare.paths import JOB_LOCK
 from silofl.setup.site import Site
 from silofl.study import Name
 from silofl_hospital.site import forget_patient

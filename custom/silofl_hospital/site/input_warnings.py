@@ -9,31 +9,31 @@ from silofl.data.batches import limit_batch_size
 from silofl.data.intensity import LEAST_RANGE
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.reading.image_grid import find_turned
+from silofl.reading.image_grid import find_reoriented
 from silofl.reading.patient_ids import count_shared_ids, read_own_id
 from silofl.study import Study
 
 PIECE = 256
 
 
-def find_doubts(data: SiteData, study: Study) -> list[str]:
+def find_warnings(data: SiteData, study: Study) -> list[str]:
     """Return what should be looked at of a site's data, a sentence each that names no case, patient or file.
 
     Args:
         data: The data, read from their dataset.json.
         study: The study that they were read for.
     """
-    doubts = _find_unreadable(data) + _find_patient_doubts(data)
+    warnings = _find_unreadable(data) + _find_patient_warnings(data)
     if study.task == "segmentation":
         manifest = data.manifest
         pairs = []
         for records in manifest.parts.values():
             for record in records:
                 pairs.append((manifest.source(record).first[0], manifest.places[record.label]))
-        doubts += find_turned(pairs)
+        warnings += find_reoriented(pairs)
     if study.data.intensity == "dtype":
-        doubts += _find_dark(data.training)
-    return doubts
+        warnings += _find_dark(data.training)
+    return warnings
 
 
 def _find_dark(part: Examples) -> list[str]:
@@ -60,7 +60,7 @@ def _find_unreadable(data: SiteData) -> list[str]:
     ]
 
 
-def _find_patient_doubts(data: SiteData) -> list[str]:
+def _find_patient_warnings(data: SiteData) -> list[str]:
     """Return a sentence where a patient of DICOM's headers has several names, or stands in several parts unnamed."""
     named = []
     unnamed = []
@@ -73,22 +73,22 @@ def _find_patient_doubts(data: SiteData) -> list[str]:
                 named.append((record.patient, patient))
     divided, count = count_shared_ids(named)
     scattered, count_unnamed = count_shared_ids(unnamed)
-    doubts = []
+    warnings = []
     if divided:
-        doubts.append(
+        warnings.append(
             f"a patient must have one name in dataset.json; {divided} of {count} PatientIDs in DICOM headers stand "
             "for several: see that these are different persons, of whom an archive writes one number"
         )
     # One number for all images is an archive's, and no patient's.
     if scattered and count_unnamed > 1:
-        doubts.append(
+        warnings.append(
             f"a patient must stand in one part; of those whom DICOM headers name (PatientID), and dataset.json does "
             f"not, {scattered} of {count_unnamed} stand in several: name them in dataset.json, or import again"
         )
-    return doubts
+    return warnings
 
 
-def find_label_doubts(data: SiteData, study: Study, counts: Mapping[str, int]) -> list[str]:
+def find_label_warnings(data: SiteData, study: Study, counts: Mapping[str, int]) -> list[str]:
     """Return a sentence where no training case has one of the labels that the site annotates, and models train.
 
     Args:

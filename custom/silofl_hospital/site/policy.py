@@ -149,7 +149,7 @@ def check_partners(candidate: Candidate) -> Finding:
     sites = study.federation.num_sites
     names: list[str] = []
     for exchange in (Exchange(TRAIN, 1), *server.asks(BEFORE, 1)):
-        names += server.expected(candidate.kit.name, exchange)
+        names += server.payload_spec(candidate.kit.name, exchange)
     if not any(map(server.is_mixed, names)):
         return ok("nothing of this study is mixed with other sites' answers: may_leave alone decides what leaves")
     if not asked:

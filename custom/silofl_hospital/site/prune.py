@@ -16,7 +16,7 @@ from silofl.base.files import hold_lock
 from silofl.base.settings import load_settings
 from silofl.federation.egress_log import FILE
 from silofl.flare.kit import read_kit
-from silofl.flare.places import JOB_LOCK
+from silofl.flare.paths import JOB_LOCK
 from silofl.parts.half_round import ANSWER, HALF
 from silofl.setup.site import Site
 from silofl_hospital.site.kept import find_studies

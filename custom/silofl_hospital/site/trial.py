@@ -15,8 +15,8 @@ from silofl.parts.part import BEFORE, END, INSTEAD
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Message
 from silofl.parts.work import Work
 from silofl.training.device import choose_device
+from silofl.training.privacy_budget import count_steps, read_count
 from silofl.training.private import compute_study_epsilon, measure_round
-from silofl.training.spent import count_steps, read_count
 from silofl_hospital.site.candidate import Candidate
 from silofl_hospital.site.finding import Finding, expect, failed, ok, warning
 from silofl_hospital.site.resources import explain_gpu_fault
@@ -180,8 +180,8 @@ def _find_later_kinds(candidate: Candidate, gate: Gate) -> tuple[set[str], set[s
     if study.total_rounds > study.training_rounds:
         rounds += server.asks(INSTEAD, study.total_rounds)
     few = _find_kinds_of_few(candidate, gate)
-    needed = gate.list_kinds(*rounds) - gate.list_kinds(Exchange(TRAIN, 1)) - few
-    asked = gate.list_kinds(Exchange(COLLECT, study.rounds), Exchange(server.test.task, study.rounds)) - few
+    needed = gate.list_outbound_payloads(*rounds) - gate.list_outbound_payloads(Exchange(TRAIN, 1)) - few
+    asked = gate.list_outbound_payloads(Exchange(COLLECT, study.rounds), Exchange(server.test.task, study.rounds)) - few
     return needed, asked
 
 

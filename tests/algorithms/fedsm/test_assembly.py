@@ -4,7 +4,7 @@ from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.federation.outcome import finished_results
 from silofl.inference.directory import read_model_folder
 from silofl.models.roles import read_role
-from silofl.parts.load import list_kinds
+from silofl.parts.load import list_outbound_payloads
 from silofl.parts.model import complete_state
 from silofl.parts.task import Message
 
@@ -178,5 +178,5 @@ def test_only_numbers_leave_a_site_for_it(done):
     for task, roles in (("assemble", set()), ("test_super_model", {"usual"})):
         assert all({*map(read_role, answer.arrays)} <= roles for answer in done.answers[task].values())
         assert "test0" not in str(done.answers[task]["east"].meta)
-    assert not [kind for kind in list_kinds(done.study) if kind.role == "super_model"]
+    assert not [kind for kind in list_outbound_payloads(done.study) if kind.role == "super_model"]
     assert sent_roles(done, "assemble", "west")

@@ -12,7 +12,7 @@ from silofl.models.roles import add_role, read_role, select_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.load import start_parts
 from silofl.parts.part import Compared
-from silofl.parts.task import Exchange, Message, Replies
+from silofl.parts.task import Exchange, Message, SiteResults
 
 from ...conftest import assert_alike
 
@@ -49,8 +49,8 @@ def filled(arrays, value):
 def after(part, answers, *row):
     """Return the part after a step of these answers, each site listening to all alike or with the weights of a row."""
     row = row or [1 / len(answers)] * len(answers)
-    replies = Replies({site: Message(arrays) for site, arrays in answers.items()})
-    return part.merged(STEP, replies, lambda role: np.tile(row, (len(answers), 1)), run=None)
+    site_results = SiteResults({site: Message(arrays) for site, arrays in answers.items()})
+    return part.merged(STEP, site_results, lambda role: np.tile(row, (len(answers), 1)), run=None)
 
 
 def sent(part):
@@ -113,7 +113,7 @@ def test_an_update_counts_up_to_three_times_the_others_median(begin, learning):
     # Of Adam's squares 3 * 3 times.
     for name, array in compared.answers["west"].arrays.items():
         np.testing.assert_allclose(array, -9 if f"/{SQUARE}/" in name else -3, rtol=1e-5)
-    assert compared.unlike == {"west": {"selector": pytest.approx(1e6)}}
+    assert compared.outliers == {"west": {"selector": pytest.approx(1e6)}}
     # What is not too long is the same object, so that honest runs give the same weights.
     assert compared.answers["east"] is answers["east"]
     few = {site: answers[site] for site in ("east", "west")}

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from silofl.algorithms.harmofl import AmplitudeNorm, drift, mean_amplitude, perturbed_step
-from silofl.algorithms.harmofl.amplitude import amplitude_level, find_odd_levels
+from silofl.algorithms.harmofl.amplitude import amplitude_level, find_outlying_levels
 from silofl.base.errors import ConfigError, TrainingError
 from silofl.core.steps import plain_step, squared_distance
 from silofl.training.loop import set_learning_rate
@@ -249,4 +249,4 @@ ALIKE = dict.fromkeys("abcdef", 1.0)
     ],
 )
 def test_a_level_far_beyond_all_others_is_odd_either_way(levels, min_sites, odd):
-    assert find_odd_levels(levels, 5.0, min_sites) == odd
+    assert find_outlying_levels(levels, 5.0, min_sites) == odd

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 PRESETS = {
-    "paper": Recipe(mixing=Similarity(source="pretrained"), stays_home="batchnorm", start_from_pretrained=True),
-    "reference": Recipe(mixing=Similarity(source="pretrained", self_weight=0.3), stays_home="batchnorm"),
-    "recommended": Recipe(mixing=Similarity(), stays_home="batchnorm"),
+    "paper": Recipe(mixing=Similarity(source="pretrained"), stays="batchnorm", start_from_pretrained=True),
+    "reference": Recipe(mixing=Similarity(source="pretrained", self_weight=0.3), stays="batchnorm"),
+    "recommended": Recipe(mixing=Similarity(), stays="batchnorm"),
 }

@@ -77,17 +77,17 @@ class Similarity(AlgorithmOption):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Refuse to mix what never leaves a site, and running statistics that travel: averaged, they are all equal."""
-        if recipe.stays_home == "everything":
-            return "stays_home must not be everything where sites listen to each other; choose batchnorm"
+        if recipe.stays == "everything":
+            return "stays must not be everything where sites listen to each other; choose batchnorm"
         if self.source == "pretrained" and recipe.input is not None:
             return (
                 "input must be none with a pretrained model, which has seen images as they are; choose "
                 "statistics.source: running"
             )
-        if self.source == "running" and recipe.stays_home != "batchnorm":
+        if self.source == "running" and recipe.stays != "batchnorm":
             return (
-                "stays_home must be batchnorm with running statistics, which are the site's own then, not "
-                f"{recipe.stays_home!r}; or choose statistics.source: pretrained"
+                "stays must be batchnorm with running statistics, which are the site's own then, not "
+                f"{recipe.stays!r}; or choose statistics.source: pretrained"
             )
         return None
 

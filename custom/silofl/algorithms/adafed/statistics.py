@@ -27,9 +27,9 @@ from silofl.models import build_plain_model
 from silofl.models.names import batchnorm_names, write_arrays
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.asked_once import Withheld, check_all_sent, expect_float64, withhold_few_patients
-from silofl.parts.part import BEFORE, Kind, Outcome, Part, Run, WeightsOf
-from silofl.parts.task import Exchange, Message, Replies, Wanted
+from silofl.parts.asked_once import Withheld, check_all_sent, expect_float64, suppress_few_patients
+from silofl.parts.part import BEFORE, OutboundPayload, Outcome, Part, Run, WeightsOf
+from silofl.parts.task import Exchange, Message, PayloadSpec, SiteResults
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -62,7 +62,7 @@ class StatisticsPart(Part):
     without: dict[str, str] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     role: str = ROLE
-    leaves = (Kind("statistics", PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_bounded=True),)
+    outbound = (OutboundPayload("statistics", PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_bounded=True),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -86,10 +86,10 @@ class StatisticsPart(Part):
         return [cls(study, sizes)]
 
     @classmethod
-    def kinds(cls, study: Study) -> Sequence[Kind]:
+    def outbound_payloads(cls, study: Study) -> Sequence[OutboundPayload]:
         """Return the kind of the statistics, which may be BatchNorm's own."""
         is_batchnorm = study.recipe.option(ROLE).source == "running"
-        return [replace(kind, is_batchnorm=is_batchnorm) for kind in cls.leaves]
+        return [replace(kind, is_batchnorm=is_batchnorm) for kind in cls.outbound]
 
     @property
     def settings(self) -> Similarity:
@@ -125,41 +125,41 @@ class StatisticsPart(Part):
         """Return the pretrained model, where sites are compared by its layers' inputs."""
         return Message(add_role(PRETRAINED, self.pretrained)) if exchange.task == ROLE else Message()
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return a mean and a variance for each layer."""
         if exchange.task != ROLE:
-            return Wanted(entry=Withheld)
+            return PayloadSpec(metadata=Withheld)
         arrays = {}
         for layer, size in enumerate(self.sizes):
             arrays[f"{ROLE}/{layer}/mean"] = expect_float64((size,), minimum=None)
             arrays[f"{ROLE}/{layer}/variance"] = expect_float64((size,))
-        return Wanted(arrays, Withheld)
+        return PayloadSpec(arrays, Withheld)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> StatisticsPart:
         """Refuse statistics of some layers only; a site may keep back all or nothing."""
-        check_all_sent(site, answer, self.expected(site, exchange, run).arrays, ROLE, "its layers' statistics")
+        check_all_sent(site, answer, self.payload_spec(site, exchange, run).arrays, ROLE, "its layers' statistics")
         return self
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> StatisticsPart:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> StatisticsPart:
         """Store the statistics, and compute the weights among the sites that share theirs."""
         # Where a single site was asked once more and did not answer, nothing is known that a record would have to say.
-        if exchange.task != ROLE or not (self.is_due(exchange.round) or replies.accepted or replies.refused):
+        if exchange.task != ROLE or not (self.is_due(exchange.round) or site_results.accepted or site_results.refused):
             return self
         statistics = dict(self.statistics)
         without = dict(self.without)
         # A site that does not answer keeps its older statistics; one that does replaces them, whatever it says.
-        for site in [*replies.accepted, *replies.refused]:
+        for site in [*site_results.accepted, *site_results.refused]:
             statistics.pop(site, None)
             without.pop(site, None)
-        without |= replies.refused
-        for site, answer in replies.accepted.items():
-            if withheld := answer.entry(ROLE, Withheld).withheld:
+        without |= site_results.refused
+        for site, answer in site_results.accepted.items():
+            if withheld := answer.metadata(ROLE, Withheld).withheld:
                 without[site] = withheld
             else:
                 arrays = {name: np.asarray(array, np.float64) for name, array in answer.of(ROLE).items()}
                 statistics[site] = [(arrays[f"{i}/mean"], arrays[f"{i}/variance"]) for i in range(len(self.sizes))]
         new = replace(self, statistics=statistics, without=without)
-        record = new._build_record(run.sites, exchange.round, replies.missing)
+        record = new._build_record(run.sites, exchange.round, site_results.missing)
         return replace(new, history=[*self.history, record])
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[np.float64] | None:
@@ -239,7 +239,7 @@ class SiteStatistics(SitePart):
         """Collect the statistics, unless there are too few patients for it."""
         work = self.work
         meta = {"num_patients": work.data.training.num_patients}
-        return withhold_few_patients(work, ROLE, meta) or Message(pack_statistics(self._measure_statistics()), meta)
+        return suppress_few_patients(work, ROLE, meta) or Message(pack_statistics(self._measure_statistics()), meta)
 
     def _measure_statistics(self) -> Statistics:
         work = self.work

@@ -31,18 +31,18 @@ from silofl.parts.super_exchange import (
     counts_by_threshold,
     evaluate_super_model,
     read_contents,
-    read_domain,
+    read_data_profile,
 )
-from silofl.parts.task import Exchange, Message, Replies, Wanted
+from silofl.parts.task import Exchange, Message, PayloadSpec, SiteResults
 from silofl.parts.work import SitePart
 from silofl.study import Study
-from silofl.training.floor import has_few
 from silofl.training.site_score import Counted, SuperScore
+from silofl.training.small_cells import has_few
 
 ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
 
 
-class SuperModelEntry(Section):
+class SuperModelMetadata(Section):
     """What a site says when it has stored the super model.
 
     Attributes:
@@ -99,13 +99,13 @@ class SuperModelPart(Part):
             arrays |= _collect_selector(run)
         return Message(add_role(ROLE, arrays), {ROLE: self._collect_facts(run)})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return what a site may say of its validation."""
-        return Wanted(entry=SuperModelEntry)
+        return PayloadSpec(metadata=SuperModelMetadata)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> SuperModelPart:
         """Refuse counts that are not one for each threshold, and sums of values that are more than their cases."""
-        table = answer.entry(ROLE, SuperModelEntry).by_threshold
+        table = answer.metadata(ROLE, SuperModelMetadata).by_threshold
         if table and len(table) != len(self.selector.thresholds):
             raise AggregationError(
                 f"site {site!r} must send by_threshold for {len(self.selector.thresholds)} thresholds, not {len(table)}"
@@ -117,19 +117,19 @@ class SuperModelPart(Part):
                 )
         return self
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SuperModelPart:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> SuperModelPart:
         """Remember which sites hold the models, and choose the threshold from their counts."""
         if exchange.task != ASSEMBLE:
             # A site that did not answer may have lost the models, so it gets them again.
-            return replace(self, holders=self.holders - replies.missing.keys())
-        tables = [answer.entry(ROLE, SuperModelEntry).by_threshold for answer in replies.accepted.values()]
+            return replace(self, holders=self.holders - site_results.missing.keys())
+        tables = [answer.metadata(ROLE, SuperModelMetadata).by_threshold for answer in site_results.accepted.values()]
         counts = [table for table in tables if table]
         threshold = self.study.recipe.option(ROLE).threshold if self.selector.thresholds else None
         if threshold == "tuned":
             # Without counts the largest, 1: a model that nobody could measure on its choice is never chosen.
             threshold = tune_threshold(counts) if counts else THRESHOLDS[-1]
-        holders = self.holders | set(replies.accepted)
-        return replace(self, holders=holders, threshold=threshold, refused=self.refused | replies.refused)
+        holders = self.holders | set(site_results.accepted)
+        return replace(self, holders=holders, threshold=threshold, refused=self.refused | site_results.refused)
 
     def joined(self, site: str) -> SuperModelPart:
         """Bring all models to every site once more: those that are out are without the new site's."""
@@ -144,7 +144,7 @@ class SuperModelPart(Part):
 
     def _make_contents(self, run: Run) -> Contents | None:
         # Where the personal models stay with their sites, a selector has nothing to choose from.
-        if _find_personal(run).stays_home or run.image_shape is None:
+        if _find_personal(run).stays or run.image_shape is None:
             return None
         # Rounded as the sites received it, so that server and sites hold the same super model.
         arrays = round_as_received(_all_models(run) | _collect_selector(run), self.study)
@@ -205,7 +205,7 @@ class SiteSuperModel(SitePart):
             read_model_folder(work.folder / FOLDER),
             threshold=facts["threshold"],
             facts=facts["facts"],
-            domain=read_domain(facts),
+            data_profile=read_data_profile(facts),
         )
         write_model_folder(work.folder / FOLDER, contents)
         return contents
@@ -227,7 +227,7 @@ def _all_models(run: Run, receiver: str = "") -> Arrays:
     for site in run.sites:
         # The global model answers for a site whose own did not come, or stays there.
         own: Arrays = {}
-        if site == receiver or not personal.stays_home:
+        if site == receiver or not personal.stays:
             own = personal.of(site)
         arrays |= add_role(site, own or shared)
     return arrays | collect_part_arrays(run)

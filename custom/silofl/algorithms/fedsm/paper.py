@@ -65,7 +65,7 @@ class Selector(AlgorithmOption):
         return Traits(
             caution=caution,
             deciding=("network",),
-            own_model="paired",
+            local_model="paired",
             selector=self.network,
             takes_extra_rounds=not self.learns_site,
         )
@@ -96,9 +96,9 @@ class Selector(AlgorithmOption):
                 "parts must go with mixing: softpull where they hold a selector, which chooses among sites' models, or "
                 "with an algorithm that keeps a personal model at each site, fine-tunes one or takes steps to one"
             )
-        if recipe.stays_home != "nothing":
+        if recipe.stays != "nothing":
             return (
-                f"stays_home must be nothing where a selector hands out the sites' models, not {recipe.stays_home!r}; "
+                f"stays must be nothing where a selector hands out the sites' models, not {recipe.stays!r}; "
                 "choose a normalisation without BatchNorm"
             )
         if recipe.robust and recipe.robust.rule != "clipped":

@@ -28,8 +28,8 @@ from silofl.models.roles import GLOBAL, PERSONAL, add_role, read_role, select_ro
 from silofl.models.selector import build_selector
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.half_round import to_device
-from silofl.parts.part import AFTER, INSTEAD, Compared, Kept, Kind, Part, Run, WeightsOf
-from silofl.parts.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Unlike, Wanted
+from silofl.parts.part import AFTER, INSTEAD, ClientState, Compared, OutboundPayload, Part, Run, WeightsOf
+from silofl.parts.task import TRAIN, VALIDATE, ArraySpec, Exchange, Message, Outliers, PayloadSpec, SiteResults
 from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.parts.work import SitePart
 from silofl.study import Study
@@ -68,7 +68,7 @@ class SelectorPart(Part):
     adam: AdamState
     role: str = ROLE
     saved = ("outputs", "parameters")
-    leaves = (Kind("selector", PURPOSE, RISK, ROLE, is_bounded=True),)
+    outbound = (OutboundPayload("selector", PURPOSE, RISK, ROLE, is_bounded=True),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -102,24 +102,24 @@ class SelectorPart(Part):
             return Message()
         return Message(self._arrays, {ROLE: {"outputs": list(self.outputs), "step": self.adam.steps}})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return the shapes of a gradient, or of differences to what was sent."""
         is_learning = self._takes_part(exchange) and exchange.task != VALIDATE
-        wanted = Expected.like(self._arrays) if is_learning else {}
+        wanted = ArraySpec.like(self._arrays) if is_learning else {}
         # Its parameters, and each of Adam's moments: behind long ones of another scale none can hide.
         scales: dict[str, list[str]] = {}
         for name in select_role(ROLE, wanted):
             scales.setdefault(read_role(name), []).append(name)
         # Each site teaches it its own name.
-        return Wanted(wanted, averaged=list(scales.values()), has_median=False)
+        return PayloadSpec(wanted, averaged=list(scales.values()), has_median=False)
 
     def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
         """Shorten what is more than 3 times as long as the others' median: else one site could turn every step."""
         if len(answers) < self.study.federation.min_sites_for_ratio:
             return Compared(answers)
         changed = dict(answers)
-        unlike: Unlike = {}
-        for names in self.expected("", exchange, run).averaged:
+        outliers: Outliers = {}
+        for names in self.payload_spec("", exchange, run).averaged:
             updates = {}
             for site, answer in answers.items():
                 sent = answer.of(ROLE)
@@ -130,20 +130,20 @@ class SelectorPart(Part):
                 scale = most / ratio
                 shorter = {name: (scale * array).astype(array.dtype) for name, array in updates[site].items()}
                 changed[site] = replace(changed[site], arrays=changed[site].arrays | add_role(ROLE, shorter))
-                unlike[site] = {ROLE: ratio}
-        return Compared(changed, unlike)
+                outliers[site] = {ROLE: ratio}
+        return Compared(changed, outliers)
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SelectorPart:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> SelectorPart:
         """Take one step from the sites that sent every array."""
         wanted = self._arrays.keys()
-        is_whole = np.array([wanted <= answer.arrays.keys() for answer in replies.accepted.values()])
+        is_whole = np.array([wanted <= answer.arrays.keys() for answer in site_results.accepted.values()])
         if not self._takes_part(exchange) or exchange.task == VALIDATE or not is_whole.any():
             return self
         # A gradient without some arrays points elsewhere, so such a site is left out. Row 0 is as good as any: there is
         # one selector, and no recipe lets sites listen to it differently.
         weights = weights_of(ROLE)[0][is_whole]
         chosen = {}
-        for (site, answer), whole in zip(replies.accepted.items(), is_whole, strict=True):
+        for (site, answer), whole in zip(site_results.accepted.items(), is_whole, strict=True):
             if whole:
                 chosen[site] = answer.of(ROLE)
         # All rows are equal, so that any of them is the mean.
@@ -196,13 +196,13 @@ class SiteSelector(SitePart):
     _taken = 0
 
     @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+    def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
         """Return its optimiser where it takes local steps, after the rounds in which it does."""
         settings = study.recipe.option("selector")
         has_learnt = settings.learns_site or number > study.last_training
         if settings.learning != "local_steps" or not has_learnt:
             return []
-        return [Kept("its selector's optimiser", is_for_training=True)]
+        return [ClientState("its selector's optimiser", is_for_training=True)]
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the selector, which learns that every image is this site's; of volumes it sees slices of its own."""
@@ -213,19 +213,19 @@ class SiteSelector(SitePart):
             learner = replace(learner, step=self._step_on_slices(learner.step))
         return {ROLE: learner}
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the gradient so far, and how many batches of slices it has seen."""
         if "_gradient" not in vars(self):
             return {}
         gradient = {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
         return {"examples": self._gradient.num_examples, "gradient": gradient, "taken": self._taken}
 
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take both back."""
-        self._gradient.num_examples = halfway["examples"]
-        self._taken = halfway["taken"]
+        self._gradient.num_examples = saved["examples"]
+        self._taken = saved["taken"]
         for name, parameter in self._model.named_parameters():
-            parameter.grad = to_device(halfway["gradient"].get(name), self.work.device)
+            parameter.grad = to_device(saved["gradient"].get(name), self.work.device)
         # The slices that were learnt from before the stop are passed over.
         for _ in range(self._taken):
             next(self._slices)
@@ -272,7 +272,7 @@ class SiteSelector(SitePart):
         # The selector's accuracy counts single images, the choice of a model whole cases.
         chosen = np.concatenate([output.argmax(axis=1) for output in outputs_of_cases.values()])
         numbers = combined.numbers() | {"selector_accuracy": float(np.mean(chosen == index))}
-        return self.work.withhold_few(numbers, combined, examples)
+        return self.work.suppress_small_cells(numbers, combined, examples)
 
     @property
     def _settings(self) -> Selector:

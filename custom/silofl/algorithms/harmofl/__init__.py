@@ -28,5 +28,5 @@ PRESETS = {
     "paper": Recipe(input=Amplitude(), step=Perturbation()),
     # The authors' released code: the mean intensity alone, frozen at the first batch, uniform weights.
     "reference": Recipe(input=Amplitude(band=0, momentum=0.0), step=Perturbation(), weights="uniform"),
-    "recommended": Recipe(input=Amplitude(band=0, amplitude_factor=5.0), step=Perturbation(), stays_home="batchnorm"),
+    "recommended": Recipe(input=Amplitude(band=0, amplitude_factor=5.0), step=Perturbation(), stays="batchnorm"),
 }

@@ -20,8 +20,8 @@ from silofl.core.outliers import find_edges
 from silofl.core.robust import bound_updates, find_bounding_rule
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.checked_cast import checked_cast
-from silofl.parts.part import Compared, Kind, Outcome, Part, Run, WeightsOf
-from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.part import Compared, OutboundPayload, Outcome, Part, Run, WeightsOf
+from silofl.parts.task import TRAIN, ArraySpec, Exchange, Message, PayloadSpec, SiteResults
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
@@ -101,7 +101,7 @@ def amplitude_level(amplitude: ArrayLike, spatial: Sequence[int]) -> float:
     return float(np.linalg.norm(np.asarray(amplitude, np.float64))) / prod(spatial)
 
 
-def find_odd_levels(levels: Mapping[str, float], factor: float, min_sites: int) -> dict[str, float]:
+def find_outlying_levels(levels: Mapping[str, float], factor: float, min_sites: int) -> dict[str, float]:
     """Return site -> how many times the nearest of the others' levels its own is, where it lies far beyond all of them.
 
     The one farthest away is found first, and no longer counts among the others.
@@ -152,7 +152,7 @@ class AmplitudePart(Part):
     informed: dict[str, int] = field(default_factory=dict)
     role: str = ROLE
     saved = ("amplitude", "shape", "informed")
-    leaves = (Kind("amplitude", PURPOSE, RISK, ROLE, is_of_images=True, is_bounded=True),)
+    outbound = (OutboundPayload("amplitude", PURPOSE, RISK, ROLE, is_of_images=True, is_bounded=True),)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Ask for the amplitude in the first round; bring the mean once to every site, and again where it is lost."""
@@ -166,11 +166,11 @@ class AmplitudePart(Part):
         is_informed = site in self.informed and self.informed[site] <= run.held(site, exchange.models_round)
         return Message() if self.amplitude is None or is_informed else Message({MEAN: self.amplitude})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return what an amplitude must be like: the first accepted one has the shape, as the server sees no image."""
         if not self._is_wanted(exchange):
-            return Wanted()
-        return Wanted({MEAN: _expect_spectrum(self.shape, run)})
+            return PayloadSpec()
+        return PayloadSpec({MEAN: _expect_spectrum(self.shape, run)})
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> AmplitudePart:
         """Remember the first shape, and which sites have trained with the mean and so hold it."""
@@ -188,7 +188,7 @@ class AmplitudePart(Part):
             return Compared(answers)
         sent = {site: answer.arrays[MEAN] for site, answer in answers.items() if MEAN in answer.arrays}
         levels = {site: self._level(amplitude, run) for site, amplitude in sent.items()}
-        odd = find_odd_levels(levels, factor, self.study.federation.min_sites_for_ratio)
+        odd = find_outlying_levels(levels, factor, self.study.federation.min_sites_for_ratio)
         counted = dict(answers)
         for site in odd:
             arrays = dict(answers[site].arrays)
@@ -196,10 +196,10 @@ class AmplitudePart(Part):
             counted[site] = replace(answers[site], arrays=arrays)
         return Compared(counted, notes=[_explain_odd(site, times) for site, times in odd.items()])
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AmplitudePart:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> AmplitudePart:
         """Average the sites' amplitudes, once, as far as the study's robust rule lets each count."""
         amplitudes: dict[str, Arrays] = {}
-        for site, answer in replies.accepted.items():
+        for site, answer in site_results.accepted.items():
             if MEAN in answer.arrays:
                 amplitudes[site] = {MEAN: answer.arrays[MEAN]}
         # Every site counts the same, whatever its number of images, and so it does for the rule.
@@ -222,7 +222,7 @@ class AmplitudePart(Part):
         return max(level, 1.0) if self.study.data.intensity == "zscore" else level
 
     def _is_wanted(self, exchange: Exchange) -> bool:
-        is_alone = self.study.recipe.stays_home == "everything"
+        is_alone = self.study.recipe.stays == "everything"
         return exchange.task == TRAIN and self.amplitude is None and not is_alone
 
 
@@ -252,7 +252,7 @@ class SiteAmplitude(SitePart):
         """Return the amplitude where it is wanted; a site that trains alone fixes its own after its first round."""
         norms = self._norms()
         # Nobody sends a mean to a site that trains alone, so its own first round stands for it.
-        if self.work.study.recipe.stays_home == "everything":
+        if self.work.study.recipe.stays == "everything":
             for norm in norms:
                 norm.fix(norm.running_amplitude)
         if not self.work.message.find_entry(ROLE).get("is_wanted"):
@@ -263,12 +263,12 @@ class SiteAmplitude(SitePart):
         return [checked_cast(model.input_norm, AmplitudeNorm) for model in self.work.models.values()]
 
 
-def _expect_spectrum(shape: tuple[int, ...] | None, run: Run) -> Expected:
+def _expect_spectrum(shape: tuple[int, ...] | None, run: Run) -> ArraySpec:
     # Before the first accepted amplitude has given the shape, it follows from the run's images.
     if shape is None and run.image_shape:
         shape = half_spectrum(run.image_shape)
     origin = " as the other sites' images have it (name a Resize in data.transforms)"
-    return Expected(shape, is_required=True, minimum=0, origin=origin)
+    return ArraySpec(shape, is_required=True, minimum=0, origin=origin)
 
 
 def _explain_odd(site: str, times: float) -> str:

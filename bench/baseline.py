@@ -1,6 +1,6 @@
 """What the guard's rule earns, by simulation, beside the federated model and the own model alone.
 
-    python bench/guard.py
+    python bench/baseline.py
 
 For each kind of score a local model, which needs a decision bias or none, meets federated models that are useless,
 worse, as good or better. A population of units is scored by both with every bias; sites draw their validation units
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from silofl.core.guard_rule import BIASES, choose_kept
+from silofl.core.baseline_rule import BIASES, choose_kept
 
 SIZES = {"3-5 units": (3, 4, 5), "7-10": (7, 10), "20-40": (20, 40)}
 # Of a site's units without a label in truth.
@@ -122,14 +122,14 @@ def place_rows(scores: NDArray[np.float64]) -> dict[str, tuple[int, int]]:
     biases = BIASES if scores.shape[1] > 1 else np.zeros(1)
     choice, zero = choose_kept(*scores, biases), len(biases) // 2
     kept, own, theirs = (
-        int(np.argmin(np.abs(biases - one))) for one in (choice.bias, choice.own_bias, choice.federated_bias)
+        int(np.argmin(np.abs(biases - one))) for one in (choice.bias, choice.local_bias, choice.federated_bias)
     )
     return {
         "federated at 0.5": (0, zero),
         FEDERATED: (0, theirs),
         AT_ZERO: (1, zero),
         OWN: (1, own),
-        KEPT: (int(choice.keeps_own), kept),
+        KEPT: (int(choice.keeps_local), kept),
     }
 
 

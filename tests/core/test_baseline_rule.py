@@ -3,9 +3,9 @@ from itertools import takewhile
 import numpy as np
 import pytest
 
-from bench.guard import AT_ZERO, DICE, FEDERATED, OWN, USELESS, draw_populations, place_rows
+from bench.baseline import AT_ZERO, DICE, FEDERATED, OWN, USELESS, draw_populations, place_rows
+from silofl.core.baseline_rule import BIASES, choose_kept
 from silofl.core.gain import BETTER, measure_joining
-from silofl.core.guard_rule import BIASES, choose_kept
 
 NAN = float("nan")
 
@@ -25,13 +25,13 @@ def test_the_grid_is_that_of_the_rule():
 @pytest.mark.parametrize("n", [0, 1, 2, 10, 200])
 def test_of_identical_models_the_own_one_is_kept(n):
     choice = choose_kept(grid([0.7] * n), grid([0.7] * n))
-    assert (choice.keeps_own, choice.bias, choice.own_bias, choice.lead, choice.num_units) == (True, 0, 0, 0, n)
+    assert (choice.keeps_local, choice.bias, choice.local_bias, choice.lead, choice.num_units) == (True, 0, 0, 0, n)
 
 
 def test_a_bias_that_both_models_need_is_no_gain():
     scores = grid([0.4] * 10, b12=0.8)
     choice = choose_kept(scores, scores)
-    assert (choice.keeps_own, choice.bias, choice.own_bias, choice.federated_bias) == (True, 1.2, 1.2, 1.2)
+    assert (choice.keeps_local, choice.bias, choice.local_bias, choice.federated_bias) == (True, 1.2, 1.2, 1.2)
     assert choice.lead == 0
 
 
@@ -40,34 +40,34 @@ def test_a_bias_that_both_models_need_is_no_gain():
     ("n", "score", "bias"), [(2, 0.6499, 0.0), (2, 0.6501, 1.0), (10, 0.5299, 0.0), (10, 0.5301, 1.0)]
 )
 def test_units_ask_for_a_bias_beyond_the_prior(n, score, bias):
-    assert choose_kept(grid([0.5] * n), grid([0.5] * n, b10=score)).own_bias == bias
+    assert choose_kept(grid([0.5] * n), grid([0.5] * n, b10=score)).local_bias == bias
     assert choose_kept(grid([0.5] * n, b10=score), grid([0.5] * n)).federated_bias == bias
 
 
-@pytest.mark.parametrize(("lead", "keeps_own"), [(0.0049, True), (0.0051, False)])
-def test_the_federated_model_must_gain_more_than_the_least_lead(lead, keeps_own):
+@pytest.mark.parametrize(("lead", "keeps_local"), [(0.0049, True), (0.0051, False)])
+def test_the_federated_model_must_gain_more_than_the_least_lead(lead, keeps_local):
     choice = choose_kept(grid([0.5 + lead] * 200, bm4=0.52 + lead), grid([0.5] * 200, b3=0.52))
-    assert (choice.keeps_own, choice.lead) == (keeps_own, pytest.approx(lead))
-    assert (choice.own_bias, choice.federated_bias, choice.bias) == (0.3, -0.4, 0.3 if keeps_own else -0.4)
+    assert (choice.keeps_local, choice.lead) == (keeps_local, pytest.approx(lead))
+    assert (choice.local_bias, choice.federated_bias, choice.bias) == (0.3, -0.4, 0.3 if keeps_local else -0.4)
 
 
-@pytest.mark.parametrize(("n", "keeps_own", "bias"), [(0, True, 0.0), (1, True, 0.0), (2, False, 0.5)])
-def test_a_single_unit_of_a_segmentation_keeps_the_own_model(n, keeps_own, bias):
+@pytest.mark.parametrize(("n", "keeps_local", "bias"), [(0, True, 0.0), (1, True, 0.0), (2, False, 0.5)])
+def test_a_single_unit_of_a_segmentation_keeps_the_own_model(n, keeps_local, bias):
     choice = choose_kept(grid([0.1] * n, b5=1.0), grid([0.0] * n, b5=0.9))
-    assert (choice.keeps_own, choice.bias, choice.own_bias) == (keeps_own, bias, bias)
+    assert (choice.keeps_local, choice.bias, choice.local_bias) == (keeps_local, bias, bias)
 
 
-@pytest.mark.parametrize(("n", "keeps_own"), [(4, True), (5, True), (6, False)])
-def test_few_units_of_a_classification_keep_the_own_model(n, keeps_own):
+@pytest.mark.parametrize(("n", "keeps_local"), [(4, True), (5, True), (6, False)])
+def test_few_units_of_a_classification_keep_the_own_model(n, keeps_local):
     choice = choose_kept(np.full((1, n), 0.9), np.full((1, n), 0.2), np.zeros(1))
-    assert (choice.keeps_own, choice.lead) == (keeps_own, pytest.approx(0.7))
+    assert (choice.keeps_local, choice.lead) == (keeps_local, pytest.approx(0.7))
 
 
 # Ten differences of lead +- 0.3 have a standard error of 0.3 / sqrt(9) = 0.1.
-@pytest.mark.parametrize(("lead", "keeps_own"), [(0.09, True), (0.11, False)])
-def test_the_lead_of_a_classification_exceeds_its_standard_error(lead, keeps_own):
+@pytest.mark.parametrize(("lead", "keeps_local"), [(0.09, True), (0.11, False)])
+def test_the_lead_of_a_classification_exceeds_its_standard_error(lead, keeps_local):
     federated = np.array([[0.5 + lead + 0.3, 0.5 + lead - 0.3] * 5])
-    assert choose_kept(federated, np.full((1, 10), 0.5), np.zeros(1)).keeps_own == keeps_own
+    assert choose_kept(federated, np.full((1, 10), 0.5), np.zeros(1)).keeps_local == keeps_local
 
 
 def test_a_bias_never_lowers_the_mean_it_is_chosen_by():
@@ -75,17 +75,17 @@ def test_a_bias_never_lowers_the_mean_it_is_chosen_by():
     for n in range(2, 30):
         federated, local = rng.random((2, len(BIASES), n))
         choice = choose_kept(federated, local)
-        assert choice.own >= choice.own_at_zero and choice.federated >= choice.federated_at_zero
+        assert choice.own >= choice.local_at_zero and choice.federated >= choice.federated_at_zero
 
 
 def test_the_lead_is_of_the_chosen_biases():
     choice = choose_kept(grid([0.5] * 10, b5=0.75), grid([0.25] * 10, bm5=0.5))
     assert (choice.federated, choice.own, choice.lead) == (0.75, 0.5, 0.25)
-    assert (choice.federated_at_zero, choice.own_at_zero) == (0.5, 0.25)
+    assert (choice.federated_at_zero, choice.local_at_zero) == (0.5, 0.25)
 
 
 def test_ties_go_to_the_smaller_bias():
-    assert choose_kept(grid([0.5] * 9), grid([0.5] * 9, bm5=0.9 - 0.3 * (1 - 0.25) / 9, b10=0.9)).own_bias == -0.5
+    assert choose_kept(grid([0.5] * 9), grid([0.5] * 9, bm5=0.9 - 0.3 * (1 - 0.25) / 9, b10=0.9)).local_bias == -0.5
 
 
 def test_a_unit_without_either_score_does_not_count():
@@ -107,11 +107,11 @@ def count_sites(population, sites, rng):
     for n in rng.integers(1, 31, size=sites):
         validation, test = np.split(rng.choice(scores.shape[-1], n + TESTED, replace=False), [n])
         rows = place_rows(scores[..., validation])
-        keeps_own = choose_kept(*scores[..., validation]).keeps_own
+        keeps_local = choose_kept(*scores[..., validation]).keeps_local
         local, at_zero, federated = (scores[rows[row]][test] for row in (OWN, AT_ZERO, FEDERATED))
-        keeping += not keeps_own
+        keeping += not keeps_local
         # The test of each site would take long: what is below the own model's mean is not better.
-        if not keeps_own and federated.mean() > local.mean():
+        if not keeps_local and federated.mean() > local.mean():
             gaining += measure_joining(local, at_zero, federated).verdict == BETTER
     return keeping, gaining
 

@@ -1,8 +1,8 @@
 """The guard: every site trains a model alone beside the federated one, and keeps the one that its own data favour.
 
 The federated model is the one that the run tests. The local one goes on learning after it, to its end, and is taken
-from its best round by the site's own validation. `silofl.core.guard_rule` has the rule. What a site keeps lies in its
-folder `chosen`, its decision bias with it; only numbers leave the site.
+from its best round by the site's own validation. `silofl.core.baseline_rule` has the rule. What a site keeps lies in
+its folder `chosen`, its decision bias with it; only numbers leave the site.
 
 Where the normalisation is free and training starts from the seed, a site trains two local models, with the study's
 normalisation and with BatchNorm, and takes the one that validates better: a federated model that beats a local one by
@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record
 from silofl.base.settings import Section
+from silofl.core.baseline_rule import BIASES, BaselineChoice, choose_kept
 from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
-from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept
 from silofl.core.mixing import Arrays
 from silofl.core.training_end import is_finished
 from silofl.data.batches import limit_batch_size
@@ -42,30 +42,30 @@ from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, OWN, read_model_folder, write_model_folder
 from silofl.inference.geometry import decide_labels
-from silofl.inference.measured_usual import measure_usual
+from silofl.inference.measured_reference import measure_reference_statistics
 from silofl.inference.probabilities import shift_foreground
 from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.networks import check_network, has_free_normalization
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.operating_points import choose_site_calling
-from silofl.parts.part import TESTED, UNTESTED, Kept, Outcome, Part, Reported, Run, WeightsOf
-from silofl.parts.task import TEST, TRAIN, Exchange, Message, Replies, Wanted
+from silofl.parts.operating_points import choose_site_operating_point
+from silofl.parts.part import TESTED, UNTESTED, ClientState, Outcome, Part, Reported, Run, WeightsOf
+from silofl.parts.task import TEST, TRAIN, Exchange, Message, PayloadSpec, SiteResults
 from silofl.parts.work import SitePart, Work
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.case_pictures import PICTURES, add_own
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
-from silofl.training.floor import is_withheld
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_probabilities
 from silofl.training.home_statistics import fix_home_statistics
-from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
-from silofl.training.local_model import ANEW, LocalModel, copy_state, lend, load_borrowed, locate_memo, own_rounds
+from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, ReportedLocalModel
+from silofl.training.local_model import ANEW, LocalModel, copy_state, lend, load_borrowed, local_rounds, locate_memo
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, average_by_unit, group_positions, value_or_none
 from silofl.training.site_score import SiteScore
+from silofl.training.small_cells import is_withheld
 
-ROLE, TRAIN_OWN, CHOOSE = "guard", "guard_train", "guard_choose"
+ROLE, TRAIN_LOCAL, CHOOSE = "guard", "guard_train", "guard_choose"
 OWN_BEST = "of each site its own best round on its own validation data"
 # The key of the local model with BatchNorm, where the study's normalisation is another.
 BATCH = "local_batch"
@@ -75,7 +75,7 @@ LONGER = {LOCAL: "longer", BATCH: "longer_batch"}
 MODELS = 4
 
 
-class GuardEntry(Section):
+class BaselineMetadata(Section):
     """What a site says of its own model, and of its choice.
 
     Attributes:
@@ -87,7 +87,7 @@ class GuardEntry(Section):
     """
 
     goes_on: bool = False
-    own: OwnModel | None = None
+    own: ReportedLocalModel | None = None
     validation: SiteScore | None = None
     joined: Joined | None = None
     reason: (
@@ -101,7 +101,7 @@ class GuardEntry(Section):
 
 
 @dataclass(frozen=True)
-class GuardPart(Part):
+class BaselinePart(Part):
     """The sites' choices at the server.
 
     Attributes:
@@ -119,7 +119,7 @@ class GuardPart(Part):
     study: Study
     choices: dict[str, Joined] = field(default_factory=dict)
     unchosen: dict[str, str] = field(default_factory=dict)
-    tested: dict[str, GuardEntry] = field(default_factory=dict)
+    tested: dict[str, BaselineMetadata] = field(default_factory=dict)
     ended: frozenset[str] = frozenset()
     steps: int = 0
     pretrained: Arrays = field(default_factory=dict)
@@ -141,10 +141,10 @@ class GuardPart(Part):
             sites = {site for site in run.sites if run.held(site, ending)}
         if moment != (UNTESTED if is_alone else TESTED) or not sites or self.choices or self.unchosen:
             return ()
-        learning = tuple(sorted(sites - self.ended)) if self.steps < own_rounds(self.study, ending) else ()
+        learning = tuple(sorted(sites - self.ended)) if self.steps < local_rounds(self.study, ending) else ()
         # Beside a federated model that still rises there is no verdict, however long the own one learns.
         if learning and goes_on(self.study) and (is_alone or is_finished(run.measure_last_rise())):
-            return [Exchange(TRAIN_OWN, ending, self.steps + 1, learning, is_needed=False, models_round=ending)]
+            return [Exchange(TRAIN_LOCAL, ending, self.steps + 1, learning, is_needed=False, models_round=ending)]
         if is_alone:
             return ()
         return [Exchange(CHOOSE, ending, sites=tuple(sorted(sites)), is_needed=False, models_round=ending)]
@@ -153,21 +153,21 @@ class GuardPart(Part):
         """Return the file's arrays to a site whose model begins from them after round 1, which brings the models."""
         is_late = exchange.task == TRAIN and exchange.round > 1 and not run.held(site, exchange.models_round)
         # With a falling rate the local model is trained anew after the test, from the file's arrays.
-        is_anew = exchange.task == TRAIN_OWN and exchange.step == 1 and self.study.training.has_falling_rate
+        is_anew = exchange.task == TRAIN_LOCAL and exchange.step == 1 and self.study.training.has_falling_rate
         meta = {ROLE: {"rise": run.measure_last_rise()}} if exchange.task == CHOOSE else {}
         arrays = add_role(ROLE, self.pretrained) if is_late or is_anew else {}
         return Message(arrays, meta)
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return what a site may say."""
-        return Wanted(entry=GuardEntry)
+        return PayloadSpec(metadata=BaselineMetadata)
 
-    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> GuardPart:
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> BaselinePart:
         """Collect a site's test."""
         # Without a test the site has no super model in its folder, which is what its candidates are made from.
         if answer.numbers.metrics.test is None:
             return self
-        return replace(self, tested=self.tested | {site: answer.entry(ROLE, GuardEntry)})
+        return replace(self, tested=self.tested | {site: answer.metadata(ROLE, BaselineMetadata)})
 
     def reported(self, reported: Reported, run: Run) -> Reported:
         """Report of each site that trains alone its own best round, if any was validated."""
@@ -184,18 +184,18 @@ class GuardPart(Part):
             rounds=rounds,
         )
 
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> GuardPart:
+    def merged(self, exchange: Exchange, site_results: SiteResults, weights_of: WeightsOf, run: Run) -> BaselinePart:
         """Take up the sites' choices, and whose own models learn no more: a site that is silent has none that does."""
-        if exchange.task not in (TRAIN_OWN, CHOOSE):
+        if exchange.task not in (TRAIN_LOCAL, CHOOSE):
             return self
-        entries = {site: answer.entry(ROLE, GuardEntry) for site, answer in replies.accepted.items()}
-        if exchange.task == TRAIN_OWN:
+        entries = {site: answer.metadata(ROLE, BaselineMetadata) for site, answer in site_results.accepted.items()}
+        if exchange.task == TRAIN_LOCAL:
             # A site that was asked and is silent would be asked for ever, so its model counts as ended.
             learning = {site for site, entry in entries.items() if entry.goes_on}
             return replace(self, steps=self.steps + 1, ended=self.ended | {*(exchange.sites or ())} - learning)
         choices = {site: entry.joined for site, entry in entries.items() if entry.joined}
         unchosen = {site: entry.reason or "no answer" for site, entry in entries.items() if not entry.joined}
-        return replace(self, choices=choices, unchosen=replies.missing | replies.refused | unchosen)
+        return replace(self, choices=choices, unchosen=site_results.missing | site_results.refused | unchosen)
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return why sites made no choice."""
@@ -206,16 +206,16 @@ class GuardPart(Part):
     def outcome(self, run: Run, tests: Mapping[str, Any]) -> Outcome:
         """Return the sites' choices; of sites that train alone, their own models."""
         if self.study.recipe.trains_alone:
-            own_models = {site: entry.own for site, entry in self.tested.items() if entry.own}
-            return Outcome(results={"own_models": own_models or None})
+            local_models = {site: entry.own for site, entry in self.tested.items() if entry.own}
+            return Outcome(results={"local_models": local_models or None})
         return Outcome(results={"joining": self.choices or None})
 
 
-class SiteGuard(SitePart):
+class SiteBaseline(SitePart):
     """The local model beside the federated one and after it, and the choice between both."""
 
     name = ROLE
-    tasks = (TRAIN_OWN, CHOOSE, TEST)
+    tasks = (TRAIN_LOCAL, CHOOSE, TEST)
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
@@ -224,12 +224,14 @@ class SiteGuard(SitePart):
         self._is_the_runs = work.study.recipe.trains_alone
 
     @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+    def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
         """Return the local model, which is the run's own one where each site trains alone."""
         is_alone = study.recipe.trains_alone
         count = len(list_local_studies(study)) + study.training.has_falling_rate
         what = "its best round" if is_alone else "the local model and its best round"
-        return [Kept(what, is_of_model=is_alone, num_models=count * MODELS, has_second=study.is_guarded)]
+        return [
+            ClientState(what, is_of_model=is_alone, num_models=count * MODELS, has_second=study.compares_with_baseline)
+        ]
 
     @property
     def is_on(self) -> bool:
@@ -315,7 +317,7 @@ class SiteGuard(SitePart):
             for model in self._learning.values():
                 model.epoch()
 
-    def halfway(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the local models' random numbers, and their validations, which the task may have begun with."""
         if not self.is_on:
             return {}
@@ -324,11 +326,11 @@ class SiteGuard(SitePart):
             "values": {name: model.kept.get("values", {}) for name, model in self.models.items()},
         }
 
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take them back."""
-        for name, state in halfway["draws"].items():
+        for name, state in saved["draws"].items():
             self._learning[name].draws.state = state
-        for name, values in halfway["values"].items():
+        for name, values in saved["values"].items():
             model = self.models[name]
             for number in values.keys() - model.kept.get("values", {}).keys():
                 model.take_value(number, values[number])
@@ -399,7 +401,7 @@ class SiteGuard(SitePart):
             entry: dict[str, Any] = {"reason": "it has no validation data"}
         elif LOCAL not in self._kept:
             entry = {"reason": "it has trained no model alone"}
-        elif task == TRAIN_OWN:
+        elif task == TRAIN_LOCAL:
             entry = {"goes_on": self._train_on()}
         elif joined := self._choose_and_test():
             entry = {"joined": joined}
@@ -437,7 +439,7 @@ class SiteGuard(SitePart):
 
     def _keep(self) -> None:
         self._kept |= {name: model.kept for name, model in self.models.items()}
-        if self.work.task == TRAIN_OWN and self.longer:
+        if self.work.task == TRAIN_LOCAL and self.longer:
             self._kept[LONGER[self._best]] = self.longer.kept
         self.work.to_keep = dict(self.work.kept) | {ROLE: self._kept}
         if not self._is_shared:
@@ -480,7 +482,7 @@ class SiteGuard(SitePart):
         local, _ = self._own
         # All other facts are of the federated run; those of a single model are the federated one's test.
         rounds = {"rounds": local.last, "reported_round": local.best_round}
-        facts = {key: fact for key, fact in federated.facts.items() if key in ("stays_home", "run", *rounds)}
+        facts = {key: fact for key, fact in federated.facts.items() if key in ("stays", "run", *rounds)}
         if "value" in federated.facts:
             federated = replace(federated, facts=facts)
         study = federated.study
@@ -495,7 +497,7 @@ class SiteGuard(SitePart):
             models={LOCAL: copy_state(local.model)},
             rule="only",
             facts=facts | rounds,
-            domain=self.work.domain,
+            data_profile=self.work.data_profile,
         )
         return {FEDERATED: federated, LOCAL: own}
 
@@ -505,9 +507,9 @@ class SiteGuard(SitePart):
         choice = self._choose(work.find_units("validation"))
         points = {
             FEDERATED: {FEDERATED: 0.0, SHIFTED: choice.federated_bias},
-            LOCAL: {LOCAL: choice.own_bias, AT_ZERO: 0.0},
+            LOCAL: {LOCAL: choice.local_bias, AT_ZERO: 0.0},
         }
-        kept = LOCAL if choice.keeps_own else SHIFTED
+        kept = LOCAL if choice.keeps_local else SHIFTED
         # Of the validation data only the kept model is scored anew; the choice has compared both by cases already.
         model = _name_kept(choice)
         validated = self._score(work.data.validation, {model: {kept: points[model][kept]}})[0][kept]
@@ -523,7 +525,7 @@ class SiteGuard(SitePart):
             FEDERATED: choice.federated_at_zero,
             SHIFTED: choice.federated,
             LOCAL: choice.own,
-            AT_ZERO: choice.own_at_zero,
+            AT_ZERO: choice.local_at_zero,
         }
         validation[CHOSEN] = validation[kept]
         own, rise = self._own
@@ -532,20 +534,20 @@ class SiteGuard(SitePart):
         return {
             "chosen": _name_kept(choice),
             "bias": choice.bias,
-            "own_bias": choice.own_bias,
+            "local_bias": choice.local_bias,
             # As they are shown.
             "lead": round(choice.federated, 3) - round(choice.own, 3),
             "num_units": choice.num_units,
             "validation": validation if choice.num_units else dict.fromkeys(validation),
             "test": {name: value_or_none(score) for name, score in test.items()},
-            "own_rounds": own.last,
-            "own_best_round": own.best_round,
-            "own_normalization": self._normalization,
+            "local_rounds": own.last,
+            "local_best_round": own.best_round,
+            "local_normalization": self._normalization,
             "unfinished": unfinished,
             **self._compare(test, choice, not unfinished),
         }
 
-    def _compare(self, test: Mapping[str, Score], choice: GuardChoice, are_finished: bool) -> dict[str, Any]:
+    def _compare(self, test: Mapping[str, Score], choice: BaselineChoice, are_finished: bool) -> dict[str, Any]:
         """Return what the site's test units say of the federated model beside its own, whichever it keeps."""
         units = self.work.find_units("test")
         values = {name: average_by_unit(score.compared, units.unit_of) for name, score in test.items()}
@@ -554,10 +556,10 @@ class SiteGuard(SitePart):
         by_unit = None
         if is_tested.any() and self.work.study.metric not in CLASS_MEANS:
             by_unit = {name: float(of_units[is_tested].mean()) for name, of_units in values.items()}
-        gain = measure_joining(values[LOCAL], values[AT_ZERO], values[SHIFTED], choice.keeps_own, are_finished)
+        gain = measure_joining(values[LOCAL], values[AT_ZERO], values[SHIFTED], choice.keeps_local, are_finished)
         return {**asdict(gain), "unit": units.name, "is_one_person": units.is_one_person, "by_unit": by_unit}
 
-    def _choose(self, units: Units) -> GuardChoice:
+    def _choose(self, units: Units) -> BaselineChoice:
         """Choose the model and the biases by the validation data."""
         biases = BIASES if self.work.study.task == "segmentation" else np.zeros(1)
         scores = {}
@@ -587,20 +589,22 @@ class SiteGuard(SitePart):
                     values[case] = score_label_maps(predicted, truth, regions, has_background, part.annotated)
         return values
 
-    def _write_kept(self, choice: GuardChoice, validated: Score, tested: Score) -> None:
+    def _write_kept(self, choice: BaselineChoice, validated: Score, tested: Score) -> None:
         """Write the model that the site keeps, with the test of just that, and its own one if that is another."""
         work = self.work
         kept = self._contents[_name_kept(choice)]
-        calling, read = choose_site_calling(work, lambda part: validated, tested)
+        operating_point, read = choose_site_operating_point(work, lambda part: validated, tested)
         facts = kept.facts | count_patients(tested, work.data.test) | read
         facts |= {"candidate": _name_kept(choice), "data": {work.site: dump_record(SiteCounts.of(work.data))}}
-        kept = replace(kept, bias=choice.bias, calling=calling, facts=facts)
-        usual = measure_usual(SuperModel(kept, work.device), work.data, work.site, work.min_patients)
-        kept = replace(kept, usual={work.site: usual} if usual else {})
+        kept = replace(kept, bias=choice.bias, operating_point=operating_point, facts=facts)
+        reference_statistics = measure_reference_statistics(
+            SuperModel(kept, work.device), work.data, work.site, work.min_patients
+        )
+        kept = replace(kept, reference_statistics={work.site: reference_statistics} if reference_statistics else {})
         write_model_folder(work.folder / CHOSEN, kept)
         # The local model stays beside it, so that a person may use that one instead.
-        if not choice.keeps_own:
-            write_model_folder(work.folder / OWN, replace(self._contents[LOCAL], bias=choice.own_bias))
+        if not choice.keeps_local:
+            write_model_folder(work.folder / OWN, replace(self._contents[LOCAL], bias=choice.local_bias))
 
     def _score(
         self, part: Examples, points: Mapping[str, Mapping[str, float]]
@@ -644,7 +648,7 @@ def is_plain(study: Study) -> bool:
 
 def goes_on(study: Study) -> bool:
     """Return whether own models may go on after the rounds, and be shared with other runs."""
-    return study.is_guarded or (study.guard and study.recipe.trains_alone and is_plain(study))
+    return study.compares_with_baseline or (study.baseline_comparison and study.recipe.trains_alone and is_plain(study))
 
 
 def list_local_studies(study: Study) -> dict[str, Study]:
@@ -660,12 +664,12 @@ def _with_batchnorm(study: Study) -> Study:
     return study.model_copy(update={"model": model})
 
 
-PART, SITE = GuardPart, SiteGuard
+PART, SITE = BaselinePart, SiteBaseline
 
 
-def _name_kept(choice: GuardChoice) -> str:
+def _name_kept(choice: BaselineChoice) -> str:
     """Name what a site keeps."""
-    return LOCAL if choice.keeps_own else FEDERATED
+    return LOCAL if choice.keeps_local else FEDERATED
 
 
 def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[str], size: int) -> NDArray[np.float32]:

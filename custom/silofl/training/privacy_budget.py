@@ -12,7 +12,7 @@ from silofl.base.errors import TrainingError
 FILE = "dp_sgd.json"
 
 
-class Spent(NamedTuple):
+class PrivacyBudget(NamedTuple):
     """Steps of one kind: their noise in multiples of the norm, the probability of each unit, and their number.
 
     Older counts do not say their unit: they promise what the lesser one does.
@@ -43,7 +43,7 @@ class Privacy:
     clip: float
 
 
-def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Spent]:
+def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[PrivacyBudget]:
     """Return what all runs of a study have spent at a site.
 
     Args:
@@ -58,8 +58,8 @@ def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Spent
     try:
         # The copies first: another run of the study writes its own after the count.
         for copy in folder.glob(f"*/{FILE}"):
-            least = max(least, count_steps(_read_spent(copy)))
-        spent = _read_spent(folder / FILE)
+            least = max(least, count_steps(_read_budgets(copy)))
+        spent = _read_budgets(folder / FILE)
         counted = count_steps(spent)
     except (OSError, ValueError, TypeError, KeyError):
         counted = -1
@@ -78,13 +78,13 @@ def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Spent
     return spent
 
 
-def _read_spent(path: Path) -> list[Spent]:
+def _read_budgets(path: Path) -> list[PrivacyBudget]:
     document: Any = read_json_document(path)
     if document is ABSENT:
         return []
-    return [Spent(**steps) for steps in document["spent"]]
+    return [PrivacyBudget(**steps) for steps in document["spent"]]
 
 
-def count_steps(spent: Sequence[Spent]) -> int:
+def count_steps(spent: Sequence[PrivacyBudget]) -> int:
     """Return how many steps there are of all kinds."""
     return sum(steps.steps for steps in spent)

@@ -14,8 +14,8 @@ from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData, sample_evenly
 from silofl.inference.geometry import decide_labels
 from silofl.inference.prediction import CaseAnswer, measure_case_ml
+from silofl.inference.reference_statistics import FeatureSpread, ReferenceStatistics, log_odds, root_sizes
 from silofl.inference.super_model import SuperModel
-from silofl.inference.usual import FeatureSpread, Usual, log_odds, root_sizes
 from silofl.models.roles import GLOBAL
 from silofl.reading.dicom_codes import group_codes, read_codes
 from silofl.training.joined import LOCAL
@@ -27,7 +27,9 @@ LEAST_PATIENTS = 3
 MOST_CASES, MOST_FILES = 64, 1024
 
 
-def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: int) -> Usual | None:
+def measure_reference_statistics(
+    model: SuperModel, data: SiteData, site: str, min_patients: int
+) -> ReferenceStatistics | None:
     """Return what is usual over a site's validation cases; None of too few patients.
 
     Features, and DICOM's codes, are those of its training cases too.
@@ -50,7 +52,7 @@ def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: in
         roots_ml.append(_measure_roots(model, case, answer))
         if site in answer.scores:
             odds.append(log_odds(answer.scores[site]))
-    return Usual(
+    return ReferenceStatistics(
         roots_ml={label: Spread.of(values) for label, values in _join(roots_ml).items()} or None,
         score=Spread.of(odds) if odds else None,
         features={name: FeatureSpread.of(np.stack(rows)) for name, rows in _join(features).items()} or None,

@@ -6,14 +6,22 @@ import pytest
 from silofl.base.errors import DataError
 from silofl.base.schema import dump_record, read_record
 from silofl.data.contrasts import ImageFiles
-from silofl.data.domain import Domain, Form, Range, VoxelSizes, measure_domain, measure_images, read_form
+from silofl.data.data_profile import (
+    DataProfile,
+    Form,
+    Range,
+    VoxelSizes,
+    measure_data_profile,
+    measure_images,
+    read_form,
+)
 from silofl.reading.header import Header
 from silofl.reading.image import Image
 
 VOLUME = Form("volumes", "grey", "LPS", Header("MR", True, True), modalities=("MR",))
 LOSSLESS = {"compression": "LOSSLESS"}
 THICK = VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0))
-MR = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.2, 0.6), Range("roughness", 0.0, 0.3)))
+MR = DataProfile(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.2, 0.6), Range("roughness", 0.0, 0.3)))
 
 
 def one_file(path):
@@ -37,27 +45,27 @@ def test_measures_are_mean_deviation_and_von_neumanns_ratio():
 def test_a_range_is_four_deviations_around_the_mean():
     images = [np.full((1, 4, 4), value, np.float32) for value in (0.1, 0.2, 0.6)]
     # Mean 0.3, deviation sqrt((0.04 + 0.01 + 0.09) / 3) = 0.21602: 0.3 -+ 0.86410. None has contrast.
-    (mean, contrast, roughness) = measure_domain([], images).intensities
+    (mean, contrast, roughness) = measure_data_profile([], images).intensities
     assert mean == Range("mean", -0.564, 1.16)
     assert (contrast.low, contrast.high) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6))
     assert roughness == Range("roughness", -0.01, 0.01)
 
 
 def test_two_domains_together_hold_the_images_of_both():
-    other = Domain(("volumes",), (), ("CT",), ("RAS",), (Range("mean", 0.1, 0.5), Range("contrast", 0, 1)))
+    other = DataProfile(("volumes",), (), ("CT",), ("RAS",), (Range("mean", 0.1, 0.5), Range("contrast", 0, 1)))
     both = MR | other
     assert (both.modalities, both.axes, both.colours) == (("CT", "MR"), ("LPS", "RAS"), ("grey",))
     ranges = {"mean": (0.1, 0.6), "roughness": (0.0, 0.3), "contrast": (0, 1)}
     assert {values.measure: (values.low, values.high) for values in both.intensities} == ranges
-    assert MR | Domain() == Domain() | MR == MR | MR == MR
+    assert MR | DataProfile() == DataProfile() | MR == MR | MR == MR
 
 
 def test_a_domain_is_read_back_from_plain_values():
     whole = replace(MR, voxels=THICK)
-    assert read_record(Domain, dump_record(whole), "model.json") == whole
-    assert dump_record(Domain()) == {} and read_record(Domain, {}, "model.json") == Domain()
+    assert read_record(DataProfile, dump_record(whole), "model.json") == whole
+    assert dump_record(DataProfile()) == {} and read_record(DataProfile, {}, "model.json") == DataProfile()
     # As version 0.4 wrote it.
-    assert read_record(Domain, {"contrasts": {"T1": ["MR"]}}, "model.json") == Domain()
+    assert read_record(DataProfile, {"contrasts": {"T1": ["MR"]}}, "model.json") == DataProfile()
 
 
 @pytest.mark.parametrize(
@@ -72,21 +80,23 @@ def test_a_domain_is_read_back_from_plain_values():
 def test_only_an_image_of_a_known_other_kind_is_refused(form, reason):
     with pytest.raises(DataError, match=reason):
         MR.check(form, "scan")
-    Domain().check(form, "scan")
+    DataProfile().check(form, "scan")
     MR.check(VOLUME, "scan")
     MR.check(Form("volumes"), "scan")
 
 
 def test_doubts_name_the_measure_and_the_axes():
-    assert MR.doubts(ramp(), VOLUME, False) == MR.doubts(ramp(), None, False) == []
-    assert MR.doubts(ramp(0, 0.1), VOLUME, False) == [
+    assert MR.image_warnings(ramp(), VOLUME, False) == MR.image_warnings(ramp(), None, False) == []
+    assert MR.image_warnings(ramp(0, 0.1), VOLUME, False) == [
         "its intensities are unlike the training images': mean 0.05 after the preparation, theirs 0.2 to 0.6"
     ]
     # A mean of 0.6001, just beyond 0.6.
-    assert "mean 0.6001 after" in MR.doubts(ramp(0.2001, 1.0001), VOLUME, False)[0]
+    assert "mean 0.6001 after" in MR.image_warnings(ramp(0.2001, 1.0001), VOLUME, False)[0]
     turned = replace(VOLUME, axes="RAS")
-    assert MR.doubts(ramp(), turned, False) == ["it is unlike the training images: its axes run RAS, theirs LPS"]
-    assert MR.doubts(ramp(), turned, True) == []
+    assert MR.image_warnings(ramp(), turned, False) == [
+        "it is unlike the training images: its axes run RAS, theirs LPS"
+    ]
+    assert MR.image_warnings(ramp(), turned, True) == []
 
 
 def with_voxels(*sides, axes="LPS"):
@@ -99,27 +109,29 @@ def with_voxels(*sides, axes="LPS"):
     [((0.25, 0.25, 1.0), False), ((2.0, 2.0, 10.0), False), ((0.24, 0.5, 2.0), True), ((0.5, 0.5, 10.1), True)],
 )
 def test_voxels_far_from_the_training_images_are_doubted(sides, is_doubted):
-    found = replace(MR, voxels=THICK).doubts(ramp(), with_voxels(*sides), False)
+    found = replace(MR, voxels=THICK).image_warnings(ramp(), with_voxels(*sides), False)
     theirs = "theirs 0.5 x 0.5 x 2 to 1 x 1 x 5 mm"
     size = " x ".join(f"{side:g}" for side in sides)
     assert found == [f"it is unlike the training images: its voxels measure {size} mm, {theirs}"] * is_doubted
 
 
-@pytest.mark.parametrize("domain", [Domain(), replace(MR, voxels=VoxelSizes((1.0, 1.0, 1.0), (900.0, 900.0, 900.0)))])
-def test_voxels_that_no_scanner_has_are_refused_whatever_is_known(domain):
-    domain.check(with_voxels(1.0, 1.0, 50.0), "scan")
+@pytest.mark.parametrize(
+    "data_profile", [DataProfile(), replace(MR, voxels=VoxelSizes((1.0, 1.0, 1.0), (900.0, 900.0, 900.0)))]
+)
+def test_voxels_that_no_scanner_has_are_refused_whatever_is_known(data_profile):
+    data_profile.check(with_voxels(1.0, 1.0, 50.0), "scan")
     with pytest.raises(DataError, match="scan must have voxels of at most 50 mm, .* not 145 x 145 x 350 mm"):
-        domain.check(with_voxels(145.0, 145.0, 350.0), "scan")
+        data_profile.check(with_voxels(145.0, 145.0, 350.0), "scan")
 
 
 def test_training_voxels_are_told_as_a_range_around_their_mean():
     forms = [with_voxels(0.5, 1.0, 4.0), with_voxels(0.5, 1.0, 1.0), VOLUME]
-    found = measure_domain(forms, []).voxels
+    found = measure_data_profile(forms, []).voxels
     # The logarithms of 4 and 1 have the mean of that of 2, and the deviation of that of 2: 2 / 2^2 to 2 * 2^2.
     assert found == VoxelSizes((0.5, 1.0, 0.5), (0.5, 1.0, 8.0))
     other = VoxelSizes((0.3, 1.0, 1.0), (0.3, 1.0, 9.0))
     assert found | other == VoxelSizes((0.3, 1.0, 0.5), (0.5, 1.0, 9.0))
-    assert (replace(MR, voxels=found) | Domain()).voxels == found
+    assert (replace(MR, voxels=found) | DataProfile()).voxels == found
 
 
 @pytest.mark.parametrize(

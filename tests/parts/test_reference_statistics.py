@@ -8,9 +8,9 @@ import pytest
 from silofl.core.spread import Spread
 from silofl.federation.egress import Gate
 from silofl.inference.directory import read_model_folder
-from silofl.inference.usual import FeatureSpread, Usual
+from silofl.inference.reference_statistics import FeatureSpread, ReferenceStatistics
+from silofl.parts.reference_statistics import KIND, ROLE, pack_arrays, unpack_arrays
 from silofl.parts.task import TEST
-from silofl.parts.usual import KIND, ROLE, pack_arrays, unpack_arrays
 
 from ..conftest import UNET, write_site
 
@@ -41,14 +41,16 @@ def usual_of(play):
 def test_the_server_completes_the_super_model(usual_of):
     game, found = usual_of(rounds=1)
     assert list(found) == ["east", "north", "west"]
-    own = read_model_folder(game.folder("east") / "supermodel").usual
+    own = read_model_folder(game.folder("east") / "supermodel").reference_statistics
     # Pictures have no millilitres.
     assert list(own) == ["east"] and own["east"].roots_ml is None
     # Its own folder names its only model by the site, the server's one for all.
     np.testing.assert_allclose(own["east"].features["east"].mean, found["east"].features["own"].mean, rtol=1e-4)
     contents = game.server.parts["model"].outcome(game.server, {}).make_contents()
     completed = game.server.parts[ROLE].outcome(game.server, {}).complete(contents)
-    assert [*completed.usual["west"].features] == ["global"] and completed.usual.keys() == found.keys()
+    assert [*completed.reference_statistics["west"].features] == [
+        "global"
+    ] and completed.reference_statistics.keys() == found.keys()
 
 
 def test_all_that_leaves_is_of_one_kind(usual_of):
@@ -84,9 +86,12 @@ def test_what_is_usual_comes_back_from_its_arrays(make_study):
     study = make_study()
     spreads = dict.fromkeys(study.labels.values(), Spread(1.0, 0.5, 7))
     features = {"own": FeatureSpread((0.0, 1.0), (1.0, 2.0), Spread(0.0, 0.1))}
-    usual = Usual(roots_ml=spreads, features=features, codes={"body part": ("LIVER",)})
+    reference_statistics = ReferenceStatistics(roots_ml=spreads, features=features, codes={"body part": ("LIVER",)})
     # The selector's scores stay at home: a super model of several hospitals compares none.
-    assert unpack_arrays(pack_arrays(replace(usual, score=Spread(3.0, 1.0)), study), study) == usual
+    assert (
+        unpack_arrays(pack_arrays(replace(reference_statistics, score=Spread(3.0, 1.0)), study), study)
+        == reference_statistics
+    )
 
 
 def test_far_wider_reference_values_are_bounded(usual_of):
@@ -99,4 +104,4 @@ def test_far_wider_reference_values_are_bounded(usual_of):
     assert found["west"].roots_ml["blob"].deviation == 1e6
     contents = game.server.parts["model"].outcome(game.server, {}).make_contents()
     completed = game.server.parts[ROLE].outcome(game.server, {}).complete(contents)
-    assert completed.usual["west"].roots_ml["blob"].deviation < 1
+    assert completed.reference_statistics["west"].roots_ml["blob"].deviation < 1

@@ -12,16 +12,16 @@ from silofl.core.mixing import Arrays
 from silofl.core.spread import Spread
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
-from silofl.inference.measured_usual import measure_usual
+from silofl.inference.measured_reference import measure_reference_statistics
+from silofl.inference.reference_statistics import FeatureSpread, ReferenceStatistics, bound_reference_statistics
 from silofl.inference.super_model import SuperModel
-from silofl.inference.usual import FeatureSpread, Usual, bound_usual
 from silofl.models import build_plain_model
 from silofl.models.features import count_features
 from silofl.models.roles import GLOBAL, add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.load import find_test_task
-from silofl.parts.part import Kind, Outcome, Part, Run
-from silofl.parts.task import Exchange, Expected, Message, Wanted
+from silofl.parts.part import OutboundPayload, Outcome, Part, Run
+from silofl.parts.task import ArraySpec, Exchange, Message, PayloadSpec
 from silofl.parts.work import SitePart, Work
 from silofl.reading.dicom_codes import STATED
 from silofl.study import Study
@@ -46,7 +46,7 @@ CODES = tuple((what, code) for what, codes in STATED.items() for code in sorted(
 
 
 @dataclass(frozen=True)
-class UsualPart(Part):
+class ReferenceStatisticsPart(Part):
     """What is usual at the sites, at the server.
 
     Attributes:
@@ -57,19 +57,19 @@ class UsualPart(Part):
 
     study: Study
     width: int = 0
-    found: dict[str, Usual] = field(default_factory=dict)
+    found: dict[str, ReferenceStatistics] = field(default_factory=dict)
     role: str = ROLE
-    leaves = (Kind(KIND, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False),)
+    outbound = (OutboundPayload(KIND, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
         """Return the server half before the test."""
         return [cls(study, count_features(build_plain_model(study, study.seed)))]
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+    def payload_spec(self, site: str, exchange: Exchange, run: Run) -> PayloadSpec:
         """Return the arrays of the test's answer, all of which a site may keep back."""
         if exchange.task != find_test_task(self.study):
-            return Wanted()
+            return PayloadSpec()
         width = self.width
         shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),)}
         if self.study.task == "segmentation":
@@ -78,9 +78,9 @@ class UsualPart(Part):
             names = [GLOBAL, OWN] if GLOBAL in self.study.recipe.roles else [OWN]
             for name in names:
                 shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (SPREAD,)}
-        return Wanted(add_role(ROLE, {name: Expected(shape, dtype="float64") for name, shape in shapes.items()}))
+        return PayloadSpec(add_role(ROLE, {name: ArraySpec(shape, dtype="float64") for name, shape in shapes.items()}))
 
-    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> UsualPart:
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> ReferenceStatisticsPart:
         """Keep what a site says.
 
         Raises:
@@ -99,14 +99,19 @@ class UsualPart(Part):
         return Outcome(complete=self._complete)
 
     def _complete(self, contents: Contents) -> Contents:
-        usual = {}
+        reference_statistics = {}
         for site, of_site in sorted(self.found.items()):
             name = site if site in contents.models else GLOBAL
-            usual[site] = _rename_features(of_site, {GLOBAL: GLOBAL, OWN: name})
-        return replace(contents, usual=bound_usual(usual, self.study.federation.min_sites_for_ratio))
+            reference_statistics[site] = _rename_features(of_site, {GLOBAL: GLOBAL, OWN: name})
+        return replace(
+            contents,
+            reference_statistics=bound_reference_statistics(
+                reference_statistics, self.study.federation.min_sites_for_ratio
+            ),
+        )
 
 
-class SiteUsual(SitePart):
+class SiteReferenceStatistics(SitePart):
     """A site's share: measured with the super model that it has just tested, which gets it too."""
 
     def __init__(self, work: Work) -> None:
@@ -117,37 +122,41 @@ class SiteUsual(SitePart):
         """Return what is usual, with the answer to a test; nothing of too few patients, or where it may not leave."""
         work = self.work
         contents = read_model_folder(work.folder / FOLDER)
-        usual = measure_usual(SuperModel(contents, work.device), work.data, work.site, work.min_patients)
-        if usual is None:
+        reference_statistics = measure_reference_statistics(
+            SuperModel(contents, work.device), work.data, work.site, work.min_patients
+        )
+        if reference_statistics is None:
             return Message()
         # The site's own copy gets it even where nothing of it may leave.
-        write_model_folder(work.folder / FOLDER, replace(contents, usual={work.site: usual}))
+        write_model_folder(
+            work.folder / FOLDER, replace(contents, reference_statistics={work.site: reference_statistics})
+        )
         if not work.has_enough_patients or not work.may_send(KIND):
             return Message()
         # Only these two leave: features of the other sites' models are of no use to them.
-        sent = _rename_features(usual, {GLOBAL: GLOBAL, work.site: OWN})
+        sent = _rename_features(reference_statistics, {GLOBAL: GLOBAL, work.site: OWN})
         arrays = pack_arrays(sent, work.study)
         return Message(add_role(ROLE, arrays), {"num_patients": work.data.training.num_patients})
 
 
-PART, SITE = UsualPart, SiteUsual
+PART, SITE = ReferenceStatisticsPart, SiteReferenceStatistics
 
 
-def pack_arrays(usual: Usual, study: Study) -> Arrays:
+def pack_arrays(reference_statistics: ReferenceStatistics, study: Study) -> Arrays:
     """Return what is usual as arrays by their names within the role, but for the score, which stays at home."""
     arrays: dict[str, object] = {}
-    if usual.roots_ml:
-        arrays["roots_ml"] = [_pack(usual.roots_ml[label]) for _, label in sorted(study.labels.items())]
-    for name, spread in (usual.features or {}).items():
+    if reference_statistics.roots_ml:
+        arrays["roots_ml"] = [_pack(reference_statistics.roots_ml[label]) for _, label in sorted(study.labels.items())]
+    for name, spread in (reference_statistics.features or {}).items():
         arrays[f"{name}.mean"] = spread.mean
         arrays[f"{name}.variance"] = spread.variance
         arrays[f"{name}.distance"] = _pack(spread.distance)
-    if usual.codes:
-        arrays["codes"] = [code in usual.codes.get(what, ()) for what, code in CODES]
+    if reference_statistics.codes:
+        arrays["codes"] = [code in reference_statistics.codes.get(what, ()) for what, code in CODES]
     return {name: np.array(values, np.float64) for name, values in arrays.items()}
 
 
-def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
+def unpack_arrays(arrays: Arrays, study: Study) -> ReferenceStatistics:
     """Return what `pack_arrays` packed.
 
     Raises:
@@ -172,16 +181,16 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
     for (attribute, code), is_stated in zip(CODES, arrays.get("codes", ()), strict=False):
         if is_stated:
             codes[attribute] = (*codes.get(attribute, ()), code)
-    return Usual(roots_ml, features=features or None, codes=codes or None)
+    return ReferenceStatistics(roots_ml, features=features or None, codes=codes or None)
 
 
-def _rename_features(usual: Usual, names: Mapping[str, str]) -> Usual:
+def _rename_features(reference_statistics: ReferenceStatistics, names: Mapping[str, str]) -> ReferenceStatistics:
     """Return what is usual with the features of some models only, under other names."""
     features = {}
-    for name, spread in (usual.features or {}).items():
+    for name, spread in (reference_statistics.features or {}).items():
         if name in names:
             features[names[name]] = spread
-    return replace(usual, features=features or None)
+    return replace(reference_statistics, features=features or None)
 
 
 def _pack(spread: Spread) -> tuple[float, float, int]:

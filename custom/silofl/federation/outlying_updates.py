@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from silofl.core.outliers import BEYOND, compare_to_others, count_hidden
 from silofl.core.products import Products
-from silofl.parts.task import Unlike
+from silofl.parts.task import Outliers
 
 # What is unlike -> how the ledger says it once; a part has words of its own.
 SENTENCES = {
@@ -36,9 +36,9 @@ SHORT = {
 OPPOSED = -0.1
 
 
-def find_unlike_updates(
+def find_outlying_updates(
     products: Products, steps: Mapping[str, float], weights: Mapping[str, float], min_sites: int
-) -> Unlike:
+) -> Outliers:
     """Return in what sites' updates of a model are unlike the others'.
 
     Args:
@@ -70,7 +70,7 @@ def find_outweighing(examples: Mapping[str, int], min_sites: int) -> dict[str, f
     return {site: ratio for site, ratio in compare_to_others(examples).items() if ratio >= BEYOND}
 
 
-def describe_unlike(site: str, what: str, value: float) -> str:
+def describe_outlier(site: str, what: str, value: float) -> str:
     """Return what the ledger says of a site the first time that something of it is unlike the others'."""
     if what in SENTENCES:
         sentence = SENTENCES[what].format(value)
@@ -109,20 +109,20 @@ def measure_cosines(products: Products, weights: Mapping[str, float]) -> dict[st
     return {products.sites[row]: _cosine_to_mean(products.parameters, lengths, shares, row, moved) for row in moved}
 
 
-def sort_by_site(measured: Mapping[str, Mapping[str, float]]) -> Unlike:
+def sort_by_site(measured: Mapping[str, Mapping[str, float]]) -> Outliers:
     """Return site -> what is unlike -> number, from what is unlike -> site -> number."""
-    by_site: Unlike = {}
+    by_site: Outliers = {}
     for what, numbers in measured.items():
         for site, number in numbers.items():
             by_site.setdefault(site, {})[what] = number
     return by_site
 
 
-def join_unlike(several: Iterable[Unlike]) -> Unlike:
+def join_outliers(several: Iterable[Outliers]) -> Outliers:
     """Return what is unlike in any of several comparisons, by the sites' names, as numbers of three digits."""
-    joined: Unlike = {}
-    for unlike in several:
-        for site, numbers in unlike.items():
+    joined: Outliers = {}
+    for outliers in several:
+        for site, numbers in outliers.items():
             rounded = {what: float(f"{number:.3g}") for what, number in numbers.items()}
             joined[site] = joined.get(site, {}) | rounded
     return dict(sorted(joined.items()))

@@ -20,7 +20,7 @@ from silofl.study import Study
 logger = logging.getLogger(__name__)
 
 
-def run_alone(
+def run_in_process(
     study: Study,
     folder: Path,
     sites: Sequence[str],

@@ -9,21 +9,21 @@ from silofl.base.errors import ConfigError
 from silofl.core.spread import Spread, pool_spreads
 from silofl.inference import SuperModel
 from silofl.inference.prediction import CaseAnswer
-from silofl.inference.usual import (
+from silofl.inference.reference_statistics import (
     FeatureSpread,
-    Usual,
-    bound_usual,
+    ReferenceStatistics,
+    bound_reference_statistics,
     compare_answer,
     log_odds,
     measure_distance,
-    pack_usual,
-    unpack_usual,
+    pack_reference_statistics,
+    unpack_reference_statistics,
 )
 
 CPU = torch.device("cpu")
 
 FEATURES = FeatureSpread((0.0, 0.0), (1.0, 1.0), Spread(0.0, 0.25))
-NORTH = Usual(
+NORTH = ReferenceStatistics(
     roots_ml={"organ": Spread(7.4, 0.3), "lesion": Spread(2.7, 1.5)},
     score=Spread(log_odds(0.99), 0.5),
     features={"global": FEATURES},
@@ -36,7 +36,7 @@ SIZES = {"organ": 410.0, "lesion": 8.0}
 def compared(make_study):
     """Compare an answer by what of it differs from a usual one's."""
 
-    def compare(usual=None, sizes=SIZES, codes=None, scores=None, features=(1.0, -1.0), study=None):
+    def compare(reference_statistics=None, sizes=SIZES, codes=None, scores=None, features=(1.0, -1.0), study=None):
         study = study or make_study()
         answer = CaseAnswer(
             "global",
@@ -46,7 +46,13 @@ def compared(make_study):
             np.full((1, 3, 8, 8), 1 / 3, np.float32),
             {"global": np.array(features)},
         )
-        return compare_answer({"north": NORTH} if usual is None else usual, answer, sizes, study, codes or {})
+        return compare_answer(
+            {"north": NORTH} if reference_statistics is None else reference_statistics,
+            answer,
+            sizes,
+            study,
+            codes or {},
+        )
 
     return compare
 
@@ -78,7 +84,7 @@ def test_the_distance_to_the_mean_is_counted_in_deviations(compared):
 
 
 def test_what_no_hospital_has_measured_is_named_as_unchecked(compared):
-    assert compared(usual={}, codes={"body part": "BRAIN"}).unchecked == (
+    assert compared(reference_statistics={}, codes={"body part": "BRAIN"}).unchecked == (
         "the selector's score",
         "the look of the image to the network",
         "the size of the answer",
@@ -87,7 +93,7 @@ def test_what_no_hospital_has_measured_is_named_as_unchecked(compared):
     # Without voxels' sizes there are no millilitres to compare.
     assert compared(sizes=None).unchecked == ("the size of the answer",)
     # Without a selector there is no score to check.
-    assert compared(usual={}, scores={}).unchecked[0] == "the look of the image to the network"
+    assert compared(reference_statistics={}, scores={}).unchecked[0] == "the look of the image to the network"
 
 
 def test_score_and_features_are_compared_with_measured_hospitals_only(compared):
@@ -110,12 +116,14 @@ def test_the_distance_is_mahalanobis_without_covariances():
 
 
 def test_what_is_usual_comes_back_from_plain_values():
-    usual = unpack_usual(pack_usual({"north": NORTH, "south": Usual()}))
-    assert usual["north"] == NORTH and usual["south"] == Usual(features={})
+    reference_statistics = unpack_reference_statistics(
+        pack_reference_statistics({"north": NORTH, "south": ReferenceStatistics()})
+    )
+    assert reference_statistics["north"] == NORTH and reference_statistics["south"] == ReferenceStatistics(features={})
     with pytest.raises(ConfigError, match="features must be numbers"):
-        packed = pack_usual({"north": NORTH})
+        packed = pack_reference_statistics({"north": NORTH})
         packed["north"]["features"]["global"]["mean"] = "a b"
-        unpack_usual(packed)
+        unpack_reference_statistics(packed)
     with pytest.raises(ConfigError, match="as many means as variances"):
         FeatureSpread((0.0,), (1.0, 1.0), Spread(0, 1))
 
@@ -130,7 +138,9 @@ def known(make_contents, make_study):
         images = np.random.default_rng(0).random((3, 1, 32, 32), dtype=np.float32)
         features = SuperModel(contents, CPU).answer(images).features["global"]
         spread = FeatureSpread(tuple((features + beside).tolist()), (1.0,) * len(features), Spread(0.0, 0.3))
-        return replace(contents, usual={"north": Usual(features={"global": spread})}), images
+        return replace(
+            contents, reference_statistics={"north": ReferenceStatistics(features={"global": spread})}
+        ), images
 
     return make
 
@@ -141,32 +151,41 @@ def test_an_unusual_look_is_warned_of_and_changes_nothing(known, beside):
     prediction = SuperModel(contents, CPU).predict(images)
     unusual = [sentence for sentence in prediction.warnings if "the look of the image" in sentence]
     assert len(unusual) == (beside == 9) and prediction.unchecked == ("the size of the answer",)
-    plain = SuperModel(replace(contents, usual={}), CPU).predict(images)
+    plain = SuperModel(replace(contents, reference_statistics={}), CPU).predict(images)
     np.testing.assert_array_equal(prediction.label_map, plain.label_map)
     assert {*prediction.warnings} - {*unusual} == {*plain.warnings}
 
 
 def spread_by(**deviations):
     """Return hospitals with livers of 400 ml, whose cube roots spread by so much."""
-    return {site: Usual(roots_ml={"organ": Spread(0.5, deviation, 9)}) for site, deviation in deviations.items()}
+    return {
+        site: ReferenceStatistics(roots_ml={"organ": Spread(0.5, deviation, 9)})
+        for site, deviation in deviations.items()
+    }
 
 
 def test_deviations_count_up_to_three_times_the_others_median():
-    bounded = bound_usual(spread_by(east=0.1, north=0.1, west=1e6), 3)
-    assert [usual.roots_ml["organ"].deviation for usual in bounded.values()] == [0.1, 0.1, pytest.approx(0.3)]
+    bounded = bound_reference_statistics(spread_by(east=0.1, north=0.1, west=1e6), 3)
+    assert [reference_statistics.roots_ml["organ"].deviation for reference_statistics in bounded.values()] == [
+        0.1,
+        0.1,
+        pytest.approx(0.3),
+    ]
     honest = spread_by(east=0.1, north=0.2, west=0.3)
-    assert bound_usual(honest, 3) == honest
+    assert bound_reference_statistics(honest, 3) == honest
     # Of two nobody knows which is odd.
     two = spread_by(east=0.1, west=1e6)
-    assert bound_usual(two, 3) == two
+    assert bound_reference_statistics(two, 3) == two
 
 
 def test_one_hospitals_reference_values_do_not_switch_the_warnings_off(compared):
     wide = {"organ": Spread(7.4, 1e6), "lesion": Spread(2.7, 1e6)}
-    liar = Usual(roots_ml=wide, features={"global": FeatureSpread((0.0, 0.0), (1e12, 1e12), Spread(0.0, 1e6))})
-    usual = {"east": NORTH, "north": NORTH, "west": liar}
+    liar = ReferenceStatistics(
+        roots_ml=wide, features={"global": FeatureSpread((0.0, 0.0), (1e12, 1e12), Spread(0.0, 1e6))}
+    )
+    reference_statistics = {"east": NORTH, "north": NORTH, "west": liar}
     huge = {"sizes": {"organ": 5000.0, "lesion": 8.0}, "scores": {}, "features": (50.0, -50.0)}
-    assert compared(usual, **huge).sentences == ()
-    sentences = compared(bound_usual(usual, 3), **huge).sentences
+    assert compared(reference_statistics, **huge).sentences == ()
+    sentences = compared(bound_reference_statistics(reference_statistics, 3), **huge).sentences
     look, size = (sentence.split(" is unusual")[0] for sentence in sentences)
     assert (look, size) == ("the look of the image to the network", "the size of organ")

@@ -10,13 +10,13 @@ import torch
 
 from silofl.base.schema import dump_record
 from silofl.base.settings import parse
-from silofl.core.guard_rule import GuardChoice
+from silofl.core.baseline_rule import BaselineChoice
 from silofl.data.units import find_units_of
 from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
-from silofl.parts import guard
+from silofl.parts import baseline
 from silofl.parts.task import Message
 from silofl.study import Study
 from silofl.training import grid_scores, local_model
@@ -61,7 +61,7 @@ def without_local_models(site_data):
 )
 def test_the_local_model_is_that_of_local_training(play, name):
     options = ALGORITHMS[name]
-    guarded, without = play(guard=True, folder="with", **options), play(folder="without", **options)
+    guarded, without = play(baseline_comparison=True, folder="with", **options), play(folder="without", **options)
     alone = play(
         folder="alone", **(options | {"name": "local", "extra_rounds": 0}), rounds=guarded.study.training_rounds
     )
@@ -81,10 +81,10 @@ def test_the_local_model_is_that_of_local_training(play, name):
     assert guarded.server.parts["guard"].choices.keys() == set(SITES)
 
 
-def stubbed(monkeypatch, keeps_own, own_bias=0.5, federated_bias=-0.3):
+def stubbed(monkeypatch, keeps_local, local_bias=0.5, federated_bias=-0.3):
     """Let every site make one choice."""
-    choice = GuardChoice(keeps_own, own_bias, federated_bias, 0.4, 0.7, 0.3, 0.6, 2)
-    monkeypatch.setattr(guard, "choose_kept", lambda federated, own, biases: choice)
+    choice = BaselineChoice(keeps_local, local_bias, federated_bias, 0.4, 0.7, 0.3, 0.6, 2)
+    monkeypatch.setattr(baseline, "choose_kept", lambda federated, own, biases: choice)
 
 
 def label_cases(model, part):
@@ -125,7 +125,7 @@ def test_the_local_model_is_of_its_best_round(played, monkeypatch, values, best)
     stubbed(monkeypatch, True)
     states = judge_by(values, monkeypatch)
     # Its end is seen two rounds after the federation's, which ends after the third.
-    game = played(("east", "north"), guard=True, seed=81, federation={"patience": 4})
+    game = played(("east", "north"), baseline_comparison=True, seed=81, federation={"patience": 4})
     kept = game.kept("east", 3)["guard"]["local"]
     (chosen,) = load_chosen(game).contents.models.values()
     assert kept["best"]["round"] == best
@@ -143,11 +143,11 @@ def test_the_local_model_is_of_its_best_round(played, monkeypatch, values, best)
 )
 def test_the_local_model_goes_on_after_the_federation(play, monkeypatch, values, rounds, is_finished):
     judge_by(values, monkeypatch, sites=len(SITES))
-    game = play(guard=True, seed=82, federation={"patience": 3})
+    game = play(baseline_comparison=True, seed=82, federation={"patience": 3})
     game.finish()
     joined = game.server.parts["guard"].choices
     for site in SITES:
-        assert (joined[site].own_rounds, "own" in joined[site].unfinished) == (rounds, not is_finished)
+        assert (joined[site].local_rounds, "own" in joined[site].unfinished) == (rounds, not is_finished)
         assert list(game.kept(site, 3)["guard"]["local"]["values"].values()) == values[:rounds]
     assert game.asked.count("guard_train") == rounds - 3
     assert game.server.ledger[-1].round == 3
@@ -156,7 +156,9 @@ def test_the_local_model_goes_on_after_the_federation(play, monkeypatch, values,
 @pytest.mark.parametrize(("values", "is_finished"), [([0.5] * 20, True), ([0.5] * 8 + [0.6], False)])
 def test_with_a_falling_rate_the_local_model_is_trained_anew(play, monkeypatch, values, is_finished):
     judge_by(values, monkeypatch, sites=1)
-    game = play(("east", "north"), guard=True, seed=83, training={"schedule": "poly"}, federation={"min_sites": 1})
+    game = play(
+        ("east", "north"), baseline_comparison=True, seed=83, training={"schedule": "poly"}, federation={"min_sites": 1}
+    )
     rates = []
     make = local_model.learning_rate
     monkeypatch.setattr(local_model, "learning_rate", lambda *asked: rates.append(asked) or make(*asked))
@@ -164,12 +166,12 @@ def test_with_a_falling_rate_the_local_model_is_trained_anew(play, monkeypatch, 
     assert [asked[2:] for asked in rates[-12::2]] == [(number, 6) for number in range(1, 7)]
     joined = game.server.parts["guard"].choices
     assert ("own" in joined["east"].unfinished) == (not is_finished)
-    assert joined["east"].own_rounds == (3 if is_finished else 6)
+    assert joined["east"].local_rounds == (3 if is_finished else 6)
 
 
 def test_a_killed_site_goes_on_training_its_own_model(play, monkeypatch):
     judge_by([0.01 * number for number in range(1, 99)], monkeypatch, sites=1)
-    game = play(guard=True, seed=84, federation={"patience": 3})
+    game = play(baseline_comparison=True, seed=84, federation={"patience": 3})
 
     def change(task, site, answer):
         if task == "guard_train":
@@ -180,13 +182,13 @@ def test_a_killed_site_goes_on_training_its_own_model(play, monkeypatch):
     results = finished_results(game.server, game.finish(change=change))
     assert results.status == "COMPLETE"
     # The first round of it was trained, and its answer lost.
-    assert {site: one.own_rounds for site, one in results.joining.items()} == {"east": 12, "north": 12, "west": 4}
+    assert {site: one.local_rounds for site, one in results.joining.items()} == {"east": 12, "north": 12, "west": 4}
     assert all(one.verdict == "not trained to the end" for one in results.joining.values())
 
 
 def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
     judge_by([0.5], monkeypatch)
-    game = play(("east", "north"), guard=True, federation={"patience": 2})
+    game = play(("east", "north"), baseline_comparison=True, federation={"patience": 2})
     monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: 0.2)
     game.finish()
     # More rounds of the own model would not give one either.
@@ -196,21 +198,21 @@ def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
     assert one.said == "federated not trained to the end"
 
 
-@pytest.mark.parametrize(("keeps_own", "bias", "name"), [(False, 0.4, "federated"), (True, 0.5, "local")])
-def test_a_site_writes_the_chosen_model_with_its_bias(played, monkeypatch, keeps_own, bias, name):
-    stubbed(monkeypatch, keeps_own, federated_bias=0.4)
-    game = played(guard=True, name="harmofl")
+@pytest.mark.parametrize(("keeps_local", "bias", "name"), [(False, 0.4, "federated"), (True, 0.5, "local")])
+def test_a_site_writes_the_chosen_model_with_its_bias(played, monkeypatch, keeps_local, bias, name):
+    stubbed(monkeypatch, keeps_local, federated_bias=0.4)
+    game = played(baseline_comparison=True, name="harmofl")
     assert game.asked[-1] == "guard_choose" and "guard_train" in game.asked
     answer = game.answers["guard_choose"]["east"]
     assert not answer.arrays and answer.meta.keys() == {"round", "guard", "min_partners", "shares_models"}
     assert not any(message.arrays for message in game.sent["guard_choose"].values())
     joined = game.server.parts["guard"].choices["east"]
-    assert (joined.chosen, joined.bias, joined.own_bias) == (name, bias, 0.5)
+    assert (joined.chosen, joined.bias, joined.local_bias) == (name, bias, 0.5)
     assert (joined.unit, joined.num_units) == ("patient", 2)
     model = load_chosen(game)
     contents, data = model.contents, game.sites["east"].data
     assert (contents.bias, contents.facts["candidate"]) == (bias, name)
-    assert (game.folder("east") / "own").is_dir() is not keeps_own
+    assert (game.folder("east") / "own").is_dir() is not keeps_local
     assert contents.rule == "only" and "surface" not in contents.facts
     # The test of what it keeps, and not that of the federated model.
     score = score_predictions(label_cases(model, data.test), data.test, game.study)
@@ -224,7 +226,7 @@ def test_a_site_writes_the_chosen_model_with_its_bias(played, monkeypatch, keeps
 
 def test_alone_is_the_own_model_with_its_bias(played, monkeypatch):
     stubbed(monkeypatch, True)
-    game = played(("east", "north"), guard=True)
+    game = played(("east", "north"), baseline_comparison=True)
     joined, part = game.server.parts["guard"].choices["east"], game.sites["east"].data.test
     assert joined.test.keys() == {"federated", "federated_calibrated", "local", "local_uncalibrated", "chosen"}
     assert joined.test["local"] == joined.test["chosen"]
@@ -249,14 +251,14 @@ def test_alone_is_the_own_model_with_its_bias(played, monkeypatch):
 
 def test_the_own_model_says_nothing_of_the_federation(played, monkeypatch):
     stubbed(monkeypatch, True)
-    game = played(("east", "north"), guard=True, name="fedsm", model={"normalization": "instance"})
-    domains = {site: game.sites[site].data.domain for site in ("east", "north")}
+    game = played(("east", "north"), baseline_comparison=True, name="fedsm", model={"normalization": "instance"})
+    data_profiles = {site: game.sites[site].data.data_profile for site in ("east", "north")}
     contents = load_chosen(game).contents
-    assert contents.domain == domains["east"] != domains["east"] | domains["north"]
+    assert contents.data_profile == data_profiles["east"] != data_profiles["east"] | data_profiles["north"]
     assert "validation" not in contents.facts and contents.facts["candidate"] == "local"
     # Its own rounds, those after the federation's too.
     own = game.server.parts["guard"].choices["east"]
-    assert (contents.facts["rounds"], contents.facts["reported_round"]) == (own.own_rounds, own.own_best_round)
+    assert (contents.facts["rounds"], contents.facts["reported_round"]) == (own.local_rounds, own.local_best_round)
 
 
 def test_an_empty_validation_case_chooses_no_threshold(make_study):
@@ -268,7 +270,7 @@ def test_an_empty_validation_case_chooses_no_threshold(make_study):
     probabilities[:6, 1, :2] = 0.85
     probabilities[6, 0, 0] = 0.9
 
-    class Site(guard.SiteGuard):
+    class Site(baseline.SiteBaseline):
         def __init__(self):
             part = SimpleNamespace(cases=cases, targets=truth, annotated=None)
             self.work = SimpleNamespace(study=make_study(), data=SimpleNamespace(validation=part))
@@ -279,14 +281,14 @@ def test_an_empty_validation_case_chooses_no_threshold(make_study):
     choice = Site()._choose(SimpleNamespace(unit_of=dict(zip(cases, cases, strict=True))))
     # A bias of -2.2 silences the seventh image and loses an eighth of the others: (6 * 28 / 30 + 1) / 7 = 0.94 of all
     # seven instead of 6 / 7.
-    assert (choice.own_bias, choice.own, choice.num_units) == (0.0, 1.0, 6)
+    assert (choice.local_bias, choice.own, choice.num_units) == (0.0, 1.0, 6)
 
 
 def test_a_class_is_scored_by_unit_without_a_bias(played, windows_to_choose_by, monkeypatch):
     training = {"loss": "cross_entropy", "batch_size": 4}
     settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
-    found, choose = [], guard.choose_kept
-    monkeypatch.setattr(guard, "choose_kept", lambda *scores: found.append(scores[0]) or choose(*scores))
+    found, choose = [], baseline.choose_kept
+    monkeypatch.setattr(baseline, "choose_kept", lambda *scores: found.append(scores[0]) or choose(*scores))
     game = played(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
     data, model = game.sites["ann"].data, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
     part, (name,) = data.validation, model.contents.models
@@ -300,12 +302,12 @@ def test_a_class_is_scored_by_unit_without_a_bias(played, windows_to_choose_by, 
     choices = game.server.parts["guard"].choices
     one = choices["ann"]
     assert (one.unit, one.num_units, one.num_test_units) == ("recording", num_units, num_tested)
-    assert choices.keys() == {"ann", "bob", "eva"} and all(one.bias == one.own_bias == 0 for one in choices.values())
+    assert choices.keys() == {"ann", "bob", "eva"} and all(one.bias == one.local_bias == 0 for one in choices.values())
 
 
 def test_a_run_takes_another_runs_local_model_unless_damaged(play, site_data):
     first, second, other = (
-        play(guard=True, folder=name, **options)
+        play(baseline_comparison=True, folder=name, **options)
         for name, options in {
             "first": {"name": "fedavg", "seed": 77},
             "second": {"name": "fedbn", "seed": 77},
@@ -324,14 +326,14 @@ def test_a_run_takes_another_runs_local_model_unless_damaged(play, site_data):
     assert joined[0].validation["local"] == joined[1].validation["local"]
     for path in site_data.glob(".cache/*/local-*.pt"):
         path.write_bytes(path.read_bytes()[:-1] + b"?")
-    anew = play(guard=True, folder="damaged", seed=77)
+    anew = play(baseline_comparison=True, folder="damaged", seed=77)
     anew.finish()
     assert anew.asked.count("guard_train") > 1
 
 
 @pytest.mark.parametrize("optimizer_state", ["kept", "fresh"])
 def test_a_borrowed_local_model_learns_in_added_rounds(play, site_data, optimizer_state):
-    options = {"guard": True, "seed": 80, "training": {"optimizer_state": optimizer_state}}
+    options = {"baseline_comparison": True, "seed": 80, "training": {"optimizer_state": optimizer_state}}
     first, more, straight = (play(folder=name, **options | {"rounds": n}) for name, n in (("a", 2), ("b", 2), ("c", 4)))
     first.finish(), more.finish()
     assert more.asked.count("guard_train") == 1
@@ -350,7 +352,9 @@ def test_a_borrowed_local_model_learns_in_added_rounds(play, site_data, optimize
 
 
 def test_a_local_model_that_missed_a_round_stays(play):
-    absent, later = (play(guard=True, folder=name, seed=78, federation={"max_missed_rounds": 1}) for name in "ab")
+    absent, later = (
+        play(baseline_comparison=True, folder=name, seed=78, federation={"max_missed_rounds": 1}) for name in "ab"
+    )
     absent.round(absent=("west",))
     absent.finish(), later.finish()
     assert "values" not in later.kept("west", 1)["guard"]["local"]
@@ -362,7 +366,7 @@ def test_a_local_model_that_missed_a_round_stays(play):
 def test_a_late_local_model_begins_as_in_local_training(play, make_study, options, is_lost):
     given = options.get("model", {}) | {"weights": "weights.pt", "weights_sha256": "0" * 64}
     options = options | {"model": given, "federation": {"max_missed_rounds": 1}}
-    guarded, alone = (make_study(**options | extra) for extra in ({"guard": True}, {"name": "local"}))
+    guarded, alone = (make_study(**options | extra) for extra in ({"baseline_comparison": True}, {"name": "local"}))
     arrays = weights_of_a_file(guarded)
     games = [play(study=study, pretrained=arrays, folder=study.algorithm.name) for study in (guarded, alone)]
     for game in games:
@@ -381,7 +385,7 @@ def test_a_late_local_model_begins_as_in_local_training(play, make_study, option
 
 def test_a_local_model_is_validated_once_trained(play, monkeypatch):
     values = iter((0.9, 0.1, 0.1))
-    game = play(("east", "north"), guard=True, federation={"max_missed_rounds": 1})
+    game = play(("east", "north"), baseline_comparison=True, federation={"max_missed_rounds": 1})
     monkeypatch.setattr(local_model, "evaluate", lambda *_: (None, Score.of({"a": next(values)})))
     game.round(absent=("north",))
     game.rounds(2, absent=("east",))
@@ -391,7 +395,7 @@ def test_a_local_model_is_validated_once_trained(play, monkeypatch):
 
 
 def test_late_validation_data_need_the_files_weights(play, make_study):
-    study = make_study(guard=True, model={"weights": "weights.pt", "weights_sha256": "0" * 64})
+    study = make_study(baseline_comparison=True, model={"weights": "weights.pt", "weights_sha256": "0" * 64})
     game = play(study=study, pretrained=weights_of_a_file(study))
     data = game.sites["east"].data
     game.sites["east"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
@@ -402,7 +406,7 @@ def test_late_validation_data_need_the_files_weights(play, make_study):
 
 
 def test_the_result_says_why_a_site_made_no_choice(play):
-    game = play(guard=True)
+    game = play(baseline_comparison=True)
     part = game.sites["north"].data
     game.sites["north"].__dict__["data"] = replace(part, validation=part.validation.select_rows([]))
 
@@ -418,7 +422,7 @@ def test_the_result_says_why_a_site_made_no_choice(play):
 
 
 def test_a_site_that_misses_the_test_makes_no_choice(played):
-    game = played(guard=True, rounds=2)
+    game = played(baseline_comparison=True, rounds=2)
     assert game.server.parts["guard"].choices.keys() == set(SITES)
     game.ask_for(4)
 
@@ -431,7 +435,7 @@ def test_a_site_that_misses_the_test_makes_no_choice(played):
 
 
 def test_only_the_choice_leaves_through_the_gate(played):
-    game = played(guard=True)
+    game = played(baseline_comparison=True)
     gate = game.sites["east"].gate
     message, answer = game.sent["guard_choose"]["east"], game.answers["guard_choose"]["east"]
     request = Request.of("guard_choose", message)
@@ -455,4 +459,4 @@ def test_the_labels_of_a_model_are_the_same_in_pieces(monkeypatch, shape, bias):
         is_found = np.log(foreground.max(axis=1) / found[:, 0]) + bias > 0
         wanted = np.where(is_found, foreground.argmax(axis=1) + 1, 0)
     monkeypatch.setattr(grid_scores, "PIECE", 10)
-    np.testing.assert_array_equal(guard._decide(found, bias), wanted)
+    np.testing.assert_array_equal(baseline._decide(found, bias), wanted)

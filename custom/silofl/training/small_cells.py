@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Any
 
-from silofl.core.few import find_few
 from silofl.core.findings import name_absence
+from silofl.core.small_cells import find_small_cells
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.metrics import Label, Score, mean_of_known
@@ -28,7 +28,7 @@ NOTHING = {"models": {}, "choices": {}, "selector": {"cases": {}}}
 Patients = Mapping[str, str | None]
 
 
-def withhold_few(
+def suppress_small_cells(
     numbers: Mapping[str, Any], score: Score, patient_of: Patients, least: int, study: Study
 ) -> dict[str, Any]:
     """Return the numbers of a score, `Score.numbers` with others beside them, that may leave.
@@ -47,7 +47,7 @@ def withhold_few(
     kept, few = _withhold_measures(numbers, few, least)
     if not few:
         return kept
-    kept.pop("calling", None)
+    kept.pop("operating_point", None)
     kept |= {name: _without(kept[name], few) for name in ("labels", "label_cases", "areas") if name in kept}
     if EMPTY in few:
         kept = _without(kept, OF_EMPTY)
@@ -112,7 +112,7 @@ def _find_small(score: Score, patient_of: Patients, least: int, study: Study) ->
     """Return the labels, classes or findings of too few patients, and those from which they would follow."""
     counts = {label: _count_patients(cases, patient_of) for label, cases in score.labels_by_case.items() if cases}
     is_partition = study.task == "classification"
-    few = find_few(counts, least, is_partition)
+    few = find_small_cells(counts, least, is_partition)
     if score.is_multilabel:
         # A finding's cases follow from all cases and those of its absence, and the other way round.
         for number, name in study.labels.items():

@@ -6,7 +6,7 @@ from typing import TypeVar
 Key = TypeVar("Key")
 
 
-def find_few(counts: Mapping[Key, int], least: int, is_partition: bool) -> set[Key]:
+def find_small_cells(counts: Mapping[Key, int], least: int, is_partition: bool) -> set[Key]:
     """Return the groups that are withheld.
 
     Args:

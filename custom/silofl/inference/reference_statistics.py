@@ -64,7 +64,7 @@ class FeatureSpread:
 
 
 @dataclass(frozen=True)
-class Usual:
+class ReferenceStatistics:
     """What is usual at one hospital; what is empty is not known.
 
     Attributes:
@@ -98,36 +98,38 @@ class Comparison:
     deviations: Mapping[str, float] = field(default_factory=dict)
 
 
-def bound_usual(usual: Mapping[str, Usual], min_sites: int) -> dict[str, Usual]:
+def bound_reference_statistics(
+    reference_statistics: Mapping[str, ReferenceStatistics], min_sites: int
+) -> dict[str, ReferenceStatistics]:
     """Bound what each hospital says is usual: by deviations without end no answer would be unusual.
 
     Args:
-        usual: Hospital -> what it says.
+        reference_statistics: Hospital -> what it says.
         min_sites: With fewer hospitals that say a number, it is not bounded.
 
     Returns:
         Hospital -> what counts of it.
     """
-    moments_by_site = {site: _list_moments(stated) for site, stated in usual.items()}
+    moments_by_site = {site: _list_moments(stated) for site, stated in reference_statistics.items()}
     moments_by_number: dict[tuple[str, str], dict[str, Moments]] = {}
     for site, site_moments in moments_by_site.items():
         for number, moments in site_moments.items():
             moments_by_number.setdefault(number, {})[site] = moments
-    bounded = dict(usual)
+    bounded = dict(reference_statistics)
     for number, stated in moments_by_number.items():
         # Of two hospitals nobody knows which one is odd.
         changed = bound_moments(stated) if len(stated) >= min_sites else {}
         for site, moments in changed.items():
             moments_by_site[site][number] = moments
-            bounded[site] = _put_moments(usual[site], moments_by_site[site])
+            bounded[site] = _put_moments(reference_statistics[site], moments_by_site[site])
     return bounded
 
 
-def _list_moments(usual: Usual) -> dict[tuple[str, str], Moments]:
+def _list_moments(reference_statistics: ReferenceStatistics) -> dict[tuple[str, str], Moments]:
     # A spread is bounded like the features: by its mean and its variance.
-    spreads = {("roots_ml", label): spread for label, spread in (usual.roots_ml or {}).items()}
+    spreads = {("roots_ml", label): spread for label, spread in (reference_statistics.roots_ml or {}).items()}
     moments = {}
-    for model, features in (usual.features or {}).items():
+    for model, features in (reference_statistics.features or {}).items():
         spreads["distance", model] = features.distance
         moments["features", model] = (np.array(features.mean), np.array(features.variance))
     for number, spread in spreads.items():
@@ -135,16 +137,18 @@ def _list_moments(usual: Usual) -> dict[tuple[str, str], Moments]:
     return moments
 
 
-def _put_moments(usual: Usual, moments: Mapping[tuple[str, str], Moments]) -> Usual:
+def _put_moments(
+    reference_statistics: ReferenceStatistics, moments: Mapping[tuple[str, str], Moments]
+) -> ReferenceStatistics:
     roots_ml = {}
-    for label, spread in (usual.roots_ml or {}).items():
+    for label, spread in (reference_statistics.roots_ml or {}).items():
         roots_ml[label] = _put_spread(spread, moments["roots_ml", label])
     features = {}
-    for model, measured in (usual.features or {}).items():
+    for model, measured in (reference_statistics.features or {}).items():
         mean, variance = moments["features", model]
         distance = _put_spread(measured.distance, moments["distance", model])
         features[model] = FeatureSpread(tuple(mean.tolist()), tuple(variance.tolist()), distance)
-    return replace(usual, roots_ml=roots_ml or None, features=features or None)
+    return replace(reference_statistics, roots_ml=roots_ml or None, features=features or None)
 
 
 def _put_spread(spread: Spread, moments: Moments) -> Spread:
@@ -212,18 +216,18 @@ class Check:
             return None
         # With too few digits a number just beyond the edge would read as the edge itself.
         more = count_digits_apart(self.value, low if is_low else high, 0, self.show)
-        usual = f"{self.show(low, more)} to {self.show(high, more)}"
+        reference_statistics = f"{self.show(low, more)} to {self.show(high, more)}"
         if not self.has_high:
-            usual = f"{self.show(low, more)} or more"
+            reference_statistics = f"{self.show(low, more)} or more"
         elif not self.has_low:
-            usual = f"up to {self.show(high, more)}"
+            reference_statistics = f"up to {self.show(high, more)}"
         value = self.show(self.value, more)
         mean = self.show(self.spread.mean, more)
-        return f"{self.what} is unusual: {value} where {usual} is usual (mean {mean}); {self.remedy}"
+        return f"{self.what} is unusual: {value} where {reference_statistics} is usual (mean {mean}); {self.remedy}"
 
 
 def compare_answer(
-    usual: Mapping[str, Usual],
+    reference_statistics: Mapping[str, ReferenceStatistics],
     answer: CaseAnswer,
     sizes_ml: Mapping[str, float] | None,
     study: Study,
@@ -232,17 +236,17 @@ def compare_answer(
     """Compare an answer with what is usual.
 
     Args:
-        usual: Hospital -> what is usual there.
+        reference_statistics: Hospital -> what is usual there.
         sizes_ml: Label -> its size in millilitres; None where voxels' sizes are not known.
         codes: What the file states, by `silofl.reading.dicom_codes.read_codes`.
     """
     checks = {}
     # A hospital that took no part has no class: nobody knows how its cases score, only that it is less.
-    if answer.scores and len(usual) <= 1:
-        checks["the selector's score"] = _check_score(usual, answer)
-    checks["the look of the image to the network"] = _check_features(usual, answer)
+    if answer.scores and len(reference_statistics) <= 1:
+        checks["the selector's score"] = _check_score(reference_statistics, answer)
+    checks["the look of the image to the network"] = _check_features(reference_statistics, answer)
     if study.task == "segmentation":
-        checks["the size of the answer"] = _check_sizes(usual, sizes_ml)
+        checks["the size of the answer"] = _check_sizes(reference_statistics, sizes_ml)
     # Each check gets the same share of the false alarms.
     share = FALSE_ALARMS / max(1, sum(map(len, checks.values())))
     sentences = []
@@ -258,7 +262,7 @@ def compare_answer(
                 deviations[check.what] = check.deviations
     for name, code in codes.items():
         theirs: set[str] = set()
-        for stated in usual.values():
+        for stated in reference_statistics.values():
             theirs.update((stated.codes or {}).get(name, ()))
         if not theirs:
             unchecked.append(f"the stated {name}")
@@ -270,19 +274,23 @@ def compare_answer(
     return Comparison(tuple(sentences), tuple(unchecked), deviations)
 
 
-def _check_sizes(usual: Mapping[str, Usual], sizes_ml: Mapping[str, float] | None) -> list[Check]:
+def _check_sizes(
+    reference_statistics: Mapping[str, ReferenceStatistics], sizes_ml: Mapping[str, float] | None
+) -> list[Check]:
     remedy = "look at the answer, at what the image shows, and at the size of its voxels"
     checks = []
     for label, value in root_sizes(sizes_ml or {}).items():
-        spreads = [stated.roots_ml[label] for stated in usual.values() if label in (stated.roots_ml or ())]
+        spreads = [
+            stated.roots_ml[label] for stated in reference_statistics.values() if label in (stated.roots_ml or ())
+        ]
         if spreads:
             checks.append(Check(f"the size of {label}", value, pool_spreads(spreads), _show_size, remedy))
     return checks
 
 
-def _check_score(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
+def _check_score(reference_statistics: Mapping[str, ReferenceStatistics], answer: CaseAnswer) -> list[Check]:
     """Compare the highest score with those of the only hospital's own cases."""
-    spreads = [stated.score for stated in usual.values() if stated.score]
+    spreads = [stated.score for stated in reference_statistics.values() if stated.score]
     if not spreads:
         return []
     remedy = "see that the image shows the same body part, taken the same way"
@@ -291,7 +299,7 @@ def _check_score(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
     return [Check("the selector's score", value, pool_spreads(spreads), _show_probability, remedy, has_high=False)]
 
 
-def _check_features(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
+def _check_features(reference_statistics: Mapping[str, ReferenceStatistics], answer: CaseAnswer) -> list[Check]:
     """Compare the features of that model to which the image looks least unlike the training images.
 
     Of several hospitals a model's features count that all of them have measured: one hospital's do not say how much
@@ -302,7 +310,7 @@ def _check_features(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Chec
     checks = []
     for model, features in answer.features.items():
         # Features of another length are those of another network.
-        measured = [(stated.features or {}).get(model) for stated in usual.values()]
+        measured = [(stated.features or {}).get(model) for stated in reference_statistics.values()]
         spreads = [spread for spread in measured if spread and len(spread.mean) == len(features)]
         if spreads and len(spreads) == len(measured):
             means = np.array([spread.mean for spread in spreads])
@@ -329,9 +337,9 @@ def _show_distance(value: float, more: int) -> str:
     return f"a distance of {math.exp(value / 2):.{2 + more}g}"
 
 
-def pack_usual(usual: Mapping[str, Usual]) -> dict[str, Any]:
+def pack_reference_statistics(reference_statistics: Mapping[str, ReferenceStatistics]) -> dict[str, Any]:
     """Return what is usual as plain values."""
-    packed: dict[str, Any] = dump_record(usual)
+    packed: dict[str, Any] = dump_record(reference_statistics)
     for stated in packed.values():
         for features in stated.get("features", {}).values():
             # Features are hundreds of numbers: as one text they take one line of model.json, not one each.
@@ -340,19 +348,19 @@ def pack_usual(usual: Mapping[str, Usual]) -> dict[str, Any]:
     return packed
 
 
-def unpack_usual(packed: Mapping[str, Any]) -> dict[str, Usual]:
-    """Return what `pack_usual` packed; of another kind, a key raises KeyError, TypeError or AttributeError.
+def unpack_reference_statistics(packed: Mapping[str, Any]) -> dict[str, ReferenceStatistics]:
+    """Return what `pack_reference_statistics` packed; of another kind a key raises KeyError or TypeError.
 
     Raises:
         ConfigError: A value is none that is usual.
     """
-    usual = {}
+    reference_statistics = {}
     for site, stated in packed.items():
         features = {}
         for model, texts in stated.get("features", {}).items():
             features[model] = texts | {key: _read_numbers(texts[key]) for key in FEATURES}
-        usual[site] = read_record(Usual, {**stated, "features": features}, f"usual.{site}")
-    return usual
+        reference_statistics[site] = read_record(ReferenceStatistics, {**stated, "features": features}, f"usual.{site}")
+    return reference_statistics
 
 
 def _read_numbers(text: str) -> list[float]:

@@ -132,7 +132,7 @@ class VoxelSizes:
 
 
 @dataclass(frozen=True)
-class Domain:
+class DataProfile:
     """The images that models learn from; what is empty is not known.
 
     Attributes:
@@ -162,7 +162,7 @@ class Domain:
             if not re.fullmatch("[LRAPSI]{3}", name):
                 raise ConfigError(f"axes must be three letters as 'LPS', not {name!r}")
 
-    def __or__(self, other: Domain) -> Domain:
+    def __or__(self, other: DataProfile) -> DataProfile:
         """Return the images of both."""
         forms = {name: _sort_unique([*getattr(self, name), *getattr(other, name)]) for name in FORMS}
         ranges: dict[str, Range] = {}
@@ -171,10 +171,10 @@ class Domain:
         voxels = self.voxels or other.voxels
         if self.voxels and other.voxels:
             voxels = self.voxels | other.voxels
-        return Domain(**forms, intensities=tuple(ranges.values()), voxels=voxels)
+        return DataProfile(**forms, intensities=tuple(ranges.values()), voxels=voxels)
 
     @property
-    def bare(self) -> Domain:
+    def bare(self) -> DataProfile:
         """What is left where no numbers may leave that come from few images, or from a site that nobody is like."""
         return replace(self, intensities=(), voxels=None)
 
@@ -199,7 +199,7 @@ class Domain:
         for key, values in (("kinds", [form.kind]), ("colours", [form.colour]), ("modalities", form.modalities)):
             for value in values:
                 # What a file does not state differs from nothing.
-                if value is not None and self._is_unlike(key, value):
+                if value is not None and self._is_outside(key, value):
                     odd[key] = value
         if odd:
             trained = ", ".join(" or ".join(getattr(self, key)) for key in odd)
@@ -208,12 +208,12 @@ class Domain:
                 "super model that learnt from such images"
             )
 
-    def _is_unlike(self, key: str, value: str) -> bool:
+    def _is_outside(self, key: str, value: str) -> bool:
         # Nothing is unlike what is not known of the training images.
         trained = getattr(self, key)
         return bool(trained) and value not in trained
 
-    def doubts(self, images: NDArray[np.float32], form: Form | None, is_turned: bool) -> list[str]:
+    def image_warnings(self, images: NDArray[np.float32], form: Form | None, is_turned: bool) -> list[str]:
         """Return how an image differs from the training images, as sentences for people.
 
         Args:
@@ -221,12 +221,12 @@ class Domain:
             form: Its form in the file; None of an array.
             is_turned: Whether the preparation turns all volumes the same way.
         """
-        if self == Domain():
+        if self == DataProfile():
             return ["the super model does not say what images it learnt from; this one was compared with none"]
-        doubts = []
+        image_warnings = []
         unlike = [] if form is None else self._compare_grid(form, is_turned)
         if unlike:
-            doubts.append(f"it is unlike the training images: {'; '.join(unlike)}")
+            image_warnings.append(f"it is unlike the training images: {'; '.join(unlike)}")
         values = measure_images(images)
         for trained in self.intensities:
             value = float(values[trained.measure].mean())
@@ -234,16 +234,16 @@ class Domain:
                 bound = trained.low if value < trained.low else trained.high
                 # With too few digits the value would read as the bound that it misses.
                 digits = count_digits_apart(value, bound, DIGITS)
-                doubts.append(
+                image_warnings.append(
                     f"its intensities are unlike the training images': {trained.measure} {value:.{digits}g} after the "
                     f"preparation, theirs {trained.low:g} to {trained.high:g}"
                 )
-        return doubts
+        return image_warnings
 
     def _compare_grid(self, form: Form, is_turned: bool) -> list[str]:
         """Return how the grid of an image in its file differs from the training images'."""
         unlike = []
-        if form.axes and not is_turned and self._is_unlike("axes", form.axes):
+        if form.axes and not is_turned and self._is_outside("axes", form.axes):
             unlike.append(f"its axes run {form.axes}, theirs {' or '.join(self.axes)}")
         if form.voxel_mm is not None and self.voxels is not None:
             sizes = VoxelSizes(form.voxel_mm, form.voxel_mm)
@@ -289,7 +289,7 @@ def image_kind(image: Image) -> Kind:
     return "volumes" if image.array.ndim == 4 else "pictures"
 
 
-def measure_domain(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> Domain:
+def measure_data_profile(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> DataProfile:
     """Return the domain of training images.
 
     A range of intensities is the mean of a measure over the images, four deviations to either side and a little more,
@@ -307,7 +307,7 @@ def measure_domain(forms: Iterable[Form], images: Iterable[NDArray[np.float32]])
         for measure, value in measure_images(image[None]).items():
             values.setdefault(measure, []).append(value)
     arrays = {measure: np.concatenate(measured) for measure, measured in values.items()}
-    return Domain(
+    return DataProfile(
         kinds=_sort_unique(form.kind for form in forms),
         colours=_sort_unique(form.colour for form in forms),
         modalities=_sort_unique(chain.from_iterable(form.modalities for form in forms)),

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 BIASES = np.arange(-30, 31) / 10
 # The prior is worth a third of a unit. A weaker one lets two or three units ask for a bias that harms others.
 PRIOR = 0.3
-# Units that a choice needs: fewer are wrong too often (`bench/guard.py`). Five patients of one class are likely enough
-# to prefer a model that knows only this class.
+# Units that a choice needs: fewer are wrong too often (`bench/baseline.py`). Five patients of one class are likely
+# enough to prefer a model that knows only this class.
 LEAST_TO_CHOOSE, LEAST_OF_CLASSES = 2, 6
 # What the federated model must gain on the units. Less matters to no hospital, and the best of 61 points has a little
 # by chance.
@@ -32,26 +32,26 @@ LEAST_LEAD = 0.005
 
 
 @dataclass(frozen=True)
-class GuardChoice:
+class BaselineChoice:
     """What a site keeps.
 
     Attributes:
-        keeps_own: Whether it is the site's own model.
-        own_bias: What is added to the foreground's log-odds of its own model.
+        keeps_local: Whether it is the site's own model.
+        local_bias: What is added to the foreground's log-odds of its own model.
         federated_bias: The same of the federated model.
         own: Mean score of its own model with its bias; 0 without units, like the others.
         federated: The same of the federated model.
-        own_at_zero: The same of its own model without a bias.
+        local_at_zero: The same of its own model without a bias.
         federated_at_zero: The same of the federated model.
         num_units: Units that have a score.
     """
 
-    keeps_own: bool
-    own_bias: float
+    keeps_local: bool
+    local_bias: float
     federated_bias: float
     own: float
     federated: float
-    own_at_zero: float
+    local_at_zero: float
     federated_at_zero: float
     num_units: int
 
@@ -63,12 +63,12 @@ class GuardChoice:
     @property
     def bias(self) -> float:
         """The bias of what is kept."""
-        return self.own_bias if self.keeps_own else self.federated_bias
+        return self.local_bias if self.keeps_local else self.federated_bias
 
 
 def choose_kept(
     federated: NDArray[np.float64], own: NDArray[np.float64], biases: NDArray[np.float64] = BIASES
-) -> GuardChoice:
+) -> BaselineChoice:
     """Choose between the federated model and a site's own, and their biases, by the formulas above.
 
     Args:
@@ -93,14 +93,14 @@ def choose_kept(
     if len(biases) == 1 and n >= least:
         differences = scores[0, 0, is_unit] - scores[1, 0, is_unit]
         needed_lead = max(LEAST_LEAD, float(differences.std(ddof=1)) / sqrt(n))
-    keeps_own = n < least or means[0, theirs] - means[1, ours] <= needed_lead
-    return GuardChoice(
-        keeps_own=bool(keeps_own),
-        own_bias=float(biases[ours]),
+    keeps_local = n < least or means[0, theirs] - means[1, ours] <= needed_lead
+    return BaselineChoice(
+        keeps_local=bool(keeps_local),
+        local_bias=float(biases[ours]),
         federated_bias=float(biases[theirs]),
         own=float(means[1, ours]),
         federated=float(means[0, theirs]),
-        own_at_zero=float(means[1, zero]),
+        local_at_zero=float(means[1, zero]),
         federated_at_zero=float(means[0, zero]),
         num_units=n,
     )
