@@ -200,7 +200,9 @@ def find_class(tree: ast.Module, name: str) -> list[ast.stmt]:
 
 def count_fields(tree: ast.Module, name: str) -> int:
     """Return how many fields a record has."""
-    return sum(isinstance(node, ast.AnnAssign) for node in find_class(tree, name))
+    # A ClassVar, such as the former names of keys, is no field.
+    fields = [node for node in find_class(tree, name) if isinstance(node, ast.AnnAssign)]
+    return sum("ClassVar" not in ast.unparse(node.annotation) for node in fields)
 
 
 def count_members(tree: ast.Module, name: str) -> int:
