@@ -46,7 +46,7 @@ SMALLEST = 0.0005
 MOST_LETTERS = 100
 GUESSING = "no model is shown to be better than guessing"
 AT_HALF = (
-    "Values of methods are at the usual decision threshold of 0.5; alone, federated and kept are at the hospitals' own."
+    "Values of methods are at the usual decision threshold of 0.5; local, federated and kept are at the hospitals' own."
 )
 DRIFT_NOTE = (
     "Drift: mean over sites and steps of the squared distance to the received model (HarmoFL, Eq. 9). Dissimilarity: "
