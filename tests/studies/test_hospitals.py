@@ -24,7 +24,7 @@ def test_values_are_of_the_units_that_are_compared_and_at_the_hospitals_threshol
     test = {"local": 0.915, "federated": 0.002, "federated_calibrated": 0.697, "chosen": 0.915}
     run = chosen_run(fluo=joined("local", kept=0.915, verdict="keeps its own model", test=test))
     assert hospital_table({"harmofl": [run]}).rows[0][4:] == ("0.915", "0.697")
-    assert "harmofl 0.697 (alone 0.915)" in conclude({"harmofl": [run]})[1]
+    assert "harmofl 0.697 (local 0.915)" in conclude({"harmofl": [run]})[1]
     # Alone 0.818 over cases and 0.766 over patients: 0.909 - 0.766 is the difference, and no other.
     by_unit = {"local": 0.766, "federated": 0.909, "federated_calibrated": 0.909, "chosen": 0.909}
     one = joined(local=0.818, federated=0.91, kept=0.91, difference=0.143, by_unit=by_unit)
@@ -67,7 +67,7 @@ def test_the_conclusion_counts_verdicts_and_federated_models_below_local_ones_an
         "cannot tell whether joining made the difference."
     )
     # (0.25 + 0.5) / 2 = 0.375 against (0.5 + 0.75) / 2 = 0.625 alone
-    assert "1 of 2 methods would be worse on average than training alone: fedavg 0.375 (alone 0.625)." in federated
+    assert "1 of 2 methods would be worse on average than training alone: fedavg 0.375 (local 0.625)." in federated
     assert unseen == "At coast, which took no part in the training: federated models 0.500 (fedavg) to 0.625 (adafed)."
     (loss,) = list_losses(rows)
     assert loss.startswith("fedavg: south: the model that it keeps scores 0.625, its local model 0.750")

@@ -44,12 +44,11 @@ STATUS = {
 }
 JOINING_NOTE = (
     "Local: the model that the hospital trained alone, taken after its best round. Federated: the model that the run "
-    "tests. Kept: the one of the two that the hospital chose on its validation data, the federated one if it leads by"
-    " more than 0.005. All other values are of the same test data, first averaged per patient (per case where "
-    "patients are unknown). Difference: federated minus local. The verdict and the 95 % interval come from two paired"
-    " tests (2.5 % on each "
-    f"side), which must agree; fewer than {LEAST_UNITS} patients are too few to say. Both hold for these patients and "
-    "this start; compare --seeds measures several starts."
+    "tests. Kept: the one of the two that the hospital chose on its validation data, the federated one if it leads by "
+    "more than 0.005. All other values are of the same test data, first averaged per patient (per case where patients "
+    "are unknown). Difference: federated minus local. The verdict and the 95 % interval come from two paired tests "
+    f"(2.5 % on each side), which must agree; fewer than {LEAST_UNITS} patients are too few to say. Both "
+    "hold for these patients and this start; compare --seeds measures several starts."
 )
 JOINING_MASKS = (
     " Each model has the decision threshold that the site's validation data favour; at 0.5: the federated model with "

@@ -46,7 +46,7 @@ SMALLEST = 0.0005
 MOST_LETTERS = 100
 GUESSING = "no model is shown to be better than guessing"
 AT_HALF = (
-    "Values of methods are at the usual decision threshold of 0.5; alone, federated and kept are at the hospitals' own."
+    "Values of methods are at the usual decision threshold of 0.5; local, federated and kept are at the hospitals' own."
 )
 DRIFT_NOTE = (
     "Drift: mean over sites and steps of the squared distance to the received model (HarmoFL, Eq. 9). Dissimilarity: "
@@ -117,7 +117,8 @@ def make_values_table(cells: Cells, corner: str, best: Mapping[str, str] | None 
         corner: Name of the rows.
         best: Column -> the row that is marked in it.
     """
-    rows, columns = list(cells), list(next(iter(cells.values()), ()))
+    rows = list(cells)
+    columns = list(next(iter(cells.values()), ()))
     places = {(rows.index(row), columns.index(column)) for column, row in (best or {}).items()}
     texts = [[_format_seeds(column, values) for column, values in row.items()] for row in cells.values()]
     if sum(map(len, columns)) > MOST_LETTERS:
@@ -216,7 +217,7 @@ def is_clearly_above(values: SeedValues, others: SeedValues) -> bool:
     """
     if len(values) < 2 or len(others) < 2:
         return False
-    spread = max(np.std(one, ddof=1) for one in (values, others))
+    spread = max(np.std(values, ddof=1), np.std(others, ddof=1))
     return bool(np.mean(values) - np.mean(others) > max(spread, SMALLEST))
 
 
@@ -243,7 +244,8 @@ def methods_table(rows: RowRuns) -> TextTable:
 def _find_leaders(rows: RowRuns, values: Sequence[Value]) -> dict[str, str]:
     if not _are_alike(rows):
         return {}
-    num_seeds, guessing = max(map(len, rows.values()), default=0), list_guessing(rows)
+    num_seeds = max(map(len, rows.values()), default=0)
+    guessing = list_guessing(rows)
     cells = pivot(item for item in values if item.method != CENTRALISED)
     methods = {item.row: item.method for item in values}
     leaders = {}
@@ -305,7 +307,7 @@ def list_notes(rows: RowRuns) -> list[str]:
         return ", ".join(name for name, of_row in among.items() if any(map(holds, of_row)))
 
     guessing = ", ".join(list_guessing(rows))
-    outliers = rows_where(lambda run: run.mean is None and run.pooled is not None)
+    without_mean = rows_where(lambda run: run.mean is None and run.pooled is not None)
     sharing = rows_where(shares_batchnorm, trained)
     pretrained = rows_where(lambda run: bool(run.recipe.get("needs_pretrained")))
     is_multilabel = any(run.has_findings for run in runs)
@@ -331,7 +333,7 @@ def list_notes(rows: RowRuns) -> list[str]:
             any(run.regions for run in runs),
             f"Regions: {describe_groups(results, lambda run: regions_text(run) or 'each label')}.",
         ),
-        (bool(outliers), f"{outliers}: {DIFFERENT_CLASSES}."),
+        (bool(without_mean), f"{without_mean}: {DIFFERENT_CLASSES}."),
         (bool(sharing) and sharing != ", ".join(trained), f"{sharing}: {SHARED_BATCHNORM}."),
         (any(map(has_moved_thresholds, runs)), AT_HALF),
         (True, f"Rounds: {describe_groups({name: [of_row] for name, of_row in results.items()}, _describe_rounds)}."),
@@ -341,12 +343,14 @@ def list_notes(rows: RowRuns) -> list[str]:
         (not columns.isdisjoint(DRIFT.values()), DRIFT_NOTE),
         (True, _marking_note(rows)),
     ]
-    said = [sentence for holds, sentence in notes if holds]
+    sentences = [sentence for holds, sentence in notes if holds]
     for name, of_row in results.items():
         for run in of_row:
-            told = [*filter(None, [run.ended_early and f"{run.ended_early}."]), *run.reasons]
-            said += [f"{name}, seed {run.seed}: {run.status}: {sentence}" for sentence in told]
-    return said
+            reasons = list(run.reasons)
+            if run.ended_early:
+                reasons.insert(0, f"{run.ended_early}.")
+            sentences += [f"{name}, seed {run.seed}: {run.status}: {reason}" for reason in reasons]
+    return sentences
 
 
 def _marking_note(rows: RowRuns) -> str:
@@ -357,8 +361,12 @@ def _marking_note(rows: RowRuns) -> str:
 
 def _describe_rounds(runs: Sequence[Results]) -> str:
     """Return the rounds of a row; its seeds differ only in when each site's own training ends."""
-    rounds, extra = runs[0].rounds, runs[0].recipe.get("extra_rounds")
-    own = max((one.rounds for run in runs for one in (run.local_models or {}).values()), default=0)
-    if own > (rounds or 0):
-        return f"{rounds}, then each site alone to its end, up to round {own}"
+    rounds = runs[0].rounds
+    extra = runs[0].recipe.get("extra_rounds")
+    last_local = 0
+    for run in runs:
+        for model in (run.local_models or {}).values():
+            last_local = max(last_local, model.rounds)
+    if last_local > (rounds or 0):
+        return f"{rounds}, then each site alone to its end, up to round {last_local}"
     return f"{rounds} and {extra} extra" if extra else str(rounds)

@@ -18,12 +18,12 @@ from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measu
 from silofl_hospital.report.tables import TextTable, format_number
 
 NOTE = (
-    "Local: the model that the hospital trained alone. Federated: the model that the method trained. Kept: the one of"
-    " the two that the hospital chose on its validation data. Values are means over its test patients, if they are "
+    "Local: the model that the hospital trained alone. Federated: the model that the method trained. Kept: the one of "
+    "the two that the hospital chose on its validation data. Values are means over its test patients, if they are "
     "known and each has the metric; else over cases. In a segmentation each model has a decision threshold chosen on "
     "the validation data too. Verdict: is the kept model better for the hospital's test patients than its own? By "
-    "chance 1 in 40 would be called worse. Better also requires that it is better than the local model with the usual"
-    " threshold of 0.5. Then the mean difference, federated minus local, and its 95 % interval. Over several starts: "
+    "chance 1 in 40 would be called worse. Better also requires that it is better than the local model with the usual "
+    "threshold of 0.5. Then the mean difference, federated minus local, and its 95 % interval. Over several starts: "
     "does the hospital gain by joining, at 5 % after Holm's correction over all hospitals and methods?"
 )
 # What is in a table -> name of its column.
@@ -36,7 +36,8 @@ def hospital_table(rows: RowRuns) -> TextTable | None:
     """Return one line per method and hospital; None where no hospital made a choice."""
     chosen = rows_with_choices(rows)
     effects = _measure_effects(chosen)
-    gaining, lines = find_gains(effects), []
+    gaining = find_gains(effects)
+    lines = []
     for name, runs in chosen.items():
         for site in dict.fromkeys(site for run in runs for site in run.results.joining):
             joined = [run.results.joining[site] for run in runs if site in run.results.joining]
@@ -44,27 +45,34 @@ def hospital_table(rows: RowRuns) -> TextTable | None:
             if effect := effects.get((name, site)):
                 word = "gains" if (name, site) in gaining else "no gain shown"
                 verdict = f"{word}{_format_difference(effect.difference, effect.low, effect.high)}"
-            kept, *values = (
-                mean_and_deviation([value for one in joined if (value := one.shown(model)) is not None])
-                for model in (CHOSEN, *MODELS)
-            )
-            # What a phone shows first comes first.
+            kept = _average_over_runs(joined, CHOSEN)
+            values = [_average_over_runs(joined, model) for model in MODELS]
+            # A phone shows the first columns only: what matters most stands there.
             lines.append((name, site, kept, verdict, *values))
     compared = next((_name_compared(run) for run in chain(*chosen.values())), "")
     columns = ("method", "hospital", "kept", f"verdict{compared}", *MODELS.values())
     return TextTable(columns, tuple(lines), num_text=4) if lines else None
 
 
+def _average_over_runs(joined: Sequence[Joined], model: str) -> str:
+    values = [choice.shown(model) for choice in joined]
+    return mean_and_deviation([value for value in values if value is not None])
+
+
 def _describe_verdicts(joined: Sequence[Joined]) -> str:
+    # A difference has its interval in a single run only; several runs have several.
     if len(joined) > 1:
-        return ", ".join(count_verdicts(one.verdict for one in joined))
-    one = joined[0]
-    return f"{shorten_verdict(one.verdict)}{_format_difference(one.difference, one.low, one.high)}"
+        return ", ".join(count_verdicts(choice.verdict for choice in joined))
+    (choice,) = joined
+    return f"{shorten_verdict(choice.verdict)}{_format_difference(choice.difference, choice.low, choice.high)}"
 
 
 def _format_difference(difference: float | None, low: float | None, high: float | None) -> str:
-    found = "" if difference is None else f" {difference:+z.3f}"
-    return found if low is None or high is None else f"{found} [{low:z.3f}, {high:z.3f}]"
+    if difference is None:
+        return ""
+    if low is None or high is None:
+        return f" {difference:+z.3f}"
+    return f" {difference:+z.3f} [{low:z.3f}, {high:z.3f}]"
 
 
 def _name_compared(run: RunRecords) -> str:
@@ -75,13 +83,15 @@ def _name_compared(run: RunRecords) -> str:
 
 def list_losses(rows: RowRuns) -> list[str]:
     """Return a sentence for each hospital that loses by joining or keeps a model near 0, with its run."""
-    return [
-        f"{name}{f', seed {run.results.seed}' if len(runs) > 1 else ''}: {sentence}"
-        for name, runs in rows_with_choices(rows).items()
-        for run in runs
-        for tone, sentence in describe_problems(run.results)
-        if tone == "bad" and run.results.is_finished
-    ]
+    losses = []
+    for name, runs in rows_with_choices(rows).items():
+        for run in runs:
+            # A run that goes on may still make up for it.
+            if not run.results.is_finished:
+                continue
+            place = f"{name}, seed {run.results.seed}" if len(runs) > 1 else name
+            losses += [f"{place}: {sentence}" for tone, sentence in describe_problems(run.results) if tone == "bad"]
+    return losses
 
 
 def unseen_tables(rows: RowRuns) -> list[TextTable]:
@@ -91,9 +101,9 @@ def unseen_tables(rows: RowRuns) -> list[TextTable]:
         values = []
         for name, several in tests.items():
             for test in several:
-                own = test.own or {}
-                values += [Value(name, f"local: {owner}", own[owner]) for owner in own if owner != ENSEMBLE]
-                values += [Value(name, "local: mean", own.get(ENSEMBLE)), Value(name, "federated", test.value)]
+                local = test.own or {}
+                values += [Value(name, f"local: {owner}", value) for owner, value in local.items() if owner != ENSEMBLE]
+                values += [Value(name, "local: mean", local.get(ENSEMBLE)), Value(name, "federated", test.value)]
         if any(test.own for several in tests.values() for test in several):
             tables.append(make_values_table(pivot(values), f"{metric} at {site}"))
     return tables
@@ -108,63 +118,69 @@ def conclude(rows: RowRuns) -> list[str]:
     """
     chosen = rows_with_choices(rows)
     guessing = list_guessing(chosen)
-    said = [f"{', '.join(guessing)}: {GUESSING}."] if guessing else []
+    warnings = [f"{', '.join(guessing)}: {GUESSING}."] if guessing else []
     chosen = {name: runs for name, runs in chosen.items() if name not in guessing}
     if not chosen:
-        return said
+        return warnings
     # With several starts the verdicts of single ones mislead.
     joining = _describe_starts(chosen) or [_conclude_kept(chosen)]
-    return [*conclude_unseen(group_unseen(chosen)), *joining, _conclude_federated(chosen), *said]
+    return [*conclude_unseen(group_unseen(chosen)), *joining, _conclude_federated(chosen), *warnings]
 
 
 def _describe_starts(rows: RowRuns) -> list[str]:
     """Say of each row with several starts how many hospitals gain by joining, and what the mean hospital does."""
-    effects, sentences = _measure_effects(rows), []
+    effects = _measure_effects(rows)
+    # Holm's correction is over all hospitals of all rows, so that it comes before the loop.
     gaining = find_gains(effects)
+    sentences = []
     for name, runs in rows.items():
         mean = measure_mean_of_starts(_list_starts(runs))
         if mean is not None:
-            number = sum(row == name for row, _ in effects)
+            num_hospitals = sum(row == name for row, _ in effects)
+            num_gaining = sum(row == name for row, _ in gaining)
             sentences.append(
-                f"{name}, {len(runs)} starts: {sum(row == name for row, _ in gaining)} of {number} hospitals gain by "
-                f"joining after Holm; the mean difference is {mean.difference:+z.3f} ({mean.low:z.3f} to "
-                f"{mean.high:z.3f})."
+                f"{name}, {len(runs)} starts: {num_gaining} of {num_hospitals} hospitals gain by joining after Holm; "
+                f"the mean difference is {mean.difference:+z.3f} ({mean.low:z.3f} to {mean.high:z.3f})."
             )
     return sentences
 
 
 def _measure_effects(rows: RowRuns) -> Effects:
     """Return what joining gives each hospital of each row that does not guess."""
-    guessing, effects = list_guessing(rows), {}
+    guessing = list_guessing(rows)
+    effects = {}
     for name, runs in rows.items():
-        for site, effect in measure_starts(_list_starts(runs)).items() if name not in guessing else ():
-            effects[name, site] = effect
+        if name not in guessing:
+            for site, effect in measure_starts(_list_starts(runs)).items():
+                effects[name, site] = effect
     return effects
 
 
 def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Effect]]:
     """Return site -> what each run gives it, of sites that tested the same data and models trained to their end."""
     sites = dict.fromkeys(site for run in runs for site in run.results.joining)
-    starts = {}
+    starts: dict[str, list[Effect]] = {}
     for site in sites:
         joined = [run.results.joining[site] for run in runs if site in run.results.joining]
-        is_whole = len(joined) == len(runs) and not any(one.unfinished for one in joined)
-        if is_whole and not has_other_data(runs, site):
-            starts[site] = [
-                Effect(one.difference, one.standard_error, one.num_test_units)
-                for one in joined
-                if one.difference is not None and one.standard_error is not None
-            ]
+        is_whole = len(joined) == len(runs) and not any(choice.unfinished for choice in joined)
+        # Starts are compared with each other, which holds of the same test cases only.
+        if not is_whole or has_other_data(runs, site):
+            continue
+        starts[site] = []
+        for choice in joined:
+            if choice.difference is not None and choice.standard_error is not None:
+                starts[site].append(Effect(choice.difference, choice.standard_error, choice.num_test_units))
     return starts
 
 
 def _conclude_kept(rows: RowRuns) -> str:
     verdicts = {name: list_verdicts(runs) for name, runs in rows.items()}
     counted = [*chain(*verdicts.values())]
-    if all(one == UNFINISHED for one in counted):
+    if all(verdict == UNFINISHED for verdict in counted):
         return "What joining gives is not known, as not all models were trained to their end."
-    listed = ", ".join(f"{name} {found.count(BETTER)} of {len(found)}" for name, found in verdicts.items())
-    losing = "".join(f", and {text}" for text in count_verdicts(one for one in counted if one == WORSE))
+    listed = ", ".join(f"{name} {of_row.count(BETTER)} of {len(of_row)}" for name, of_row in verdicts.items())
+    losses = count_verdicts(verdict for verdict in counted if verdict == WORSE)
+    losing = f", and {losses[0]}" if losses else ""
     compared = _name_compared(next(iter(rows.values()))[0])
     return (
         f"In {counted.count(BETTER)} of {len(counted)} pairs of hospital and run, the model that the hospital "
@@ -179,7 +195,7 @@ def _conclude_federated(rows: RowRuns) -> str:
         means = average_models(runs)
         federated, local = means[SHIFTED], means[LOCAL]
         if federated is not None and local is not None and federated < local - SMALLEST:
-            below.append(f"{name} {format_number(federated)} (alone {format_number(local)})")
+            below.append(f"{name} {format_number(federated)} (local {format_number(local)})")
     if not below:
         return (
             "If every hospital had to use the federated model, no method would be worse on average than training alone."

@@ -19,16 +19,21 @@ def measure_starts(sites: Mapping[str, Sequence[Effect]]) -> dict[str, MeanEffec
         sites: Site -> its starts; of one alone nothing is said.
     """
     known = {site: starts for site, starts in sites.items() if len(starts) > 1}
-    spreads = {site: float(np.var([one.difference for one in starts], ddof=1)) for site, starts in known.items()}
+    variances = {site: _variance_of_differences(starts) for site, starts in known.items()}
+    shared = sum(variances.values()) / max(len(variances), 1)
     freedom = sum(len(starts) - 1 for starts in known.values())
-    shared, found = sum(spreads.values()) / max(len(spreads), 1), {}
+    effects = {}
     for site, starts in known.items():
-        between = max(spreads[site], shared) / len(starts)
-        within = float(np.mean([one.standard_error**2 for one in starts]))
-        units = min(one.num_units for one in starts) - 1
-        mean = float(np.mean([one.difference for one in starts]))
-        found[site] = describe_mean(mean, [(within, units), (between, freedom)])
-    return found
+        between = max(variances[site], shared) / len(starts)
+        within = float(np.mean([start.standard_error**2 for start in starts]))
+        units = min(start.num_units for start in starts) - 1
+        mean = float(np.mean([start.difference for start in starts]))
+        effects[site] = describe_mean(mean, [(within, units), (between, freedom)])
+    return effects
+
+
+def _variance_of_differences(starts: Sequence[Effect]) -> float:
+    return float(np.var([start.difference for start in starts], ddof=1))
 
 
 def find_gains(effects: Mapping[Key, MeanEffect]) -> list[Key]:
@@ -56,13 +61,11 @@ def measure_mean_of_starts(sites: Mapping[str, Sequence[Effect]]) -> MeanEffect 
     known = [starts for starts in sites.values() if len(starts) > 1]
     if not known:
         return None
-    luck = sum(float(np.var([one.difference for one in starts], ddof=1)) for starts in known)
-    means = [
-        Effect(
-            float(np.mean([one.difference for one in of_start])),
-            sqrt(luck + sum(one.standard_error**2 for one in of_start)) / len(known),
-            sum(one.num_units for one in of_start),
-        )
-        for of_start in zip(*known, strict=True)
-    ]
+    luck = sum(_variance_of_differences(starts) for starts in known)
+    means = []
+    # One start of all sites at a time.
+    for of_start in zip(*known, strict=True):
+        difference = float(np.mean([effect.difference for effect in of_start]))
+        error = sqrt(luck + sum(effect.standard_error**2 for effect in of_start)) / len(known)
+        means.append(Effect(difference, error, sum(effect.num_units for effect in of_start)))
     return measure_starts({"": means})[""]
