@@ -107,5 +107,5 @@ def test_run_without_numbers_describes_its_study(make_study):
 
 
 def test_part_silent_on_what_it_keeps_is_named(make_study, monkeypatch):
-    monkeypatch.delattr(SiteDynamic, "keeps")
+    monkeypatch.delattr(SiteDynamic, "list_client_state")
     assert describe_kept(make_study(name="feddyn")) == ["what 'dynamic' keeps there"]

@@ -150,7 +150,11 @@ class SiteDynamic(SitePart):
     """The site's h_i."""
 
     name = ROLE
-    keeps = (ClientState("its gradient h_i", is_for_training=True, num_models=1),)
+
+    @classmethod
+    def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
+        """Return the state of every round."""
+        return (ClientState("its gradient h_i", is_for_training=True, num_models=1),)
 
     def step(self, role: str, step: Step) -> Step:
         """Pull every step; h_i is 0 in the site's first round."""

@@ -177,7 +177,11 @@ class SiteContrast(SitePart):
     """A site's own model at the end of the last round that its update went into."""
 
     name = ROLE
-    keeps = (ClientState("its own model", is_required=True, is_for_training=True, num_models=1),)
+
+    @classmethod
+    def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
+        """Return the state of every round."""
+        return (ClientState("its own model", is_required=True, is_for_training=True, num_models=1),)
 
     def step(self, role: str, step: Step) -> Step:
         """Contrast the model in training with the received and the last one; in the first round there is no last."""

@@ -239,7 +239,11 @@ class SiteControl(SitePart):
     """A site's own control variate c_i."""
 
     name = ROLE
-    keeps = (ClientState("its control variate", is_recoverable=True, is_for_training=True),)
+
+    @classmethod
+    def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
+        """Return the state of every round."""
+        return (ClientState("its control variate", is_recoverable=True, is_for_training=True),)
 
     def step(self, role: str, step: Step) -> Step:
         """Correct every step by ``c - c_i`` (Eq. 3), of c_i as much as counts in c."""

@@ -411,12 +411,10 @@ class SitePart:
     Attributes:
         name: The key of its state in the site's file of a round; empty where it keeps none.
         tasks: Tasks that this part answers, alone or beside another part.
-        keeps: What `kept` returns, in words, where that is the same after every round.
     """
 
     name: ClassVar[str] = ""
     tasks: tuple[str, ...] = ()
-    keeps: ClassVar[tuple[ClientState, ...]] = ()
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -424,8 +422,8 @@ class SitePart:
     @classmethod
     def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
         """Return what `kept` returns after a round, in words: for the ledger where it is lost, and for the report."""
-        if cls.keeps or cls.kept is SitePart.kept:
-            return cls.keeps
+        if cls.kept is SitePart.kept:
+            return ()
         return (ClientState(f"what {cls.name!r} keeps there"),)
 
     def prepare(self) -> None:
