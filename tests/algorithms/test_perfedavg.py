@@ -93,10 +93,10 @@ META = {"alpha": 0.2}
 
 @pytest.fixture
 def perfedavg(play, make_study):
-    def start(folder="state", rounds=3, training=None, meta_step=META, **options):
+    def start(folder="state", rounds=3, training=None, perfedavg=META, **options):
         settings = {"name": "perfedavg", "training": SGD | (training or {})} | options
         if settings["name"] == "perfedavg":
-            settings["meta_step"] = meta_step
+            settings["perfedavg"] = perfedavg
         return play(folder=folder, study=make_study(rounds=rounds, **settings))
 
     return start
