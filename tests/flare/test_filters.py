@@ -19,7 +19,7 @@ from silofl.models.roles import add_role
 from silofl.parts.answer import plain_text
 from silofl.parts.task import Message
 from silofl.study import Study, load_study
-from silofl_desk.studies.simulation import GUARD
+from silofl_desk.studies.simulation import BATCHNORM_FILTER
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
@@ -139,4 +139,4 @@ def test_job_has_filter_where_batchnorm_stays_home(job):
     config = json.loads((JOBS / job / "app" / "config" / "config_fed_client.json").read_text())
     study = load_study(JOBS / job / "app" / "config" / "study.yaml")
     paths = [one["path"] for chain in config["task_result_filters"] for one in chain["filters"]]
-    assert (GUARD in paths) == (study.recipe.stays == "batchnorm")
+    assert (BATCHNORM_FILTER in paths) == (study.recipe.stays == "batchnorm")

@@ -177,7 +177,7 @@ def test_a_weaker_promise_does_not_pass_the_limit(private, settings_in, tmp_path
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"baseline_comparison": True}, "guard must be false"),
+        ({"baseline_comparison": True}, "baseline_comparison must be false"),
         ({"normalization": "batch"}, "must be instance or group with privacy.dp_sgd, not 'batch'"),
         ({"normalization": "batch_stateless"}, "not 'batch_stateless'"),
         ({"training": {"batch_dice": True}}, "batch_dice must be false"),

@@ -1,4 +1,4 @@
-"""The guard's rule: whether a site keeps the federated model or its own, and at which decision bias.
+"""The rule of the baseline comparison: whether a site keeps the federated model or its own, and at which decision bias.
 
 Both have the same freedom: one decision bias, chosen on the same validation units by the same objective. The score of a
 unit is its Dice or, of a class, the probability of the true one; n is the number of units:

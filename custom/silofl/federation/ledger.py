@@ -31,7 +31,7 @@ class Round:
         asked: Sites that were sent the task.
         answered: Sites whose update was mixed.
         failed: Site -> why its update was not mixed: it could not do the task, was late, or its answer was refused.
-        unlike: Site -> what of its answer was unlike the others', though it was mixed -> by how much: the ``cosine`` of
+        outliers: Site -> what of its answer was unlike the others', though it was mixed -> by how much: ``cosine`` of
             its update to the mean of the others', where that is negative; or, times the others' median, from 3 on, the
             ``length`` by step of its update or of its BatchNorm ``buffers``, its number of ``examples``, or what a part
             compares under its own name, which is named below a third too. Null where nothing was.

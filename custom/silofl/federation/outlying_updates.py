@@ -76,7 +76,7 @@ def describe_outlier(site: str, what: str, value: float) -> str:
         sentence = SENTENCES[what].format(value)
     else:
         sentence = f"sent its {what} that is {value:.3g} times the others' median"
-    return f"site {site!r} {sentence}; `unlike` of the ledger has all such rounds"
+    return f"site {site!r} {sentence}; `outliers` of the ledger has all such rounds"
 
 
 def find_opposed(products: Products, weights: Mapping[str, float], min_sites: int) -> dict[str, float]:

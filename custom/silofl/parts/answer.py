@@ -141,7 +141,7 @@ class SiteAnswer:
     Attributes:
         arrays: ``role/name`` -> array, a difference to what the server sent it.
         numbers: Its numbers.
-        domain: What its training images are like; nothing where it says nothing.
+        data_profile: What its training images are like; nothing where it says nothing.
         entries: Role -> the entry of the part, of the class `PayloadSpec.metadata`.
         withheld: Names of the expected arrays that it does not hold.
     """

@@ -1,4 +1,4 @@
-"""The guard: every site trains a model alone beside the federated one, and keeps the one that its own data favour.
+"""The baseline comparison: every site trains a model alone beside the federated one, and keeps the better one.
 
 The federated model is the one that the run tests. The local one goes on learning after it, to its end, and is taken
 from its best round by the site's own validation. `silofl.core.baseline_rule` has the rule. What a site keeps lies in

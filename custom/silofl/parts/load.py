@@ -113,7 +113,7 @@ def _load_modules(study: Study) -> list[ModuleType]:
     if recipe.tunes_personal:
         names.append("silofl.parts.personal")
     names += [option.implementation for option in recipe.options if option.implementation]
-    # DP-SGD wraps the steps of all others, and the reference statistics and the guard read a model that is finished.
+    # DP-SGD wraps the steps of all others, and reference statistics and baseline comparison read a finished model.
     names.append("silofl.parts.dp_sgd" if study.is_private else "silofl.parts.reference_statistics")
     if study.compares_with_baseline or recipe.trains_alone:
         names.append("silofl.parts.baseline")

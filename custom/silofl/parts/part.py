@@ -135,7 +135,7 @@ class Compared:
 
     Attributes:
         answers: Site -> its answer, without what the part leaves out.
-        unlike: In what answers are unlike the others', under the part's role.
+        outliers: In what answers are unlike the others', under the part's role.
         notes: Sentences on what is left out.
     """
 

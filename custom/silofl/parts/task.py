@@ -154,7 +154,7 @@ class SiteResults:
         accepted: The answers that fit.
         refused: Site -> why its answer was refused.
         missing: Site -> why it gave none.
-        unlike: In what accepted answers are unlike the others'.
+        outliers: In what accepted answers are unlike the others'.
     """
 
     accepted: dict[str, SiteAnswer]

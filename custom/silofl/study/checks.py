@@ -250,7 +250,7 @@ def _check_privacy(study: Study) -> None:
     switches = (
         ("training.batch_dice", study.training.batch_dice, "each image needs a gradient"),
         ("training.measures_drift", study.training.measures_drift, "nothing but models may leave"),
-        ("guard", study.compares_with_baseline, "its model learns by batches"),
+        ("baseline_comparison", study.compares_with_baseline, "its model learns by batches"),
     )
     for key, is_on, reason in switches:
         if is_on:

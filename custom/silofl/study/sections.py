@@ -242,7 +242,7 @@ class PrivacySettings(Section):
     Attributes:
         dp_sgd: As ``{noise: 1.0, clip: 1.0}``. Training losses stay at the site, and equal seeds give other weights
             each time. Only for algorithms that send nothing but models, as ``fedavg``, ``fedopt``, ``fedper`` and
-            ``softpull``; not with BatchNorm, ``training.batch_dice`` or the guard.
+            ``softpull``; not with BatchNorm, ``training.batch_dice`` or ``baseline_comparison``.
     """
 
     dp_sgd: DpSgdSettings | None = None

@@ -475,7 +475,7 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 def lead_sentence(results: Results) -> str:
     """Return what counts most: that models may only guess, or else what joining gave all and each.
 
-    Nothing without the guard where some model is better than guessing.
+    Nothing without the baseline comparison where some model is better than guessing.
     """
     joining = results.joining or {}
     # Where all models guess, no verdict between them means anything.

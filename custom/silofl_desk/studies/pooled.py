@@ -38,7 +38,7 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
     data = pool_sites(Path(str(simulation.data)), simulation.sites, study, out / "pooled")
     # One simulated site holds all data, so that the number of sites that the study waits for would never come; and with
-    # one site FedAvg is plain training, beside which a guard would train the same model again.
+    # one site FedAvg is plain training, beside which a baseline comparison would train the same model again.
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
     changes = {"algorithm": {"name": "fedavg"}, "federation": alone, "baseline_comparison": False}
     wanted = Simulation(
@@ -48,7 +48,7 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
         cache=asked.cache,
         skip_unreadable=asked.skip_unreadable,
     )
-    # What is set of the federation for every row is in `alone`, and would take back its one site; a guard is for sites.
+    # What is set of the federation for every row is in `alone`, and would take back its one site.
     others = {
         key: value
         for key, value in asked.changes.items()

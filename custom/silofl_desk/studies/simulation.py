@@ -23,7 +23,7 @@ from silofl_desk.phantoms.stains import LABELS as STAINS
 from silofl_desk.phantoms.stains import make_stains
 from silofl_desk.studies.weights import with_weights
 
-GUARD = "silofl.flare.filters.BatchNormStaysHome"
+BATCHNORM_FILTER = "silofl.flare.filters.BatchNormStaysHome"
 
 
 @dataclass(frozen=True)
@@ -195,11 +195,11 @@ def fit_configurations(job: Path, study: Study) -> None:
     """
     path = study_file(job).with_name("config_fed_client.json")
     name_components(path.parent, study.algorithm.name)
-    compares_with_baseline, config = study.recipe.stays == "batchnorm", read_json(path)
-    guard = {"tasks": ["train"], "filters": [{"path": GUARD, "args": {}}]}
+    keeps_batchnorm, config = study.recipe.stays == "batchnorm", read_json(path)
+    batchnorm_filter = {"tasks": ["train"], "filters": [{"path": BATCHNORM_FILTER, "args": {}}]}
     # Taken out first, so that a job that has it already does not get it twice.
-    others = [chain for chain in config["task_result_filters"] if chain != guard]
-    write_json(path, config | {"task_result_filters": others + [guard] * compares_with_baseline})
+    others = [chain for chain in config["task_result_filters"] if chain != batchnorm_filter]
+    write_json(path, config | {"task_result_filters": others + [batchnorm_filter] * keeps_batchnorm})
 
 
 def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
