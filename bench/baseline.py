@@ -1,4 +1,4 @@
-"""What the guard's rule earns, by simulation, beside the federated model and the own model alone.
+"""What the rule of the baseline comparison earns, by simulation, beside the federated and the local model alone.
 
     python bench/baseline.py
 
@@ -22,7 +22,7 @@ SIZES = {"3-5 units": (3, 4, 5), "7-10": (7, 10), "20-40": (20, 40)}
 # Of a site's units without a label in truth.
 NUMBERS_OF_EMPTY = (0, 1, 2, 3)
 UNITS, EMPTY, PIXELS, SITES = 2000, 500, 256, 150
-# A site ends below its own model only by more than this.
+# A site ends below its local model only by more than this.
 EQUAL = 0.005
 # What the local model's log-odds lack: 0 needs no bias.
 OFFSETS = (0.0, 1.5)
@@ -31,7 +31,7 @@ LEARNT = {"worse": (0.9, 0.5), "as good": (1.5, 0.5), "better": (2.2, 0.5)}
 USELESS = ("zeros", "constant", "random")
 DICE, CLASSES = "Dice", "right or wrong"
 # Rows of the table.
-AT_ZERO, OWN, FEDERATED, KEPT = "own at 0.5", "own, calibrated", "federated, calibrated", "**the guard**"
+AT_ZERO, OWN, FEDERATED, KEPT = "local at 0.5", "local, calibrated", "federated, calibrated", "**the rule**"
 
 
 class Population(NamedTuple):
@@ -41,7 +41,7 @@ class Population(NamedTuple):
         kind: What a score is: `DICE` or `CLASSES`.
         federated: What the federated model is like.
         offset: What the local model's log-odds lack.
-        validation: Scores to choose by, of the federated and the own model with every bias: shape (2, biases, units).
+        validation: Scores to choose by, of the federated and the local model with every bias: shape (2, biases, units).
         truth: Score to be judged by, mean over the units: shape (2, biases).
         empty: Scores of units without a label in truth: shape (2, biases, units); none of classes.
     """

@@ -58,8 +58,8 @@ def list_hospitals(data: Path, out: Path, deals: int) -> Iterator[tuple[str, Pat
             yield site.parent.name, site, job, changes
 
 
-def train_own(study: Study, work: Work) -> torch.nn.Module:
-    """Train a site's own model to its end, as the baseline comparison does."""
+def train_local(study: Study, work: Work) -> torch.nn.Module:
+    """Train a site's local model to its end, as the baseline comparison does."""
     baseline = next(part for part in work.parts if part.name == ROLE)
     while baseline._train_on():
         pass
@@ -92,7 +92,7 @@ def measure_hospital(site: Path, job: str, changes: dict[str, object], starts: i
         study = changed_study(JOBS / job, changes | {"seed": start, "baseline_comparison": True, "device": "cpu"})
         data = load_site_data(site, study, site / ".cache", has_progress=False)
         work = Work(site.name, study, data, Message(meta={"round": 1}), torch.device("cpu"), task=TRAIN_LOCAL)
-        model = train_own(study, work)
+        model = train_local(study, work)
         for what, part in {"validation": data.validation, "test": data.test}.items():
             answers = compute_outputs(
                 lambda batch, m=model: to_probabilities(m(batch)), part.images, 64, torch.device("cpu")

@@ -37,7 +37,7 @@ class Kind:
         sizes: Numbers of patients.
         draw: Returns so many patients.
         measure: Returns the score of patients; NaN where it is not defined.
-        list_outbound_payloads: Returns the kinds of patients that it needs.
+        list_kinds: Returns the kinds of patients that it needs.
         bounds: Of the score.
         num_groups: In which patients are left out.
         is_area: Whether it is the area under the ROC curve.
@@ -47,7 +47,7 @@ class Kind:
     sizes: Sequence[int]
     draw: Callable[[Random, int], Arrays]
     measure: Callable[..., float]
-    list_outbound_payloads: Callable[..., Sequence[NDArray[np.bool_]]] = lambda *arrays: [np.ones(len(arrays[0]), bool)]
+    list_kinds: Callable[..., Sequence[NDArray[np.bool_]]] = lambda *arrays: [np.ones(len(arrays[0]), bool)]
     bounds: Interval = SHARE
     num_groups: int = GROUPS
     is_area: bool = False
@@ -107,7 +107,7 @@ def list_both(scores: NDArray, is_ill: NDArray) -> Sequence[NDArray[np.bool_]]:
     return is_ill, ~is_ill
 
 
-def list_outbound_payloads() -> list[Kind]:
+def list_kinds() -> list[Kind]:
     """Return all kinds of scores."""
     mean = lambda values: float(np.mean(values)) if len(values) else np.nan  # noqa: E731
     kinds = [
@@ -132,7 +132,7 @@ def list_outbound_payloads() -> list[Kind]:
     ]
     for area in (0.7, 0.9, 0.98):
         draw = draw_scores(area, 0.5)
-        rest = {"sizes": (20, 50, 100), "draw": draw, "list_outbound_payloads": list_both}
+        rest = {"sizes": (20, 50, 100), "draw": draw, "list_kinds": list_both}
         kinds.append(Kind(f"AUROC {area:g}", measure=measure_area, is_area=True, **rest))
         kinds.append(Kind(f"PR-AUC, AUROC {area:g}", measure=measure_precision, **rest))
         at_threshold = {"measure": measure_sensitivity, "num_groups": GROUPS_OF_A_THRESHOLD}
@@ -149,7 +149,7 @@ def find_intervals(kind: Kind, arrays: Arrays, random: Random) -> tuple[Interval
         return found.interval, (found.value - margin, found.value + margin) if margin > 0 else None
     options = {"bounds": kind.bounds, "num_groups": kind.num_groups}
     found = Sample(range(count)).estimate(
-        lambda rows: kind.measure(*(one[rows] for one in arrays)), *kind.list_outbound_payloads(*arrays), **options
+        lambda rows: kind.measure(*(one[rows] for one in arrays)), *kind.list_kinds(*arrays), **options
     )
     rows = random.integers(count, size=(RESAMPLES, count))
     again = np.array([kind.measure(*(one[row] for one in arrays)) for row in rows])
@@ -190,7 +190,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     print("| score | true | patients | covers | none | width | usual | none | width |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for kind in list_outbound_payloads():
+    for kind in list_kinds():
         truth = kind.measure(*kind.draw(np.random.default_rng(0), POPULATION))
         for count in kind.sizes:
             print(measure_row(kind, count, truth), flush=True)

@@ -133,12 +133,12 @@ def three_models(is_short: bool) -> Iterator[Row]:
     yield from _together("FedSM's three models on one batch", learners, "each of the three alone", 1.05, is_short)
 
 
-def guard(is_short: bool) -> Iterator[Row]:
-    """Compare a federated step with the guard's local model beside it with one federated and one local step."""
+def local_model(is_short: bool) -> Iterator[Row]:
+    """Compare a federated step with a local model beside it with one federated and one local step."""
     study = study_of("fedavg")
     local = LocalModel(study, torch.device("cpu"), {}, {})
     learners = {"model": plain_learner(study), "local": local.prepare_learner(make_loss(study), 1)}
-    yield from _together("a guarded step", learners, "a federated and a local step", 1.1, is_short)
+    yield from _together("a step with a local model beside it", learners, "a federated and a local step", 1.1, is_short)
 
 
 def threads(is_short: bool) -> Iterator[Row]:
@@ -197,4 +197,4 @@ def plain_learner(study: Study) -> Learner:
     return Learner(model, make_optimizer(study.training, model), make_loss(study), plain_step)
 
 
-MEASURES = (amplitude_norm, perturbed_steps, mixing, all_distances, three_models, guard, threads)
+MEASURES = (amplitude_norm, perturbed_steps, mixing, all_distances, three_models, local_model, threads)

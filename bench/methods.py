@@ -7,10 +7,10 @@ DATA holds one folder a set, as ``recipes/`` makes them: ``nuclei``, ``spine``, 
 ``pneumonia``. The search is the same for all: three learning rates, and those beyond while the best is at an edge, seed
 0, half the rounds, the best by the mean over sites of the validation. With it each method is trained with all seeds; a
 rate with which one of them fails gives way to the next best.
-Every other constant is that of the method's recommended preset; no guard, no average, a constant rate; what refuses
-Adam takes SGD with momentum 0.9 (APFL and pFedMe, which refuse that too, without), and rates that suit it. The table is
-printed, and written as OUT/methods.md. With --estimate each method trains for two rounds, and what is printed are the
-hours of one core that search and table take at that pace.
+Every other constant is that of the method's recommended preset; no baseline comparison, no average, a constant rate;
+what refuses Adam takes SGD with momentum 0.9 (APFL and pFedMe, which refuse that too, without), and rates that suit it.
+The table is printed, and written as OUT/methods.md. With --estimate each method trains for two rounds, and what is
+printed are the hours of one core that search and table take at that pace.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The promises of speed in one table, each beside what it is compared with in the same run; about a quarter of an hour.
 
-    python bench/speed.py [--short] [--only mixing,guard]
+    python bench/speed.py [--short] [--only mixing,local_model]
 
 On two quiet cores. ``--short`` takes smaller sizes and leaves whole runs out, and fails only on gross breaks: beyond
 twice a bound. The exit code is 1 where a promise is broken.

@@ -244,7 +244,7 @@ COLUMNS: Mapping[str, Measure] = {"mean": mean_over_sites, "lowest site": lowest
 
 
 def find_data(run: Path) -> Path:
-    """Return the folder of the data of a run of `PayloadSpec`, in which ``make`` put those of its seed."""
+    """Return the folder of the data of a run of `Wanted`, in which ``make`` put those of its seed."""
     paper = run.parents[1].parent
     return paper.parent / "data" / f"{run.parents[1].name}-{run.name.rpartition('seed')[2]}"
 

@@ -35,7 +35,7 @@ from silofl_desk.phantoms.phantoms import SITES, SLICED, VOLUMES, PhantomSet, ma
 from silofl_desk.phantoms.scanner import scan
 
 # Name -> the bundled job, its phantoms, and patients a hospital: of the set's own volumes, two validate, too few to say
-# what is usual. The guard's models are not asked.
+# what is usual. The hospitals' local models are not asked.
 RUNS = {
     "fedavg": ("fedavg_phantoms", SLICED, None),
     "fedsm": ("fedsm_phantoms", SLICED, None),

@@ -117,10 +117,9 @@ class Namespaces:
         """Remove every namespace and device with this number, those of other hospitals' names too."""
         listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
         for line in listed.splitlines():
-            # Behind its name a line may have a number in brackets.
-            space = line.split()[0]
-            if space.startswith(f"{self._bridge}-"):
-                subprocess.run(["ip", "netns", "delete", space], capture_output=True)
+            if line.startswith(f"{self._bridge}-"):
+                # Behind its name a line may have a number in brackets.
+                subprocess.run(["ip", "netns", "delete", line.split()[0]], capture_output=True)
         # A wire outlives its namespace for as long as a process lives in there.
         wires = [path.name for path in DEVICES.glob(f"{self._bridge}-*")]
         for device in (*wires, self._bridge):

@@ -26,7 +26,8 @@ from silofl.base.settings import read_yaml
 
 # A project.yml in NVFlare's own form: name, participants, builders.
 Project = dict[str, Any]
-# The root's RSA key lasts ten years. NVFlare makes all keys of 2048 bits, as its cipher of messages needs the others.
+# The root's RSA key lasts ten years. NVFlare makes all keys of 2048 bits, which its cipher of
+# messages needs of all but the root's.
 ROOT_BITS = 3072
 
 

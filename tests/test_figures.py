@@ -53,7 +53,7 @@ FIGURES = [
     ("README.md", "local {} ([table](bench/claims.md#labels-shifted))", Cell(*SHIFTED, "local", "mean")),
     ("README.md", "lowest on real tissue, {}:", Cell(*TILES, "HarmoFL paper", "mean")),
     ("docs/joining.md", "keep a model by the rule score {} Dice", Cell(*GUARD, "the rule", "all")),
-    ("docs/joining.md", "their own calibrated model {}.", Cell(*GUARD, "own, calibrated", "all")),
+    ("docs/joining.md", "their own calibrated model {}.", Cell(*GUARD, "local, calibrated", "all")),
 ]
 
 

@@ -311,7 +311,7 @@ BETTER_ONE = "1 keeps a model that is better for its test patients than its own"
             [],
             "The only hospital keeps a model that is better for its test patients than its own: " + ONE_START + ".",
         ),
-        ([BETTER, OWN], [], f"Of 2 hospitals, {BETTER_ONE} and 1 keeps its own model: {ONE_START}."),
+        ([BETTER, OWN], [], f"Of 2 hospitals, {BETTER_ONE} and 1 keeps its local model: {ONE_START}."),
         (
             [BETTER] * 3,
             [],

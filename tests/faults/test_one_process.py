@@ -88,7 +88,8 @@ def test_a_run_killed_within_its_long_first_round_goes_on_from_the_step_that_was
     (half,) = run.rglob("half_round.pt")
     assert half.stat().st_mode & 0o777 == 0o600
     # Once more, when it goes on from there.
-    assert silofl("resume", run, fault=Fault("silofl.training.loop:Training.go_on", 1, "after"))[0] == -signal.SIGKILL
+    fault = Fault("silofl.training.loop:Training.load_state_dict", 1, "after")
+    assert silofl("resume", run, fault=fault)[0] == -signal.SIGKILL
     go_on(run, job, site_data)
     check_end(run, whole)
     assert not [*run.rglob("half_round.pt"), *run.rglob("answer.pt")]

@@ -1,4 +1,5 @@
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,14 @@ import pytest
 import silofl
 from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record, read_record
+from silofl.data.counts import SiteCounts
+from silofl.federation.ledger import Round
 from silofl.federation.results import Results, read_results, schema_page
+from silofl.inference.evaluation import Evaluation
+from silofl.inference.evaluations import Evaluations
+from silofl.training.joined import Joined
+from silofl.training.site_score import SiteScore
+from silofl_desk.studies.simulation import Simulation
 
 STUDY = {
     "study": "small",
@@ -95,3 +103,24 @@ def test_result_is_found_in_run_download_and_simulation(tmp_path, place):
 def test_the_page_with_the_schema_is_current():
     page = Path(__file__).resolve().parents[2] / "docs" / "results.md"
     assert page.read_text(encoding="utf-8") == schema_page()
+
+
+@pytest.mark.parametrize("record", [Results, Round, Joined, SiteScore, SiteCounts, Evaluation, Evaluations, Simulation])
+def test_a_former_key_has_a_field_of_its_record(record):
+    names = {field.name for field in fields(record)}
+    assert {*record.RENAMED_KEYS.values()} <= names
+    assert names.isdisjoint(record.RENAMED_KEYS)
+
+
+def test_a_result_of_release_0_4_is_read():
+    recipe = {"step": "contrast", "stays_home": "batchnorm", "parts": ["control", "statistics"]}
+    recipe["constants"] = {"contrast": {"mu": 1.0}, "server_optimizer": {"is_nesterov": True}}
+    east = EAST | {"calling": None}
+    results = read_record(Results, COMPLETE | {"recipe": recipe, "sites": {"east": east, "west": None}}, "results.json")
+    assert results.recipe == {
+        "step": "moon",
+        "stays": "batchnorm",
+        "parts": ["scaffold", "statistics"],
+        "constants": {"moon": {"mu": 1.0}, "fedopt": {"nesterov": True}},
+    }
+    assert results.sites["east"].operating_point is None

@@ -36,7 +36,7 @@ from nvflare.private.privacy_manager import PrivacyService
 from nvflare.widgets.fed_event import FED_EVENT_TOPIC
 
 from silofl.flare import messages
-from silofl.flare.messages import baseline_messages, is_for_jobs, restrict_commands
+from silofl.flare.messages import guard_messages, is_for_jobs, restrict_commands
 
 JOB, RUNNING = "b055da9b-09df-4cc3-9a66-94a5722acc6b", "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88"
 
@@ -160,7 +160,7 @@ def test_lying_archive_is_unpacked_no_further(ask, kit, monkeypatch):
 def guarded(monkeypatch):
     """Let a server guard its messages, for as long as the test takes."""
     monkeypatch.setattr(job_cmds, "JobMetaValidator", job_cmds.JobMetaValidator)
-    baseline_messages(SimpleNamespace(core_cell=SimpleNamespace(add_incoming_filter=lambda **named: None)))
+    guard_messages(SimpleNamespace(core_cell=SimpleNamespace(add_incoming_filter=lambda **named: None)))
 
 
 def test_small_archive_does_not_fill_the_disk(guarded, tmp_path, monkeypatch):
@@ -257,7 +257,7 @@ def test_a_message_that_carries_others_ends_no_server(guarded, core, compares_wi
     carried_out = threading.Event()
     core.register_request_cb("_net_manager", "stop", lambda request: carried_out.set())
     if compares_with_baseline:
-        baseline_messages(SimpleNamespace(core_cell=core))
+        guard_messages(SimpleNamespace(core_cell=core))
     inner = {"target": "server", "channel": "_net_manager", "topic": "stop", "message": {"headers": {}}}
     outer = message("server", CellChannel.CELLNET, "bulk", **{MessageHeaderKey.MSG_TYPE: MessageType.REQ})
     outer.payload = [inner]
@@ -270,7 +270,7 @@ def test_a_message_that_carries_others_ends_no_server(guarded, core, compares_wi
 def test_the_servers_cell_refuses_and_says_so(guarded, caplog):
     filters = []
     core = SimpleNamespace(add_incoming_filter=lambda channel, topic, cb: filters.append((channel, topic, cb)))
-    baseline_messages(SimpleNamespace(core_cell=core))
+    guard_messages(SimpleNamespace(core_cell=core))
     ((channel, topic, check),) = filters
     assert (channel, topic) == ("*", "*") and check(message(FQCN.ROOT_SERVER, CellChannel.SERVER_MAIN)) is None
     assert check(message("east", CellChannel.CLIENT_MAIN)) is not None

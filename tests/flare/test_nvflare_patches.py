@@ -13,6 +13,7 @@ from silofl.flare import nvflare_patches
 # Read the new code first, then whether the replacement still does what its docstring says; only then change a digest.
 READ = {
     # Replaced by nvflare_patches.
+    "nvflare.fuel.utils.config_factory:ConfigFactory": "fd600ffc8883",
     "nvflare.fuel.f3.communicator:Communicator": "d35077434d42",
     "nvflare.fuel.f3.sfm.conn_manager:ConnManager": "d6c94c7f2808",
     "nvflare.fuel.f3.drivers.aio_http_driver:AioHttpDriver": "6881e7e5ca09",

@@ -115,6 +115,12 @@ def test_two_segmentations_of_one_series_are_refused(tmp_path, names):
     assert case.masks[0].resolve().name == "SEG1"
 
 
+def test_an_empty_source_lists_nothing(silofl, tmp_path):
+    (tmp_path / "empty").mkdir()
+    code, _, error = silofl("import", "dicom", tmp_path / "empty")
+    assert code == 2 and "empty must hold a folder for each site with DICOM files in it, not none" in error
+
+
 def test_without_a_target_the_series_are_listed(silofl, source):
     write_report(source / "north" / "exam0", "secret-name", generate_uid())
     write_exam(source / "north" / "exam4", "north-3", 4)

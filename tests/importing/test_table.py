@@ -3,6 +3,7 @@ import re
 import shutil
 
 import numpy as np
+import pydicom
 import pytest
 from PIL import Image
 
@@ -189,6 +190,27 @@ def write_table(source, patients=("p{n}", "q{n}"), files=("a{n}.png", "b{n}.png"
 def test_a_patient_or_file_at_two_sites_is_refused(run, source, changes, sentence):
     with pytest.raises(DataError, match=f"{sentence} must be at one site, not at 'north' and 'south'; correct the"):
         run(place=write_table(source, **changes))
+
+
+def test_a_patient_of_the_headers_at_two_sites_is_refused(run, tmp_path, write_dicom):
+    rows = ["file,label,site"]
+    for site in ("north", "south"):
+        for n in range(6):
+            (path,) = write_dicom(tmp_path / f"{site}{n}", np.ones((4, 4, 1), np.int16)).iterdir()
+            header = pydicom.dcmread(path)
+            header.PatientID = f"P{n}"
+            pydicom.dcmwrite(path, header)
+            rows.append(f"{path.relative_to(tmp_path)},{('healthy', 'sick')[n % 2]},{site}")
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    with pytest.raises(DataError, match=r"patient 'p\d' must be at one site, not at 'north' and 'south'"):
+        run(place=tmp_path / "labels.csv")
+
+
+def test_a_finding_whose_name_parts_findings_is_refused(run, source):
+    for site in ("north", "south"):
+        write_site(source / site, ["a.png,1,0,p1", "b.png,0,1,p2"], "file,Edema,Edema|Effusion,patient")
+    with pytest.raises(DataError, match=r"must name a finding without '\|', .* not 'Edema\|Effusion'; rename its"):
+        run()
 
 
 @pytest.mark.parametrize("word", ["nan", "None", "#N/A"])

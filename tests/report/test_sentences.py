@@ -214,7 +214,7 @@ def test_an_own_model_that_is_better_than_guessing_is_one(classes):
     poor = {site: dump_record(joined(local=0.54, federated=0.48, kept=0.54)) for site in ("east", "west")}
     said = "is shown to be better than guessing: the best has accuracy 0.540 in 100 test cases, 0.500"
     assert said in lead_sentence(score_classes(classes, 0.48, joining=poor))
-    # Nothing is known of an local model's metric by guessing.
+    # Nothing is known of a local model's metric by guessing.
     assert "guessing" not in lead_sentence(score_classes(classes, 0.48, metric="auprc", joining=poor))
 
 

@@ -156,7 +156,7 @@ def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_i
         write_model_folder(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
     write_result(tmp_path, study, sites={"north": 1.0, "south": 0.0, "lost": None})
     result = run_unseen_test(tmp_path, "coast", "d", load, Console(soft_wrap=True))
-    source = "the sites' local models (without lost)"
+    source = "the sites' own models (without lost)"
     assert f"the mean of {source} answers" in capsys.readouterr().out
     assert f"put together from {source}: only a simulation can do this" in unseen_sentence(result)
     assert (result.rule, result.assembled_from) == ("mean", source)
@@ -205,7 +205,7 @@ def test_a_case_that_a_clinic_would_be_refused_does_not_count(tmp_path, load):
 
 def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
     write_result(tmp_path, make_study(), sites={"north": None})
-    with pytest.raises(ConfigError, match="must hold a super model or the sites' local models, not neither"):
+    with pytest.raises(ConfigError, match="must hold a super model or the sites' own models, not neither"):
         assemble_models(tmp_path)
 
 

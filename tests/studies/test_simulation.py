@@ -171,6 +171,8 @@ def test_another_algorithm_brings_its_own_preset_and_leaves_no_choice_of_the_one
         changes = {key: {"algorithm.name": "ditto", "algorithm.server_lr": 0.5}[key] for key in keys}
         assert apply_changes(values, changes)["algorithm"] == {"name": "ditto", "server_lr": 0.5}
     assert apply_changes(values, {"algorithm.name": "fedprox"}) == values
+    # A key of release 0.4 and a change of it by its new name are one key.
+    assert apply_changes({"guard": False}, {"baseline_comparison": True}) == {"baseline_comparison": True}
     assert apply_changes(values, {"algorithm.server_lr": 0.5})["algorithm"]["weights"] == "uniform"
 
 

@@ -140,7 +140,6 @@ class DynamicPart(Part):
 
     def joined(self, site: str) -> DynamicPart:
         """Count one more site, whose h_i is 0: the mean of all of them becomes smaller."""
-        # The new site's h_i is 0, which adds to the number of sites and not to the sum.
         share = len(self.sites) / (len(self.sites) + 1)
         mean = {name: share * array for name, array in self.mean.items()}
         return replace(self, sites=tuple(sorted([*self.sites, site])), mean=mean)
@@ -153,7 +152,7 @@ class SiteDynamic(SitePart):
 
     @classmethod
     def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
-        """Return the state of every round."""
+        """Return what `kept` holds, the same after every round."""
         return (ClientState("its gradient h_i", is_for_training=True, num_models=1),)
 
     def step(self, role: str, step: Step) -> Step:

@@ -113,7 +113,7 @@ def server_update(
     nesterov: bool = False,
     is_corrected: bool = False,
 ) -> tuple[Arrays, Moments]:
-    """Take one step along the sites' mean difference d, by the formulas above; m begins at 0 and v at tau^2.
+    """Take one step along the sites' mean difference d (Algorithm 2, or FedAvgM); m begins at 0 and v at tau^2.
 
     Args:
         kind: ``adam``, ``yogi``, ``adagrad`` or ``momentum``.
@@ -134,7 +134,6 @@ def server_update(
     # The paper begins with v = tau^2 and corrects nothing; torch begins with 0 and corrects for it.
     state = state or _start_moments(kind, parameters, 0.0 if is_corrected else tau**2)
     steps = state.steps + 1
-    # Parameters only: a step could turn a buffer's variance negative.
     new = {}
     means = {}
     squares = {}

@@ -180,7 +180,7 @@ class SiteContrast(SitePart):
 
     @classmethod
     def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
-        """Return the state of every round."""
+        """Return what `kept` holds, the same after every round."""
         return (ClientState("its own model", is_required=True, is_for_training=True, num_models=1),)
 
     def step(self, role: str, step: Step) -> Step:

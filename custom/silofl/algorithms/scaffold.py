@@ -144,7 +144,6 @@ class ControlPart(Part):
         """
         mean_weight = float(np.mean(list(self.weights_of_sites.values()) or [1.0]))
         divisor = len(self.sites) * mean_weight
-        # Divided by the weights of all sites, also of those that never answered, whose c_i is 0.
         control = {}
         for name, total in self.total.items():
             if self._bounded:
@@ -242,7 +241,7 @@ class SiteControl(SitePart):
 
     @classmethod
     def list_client_state(cls, study: Study, number: int) -> Sequence[ClientState]:
-        """Return the state of every round."""
+        """Return what `kept` holds, the same after every round."""
         return (ClientState("its control variate", is_recoverable=True, is_for_training=True),)
 
     def step(self, role: str, step: Step) -> Step:

@@ -61,11 +61,13 @@ def read_document(path: Path, kind: str, most: int) -> str | None:
         return None
     except PermissionError:
         raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
-    # A path with a null character is a ValueError.
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ConfigError(
             f"{path} must be a {kind} file, not {_describe_obstacle(error)}; put the file there"
         ) from None
+    except ValueError:
+        # A path with a null character, which no terminal may get as it is.
+        raise ConfigError(f"{kind} must be read from a path, not {str(path)!r}; correct the path") from None
     if len(content) > most:
         raise ConfigError(f"{path} must be a {kind} file of at most {most} bytes; it is larger: put another there")
     try:
@@ -112,10 +114,9 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _describe_obstacle(error: OSError | ValueError) -> str:
+def _describe_obstacle(error: OSError) -> str:
     if isinstance(error, SpecialFileError):
         return str(error.strerror)
     if isinstance(error, IsADirectoryError):
         return "a folder"
-    number = getattr(error, "errno", None)
-    return f"unreadable ({os.strerror(number) if number else type(error).__name__})"
+    return f"unreadable ({os.strerror(error.errno) if error.errno else type(error).__name__})"

@@ -45,7 +45,7 @@ class PartCounts:
 
 @dataclass(frozen=True)
 class SiteCounts:
-    """The size of one site's data, and what is doubtful about them.
+    """The size of one site's data, and what to look at in them.
 
     Attributes:
         training: Of the cases to learn from.
@@ -55,7 +55,7 @@ class SiteCounts:
         labels_annotated: Numbers of the labels that its label maps show; None where that was not recorded.
         spacing_mm: Of its training volumes as they are prepared, median along each axis; None where their files do not
             state it, or that was not recorded.
-        doubts: What should be looked at, sentences of `silofl_hospital.site.input_warnings`.
+        warnings: What should be looked at, sentences of `silofl_hospital.site.input_warnings`.
         content: `digest_data`; None where that was not recorded.
     """
 
@@ -73,7 +73,7 @@ class SiteCounts:
 
     @classmethod
     def of(cls, data: SiteData, warnings: Sequence[str] = ()) -> Self:
-        """Count a site's data, and keep what is doubtful about them."""
+        """Count a site's data, and keep what to look at in them."""
         return cls(
             training=PartCounts.of(data.training),
             validation=PartCounts.of(data.validation),

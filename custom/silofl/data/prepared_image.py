@@ -48,7 +48,7 @@ class PreparedImage:
     missing: tuple[str, ...] = ()
 
     def image_warnings(self, data_profile: DataProfile, steps: Preparation) -> list[str]:
-        """Return why an answer may mean nothing: what the file does not state, and `DataProfile.doubts`."""
+        """Return why an answer may mean nothing: what the file does not state, and `DataProfile.image_warnings`."""
         of_file = list_file_warnings(self.form, self.missing, steps.study)
         return of_file + data_profile.image_warnings(self.images, self.form, steps.is_turning)
 

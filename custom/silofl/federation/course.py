@@ -326,15 +326,15 @@ class Course:
         return answers.after(self.ask(exchange.task, again), older)
 
     def _drop_outlying_ranges(self, site_results: SiteResults, record: Round) -> SiteResults:
-        """Return the replies without the ranges of sites whose images nobody else's are like; the ledger says it."""
+        """Return the results without the ranges of sites whose images nobody else's are like; the ledger says it."""
         data_profiles = {site: answer.data_profile for site, answer in site_results.accepted.items()}
-        odd = find_outlying_ranges(data_profiles, self.server.study.federation.min_sites_for_ratio)
-        self._record_once(odd.values(), record)
-        bare = {site: replace(site_results.accepted[site], data_profile=data_profiles[site].bare) for site in odd}
+        outlying = find_outlying_ranges(data_profiles, self.server.study.federation.min_sites_for_ratio)
+        self._record_once(outlying.values(), record)
+        bare = {site: replace(site_results.accepted[site], data_profile=data_profiles[site].bare) for site in outlying}
         return replace(site_results, accepted=site_results.accepted | bare)
 
     def _compare_parts(self, exchange: Exchange, site_results: SiteResults, record: Round) -> SiteResults:
-        """Return the replies without what parts leave out as unlike all others'; the ledger says who is unlike."""
+        """Return the results without what parts leave out as unlike all others'; the ledger says who is unlike."""
         outliers = [site_results.outliers]
         for part in self.server.parts.values():
             compared = part.compared(exchange, site_results.accepted, self.server)
@@ -348,13 +348,12 @@ class Course:
         """Write who is unlike the others into the record, and in a sentence where nothing has said it before."""
         before = join_outliers(earlier.outliers or {} for earlier in self.server.ledger)
         record.outliers = join_outliers([record.outliers or {}, outliers]) or None
+        sentences = []
         for site, numbers in outliers.items():
-            sentences = [
-                describe_outlier(site, what, number)
-                for what, number in numbers.items()
-                if what not in before.get(site, {})
-            ]
-            self._record_once(sentences, record)
+            for what, number in numbers.items():
+                if what not in before.get(site, {}):
+                    sentences.append(describe_outlier(site, what, number))
+        self._record_once(sentences, record)
 
     def _record_once(self, notes: Iterable[str], record: Round) -> None:
         """Write what is the same in every round into the first one's record and into the log."""

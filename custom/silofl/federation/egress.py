@@ -23,7 +23,7 @@ from silofl.federation.numbers import check_names
 from silofl.federation.partners import count_partners
 from silofl.federation.server import ServerRounds
 from silofl.models.precision import types_on_wire
-from silofl.models.roles import read_role
+from silofl.models.roles import split_role
 from silofl.parts.answer import SiteAnswer, plain_text
 from silofl.parts.load import find_outbound_payload, list_outbound_payloads
 from silofl.parts.part import OutboundPayload
@@ -182,8 +182,7 @@ class Gate:
 
     def kind(self, name: str) -> str:
         """Return the kind of an array by its name on the wire."""
-        role = read_role(name)
-        of_a_part = find_outbound_payload(self.kinds, role, name.removeprefix(f"{role}/"))
+        of_a_part = find_outbound_payload(self.kinds, *split_role(name))
         return of_a_part.name if of_a_part else UNKNOWN
 
     @property
@@ -296,11 +295,9 @@ class Gate:
 
     def list_withheld(self, rounds: Sequence[int]) -> list[str]:
         """Return the kinds of arrays that the first or the last of some rounds asks for, and that may not leave."""
-        return sorted(
-            self.list_outbound_payloads(Exchange(TRAIN, rounds[0]), Exchange(TRAIN, rounds[-1])) - self.allowed
-        )
+        return sorted(self.list_asked_kinds(Exchange(TRAIN, rounds[0]), Exchange(TRAIN, rounds[-1])) - self.allowed)
 
-    def list_outbound_payloads(self, *exchanges: Exchange) -> set[str]:
+    def list_asked_kinds(self, *exchanges: Exchange) -> set[str]:
         """Return the kinds of arrays that some tasks ask for."""
         names: set[str] = set()
         for exchange in exchanges:

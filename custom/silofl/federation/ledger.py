@@ -49,9 +49,9 @@ class Round:
         notes: Sentences on what else a reader must know of the round.
     """
 
-    # Keys of release 0.4's ledgers that are not read any more.
-    # Release 0.4 wrote the keys on the left.
+    # Release 0.4 wrote the key on the left.
     RENAMED_KEYS: ClassVar = {"unlike": "outliers"}
+    # Keys of its ledgers that are not read any more.
     FORMER_KEYS: ClassVar = (
         "distance",
         "late",

@@ -172,13 +172,13 @@ def find_outlying_ranges(data_profiles: Mapping[str, DataProfile], min_sites: in
     The super model doubts images outside of all sites' ranges: by one without end it would doubt none.
 
     Args:
-        domains: Site -> what its training images are like.
+        data_profiles: Site -> what its training images are like.
         min_sites: With fewer sites that say a measure, nothing is left out.
 
     Returns:
         Site -> reason, for the ledger.
     """
-    reasons = _find_odd_voxels(data_profiles, min_sites)
+    reasons = _find_outlying_voxels(data_profiles, min_sites)
     ranges: dict[str, dict[str, tuple[float, float]]] = {}
     for site, data_profile in data_profiles.items():
         for intensity in data_profile.intensities:
@@ -193,7 +193,7 @@ def find_outlying_ranges(data_profiles: Mapping[str, DataProfile], min_sites: in
     return reasons
 
 
-def _find_odd_voxels(data_profiles: Mapping[str, DataProfile], min_sites: int) -> dict[str, str]:
+def _find_outlying_voxels(data_profiles: Mapping[str, DataProfile], min_sites: int) -> dict[str, str]:
     sizes = {
         site: data_profile.voxels for site, data_profile in data_profiles.items() if data_profile.voxels is not None
     }

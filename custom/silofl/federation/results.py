@@ -14,6 +14,7 @@ from silofl.base.errors import ConfigError
 from silofl.base.schema import declare_optional, format_key_lists, read_file
 from silofl.core.presets import refuse_removed
 from silofl.inference.super_results import SuperResults
+from silofl.study.former_keys import rename_former_recipe
 from silofl.study.sections import CLASS_MEANS, RANKED
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, ReportedLocalModel
 from silofl.training.metrics import mean_of_known
@@ -66,8 +67,9 @@ class Results:
         privacy: What differential privacy has spent.
     """
 
-    # Keys of release 0.4's results that are not read any more.
+    # Release 0.4 wrote the key on the left.
     RENAMED_KEYS: ClassVar = {"own_models": "local_models"}
+    # Keys of its results that are not read any more.
     FORMER_KEYS: ClassVar = ("spread", "everyone", "unchosen", "left", "digest", "batchnorm", "cautions")
     study: str
     task: str | None
@@ -101,6 +103,7 @@ class Results:
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its run or its study."""
         refuse_removed(self.algorithm)
+        object.__setattr__(self, "recipe", rename_former_recipe(self.recipe))
         for key in ("run", *OF_THE_STUDY):
             if self.is_finished and getattr(self, key) is None:
                 raise ConfigError(f"{key} must be given with status {self.status}; it is missing")

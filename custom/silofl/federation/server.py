@@ -22,7 +22,7 @@ from silofl.federation.ledger import Round, explain_choice, find_best_round, mar
 from silofl.federation.numbers import check_numbers
 from silofl.federation.partners import describe_partners
 from silofl.models.precision import widen_arrays
-from silofl.models.roles import read_role
+from silofl.models.roles import split_role
 from silofl.parts.answer import Metrics, SiteAnswer, read_answer
 from silofl.parts.load import find_outbound_payload, list_outbound_payloads, start_parts
 from silofl.parts.part import OutboundPayload, OwnTest, Part, Reported, WeightsOf
@@ -43,7 +43,7 @@ class ServerRounds:
         ledger: One record a round.
         best_parts: Those parts of which the best round's version is reported, as that round left them.
         image_shape: (C, *spatial) of most sites' images, from their first answers; the server sees no image.
-        domain: The training images of all sites that answered, by what they sent of them and `Course` let pass.
+        data_profile: The training images of all sites that answered, by what they sent of them and `Course` let pass.
         lost: Site -> the round whose state it goes on from, of sites that have lost a later one.
         losses: Sentences on what sites went on without, which no complete run has.
         trained: The sites whose training has been accepted in the round that is not finished yet.
@@ -152,8 +152,7 @@ class ServerRounds:
 
     def is_mixed(self, name: str) -> bool:
         """Return whether an array of an answer is mixed with other sites'."""
-        role = read_role(name)
-        of_a_part = find_outbound_payload(self._kinds, role, name.removeprefix(f"{role}/"))
+        of_a_part = find_outbound_payload(self._kinds, *split_role(name))
         return of_a_part is None or of_a_part.is_mixed
 
     def payload_spec(self, site: str, exchange: Exchange) -> dict[str, ArraySpec]:
@@ -185,8 +184,8 @@ class ServerRounds:
             AggregationError: Names the site and what is wrong with its answer.
         """
         expected = self.payload_spec(site, exchange)
-        examples = [record.examples[site] for record in self.ledger if site in record.examples]
-        check_numbers(site, exchange, answer.numbers, self.study, examples[0] if examples else None)
+        examples = next((record.examples[site] for record in self.ledger if site in record.examples), None)
+        check_numbers(site, exchange, answer.numbers, self.study, examples)
         arrays = store(check_arrays(site, answer.arrays, expected))
         if exchange.is_needed and expected and not arrays:
             raise AggregationError(f"site {site!r} must send arrays that were asked for; its answer holds none")

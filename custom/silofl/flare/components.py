@@ -78,8 +78,9 @@ def name_components(configurations: Path, algorithm: str) -> None:
     """
     for file in GENERIC:
         content = read_json(configurations / file)
+        components = list_components(file)
         for entry in _list_entries(content):
-            if entry.get("path") in list_components(file):
+            if entry.get("path") in components:
                 entry["path"] = find_component(file, algorithm)
         write_json(configurations / file, content)
 

@@ -40,7 +40,7 @@ class SiteExecutor(Executor):
         move_in_pieces()
         self._rounds: SiteRounds | None = None
         self._fault: SiloFLError | None = None
-        # ClientState open for `silofl site prune`, which deletes only the folders of jobs that have ended.
+        # Kept open for `silofl site prune`, which deletes only the folders of jobs that have ended.
         self._in_use: IO[str] | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -57,7 +57,7 @@ class SiteExecutor(Executor):
                 name = fl_ctx.get_identity_name()
                 self._rounds = SiteRounds(name, study, site, partial(read_site_settings, fl_ctx))
             except SiloFLError as fault:
-                # ClientState instead of raised: as an answer to each task its reason reaches the server's ledger.
+                # Kept instead of raised: as an answer to each task its reason reaches the server's ledger.
                 self.log_error(fl_ctx, str(fault), fire_event=False)
                 self._fault = fault
 

@@ -12,7 +12,7 @@ from silofl.flare.exchange import from_model, to_model
 from silofl.flare.paths import read_job_study
 from silofl.models.names import batchnorm_names
 from silofl.models.networks import build_models
-from silofl.models.roles import read_role
+from silofl.models.roles import read_role, split_role
 from silofl.parts.answer import plain_text
 from silofl.parts.load import list_outbound_payloads
 from silofl.parts.task import Message
@@ -43,8 +43,8 @@ class BatchNormStaysHome(Filter):
             roles = frozenset()
         batchnorm = []
         for name in sorted(message.arrays):
-            role = read_role(name)
-            if role in roles or name.removeprefix(f"{role}/") in names:
+            role, own_name = split_role(name)
+            if role in roles or own_name in names:
                 batchnorm.append(name)
         if not batchnorm:
             return shareable

@@ -17,13 +17,12 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
-from nvflare.fuel.utils.config import ConfigFormat
-from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 
 from silofl.flare.blocked import BlockList
 from silofl.flare.job_meta import refuse_meta
-from silofl.flare.messages import MOST_BYTES, baseline_messages, restrict_commands
+from silofl.flare.messages import MOST_BYTES, guard_messages, restrict_commands
+from silofl.flare.nvflare_patches import read_json_only
 from silofl.flare.one_machine import refuse_second_machines
 from silofl.flare.paths import mark_in_use
 from silofl.flare.proxy import use_proxy
@@ -48,10 +47,8 @@ class JobFiles(AppValidator, FLComponent):
         super().__init__()
         self._folders = FOLDERS if has_custom else FOLDERS - {"custom"}
         self._blocked = BlockList(Path.cwd())
-        for form in (ConfigFormat.PYHOCON, ConfigFormat.OMEGACONF):
-            # NVFlare has no setting for it.
-            ConfigFactory._fmt2Loader.pop(form, None)
-        # ClientState open for `silofl site forget`, which deletes only where the site does not run.
+        read_json_only()
+        # Kept open for `silofl site forget`, which deletes only where the site does not run.
         self._in_use: IO[str] | None = None
         restrict_commands()
         refuse_second_machines()
@@ -67,7 +64,7 @@ class JobFiles(AppValidator, FLComponent):
             self._in_use = mark_in_use(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir()))
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
             if cell.get_fqcn() == FQCN.ROOT_SERVER:
-                baseline_messages(cell)
+                guard_messages(cell)
 
     def validate(self, app_folder: str) -> tuple[str, dict]:
         """Return why an app may not be deployed, empty where it may, and no properties."""

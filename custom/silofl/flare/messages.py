@@ -97,7 +97,7 @@ def _choose_commands(processors: list[Any]) -> list[Any]:
     return chosen
 
 
-def baseline_messages(cell: Cell) -> None:
+def guard_messages(cell: Cell) -> None:
     """Have a server refuse what `is_for_jobs` does not know, and jobs that would fill its disk.
 
     NVFlare has verified whose message it is.

@@ -10,6 +10,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
+def read_json_only() -> None:
+    """Have this process read configurations as JSON alone.
+
+    In fuel/utils/config_factory.py. Without it NVFlare reads a job's configuration in forms that nobody has checked,
+    before it asks whether the job may be deployed.
+    """
+    from nvflare.fuel.utils.config import ConfigFormat
+    from nvflare.fuel.utils.config_factory import ConfigFactory
+
+    for form in (ConfigFormat.PYHOCON, ConfigFormat.OMEGACONF):
+        ConfigFactory._fmt2Loader.pop(form, None)
+
+
 def replace_connections(manager: type) -> None:
     """Have connections from the next cell on be those of one machine for each name.
 

@@ -111,8 +111,8 @@ def give_job(engine: Any, number: str, site: Client) -> None:  # noqa: ANN401 - 
                     raise RuntimeError("the job must run; it has ended meanwhile")
                 pending.add(site.name)
             dispatch = {site.name: DispatchInfo(app, needs[site.name], token)}
-            site_results = engine.start_client_job(job, dispatch, context)
-            if check_client_replies(site_results, [site.name], "start the job", strict=True):
+            replies = engine.start_client_job(job, dispatch, context)
+            if check_client_replies(replies, [site.name], "start the job", strict=True):
                 raise RuntimeError("the site must answer that it starts the job")
             # Messages go by the site's name: the job may run there under a token that it does not know.
             if engine.get_client_from_name(site.name) is not site:

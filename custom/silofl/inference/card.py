@@ -36,7 +36,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
     facts = contents.facts
     recipe = study.recipe
     # Where no site sent BatchNorm it stayed at home, whatever the study says.
-    if facts.get("stays") == "batchnorm" and recipe.stays == "nothing":
+    if facts.get("stays", facts.get("stays_home")) == "batchnorm" and recipe.stays == "nothing":
         recipe = replace(recipe, stays="batchnorm")
     choices = []
     for site, choice in (facts.get("joining") or {}).items():

@@ -183,8 +183,8 @@ def _check_numbers(contents: Contents) -> None:
         is_of_task = not contents.bias and operating_point.thresholds.keys() <= {*study.called}
     if not is_of_task:
         raise ConfigError(
-            "a super model must have a bias in a segmentation alone, and in a classification alone a calling, with "
-            "thresholds of findings, or of the second of two classes"
+            "a super model must have a bias in a segmentation alone, and in a classification alone an operating "
+            "point, with thresholds of findings, or of the second of two classes"
         )
     _check_number("bias", contents.bias, -MOST_BIAS, MOST_BIAS)
     _check_number("temperature", operating_point.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)

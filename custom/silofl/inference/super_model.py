@@ -304,7 +304,7 @@ class SuperModel:
         """Return why an answer may mean nothing, as sentences.
 
         Args:
-            doubts: How its image differs from the training images.
+            image_warnings: How its image differs from the training images.
             site: Whose model answered, instead of a choice.
         """
         not_learnt = self._own_tests[self._answers_as_chosen(site)][0]
@@ -399,7 +399,7 @@ class SuperModel:
         return self.contents.bias if self._answers_as_chosen(site) else 0.0
 
     def _answers_as_chosen(self, site: str | None) -> bool:
-        """Return whether the answer is the one that bias and calling were chosen for."""
+        """Return whether the answer is the one that bias and operating point were chosen for."""
         return site is None or self.contents.rule == "only"
 
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:

@@ -13,6 +13,12 @@ def read_role(name: str) -> str:
     return name.partition("/")[0] if "/" in name else ""
 
 
+def split_role(name: str) -> tuple[str, str]:
+    """Return the role in front of an array's name, empty where there is none, and the role's own name of it."""
+    role = read_role(name)
+    return role, name.removeprefix(f"{role}/")
+
+
 def select_role(role: str, arrays: Mapping[str, T]) -> dict[str, T]:
     """Return the arrays of one role under the names that the role itself uses."""
     return {name.removeprefix(f"{role}/"): array for name, array in arrays.items() if read_role(name) == role}

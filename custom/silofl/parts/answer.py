@@ -63,7 +63,7 @@ class Metrics(Section, Generic[S]):
     Attributes:
         loss: Of the site's own model, mean over the steps; those of other learners are beside it as ``loss_<role>``.
         drift: HarmoFL's, where the study measures it.
-        epsilon: PrivacyBudget by all that has left of the training, where the study has differential privacy.
+        epsilon: Spent by all that has left of the training, where the study has differential privacy.
         validation: The score on validation data; None without such data.
         round_test: The same models' score on test data, where the study evaluates every round.
         test: The score of the run's model on test data.

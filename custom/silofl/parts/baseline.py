@@ -482,7 +482,7 @@ class SiteBaseline(SitePart):
         local, _ = self._own
         # All other facts are of the federated run; those of a single model are the federated one's test.
         rounds = {"rounds": local.last, "reported_round": local.best_round}
-        facts = {key: fact for key, fact in federated.facts.items() if key in ("stays", "run", *rounds)}
+        facts = {key: fact for key, fact in federated.facts.items() if key in ("stays", "stays_home", "run", *rounds)}
         if "value" in federated.facts:
             federated = replace(federated, facts=facts)
         study = federated.study

@@ -28,8 +28,9 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
         for kind in list_outbound_payloads(study):
             if kind.is_mixed and not kind.is_metadata and not kind.is_bounded:
                 raise ConfigError(
-                    f"Kind {kind.name!r} of part {kind.role!r} does not say how algorithm.robust bounds what one site "
-                    "sends. Name its arrays in PayloadSpec.averaged and set is_bounded, or leave algorithm.robust out."
+                    f"OutboundPayload {kind.name!r} of part {kind.role!r} does not say how algorithm.robust bounds "
+                    "what one site sends. Name its arrays in PayloadSpec.averaged and set is_bounded, or leave "
+                    "algorithm.robust out."
                 )
     parts = {}
     for half in _server_halves(study):

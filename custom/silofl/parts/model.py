@@ -178,7 +178,6 @@ class ModelPart(Part):
         if exchange.task != TRAIN:
             return PayloadSpec()
         arrays = self._drop_home(self.of(site))
-        # Any array may be missing: a site's policy or filter may keep it back.
         expected = ArraySpec.like(add_role(self.role, arrays))
         # A change may take a variance to 0, from what the site has received of it.
         variances = {name: array for name, array in arrays.items() if is_variance(name)}
@@ -476,8 +475,8 @@ class SiteModels(SitePart):
                 left_out.add(name)
         for role, model in self.work.models.items():
             # A filter of the site's own may keep BatchNorm back, of which nothing here says; so it is always at hand.
-            left_out.difference_update(add_role(role, dict.fromkeys(batchnorm_names(model))))
-            left_out.update(add_role(role, dict.fromkeys(alias_names(model))))
+            left_out.difference_update(f"{role}/{name}" for name in batchnorm_names(model))
+            left_out.update(f"{role}/{name}" for name in alias_names(model))
         return {name: value.cpu() for name, value in self.state().items() if name not in left_out}
 
     def state(self) -> dict[str, Tensor]:

@@ -17,15 +17,15 @@ from silofl.training.small_cells import is_withheld
 def choose_site_operating_point(
     work: Work, score: Callable[[Examples], Score], test: Score
 ) -> tuple[OperatingPoint, dict[str, Any]]:
-    """Choose a calling on the site's validation cases, and say what it comes to on its test cases.
+    """Choose an operating point on the site's validation cases, and say what it comes to on its test cases.
 
     Args:
         score: Returns the model's score on some examples, with the probabilities of a classification.
         test: Its score on test data.
 
     Returns:
-        The calling, and `OperatingPointScore` as plain values under ``calling``; nothing of a segmentation, without
-        cases, or where it would be of too few validation patients.
+        The operating point, and `OperatingPointScore` as plain values under ``operating_point``; nothing of a
+        segmentation, without cases, or where it would be of too few validation patients.
     """
     study = work.study
     part = work.data.validation

@@ -210,7 +210,7 @@ class Part:
 
     Attributes:
         role: Prefix of its arrays on the wire.
-        leaves: The kinds of its arrays that leave a site.
+        outbound: The kinds of its arrays that leave a site.
         test: How sites test the run's model, where that is its own matter.
         saved: Its fields that a checkpoint holds.
     """
@@ -255,7 +255,7 @@ class Part:
         return PayloadSpec()
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> Part:
-        """Return the part after one answer that is as `expected`. Tests are answers too.
+        """Return the part after one answer that is as `payload_spec` says. Tests are answers too.
 
         Raises:
             AggregationError: The answer is refused for another reason.

@@ -44,8 +44,10 @@ class RobustPart(Part):
             wanted = averaging.payload_spec(any_site, exchange, run)
             if not wanted.averaged:
                 continue
-            weights = [part.weights(role, exchange.round, list(answers), run) for part in run.parts.values()]
-            is_mixed_alike = all(matrix is None for matrix in weights)
+            # The first part with weights of its own decides: the others need not compute theirs.
+            is_mixed_alike = all(
+                part.weights(role, exchange.round, list(answers), run) is None for part in run.parts.values()
+            )
             has_median = is_mixed_alike and wanted.has_median
             shares = self._share_lengths(site_results, rule.reach(has_median=has_median), is_mixed_alike)
             # Arrays of one scale are bounded together; behind long ones of another scale none can hide.

@@ -1,4 +1,4 @@
-"""A task of the server: the messages of an exchange, what an answer must hold, and the replies to it."""
+"""A task of the server: the messages of an exchange, what an answer must hold, and the sites' results."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class PayloadSpec:
 
     Attributes:
         arrays: ``role/name`` -> the condition of the array.
-        entry: The schema of its entry in the meta data, all with defaults; None where it expects none.
+        metadata: The schema of its entry in the meta data, all with defaults; None where it expects none.
         averaged: Names, within the role, of arrays of which it takes a mean over sites, those of one scale together.
             The study's robust rule bounds what each site sends of them.
         buffers: Those among them that are no parameters.

@@ -273,7 +273,7 @@ class Work:
             "num_examples": len(self.data.training),
             "num_patients": self.data.training.num_patients,
             "image_shape": list(self.data.training.image_shape),
-            "domain": dump_record(self._public_domain()),
+            "domain": dump_record(self._public_data_profile()),
             "metrics": metrics,
             "steps": results[own].steps,
         }
@@ -297,8 +297,8 @@ class Work:
             scores["round_test"] = self.site_models.score(self.data.test)
         return scores
 
-    def _public_domain(self) -> DataProfile:
-        """Return the domain without the ranges where they come from few images or patients, or may not leave."""
+    def _public_data_profile(self) -> DataProfile:
+        """Return the data profile without the ranges where they come from few images or patients, or may not leave."""
         may_leave = self.has_enough_patients and not self.study.is_private
         return self.data_profile if may_leave else self.data_profile.bare
 

@@ -165,8 +165,8 @@ def _check_maps_only(study: Study) -> None:
 def _check_classes(study: Study) -> None:
     weights = study.training.class_weights
     is_balanced = study.training.sampler == "balanced"
-    if study.task == "segmentation" and (weights or is_balanced):
-        key = "class_weights" if weights else "sampler"
+    if study.task == "segmentation" and (weights is not None or is_balanced):
+        key = "class_weights" if weights is not None else "sampler"
         raise ConfigError(f"training.{key} must be left out for segmentation, which has no classes; remove it")
     if is_balanced and study.is_multilabel:
         raise ConfigError(

@@ -4,24 +4,28 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+# Sections of `algorithm`, which have the names of their algorithms now.
+FORMER_SECTIONS = {
+    "contrast": "moon",
+    "control": "scaffold",
+    "dynamic": "feddyn",
+    "envelope": "pfedme",
+    "head_then_body": "fedrep",
+    "meta_step": "perfedavg",
+    "mixture": "apfl",
+    "normalized_steps": "fednova",
+    "proximal": "fedprox",
+    "pull": "ditto",
+    "server_optimizer": "fedopt",
+}
 FORMER_KEYS = {
     "guard": "baseline_comparison",
     "training.has_batch_dice": "training.batch_dice",
     "training.is_nesterov": "training.nesterov",
     "algorithm.stays_home": "algorithm.stays",
-    # Sections have the names of their algorithms.
-    "algorithm.contrast": "algorithm.moon",
-    "algorithm.control": "algorithm.scaffold",
-    "algorithm.dynamic": "algorithm.feddyn",
-    "algorithm.envelope": "algorithm.pfedme",
-    "algorithm.head_then_body": "algorithm.fedrep",
-    "algorithm.meta_step": "algorithm.perfedavg",
-    "algorithm.mixture": "algorithm.apfl",
-    "algorithm.normalized_steps": "algorithm.fednova",
-    "algorithm.proximal": "algorithm.fedprox",
-    "algorithm.pull": "algorithm.ditto",
-    "algorithm.server_optimizer": "algorithm.fedopt",
-    "algorithm.fedopt.is_nesterov": "algorithm.fedopt.nesterov",
+    # Before its section, so that each sentence names what the file has.
+    "algorithm.server_optimizer.is_nesterov": "algorithm.server_optimizer.nesterov",
+    **{f"algorithm.{old}": f"algorithm.{new}" for old, new in FORMER_SECTIONS.items()},
 }
 
 
@@ -41,3 +45,16 @@ def rename_former_keys(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[
             inner[new_key] = inner.pop(key)
             sentences.append(f"{old} of study.yaml is now {new}: change it; release 0.6 will not read {old}")
     return renamed, sentences
+
+
+def rename_former_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a result, which has the keys of `algorithm` and its answers by section, in today's names."""
+    renamed = rename_former_keys({"algorithm": recipe})[0]["algorithm"]
+    if "constants" in renamed:
+        renamed["constants"] = rename_former_keys({"algorithm": renamed["constants"]})[0]["algorithm"]
+    for answer in ("input", "step", "mixing"):
+        if answer in renamed:
+            renamed[answer] = FORMER_SECTIONS.get(renamed[answer], renamed[answer])
+    if "parts" in renamed:
+        renamed["parts"] = [FORMER_SECTIONS.get(part, part) for part in renamed["parts"]]
+    return renamed

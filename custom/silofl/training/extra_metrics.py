@@ -68,7 +68,8 @@ def measure_extra_metric(
             if truth.ndim == 4:
                 prediction = prediction[0]
                 truth = truth[0]
-            pairs = [(mask_labels(prediction, labels), mask_labels(truth, labels)) for labels in regions]
+            # One region at a time: the masks of a volume are as large as the volume.
+            pairs = ((mask_labels(prediction, labels), mask_labels(truth, labels)) for labels in regions)
             values.append(_score_case(metric, pairs))
     except Exception as error:  # whatever the package raises
         logger.warning(

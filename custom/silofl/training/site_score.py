@@ -37,7 +37,6 @@ class SelectorCounts:
         cases: Output of the selector -> number of cases, each by the mean over its slices.
     """
 
-    RENAMED_KEYS: ClassVar = {"calling": "operating_point"}
     FORMER_KEYS: ClassVar = ("slices",)
     cases: Counts
 
@@ -165,6 +164,8 @@ class SiteScore:
         withheld: The withheld numbers; a wholly withheld score has no value and no vote.
     """
 
+    # Release 0.4 wrote the key on the left.
+    RENAMED_KEYS: ClassVar = {"calling": "operating_point"}
     value: Value | None
     num_cases: Cases
     num_excluded: Cases

@@ -143,7 +143,7 @@ def data_blocks(tables: Mapping[str, TextTable], warnings: Sequence[str]) -> lis
 
     Args:
         tables: Heading of a table -> the table; a single one has no heading.
-        doubts: What should be looked at.
+        warnings: What should be looked at.
     """
     shown: list[Block] = []
     for name, table in tables.items():

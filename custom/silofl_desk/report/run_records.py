@@ -176,7 +176,11 @@ def _read_pictures(path: Path, results: Results) -> dict[str, CasePictures]:
             with np.load(file, allow_pickle=False) as arrays:
                 # Parts with a default are not in every file.
                 wanted = [part.name for part in fields(CasePictures) if part.name in arrays or part.default is MISSING]
-                pictures[site] = CasePictures(**{name: arrays[name] for name in wanted})
+                values = {name: arrays[name] for name in wanted}
+                # Release 0.4 wrote this name.
+                if "own_values" in arrays:
+                    values["local_values"] = arrays["own_values"]
+                pictures[site] = CasePictures(**values)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             raise ConfigError(
                 f"pictures of site {site!r} must be a readable pictures.npz, not {file}; "

@@ -531,7 +531,7 @@ def _measure_test(results: Results, site: str, test: SiteScore) -> Measures:
     local = joined and joined.tested(LOCAL)
     if local is None:
         return federated
-    # Of an local model only the study's metric is known.
+    # Of a local model only the study's metric is known.
     beside = measure_score(results, LOCAL, {str(results.metric): local}, test)
     return federated | beside if beside else {}
 

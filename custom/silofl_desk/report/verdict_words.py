@@ -20,7 +20,7 @@ _WORDS: dict[Verdict, tuple[str, str]] = {
         "keep a model that is worse for their test patients than their own",
     ),
     "too few to say": ("has too few test patients to say", "have too few test patients to say"),
-    "keeps its own model": ("keeps its own model", "keep their local model"),
+    "keeps its own model": ("keeps its local model", "keep their local model"),
     UNFINISHED: ("has a model that was not trained to the end", "have a model not trained to the end"),
 }
 ONE_START = "one start of the training cannot tell whether joining made the difference"

@@ -110,7 +110,7 @@ def assemble_models(run: Path) -> Contents:
     """
     if found := _read_models(run, directory.FOLDER):
         return _join_models(run, found)
-    raise ConfigError(f"{run} must hold a super model or the sites' local models, not neither; train it anew")
+    raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
 
 
 def _read_models(run: Path, folder: str) -> dict[str, Contents]:
@@ -130,7 +130,7 @@ def _join_models(run: Path, own: Mapping[str, Contents]) -> Contents:
     results, first = read_results(run), next(iter(own.values()))
     states = {site: next(iter(contents.models.values())) for site, contents in own.items()}
     missing = [site for site in sorted(results.sites) if site not in own]
-    source = "the sites' local models" + (f" (without {', '.join(missing)})" if missing else "")
+    source = "the sites' own models" + (f" (without {', '.join(missing)})" if missing else "")
     facts = {"run": results.run, "reported_round": results.best_round, "assembled_from": source}
     data_profile = reduce(or_, (contents.data_profile for contents in own.values()))
     return Contents(first.study, first.image_shape, states, "mean", facts=facts, data_profile=data_profile)

@@ -21,6 +21,7 @@ from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
 from silofl.models.weights import SUFFIXES
 from silofl.study import Study, load_study
+from silofl.study.former_keys import rename_former_keys
 from silofl.study.sections import FITTING, CardSettings
 from silofl_desk.studies.data_survey import FirstImage, Survey, survey_sites
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
@@ -143,7 +144,7 @@ def write_new_study(
         algorithm = algorithm or ("fedavg" if found.kind == "windows" else None)
     template = load_study(study_file(job))
     _check_template(job, template, found)
-    values: dict[str, Any] = read_yaml(study_file(job))
+    values, _ = rename_former_keys(read_yaml(study_file(job)))
     values.pop("continue_run", None)
     # A job of a paper's settings has it off. With differential privacy there is no own model to compare with.
     if not values.get("privacy", {}).get("dp_sgd"):

@@ -17,6 +17,7 @@ from silofl.inference.contents import PLAIN_NAME
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.weights import read_pretrained, read_start, read_weights
 from silofl.study import Study, load_study
+from silofl.study.former_keys import rename_former_keys
 from silofl_desk.flare.workspace import other_classes
 from silofl_desk.phantoms.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
 from silofl_desk.phantoms.stains import LABELS as STAINS
@@ -44,6 +45,8 @@ class Simulation:
             whose folder may be somebody else's.
     """
 
+    # Release 0.4 wrote the key on the left.
+    RENAMED_KEYS: ClassVar = {"is_alone": "is_in_process"}
     FORMER_KEYS: ClassVar = ("threads",)
 
     data: str | None = None
@@ -268,7 +271,8 @@ def apply_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> d
     Another ``algorithm.name`` takes the place of the whole section but for what the changes themselves set in it: its
     other keys were chosen for the algorithm before.
     """
-    result = deepcopy(dict(values))
+    # With its new name, a key of the file and a change of it are one key.
+    result, _ = rename_former_keys(values)
     name, earlier = changes.get("algorithm.name"), result.get("algorithm")
     if name is not None and isinstance(earlier, dict) and earlier.get("name") != name:
         del result["algorithm"]

@@ -203,7 +203,7 @@ def _find_segmentation(folder: Path, exam: Exam, export: Export, pattern: str) -
     uids = {series.uid for series in exam.taken}
     fitting = []
     for series in export.series:
-        if series.modality == SEGMENTATION and series.fits(pattern) and series.refers_to & uids:
+        if series.modality == SEGMENTATION and series.refers_to & uids and series.fits(pattern):
             fitting.append(series)
     if len(fitting) > 1:
         shown = []

@@ -129,9 +129,12 @@ def list_content(layout: str, source: Path) -> list[dict[str, str]]:
     if chosen.list_content is None:
         raise ConfigError(f"TARGET must be given with layout {layout!r}, which lists nothing; name a new folder")
     try:
-        return chosen.list_content(source)
+        content = chosen.list_content(source)
     except OSError as error:
         raise open_error(source.name, error) from None
+    if not content:
+        raise DataError(f"{source.name} must hold a folder for each site with DICOM files in it, not none; make one")
+    return content
 
 
 def _find_layout(layout: str, source: Path) -> Layout:

@@ -93,15 +93,16 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     task = "multilabel" if findings or _names_several(tables.values()) else CLASSES
     given = findings or options.labels
     cases = {site: _read_cases(tables[site], task, given or ()) for site in sorted(tables)}
-    # Tables of their own number their own patients: p1 of two sites is two persons.
-    if source.is_file():
-        _check_sites(cases)
     names: set[str] = set()
     for site_cases in cases.values():
         for case in site_cases:
             names.update(case.labels)
     labels = _number_classes(names, given)
-    return {site: _plan_cases(site, site_cases, task, labels, options) for site, site_cases in cases.items()}
+    plans = {site: _plan_cases(site, site_cases, task, labels, options) for site, site_cases in cases.items()}
+    # Tables of their own number their own patients: p1 of two sites is two persons.
+    if source.is_file():
+        _check_sites(plans)
+    return plans
 
 
 def _names_several(tables: Iterable[SiteTable]) -> bool:
@@ -170,6 +171,12 @@ def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | No
             f"{lacking[0].name} must have the columns {FILE} and {LABEL}, not {', '.join(columns)}; rename them, or "
             "give each finding a column of 0 and 1"
         )
+    for finding in findings:
+        if SEVERAL in finding:
+            raise DataError(
+                f"{lacking[0].name} must name a finding without {SEVERAL!r}, which parts findings, not "
+                f"{quote_value(finding)}; rename its column"
+            )
     return tuple(findings)
 
 
@@ -289,17 +296,14 @@ def _parse_number(text: str) -> float | None:
         return None
 
 
-def _check_sites(cases: Mapping[str, Sequence[Case]]) -> None:
-    """Refuse a file or a patient at two sites: one would learn from whom the other tests.
-
-    Tables of their own number their own patients, so that this holds for a table of all sites only.
-    """
+def _check_sites(plans: Mapping[str, SitePlan]) -> None:
+    """Refuse a file, or a patient by table or headers, at two sites: one would learn from whom the other tests."""
     site_of: dict[tuple[str, str], str] = {}
-    for site, site_cases in cases.items():
-        for case in site_cases:
-            keys = [(FILE, case.name)]
-            if case.patient:
-                keys.append((PATIENT, key_patient(case.patient)))
+    for site, plan in plans.items():
+        for record in plan.list_records():
+            keys = [(FILE, str(record["case"]))]
+            if PATIENT in record:
+                keys.append((PATIENT, key_patient(str(record[PATIENT]))))
             for column, name in keys:
                 if site_of.setdefault((column, name), site) != site:
                     raise DataError(

@@ -249,7 +249,7 @@ def make_evaluation_page(
 
     Args:
         site: Name of the folder of the data.
-        doubts: What must be known before a number is believed.
+        cautions: What must be known before a number is believed.
         images: ``roc`` and ``worst`` -> the figure, or None.
         refused: Why each case was refused.
     """

@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
             people.may_tell(list_having(cases, study))
             record = replace(record, subgroups=measure_subgroups(cases, divided, people, study), least=least)
         pictures = draw_worst_cases(model, site, cases)
-    cautions = _list_warnings(_find_records(options.model, model, options.site_config), model, site)
+    cautions = _list_cautions(_find_records(options.model, model, options.site_config), model, site)
     with fill_folder(out) as folder:
         write_json(folder / FILE, dump_record(record))
         write_cases(folder / CASES, cases, refused, record, model.contents)
@@ -158,7 +158,7 @@ def _find_records(folder: Path, model: SuperModel, site_config: Path) -> list[Pa
     return folders
 
 
-def _list_warnings(records: Sequence[Path], model: SuperModel, site: SiteCases) -> list[str]:
+def _list_cautions(records: Sequence[Path], model: SuperModel, site: SiteCases) -> list[str]:
     """Return what must be known before a number is believed.
 
     Args:

@@ -50,7 +50,7 @@ def _print_content(options: argparse.Namespace) -> int:
         return ExitCode.COMPLETE
     lines = [""] * (len(content) + 1)
     # No terminal's width cuts the columns: who pipes them looks for descriptions.
-    for column in content[0] if content else ():
+    for column in content[0]:
         cells = [column, *(make_printable(row[column]) for row in content)]
         width = max(map(len, cells))
         lines = [f"{line}{cell:<{width}}  " for line, cell in zip(lines, cells, strict=True)]

@@ -180,8 +180,8 @@ def _find_later_kinds(candidate: Candidate, gate: Gate) -> tuple[set[str], set[s
     if study.total_rounds > study.training_rounds:
         rounds += server.asks(INSTEAD, study.total_rounds)
     few = _find_kinds_of_few(candidate, gate)
-    needed = gate.list_outbound_payloads(*rounds) - gate.list_outbound_payloads(Exchange(TRAIN, 1)) - few
-    asked = gate.list_outbound_payloads(Exchange(COLLECT, study.rounds), Exchange(server.test.task, study.rounds)) - few
+    needed = gate.list_asked_kinds(*rounds) - gate.list_asked_kinds(Exchange(TRAIN, 1)) - few
+    asked = gate.list_asked_kinds(Exchange(COLLECT, study.rounds), Exchange(server.test.task, study.rounds)) - few
     return needed, asked
 
 

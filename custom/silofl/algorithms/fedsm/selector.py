@@ -146,7 +146,6 @@ class SelectorPart(Part):
         for (site, answer), whole in zip(site_results.accepted.items(), is_whole, strict=True):
             if whole:
                 chosen[site] = answer.of(ROLE)
-        # All rows are equal, so that any of them is the mean.
         mean = mix(chosen, np.tile(weights / weights.sum(), (len(chosen), 1)))[next(iter(chosen))]
         parameters, average, square = _split_moments(mean)
         if self.settings.learning == "gradients":
