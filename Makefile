@@ -71,8 +71,8 @@ GALLERY := runs/gallery
 gallery: .venv/installed
 	rm -rf $(GALLERY)
 	$(RUN) -m silofl demo --out $(GALLERY)/demo
-	$(RUN) -m silofl simulate fedavg_classes --alone --sites north,east,south --out $(GALLERY)/classes
-	$(RUN) -m silofl simulate fedavg_masks_3d --alone --rounds 4 --out $(GALLERY)/volumes
+	$(RUN) -m silofl simulate fedavg_classes --in-process --sites north,east,south --out $(GALLERY)/classes
+	$(RUN) -m silofl simulate fedavg_masks_3d --in-process --rounds 4 --out $(GALLERY)/volumes
 	$(RUN) -m provisioning run-federation --out $(GALLERY)/federation
 	cp "$$(find $(GALLERY)/federation/results -name report.html)" $(GALLERY)/network.html
 	$(RUN) -m silofl evaluate $(GALLERY)/classes/supermodel stains/west --out $(GALLERY)/evaluation

@@ -34,7 +34,7 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
 @pytest.mark.parametrize(
     ("task", "changes", "reason"),
     [
-        ("segmentation", {"operating_point": OperatingPoint(2.0)}, "in a classification alone a calling"),
+        ("segmentation", {"operating_point": OperatingPoint(2.0)}, "in a classification alone an operating point"),
         (
             "classification",
             {"operating_point": OperatingPoint(0.0)},

@@ -137,5 +137,5 @@ def test_a_sites_own_model_is_in_picture_and_table(finished, pictures):
     plots = [case_image("east", one, LABELS, "dice").plot for one in (shown, beside)]
     without, height = (plot.draw(PAGE).get_size_inches()[1] for plot in plots)
     assert height > without * 1.2
-    assert (plots[1].name, plots[1].columns) == ("cases_east", ("case", "rank", "dice", "own_dice"))
+    assert (plots[1].name, plots[1].columns) == ("cases_east", ("case", "rank", "dice", "local_dice"))
     assert plots[1].rows == [("a", "worst", 0.2, 1.0), ("b", "best", 0.8, None)]

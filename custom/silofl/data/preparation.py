@@ -163,8 +163,8 @@ def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> P
         targets = np.full(num_examples, record.label, dtype=np.int64)
     spacing = None
     if moved.affine is not None and read_header(source.first[0]).has_spacing:
-        passage = moved.plane_inverse
-        spacing = measure_spacing(moved.affine if passage is None else moved.affine @ passage.affine)
+        inverse = moved.plane_inverse
+        spacing = measure_spacing(moved.affine if inverse is None else moved.affine @ inverse.affine)
     # A picture or a whole volume is no slice, and has no number.
     slices: tuple[int | None, ...] = (None,)
     if image.array.ndim == 4 == moved.images.ndim:

@@ -98,7 +98,7 @@ def prepare_with_inverse(
     Args:
         source: Its files; zeros stand for a contrast that it lacks, where the study's algorithm takes them.
         steps: The study's preparation without label maps; the way back needs the very same one.
-        domain: The images that the models learnt from.
+        data_profile: The images that the models learnt from.
         numbers: The slices of a volume that are taken; None for all.
 
     Raises:

@@ -58,7 +58,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         results=_results_tables(contents),
         chosen=format_markdown_table(("site", "keeps", "against its local model, on test data"), choices),
         kept=WORDS.get(facts.get("candidate", "")),
-        doubted=_warning_sentence(contents),
+        warned=_warning_sentence(contents),
         forbidden=_use_sentence(study),
         left=facts.get("left", []),
         versions=_versions_table(contents, versions, fingerprint),

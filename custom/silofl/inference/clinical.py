@@ -220,6 +220,11 @@ def _score_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample)
     }
 
 
+def _has_both_kinds(truth: NDArray[np.bool_]) -> bool:
+    """Return whether some cases are of a class, or have a finding, and others not: else nothing is ranked."""
+    return bool(0 < truth.sum() < len(truth))
+
+
 class ClassRows:
     """The cases of a classification: of each its true class, or findings, and its mean probabilities.
 
@@ -276,15 +281,10 @@ class ClassRows:
 
         curves = {}
         for label in list_compared_classes(study):
-            if self._has_both_kinds(label):
+            if _has_both_kinds(self.is_true[:, label]):
                 wrong, right, _ = roc_curve(self.is_true[:, label], self.shown[:, label])
                 curves[study.labels[label]] = (wrong.tolist(), right.tolist())
         return curves
-
-    def _has_both_kinds(self, label: int, rows: Rows | slice = slice(None)) -> bool:
-        """Return whether some cases are of a class, or have a finding, and others not: else nothing is ranked."""
-        truth = self.is_true[rows, label]
-        return bool(0 < truth.sum() < len(truth))
 
     def measure_classes(self, study: Study) -> Scores:
         """Return the scores of each class against all others by its name; of two classes the second's alone."""
@@ -311,7 +311,7 @@ class ClassRows:
         Args:
             metric: ``auroc``, or ``auprc``, the average precision.
         """
-        present = [label for label in range(self.is_true.shape[1]) if self._has_both_kinds(label)]
+        present = [label for label in range(self.is_true.shape[1]) if _has_both_kinds(self.is_true[:, label])]
         kinds = []
         for label in present:
             kinds += [self.is_true[:, label], ~self.is_true[:, label]]
@@ -323,10 +323,11 @@ class ClassRows:
         # These are imported here because it takes a second, which no segmentation needs.
         from sklearn.metrics import average_precision_score, roc_auc_score
 
-        if not self._has_both_kinds(label, rows):
+        truth = self.is_true[rows, label]
+        if not _has_both_kinds(truth):
             return np.nan
         measure = {"auroc": roc_auc_score, "auprc": average_precision_score}[metric]
-        return float(measure(self.is_true[rows, label], self.shown[rows, label]))
+        return float(measure(truth, self.shown[rows, label]))
 
     def count_answers(self, study: Study) -> dict[str, dict[str, int]]:
         """Return true class -> answered class -> cases, by their names."""

@@ -44,7 +44,7 @@ class Contents:
         outputs: The models that the selector's outputs choose, in order.
         threshold: The paper's gamma, in [0, 1]; None where the most probable output always answers.
         facts: Plain values that are kept with the model: rounds, metrics.
-        domain: The images that the models learnt from.
+        data_profile: The images that the models learnt from.
         bias: What is added to the log-odds of the foreground in every answer; 0 in a classification.
         operating_point: How a classification's probabilities are read.
         reference_statistics: Hospital -> what is usual of the answers to its own cases; empty where unknown.
@@ -129,7 +129,7 @@ def pack_operating_point(contents: Contents) -> dict[str, Any]:
 
 
 def unpack_operating_point(plain: Mapping[str, Any], study: Study) -> OperatingPoint:
-    """Return what `pack_operating_point` packed; of another kind a key raises KeyError or TypeError."""
+    """Return what `pack_operating_point` packed; of another kind a key raises KeyError, TypeError or AttributeError."""
     # By name in a file, as JSON has no numbers as keys; a name of no label is refused there.
     names = dict(zip(study.labels.values(), study.labels, strict=True))
     thresholds = {names[name]: threshold for name, threshold in plain.get("thresholds", {}).items()}

@@ -154,19 +154,19 @@ def _join_slices(values: NDArray) -> NDArray:
 
 
 def _invert_transforms(
-    steps: Compose | None, passage: InverseTransform | None, values: NDArray[np.float32]
+    steps: Compose | None, inverse: InverseTransform | None, values: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Run transforms backwards over values of shape (channels, *spatial)."""
-    if steps is None or passage is None:
+    if steps is None or inverse is None:
         return values
     from monai.data import MetaTensor
 
-    # Copied: the same passage takes every label back, and both `_make_linear` and MONAI change its records.
-    operations = [_make_linear(operation, values.ndim - 1) for operation in copy.deepcopy(passage.operations)]
+    # Copied: the same inverse takes every label back, and both `_make_linear` and MONAI change its records.
+    operations = [_make_linear(operation, values.ndim - 1) for operation in copy.deepcopy(inverse.operations)]
     try:
         with metadata_tracking(True):
             moved = MetaTensor(
-                np.ascontiguousarray(values), affine=passage.affine.copy(), applied_operations=operations
+                np.ascontiguousarray(values), affine=inverse.affine.copy(), applied_operations=operations
             )
             return np.asarray(steps.inverse({"image": moved})["image"], dtype=np.float32)
     except Exception as error:  # MONAI passes on any error of its array code

@@ -115,13 +115,17 @@ def bound_reference_statistics(
     for site, site_moments in moments_by_site.items():
         for number, moments in site_moments.items():
             moments_by_number.setdefault(number, {})[site] = moments
-    bounded = dict(reference_statistics)
+    changed = set()
     for number, stated in moments_by_number.items():
         # Of two hospitals nobody knows which one is odd.
-        changed = bound_moments(stated) if len(stated) >= min_sites else {}
-        for site, moments in changed.items():
+        if len(stated) < min_sites:
+            continue
+        for site, moments in bound_moments(stated).items():
             moments_by_site[site][number] = moments
-            bounded[site] = _put_moments(reference_statistics[site], moments_by_site[site])
+            changed.add(site)
+    bounded = dict(reference_statistics)
+    for site in changed:
+        bounded[site] = _put_moments(bounded[site], moments_by_site[site])
     return bounded
 
 
@@ -216,14 +220,14 @@ class Check:
             return None
         # With too few digits a number just beyond the edge would read as the edge itself.
         more = count_digits_apart(self.value, low if is_low else high, 0, self.show)
-        reference_statistics = f"{self.show(low, more)} to {self.show(high, more)}"
+        usual_range = f"{self.show(low, more)} to {self.show(high, more)}"
         if not self.has_high:
-            reference_statistics = f"{self.show(low, more)} or more"
+            usual_range = f"{self.show(low, more)} or more"
         elif not self.has_low:
-            reference_statistics = f"up to {self.show(high, more)}"
+            usual_range = f"up to {self.show(high, more)}"
         value = self.show(self.value, more)
         mean = self.show(self.spread.mean, more)
-        return f"{self.what} is unusual: {value} where {reference_statistics} is usual (mean {mean}); {self.remedy}"
+        return f"{self.what} is unusual: {value} where {usual_range} is usual (mean {mean}); {self.remedy}"
 
 
 def compare_answer(
@@ -349,10 +353,11 @@ def pack_reference_statistics(reference_statistics: Mapping[str, ReferenceStatis
 
 
 def unpack_reference_statistics(packed: Mapping[str, Any]) -> dict[str, ReferenceStatistics]:
-    """Return what `pack_reference_statistics` packed; of another kind a key raises KeyError or TypeError.
+    """Return what `pack_reference_statistics` packed.
 
     Raises:
         ConfigError: A value is none that is usual.
+        KeyError, TypeError, AttributeError: A key is of another kind.
     """
     reference_statistics = {}
     for site, stated in packed.items():

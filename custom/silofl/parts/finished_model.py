@@ -21,7 +21,14 @@ from silofl.data.manifest import Manifest
 from silofl.inference import cases_table, evaluation
 from silofl.inference.answered import ALL, Told, open_answered
 from silofl.inference.clinical import measure_evaluation
-from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase, SiteCases, evaluate_cases, sort_answers
+from silofl.inference.evaluated_cases import (
+    EvaluatedCase,
+    RefusedCase,
+    SiteCases,
+    evaluate_cases,
+    merge_scores,
+    sort_answers,
+)
 from silofl.inference.evaluation import TestedCases
 from silofl.inference.evaluations import (
     COLUMNS,
@@ -48,7 +55,6 @@ from silofl.parts.work import SitePart
 from silofl.setup.divisions import check_divisions
 from silofl.study import Study
 from silofl.training.evaluation import count_patients
-from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore
 from silofl.training.small_cells import find_small_labels
 
@@ -244,7 +250,7 @@ class SiteEvaluation(SitePart):
         write_json(work.folder / evaluation.FILE, dump_record(record))
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
         tested = {field.name: getattr(record, field.name) for field in fields(TestedCases)}
-        score = Score.merged({case.case: case.score for case in cases})
+        score = merge_scores(cases)
         numbers = work.suppress_small_cells(count_patients(score, work.data.test), score, work.data.test)
         patients = {people.person_of.get(case.case) for case in cases} - {None}
         few = set()

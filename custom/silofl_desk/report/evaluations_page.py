@@ -140,7 +140,7 @@ def _find_withheld(found: Evaluations) -> list[Words]:
     return [{"site": site, "why": explain_withheld(least)} for site, least in withholding]
 
 
-def _find_outside(found: Evaluations) -> list[Words]:
+def _find_different_classes(found: Evaluations) -> list[Words]:
     names = [NAMES.get(name, name) for name in found.pooled[ALL] if has_different_classes(found.sites, name)]
     return [{"names": " and ".join(names)}] if names else []
 
@@ -177,7 +177,7 @@ EVALUATION_FACTS: tuple[Fact[Evaluations], ...] = (
     Fact(
         "limit",
         "reader",
-        _find_outside,
+        _find_different_classes,
         "{names}: a mean over the classes of a hospital's test cases; hospitals have different classes, so that these "
         "values must not be compared or averaged; compare class by class.",
     ),

@@ -101,7 +101,7 @@ def conclude_unseen(found: UnseenTests) -> Iterator[str]:
         if worst != best:
             federated = f"federated models {means[worst]:.3f} ({worst}) to {means[best]:.3f} ({best})"
         parts = [federated]
-        if alone or together != [None] * len(together):
+        if alone or any(value is not None for value in together):
             means_of_answers = f"the mean of their answers {_format_range(together)}"
             parts = [f"the others' local models {_format_range(alone)}", means_of_answers, federated]
         yield f"At {site}, which took no part in the training: {', '.join(parts)}."

@@ -86,7 +86,7 @@ def case_image(site: str, shown: CasePictures, labels: Mapping[int, str], metric
     """Draw each case once, its labels in the same colours at every site."""
     masks = {"truth": shown.truths, "prediction": shown.predictions}
     if shown.own is not None:
-        masks = {"truth": shown.truths, "own": shown.own, "federated": shown.predictions}
+        masks = {"truth": shown.truths, "local": shown.own, "federated": shown.predictions}
     cases = []
     rows = []
     for place, rank in case_ranks(shown).items():
@@ -104,7 +104,7 @@ def case_image(site: str, shown: CasePictures, labels: Mapping[int, str], metric
     if shown.own is not None:
         listed = ", ".join(f"{rank} {format_number(local)}" for _, rank, _, local in rows)
         alt += f" Of the site's local model: {listed}."
-    columns = ("case", "rank", metric, f"own_{metric}")
+    columns = ("case", "rank", metric, f"local_{metric}")
     window = grey_window([shown.images])
     plot = Plot(f"cases_{site}", columns, rows, lambda width: draw_cases(cases, labels, window))
     return make_trimmed_image(plot, alt, site)
@@ -151,7 +151,7 @@ def local_value(shown: CasePictures, place: int) -> float | None:
 
 
 def hospitals_image(rows: RowRuns) -> PageImage | None:
-    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice.
+    """Draw local, federated and kept at each hospital, a panel per method; None where no hospital made a choice.
 
     The rows' gain is the mean over units of federated minus local, with its 95 % interval; of a metric that a single
     unit does not have it is named after the one that is compared, and cannot be drawn beside the models.
@@ -196,13 +196,13 @@ def _draw_hospitals(shown: Mapping[str, BySeed], metric: str, has_intervals: boo
         for site, seeds in sites.items():
             for number, joined in enumerate(seeds.values()):
                 # Seeds of one hospital lie below one another.
-                height = hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5
+                y = hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5
                 if has_intervals:
-                    _draw_interval(axes, height, joined)
+                    _draw_interval(axes, y, joined)
                 for model, style in MODEL_POINTS.items():
                     value = joined.shown(model)
                     if value is not None:
-                        axes.plot(value, height, linestyle="", clip_on=False, **style)
+                        axes.plot(value, y, linestyle="", clip_on=False, **style)
         axes.sharex(panels[0])
     panels[0].autoscale(axis="x")
     handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
@@ -250,7 +250,7 @@ def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
     return {model: mean_of_known(map(itemgetter(model), means)) for model in MODEL_NAMES}
 
 
-def _draw_interval(axes: Axes, height: float, joined: Joined) -> None:
+def _draw_interval(axes: Axes, y: float, joined: Joined) -> None:
     """Draw a site's interval, where it is known and of the difference of its two points."""
     local = joined.shown(LOCAL)
     federated = joined.shown(SHIFTED)
@@ -258,4 +258,4 @@ def _draw_interval(axes: Axes, height: float, joined: Joined) -> None:
         return
     # A metric that no single patient has is compared by another one, whose interval does not belong to these points.
     if abs(federated - local - joined.difference) < SAME:
-        axes.plot(np.clip([local + joined.low, local + joined.high], 0, 1), [height, height], **INTERVAL)
+        axes.plot(np.clip([local + joined.low, local + joined.high], 0, 1), [y, y], **INTERVAL)

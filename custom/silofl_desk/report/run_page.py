@@ -66,8 +66,8 @@ MEANS_NOTE = (
 )
 PICTURES_NOTE = (
     "Each site's worst, median and best test case. The slice with the largest truth is shown, in the site's own grey "
-    "scale; the value is of the whole case. Prediction, or federated: the model that the run tests. Own: the site's "
-    "local model, at its decision threshold."
+    "scale; the value is of the whole case. Prediction, or federated: the model that the run tests. Local: the "
+    "model that the site trained alone, at its decision threshold."
 )
 PARTICIPATION_NOTE = (
     "Rounds in which the server asked the site, in which its update was mixed, and in which it was not."

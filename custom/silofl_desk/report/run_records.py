@@ -223,7 +223,7 @@ def data_table(run: RunRecords) -> TextTable | None:
 
 def list_data_warnings(runs: Iterable[RunRecords]) -> list[str]:
     """Return what should be looked at of the sites' data, as ``site: sentence``; simulations alone know it."""
-    # Runs of several seeds have the same data, and their doubts are said once.
+    # Runs of several seeds have the same data, and their warnings are said once.
     warnings: dict[str, None] = {}
     for run in runs:
         for site, counts in run.data.items():
@@ -295,11 +295,11 @@ class ResultRow:
         seed: Of the study.
         site: Whose data the number is of.
         model: ``federated`` is the model that the run tests, ``federated_calibrated`` the same with a decision
-            threshold of the site, ``alone`` the one that the site trained by itself, and ``kept`` what it chose. A
+            threshold of the site, ``local`` the one that the site trained by itself, and ``kept`` what it chose. A
             super model also has ``global``, ``ensemble``, ``super`` and its sites' names.
         part: ``validation``, ``test``, or ``unseen``: all data of a site that took no part in the training.
         metric: The study's metric; another one of a classification, of the surfaces or of a package; or ``gain``, the
-            mean paired difference of federated and alone over the test units, while the values are means over cases.
+            mean paired difference of federated and local over the test units, while the values are means over cases.
         label: Name of the label that the number is of; empty where it is of all labels.
         value: The number; empty where the site has none.
         low: Lower end of a gain's 95 % interval.

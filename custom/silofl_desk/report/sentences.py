@@ -210,7 +210,7 @@ def _find_missing_labels(results: Results) -> list[Words]:
     return [{"sites": ", ".join(lacking)}] if lacking else []
 
 
-def _has_unlike_classes(results: Results) -> bool:
+def _has_different_classes(results: Results) -> bool:
     # There is no mean of such sites, whatever their values are.
     return results.mean_of_sites([0.0], "balanced_accuracy") is None
 
@@ -307,7 +307,9 @@ RUN_FACTS: tuple[Fact[Results], ...] = (
         "Values are means over different labels and compare sites badly: {sites}. Compare label by label.",
         "Labels",
     ),
-    Fact("note", "reader", _has_unlike_classes, f"{DIFFERENT_CLASSES[:1].upper()}{DIFFERENT_CLASSES[1:]}.", "Classes"),
+    Fact(
+        "note", "reader", _has_different_classes, f"{DIFFERENT_CLASSES[:1].upper()}{DIFFERENT_CLASSES[1:]}.", "Classes"
+    ),
     Fact(
         "note",
         "reader",

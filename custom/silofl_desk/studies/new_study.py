@@ -146,7 +146,7 @@ def write_new_study(
     _check_template(job, template, found)
     values, _ = rename_former_keys(read_yaml(study_file(job)))
     values.pop("continue_run", None)
-    # A job of a paper's settings has it off. With differential privacy there is no own model to compare with.
+    # A job of a paper's settings has it off. With differential privacy there is no local model to compare with.
     if not values.get("privacy", {}).get("dp_sgd"):
         values.pop("baseline_comparison", None)
     for key in ("weights", "weights_sha256", "pretrained_sha256"):
