@@ -1,4 +1,8 @@
-"""SiloFL: federated learning of medical-image models across hospitals, on NVFlare."""
+"""SiloFL: federated learning of medical-image models across hospitals, on NVFlare.
+
+Public: `read_results`; `silofl.recipes`; the formulas of `silofl.core` and `silofl.algorithms`, as `core.mixing.mix`;
+`silofl.inference.SuperModel`; the errors of `silofl.base.errors`; the classes that a job names in `silofl.flare`.
+"""
 
 import getpass
 import os
