@@ -4,8 +4,6 @@ Public: `read_results`; `silofl.recipes`; the formulas of `silofl.core` and `sil
 `silofl.inference.SuperModel`; the errors of `silofl.base.errors`; the classes that a job names in `silofl.flare`.
 """
 
-import getpass
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,24 +11,6 @@ if TYPE_CHECKING:
     from silofl.federation.results import Results
 
 __version__ = "0.4.0"
-
-
-def _name_account() -> None:
-    """Give the account a name where the system knows none, as in a container that runs as a bare number.
-
-    MONAI and torch's compiler ask for it when they are imported, and so does `Path.home` where HOME is not set. Here,
-    since this file comes first in every command, and in the processes of server and sites that NVFlare starts.
-    """
-    try:
-        getpass.getuser()
-    except (KeyError, OSError):
-        os.environ["LOGNAME"] = str(os.getuid())
-
-
-_name_account()
-# Before torch is loaded: where other programs use the cores, threads that wait by computing take eight times as long as
-# one alone.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def read_results(folder: str | Path | None) -> "Results":
