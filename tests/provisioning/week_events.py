@@ -123,7 +123,7 @@ def abort_and_continue(stage: Stage) -> str:
     run = stage.followed[LONG]
     run.abort()
     finished = len(run.ledger)
-    run = stage.load_state_dict(LONG)
+    run = stage.go_on(LONG)
     found = wait_for_all(run)
     require_that(found.round > finished, f"round {found.round} must come after round {finished}, the last one before")
     return f"aborted after round {finished}; continued, {NEW} answers with the others in round {found.round}"
@@ -197,7 +197,7 @@ def break_three_hospitals(stage: Stage) -> str:
     failed = stage.check_site(NEW, stage.out / "jobs" / LONG, "--skip", "training", may_join=False)
     require_that("egress" in failed, f"site check of {NEW} must name egress, not {sorted(failed)}")
     stage.restart(NEW)
-    run = stage.load_state_dict(LONG)
+    run = stage.go_on(LONG)
     found = run.wait_for("east and south answer", lambda one: sorted(one.answered) == ["east", "south"])
     note = next(
         (note for one in run.ledger for note in one.notes if note.startswith("site 'east' runs other software")), ""
@@ -262,7 +262,7 @@ def mend_hospitals(stage: Stage) -> str:
     stage.check_site(NEW, stage.out / "jobs" / LONG, "--skip", "training")
     for name in ("east", "north", NEW):
         stage.restart(name)
-    run = stage.load_state_dict(LONG)
+    run = stage.go_on(LONG)
     found = wait_for_all(run)
     run.abort()
     return f"site check: {NEW} may join; all four answer in round {found.round}"
@@ -276,7 +276,7 @@ def upgrade_and_finish(stage: Stage) -> str:
     stage.restart("east", PYTHONPATH=str(upgraded))
     wait_until("all four to connect", lambda: stage.network.connected() == {*PATIENTS})
     finished = len(stage.followed[LONG].ledger)
-    run = stage.load_state_dict(LONG)
+    run = stage.go_on(LONG)
     found = wait_for_all(run)
     run.abort()
     others = [name for name in PATIENTS if name != "east"]
@@ -290,7 +290,7 @@ def upgrade_and_finish(stage: Stage) -> str:
         stage.restart(name, PYTHONPATH=str(upgraded))
     # Enough for silofl watch to see the job while it runs.
     rounds = len(run.ledger) + 20
-    run = stage.load_state_dict(LONG, "--set", f"rounds={rounds}")
+    run = stage.go_on(LONG, "--set", f"rounds={rounds}")
     wait_for_all(run)
     run.finish()
     again = [note for one in run.ledger[finished_since:] for note in one.notes if "other software" in note]
@@ -342,7 +342,7 @@ def finish_as_first(stage: Stage, name: str, finished: Sequence[Round]) -> str:
 
     Returns:
         What was seen."""
-    run = stage.load_state_dict(f"{name}_again")
+    run = stage.go_on(f"{name}_again")
     run.finish()
     check_complete(run, ROUNDS[name])
     again = [one.started_at for one in run.ledger][: len(finished)]
