@@ -348,16 +348,14 @@ def test_a_sites_folders_are_filled_in(tmp_path, monkeypatch):
 
 def test_a_relative_folder_of_a_site_is_refused(monkeypatch):
     monkeypatch.setenv("SILOFL_DATA", "data/nuclei")
-    with pytest.raises(ConfigError, match="must be an absolute path, not data/nuclei/north"):
+    with pytest.raises(ConfigError, match="data/nuclei/north in site.yaml is not an absolute path"):
         Site(data="$SILOFL_DATA/{site}", state_dir="/state").data_folder("s", "north")
 
 
 def test_a_placeholder_with_a_slip_is_no_folder(monkeypatch):
     monkeypatch.setenv("SCRATCH", "/scratch")
     site = Site(data="/data/{studie}", state_dir="/state/{study}", cache_dir="${SCRATCH}/{study}")
-    with pytest.raises(
-        ConfigError, match=r"no other braces than {study} and {site}, not {studie} .did you mean '{study}'"
-    ):
+    with pytest.raises(ConfigError, match=r"site.yaml holds {studie} .did you mean '{study}'"):
         site.data_folder("organs", "north")
     assert str(site.cache_folder("organs", "north")) == "/scratch/organs"
 
@@ -367,9 +365,7 @@ def test_a_site_may_name_a_data_folder_for_each_study(monkeypatch):
     site = Site(data={"organs": "$ROOT/{site}", "nuclei": "/n"}, state_dir="/state")
     assert site.data_folder("organs", "north") == Path("/data/north")
     assert site.data_folder("nuclei", "north") == Path("/n")
-    with pytest.raises(
-        ConfigError, match=r"for study 'organ', not only for nuclei, organs \(did you mean 'organs'\?\)"
-    ):
+    with pytest.raises(ConfigError, match=r"for study 'organ', only for nuclei, organs \(did you mean 'organs'\?\)"):
         site.data_folder("organ", "north")
 
 
@@ -443,7 +439,7 @@ def test_more_rounds_with_patience_keep_a_pin_without_epsilon(changes, is_same):
     assert (few.digest == many.digest) == is_same
     pins = {few.name: {"sha256": few.digest, "lead": "a"}}
     site = parse(Site, {"data": "/d", "state_dir": "/s", "studies": pins}, "site.yaml")
-    with nullcontext() if is_same else pytest.raises(PinError, match="must be as the site has pinned it"):
+    with nullcontext() if is_same else pytest.raises(PinError, match="differs from the one that the site has pinned"):
         site.check_pinned(many.name, many.digest, {"a"}, ["north"])
 
 
@@ -488,13 +484,13 @@ def test_a_study_starts_from_one_file():
 
 @pytest.mark.parametrize("run", ["", ".", "..", "a/b", "/etc", "a\n"])
 def test_a_run_id_that_is_no_plain_name_is_refused(run):
-    with pytest.raises(ConfigError, match="the server's run id must be letters, digits"):
+    with pytest.raises(ConfigError, match="the server's run id .* is no plain name"):
         Site(data="/data", state_dir="/state").run_folder("s", "north", run)
 
 
 def test_a_run_that_lies_in_the_sites_cache_is_refused():
     for cache in (None, "/state/s/cache", "/state/s/cache/x"):
-        with pytest.raises(ConfigError, match="and not the name of the site's cache, not 'cache'"):
+        with pytest.raises(ConfigError, match="run id 'cache' is no plain name, or that of the site's cache"):
             Site(data="/data", state_dir="/state/{study}", cache_dir=cache).run_folder("s", "north", "cache")
     site = Site(data="/data", state_dir="/state/{study}", cache_dir="/scratch/cache")
     for run in ("cache", "s-20260102-030405-0a1f"):
