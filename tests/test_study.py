@@ -41,10 +41,10 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
     ("changes", "message"),
     [
         # unknown keys
-        ({"round": 3}, r"round must be a known key; it is not \(did you mean 'rounds'\?\)"),
-        ({"model": {"normalisation": "batch"}}, "model.normalisation must be .* 'model.normalization'"),
+        ({"round": 3}, r"round is not a known key \(did you mean 'rounds'\?\)"),
+        ({"model": {"normalisation": "batch"}}, "model.normalisation is not .* 'model.normalization'"),
         ({"training": {"optimiser": "adam"}}, "did you mean 'training.optimizer'"),
-        ({"learning_rate": 0.1}, "learning_rate must be a known key.*'training.learning_rate'"),
+        ({"learning_rate": 0.1}, "learning_rate is not a known key.*'training.learning_rate'"),
         ({"algorithm": {"name": "harmofl", "alpha": 1}}, "a key of algorithm must be one of .*perturbation"),
         # wrong types
         ({"rounds": "forty"}, "rounds must be a valid integer.*'forty'"),
@@ -94,8 +94,8 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         # keys
         ({"labels": {1: "organ", "1": "lesion"}}, "labels must be one name for each number, not "),
         ({"labels": {1: "organ", "01": "lesion"}}, "labels must be one name for each number"),
-        ({"data": {7: 1}}, "data.7 must be a key in letters; it is not: correct it"),
-        ({"training": {None: 1}}, "training.None must be a key in letters; it is not: correct it"),
+        ({"data": {7: 1}}, "data.7 must be a key in letters, not 7"),
+        ({"training": {None: 1}}, "training.None must be a key in letters, not None"),
         ({"training": {"batch_size": 0}}, "training.batch_size must be greater than 0"),
         ({"model": {"dropout": 1.0}}, "model.dropout must be less than 1"),
         ({"model": {"features": [8, 8]}}, "model.features must .*6"),
@@ -133,10 +133,10 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"labels": {}}, "labels must"),
         ({"labels": {n: str(n) for n in range(1, 300)}}, "labels must be at most 254"),
         ({"labels": {1: "a", 2: "a"}}, r"labels must have a name of its own each, not \['a', 'a'\]; rename one"),
-        ({"labels": {1: "organ\x1b[8m"}}, r"characters that can be printed, not 'organ\\x1b\[8m'; rename it"),
-        ({"labels": {1: "organ\u202e"}}, "characters that can be printed, not "),
-        ({"labels": {1: "organ\nno warnings"}}, "characters that can be printed, not "),
-        ({"labels": {1: "a" * 101}}, "the name of a label must have 1 to 100 characters that can be printed, not "),
+        ({"labels": {1: "organ\x1b[8m"}}, r"'organ\\x1b\[8m' cannot name a label: .*; rename it"),
+        ({"labels": {1: "organ\u202e"}}, "cannot name a label: names have 1 to 100 printable"),
+        ({"labels": {1: "organ\nno warnings"}}, "cannot name a label: names have 1 to 100 printable"),
+        ({"labels": {1: "a" * 101}}, "cannot name a label: names have 1 to 100 printable characters"),
         ({"labels": {1: "a", 2: " "}}, r"labels must have a name of its own each, not \['a', ' '\]; rename one"),
         ({"regions": {}}, "regions must be at least 1 values"),
         ({"regions": [1]}, "regions must be keys and values"),
@@ -146,9 +146,9 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"regions": {"disc": []}}, r"regions.disc must hold labels among .* at least one and each once, not \[\]"),
         ({"regions": {"disc": [1, 1]}}, r"regions.disc must hold .* each once, not \[1, 1\]"),
         ({"regions": {"1": [1]}}, "the name of a region must begin with a letter, not '1'; rename it"),
-        ({"regions": {"disc ": [1]}}, "the name of a region must .*, not 'disc '; rename it"),
-        ({"regions": {"a\n": [1]}}, "the name of a region must"),
-        ({"regions": {"a" * 101: [1]}}, "the name of a region must have 1 to 100 characters"),
+        ({"regions": {"disc ": [1]}}, "the name of a region .*'disc '.*; rename it"),
+        ({"regions": {"a\n": [1]}}, "the name of a region|cannot name a region"),
+        ({"regions": {"a" * 101: [1]}}, "the name of a region|cannot name a region"),
         (
             {"task": "classification", "labels": {0: "a", 1: "b"}, "regions": {"all": [0, 1]}},
             "regions must be left out for classification, .*; remove them",
@@ -198,7 +198,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"do_not_use": {}, "algorithm": {"name": "fedsm"}}, "do_not_use must state at least one rule.* remove it"),
         ({"do_not_use": {"on_fallback": True}}, r"do_not_use\.on_fallback must go with a selector .*'fedavg'"),
         ({"do_not_use": {"label_below": 1.5}}, r"do_not_use.*label_below.*1.5"),
-        ({"do_not_use": {"on_fall_back": True}}, r"do_not_use\.on_fall_back must be a known key"),
+        ({"do_not_use": {"on_fall_back": True}}, r"do_not_use\.on_fall_back is not a known key"),
         ({"codes": {"heart": {"code": "80891009", "meaning": "Heart"}}}, "codes must name labels of a seg.*'heart'"),
         ({"codes": {"heart": {"code": "D1", "meaning": "Heart"}}}, "codes.heart.code"),
         (CLASSES | {"operating_point": {}}, r"operating_point must ask for one of both, as \{specificity: 0\.9\}"),
@@ -225,21 +225,21 @@ def test_a_wrong_study_is_refused_with_one_sentence(changes, message):
 
 @pytest.mark.parametrize("missing", ["name", "rounds", "algorithm"])
 def test_a_key_that_must_be_given_is_named(missing):
-    with pytest.raises(ConfigError, match=f"{missing} must be given; it is missing"):
+    with pytest.raises(ConfigError, match=f"{missing} is missing"):
         parse(Study, {key: value for key, value in MINIMAL.items() if key != missing}, "study.yaml")
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (None, "must exist; it is not there"),
-        ("a: [1", "study.yaml, line 1, column 6: it must be YAML; expected ',' or ']'.*: corr"),
+        (None, "does not exist"),
+        ("a: [1", "study.yaml, line 1, column 6: this is not YAML .expected ',' or ']'.*; corr"),
         (
             "name: a\nrounds 40\nseed: 0\n",
-            "line 3, column 1: it must be YAML; could not find expected ':': correct it$",
+            "line 3, column 1: this is not YAML .could not find expected ':'.; correct it$",
         ),
-        ("rounds: 3\nseed: 1\nrounds: 4\n", "line 3: 'rounds' must stand once, not in line 1 too; remove one"),
-        ("just words", "must hold keys and values, not str"),
+        ("rounds: 3\nseed: 1\nrounds: 4\n", "line 3: 'rounds' is given in line 1 too; remove one"),
+        ("just words", "must be keys and values, not str"),
     ],
 )
 def test_files_that_cannot_be_read_are_told_apart(tmp_path, text, sentence):
@@ -252,29 +252,29 @@ def test_files_that_cannot_be_read_are_told_apart(tmp_path, text, sentence):
 def test_a_file_without_permission_is_told(tmp_path, monkeypatch):
     (tmp_path / "study.yaml").write_text("rounds: 3")
     monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError()))
-    with pytest.raises(ConfigError, match="permission was denied"):
+    with pytest.raises(ConfigError, match="study.yaml is unreadable"):
         load_study(tmp_path / "study.yaml")
 
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("rounds: !!int abc", "line 5: a value must be written without a tag, not with 'tag:yaml.org,2002:int'"),
-        ("rounds: !!python/object/apply:os.system [ls]", "line 5: a value must be written without a tag"),
-        ("rounds: &a 3\nseed: *a", r"line 6: a value must be written out, not referred to by '\*'; write it again"),
+        ("rounds: !!int abc", "line 5: the tag 'tag:yaml.org,2002:int' is not allowed"),
+        ("rounds: !!python/object/apply:os.system [ls]", "line 5: the tag"),
+        ("rounds: &a 3\nseed: *a", r"line 6: '\*' refers to another value; write the value itself"),
         ("labels: {<<: {1: a}}", "labels.<<.* must be"),
         ("rounds: 2026-13-45", "rounds must be a valid integer, not '2026-13-45'"),
-        ("rounds: " + "9" * 5000, "it must be YAML; Exceeds the limit"),
-        ("rounds: 1" + ":1" * 4000 + ".0", "line 5: a number must be finite and in decimal digits, .* not 1:1"),
-        ("rounds: " + "[" * 40, "line 5: values must lie at most 32 deep"),
-        ("rounds: " + "[" * 100_000, "line 5: values must lie at most 32 deep"),
-        ("\n".join(f"a{i}: 1" for i in range(9000)), "there must be at most 5000 keys and values"),
-        ("x" * (1 << 18) + ": 1", "study.yaml must be a YAML file of at most 131072 bytes; it is larger"),
-        ('name: "\\ud800"', r"line 5: a text must hold whole characters, not '\\ud800'; correct it"),
-        ('name: "\\U00110000"', "it must be YAML; "),
-        ("? [1, 2]\n: 3", "line 6: a key must be a text or a number, not a list or a table"),
-        ("labels: {1: a, 1: b}", "line 5: 1 must stand once, not in line 5 too; remove one"),
-        ("y" * 1000 + ": 1", r"study.yaml: y+\.\.\. must be a known key; it is not$"),
+        ("rounds: " + "9" * 5000, "this is not YAML .Exceeds the limit"),
+        ("rounds: 1" + ":1" * 4000 + ".0", "line 5: 1:1.* is not a finite decimal number"),
+        ("rounds: " + "[" * 40, "line 5: values are nested more than 32 deep"),
+        ("rounds: " + "[" * 100_000, "line 5: values are nested more than 32 deep"),
+        ("\n".join(f"a{i}: 1" for i in range(9000)), "there are more than 5000 keys and values"),
+        ("x" * (1 << 18) + ": 1", "study.yaml is larger than 131072 bytes"),
+        ('name: "\\ud800"', r"line 5: '\\ud800' holds half a character .*; correct it"),
+        ('name: "\\U00110000"', "this is not YAML"),
+        ("? [1, 2]\n: 3", "line 6: a key is a list or a table"),
+        ("labels: {1: a, 1: b}", "line 5: 1 is given in line 5 too; remove one"),
+        ("y" * 1000 + ": 1", r"study.yaml: y+\.\.\. is not a known key$"),
     ],
 )
 def test_absurd_settings_are_one_short_sentence_in_time(tmp_path, line, sentence):
@@ -294,9 +294,9 @@ def test_absurd_settings_are_one_short_sentence_in_time(tmp_path, line, sentence
 )
 def test_a_number_that_people_and_yaml_read_differently_is_refused(number):
     for text in (number, f"[{number}]", f"{{rounds: {number}}}", f"{number}: rounds"):
-        with pytest.raises(ConfigError, match="line 1: a number must be finite and in decimal digits, as 10") as error:
+        with pytest.raises(ConfigError, match="line 1: .* is not a finite decimal number, as 10") as error:
             read_value(text)
-        assert f"not {number}; write it so, or in quotes" in str(error.value)
+        assert f"line 1: {number} is not a finite decimal number" in str(error.value)
     assert read_value(f"'{number}'") == number and read_value(f'["{number}"]') == [number]
 
 
@@ -330,9 +330,9 @@ def test_what_is_written_is_read_back_as_it_was():
 def test_pipes_devices_and_folders_are_no_settings_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
-        with pytest.raises(ConfigError, match=f"must be a YAML file, not {kind}; put the file there"):
+        with pytest.raises(ConfigError, match=f"is {kind}"):
             load_study(path)
-        with pytest.raises(ConfigError, match=f"must be a JSON file, not {kind}; put the file there"):
+        with pytest.raises(ConfigError, match=f"is {kind}"):
             read_json(path)
 
 
@@ -348,16 +348,14 @@ def test_a_sites_folders_are_filled_in(tmp_path, monkeypatch):
 
 def test_a_relative_folder_of_a_site_is_refused(monkeypatch):
     monkeypatch.setenv("SILOFL_DATA", "data/nuclei")
-    with pytest.raises(ConfigError, match="must be an absolute path, not data/nuclei/north"):
+    with pytest.raises(ConfigError, match="data/nuclei/north in site.yaml is not an absolute path"):
         Site(data="$SILOFL_DATA/{site}", state_dir="/state").data_folder("s", "north")
 
 
 def test_a_placeholder_with_a_slip_is_no_folder(monkeypatch):
     monkeypatch.setenv("SCRATCH", "/scratch")
     site = Site(data="/data/{studie}", state_dir="/state/{study}", cache_dir="${SCRATCH}/{study}")
-    with pytest.raises(
-        ConfigError, match=r"no other braces than {study} and {site}, not {studie} .did you mean '{study}'"
-    ):
+    with pytest.raises(ConfigError, match=r"site.yaml holds {studie} .did you mean '{study}'"):
         site.data_folder("organs", "north")
     assert str(site.cache_folder("organs", "north")) == "/scratch/organs"
 
@@ -367,9 +365,7 @@ def test_a_site_may_name_a_data_folder_for_each_study(monkeypatch):
     site = Site(data={"organs": "$ROOT/{site}", "nuclei": "/n"}, state_dir="/state")
     assert site.data_folder("organs", "north") == Path("/data/north")
     assert site.data_folder("nuclei", "north") == Path("/n")
-    with pytest.raises(
-        ConfigError, match=r"for study 'organ', not only for nuclei, organs \(did you mean 'organs'\?\)"
-    ):
+    with pytest.raises(ConfigError, match=r"for study 'organ', only for nuclei, organs \(did you mean 'organs'\?\)"):
         site.data_folder("organ", "north")
 
 
@@ -443,7 +439,7 @@ def test_more_rounds_with_patience_keep_a_pin_without_epsilon(changes, is_same):
     assert (few.digest == many.digest) == is_same
     pins = {few.name: {"sha256": few.digest, "lead": "a"}}
     site = parse(Site, {"data": "/d", "state_dir": "/s", "studies": pins}, "site.yaml")
-    with nullcontext() if is_same else pytest.raises(PinError, match="must be as the site has pinned it"):
+    with nullcontext() if is_same else pytest.raises(PinError, match="differs from the one that the site has pinned"):
         site.check_pinned(many.name, many.digest, {"a"}, ["north"])
 
 
@@ -488,13 +484,13 @@ def test_a_study_starts_from_one_file():
 
 @pytest.mark.parametrize("run", ["", ".", "..", "a/b", "/etc", "a\n"])
 def test_a_run_id_that_is_no_plain_name_is_refused(run):
-    with pytest.raises(ConfigError, match="the server's run id must be letters, digits"):
+    with pytest.raises(ConfigError, match="the server's run id .* is no plain name"):
         Site(data="/data", state_dir="/state").run_folder("s", "north", run)
 
 
 def test_a_run_that_lies_in_the_sites_cache_is_refused():
     for cache in (None, "/state/s/cache", "/state/s/cache/x"):
-        with pytest.raises(ConfigError, match="and not the name of the site's cache, not 'cache'"):
+        with pytest.raises(ConfigError, match="run id 'cache' is no plain name, or that of the site's cache"):
             Site(data="/data", state_dir="/state/{study}", cache_dir=cache).run_folder("s", "north", "cache")
     site = Site(data="/data", state_dir="/state/{study}", cache_dir="/scratch/cache")
     for run in ("cache", "s-20260102-030405-0a1f"):
@@ -504,7 +500,7 @@ def test_a_run_that_lies_in_the_sites_cache_is_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"state": "/s"}, r"site.yaml: state must be a known key; it is not \(did you mean 'state_dir'\?\)"),
+        ({"state": "/s"}, r"site.yaml: state is not a known key \(did you mean 'state_dir'\?\)"),
         ({"data": 3}, "site.yaml: data must be keys and values, or a text, not 3"),
         ({"data": {"organs": 3}}, "site.yaml: data.organs must be a text, not 3"),
         ({"may_leave": "weights"}, "site.yaml: may_leave must be a list, not 'weights'"),
@@ -613,5 +609,5 @@ def test_keys_of_release_0_4_are_read_and_their_new_names_said(make_study):
         "algorithm.stays_home",
         "algorithm.proximal",
     ]
-    with pytest.raises(ConfigError, match="guard must be a known key"):
+    with pytest.raises(ConfigError, match="guard is not a known key"):
         parse(Study, values | {"baseline_comparison": True}, "study.yaml")

@@ -28,5 +28,5 @@ def read_results(folder: str | Path | None) -> "Results":
 
     if folder is None:
         # What NVFlare returns of a run that goes on, or whose result it could not fetch.
-        raise ConfigError("NVFlare must have the run's result, which it has not; see run.get_status() and its messages")
+        raise ConfigError("NVFlare has no result of the run; see run.get_status() and its messages")
     return find_results(Path(folder))

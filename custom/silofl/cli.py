@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for text in given:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.
         if text.encode(errors="ignore").decode() != text:
-            parser.error(f"every argument must be text in UTF-8, not {quote_value(text)}")
+            parser.error(f"{quote_value(text)} is not text in UTF-8")
     if given and given[0] in ELSEWHERE.keys() - {name.partition(" ")[0] for name in COMMANDS}:
         parser.error(f"{given[0]} {LACKS.format(ELSEWHERE[given[0]])}")
     options = parser.parse_args(given)

@@ -14,7 +14,7 @@ from silofl import __version__
 HOSPITAL_WHEEL, DESK_WHEEL, CLINIC_WHEEL = "silofl-hospital", "silofl-desk", "silofl-clinic"
 WHEELS = (HOSPITAL_WHEEL, DESK_WHEEL, CLINIC_WHEEL)
 # What lacks a wheel says so, with the version that fits.
-LACKS = "must have the wheel {0}, which is not here; install {0} " + __version__
+LACKS = "needs the wheel {0}; install {0} " + __version__
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Command:
 
         with Console(stderr=True).status("loading"):
             module = import_module(self.module)
-        return module.run(options)
+        code: int = module.run(options)
+        return code
 
 
 def name_commands(wheel: str, role: str, commands: Mapping[str, tuple[str, str]]) -> dict[str, Command]:

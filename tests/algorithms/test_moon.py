@@ -199,5 +199,5 @@ def test_no_run_without_a_projection_head_borrows_it(moon_of_windows, windows_to
 
 def test_an_unknown_representation_is_refused_before_the_first_round(moon, monkeypatch):
     monkeypatch.setattr("silofl.algorithms.moon.build_plain_model", lambda study, seed: torch.nn.Conv2d(1, 1, 1))
-    with pytest.raises(ConfigError, match="model.name must be unet for an algorithm that compares representations"):
+    with pytest.raises(ConfigError, match="this algorithm compares representations"):
         moon()

@@ -80,7 +80,7 @@ def test_a_disk_without_locks_is_not_a_folder_in_use(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(files.fcntl, "flock", refuse)
-    with pytest.raises(ConfigError, match="must be on a disk that locks files; this one answers 'No locks available'"):
+    with pytest.raises(ConfigError, match="locks no files .No locks available"):
         with hold_lock(tmp_path / "lock"):
             pass
 
@@ -166,25 +166,25 @@ def test_a_full_disk_ends_no_process_that_writes_a_network(tmp_path, monkeypatch
 
 def test_a_pipe_in_a_states_place_is_refused(tmp_path):
     os.mkfifo(tmp_path / "checkpoint.pt")
-    with pytest.raises(DamagedError, match="checkpoint.pt must be readable; the system said 'a pipe'"):
+    with pytest.raises(DamagedError, match="checkpoint.pt cannot be read .a pipe"):
         load_state(tmp_path / "checkpoint.pt", 1, {})
 
 
 def test_tensors_of_a_file_that_grows_in_memory_are_refused(tmp_path):
     path = inflating(tmp_path / "x.pt")
     assert path.stat().st_size < 1 << 14 and torch.load(path, weights_only=True)["w"].nbytes == 1 << 22
-    with pytest.raises(ValueError, match="the file must not hold more than its"):
+    with pytest.raises(ValueError, match="inflates to"):
         load_tensors(path)
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (None, "must exist"),
-        ("{", "must be JSON; it is broken .Expecting"),
-        ("[1]", "must hold keys and values, not list"),
+        (None, "does not exist"),
+        ("{", "is broken JSON .Expecting"),
+        ("[1]", "must be keys and values, not list"),
         # Python takes the last of two values.
-        ('{"site": {"rounds": 3, "seed": 1, "rounds": 4}}', "must be JSON; .*the key 'rounds' stands twice"),
+        ('{"site": {"rounds": 3, "seed": 1, "rounds": 4}}', "is broken JSON .*the key 'rounds' stands twice"),
     ],
 )
 def test_a_json_file_that_cannot_be_read_is_one_sentence(tmp_path, text, sentence):

@@ -46,7 +46,7 @@ def test_a_name_of_real_data_is_kept_as_it_is(name):
 def test_a_name_that_programs_take_for_a_command_is_refused(name):
     for labels, regions in (({1: name}, None), ({1: "a"}, {name: [1]})):
         values = SEGMENTATION | {"labels": labels} | ({"regions": regions} if regions else {})
-        with pytest.raises(ConfigError, match="the name of a (label|region) must .*; rename it"):
+        with pytest.raises(ConfigError, match="name (of )?a (label|region).*; rename it"):
             parse(Study, values, "study.yaml")
 
 
@@ -92,10 +92,7 @@ def test_an_import_refuses_such_a_name_and_writes_nothing(tmp_path, write, name)
         pytest.skip("no cell of the table can hold it, or it is a number")
     layout, options = write(tmp_path / "source", name)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(
-        DataError,
-        match="the name of a (label|region) must .*; (rename it|name all labels with)|must name a finding without",
-    ):
+    with pytest.raises(DataError, match="rename it|name all labels with|a finding without"):
         import_layout(layout, tmp_path / "source", tmp_path / "target", ImportOptions(**options))
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -122,5 +119,5 @@ def test_a_new_study_refuses_such_a_name(tmp_path, name, key):
     content = {"task": "segmentation", "labels": {"1": "a"}, "training": [{"image": "a.png", "label": "b.png"}]}
     content |= {"labels": {"labels": {"1": name}}, "regions": {"regions": {name: [1]}}}.get(key, {key: [name]})
     (tmp_path / "dataset.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match="(the name of a (label|region) must .*; rename it in|channel_names in)"):
+    with pytest.raises(DataError, match="(rename it|channel_names) in"):
         survey_sites(tmp_path)

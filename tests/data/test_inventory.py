@@ -100,7 +100,7 @@ def test_what_is_wrong_names_the_case_and_what_to_correct(write_site):
     wrong = {
         "case '1': 1.png must be": folder,
         "must have at least one case in test, not 0; list one there": write_site([], name="empty"),
-        "the name of a label must begin with none of": write_site([0], name="south", names=("=cmd", "sick")),
+        "cannot name a label: it begins with one of": write_site([0], name="south", names=("=cmd", "sick")),
     }
     for sentence, wrong_folder in wrong.items():
         with pytest.raises(DataError, match=sentence):

@@ -27,7 +27,7 @@ def test_site_of_another_release_is_always_refused(play, release):
     for _ in range(2):
         record = game.round(change=running("west", silofl=release))
         assert record.answered == ["east"]
-        assert f"site 'west' must run silofl {HERE}, as here, not {release}" in record.failed["west"]
+        assert f"site 'west' runs silofl {release}, and this machine {HERE}" in record.failed["west"]
     assert game.round().answered == ["east", "west"]
 
 
@@ -46,7 +46,7 @@ def test_a_site_trains_nothing_for_a_server_of_another_release(play, monkeypatch
     monkeypatch.setattr("silofl.federation.site.Work", None)  # whatever it is needed for would fail
     message.meta["software"]["silofl"] = "1.0.0"
     answer = game.sites["west"].answer("train", message)
-    assert answer.meta["error"].startswith(f"site 'west': the server must run silofl {HERE}, as here, not 1.0.0")
+    assert answer.meta["error"].startswith(f"site 'west': the server runs silofl 1.0.0, and this machine {HERE}")
 
 
 def test_changed_package_takes_part_and_is_noted(play):

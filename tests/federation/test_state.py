@@ -31,16 +31,16 @@ def test_only_states_asked_for_again_are_kept(state):
 )
 def test_the_state_of_another_version_is_refused_in_one_sentence(state, tmp_path, save, found):
     save(tmp_path / "round_0004.pt")
-    with pytest.raises(StateError, match=f"^round_0004.pt must have format 4, not {found}; go on with the version"):
+    with pytest.raises(StateError, match=f"^round_0004.pt has format {found}, .* reads 4; go on with the version"):
         state.load(5)
 
 
 @pytest.mark.parametrize(
     ("run", "site", "number", "sentence"),
     [
-        ("other", "east", 2, "must be of run 'run', not of 'other'"),
-        ("run", "west", 2, "must be of site 'east', not of 'west'"),
-        ("run", "east", 1, "must be of round 2, not of 1"),
+        ("other", "east", 2, "belongs to run 'other' instead of 'run'"),
+        ("run", "west", 2, "belongs to site 'west' instead of 'east'"),
+        ("run", "east", 1, "belongs to round 1 instead of 2"),
     ],
 )
 def test_state_of_another_run_site_or_round_is_lost(tmp_path, run, site, number, sentence, caplog):
@@ -50,7 +50,7 @@ def test_state_of_another_run_site_or_round_is_lost(tmp_path, run, site, number,
     other.save(number, {"part": {"number": 7}}, 0, None)
     (tmp_path / "other" / f"round_000{number}.pt").replace(tmp_path / "own" / "round_0002.pt")
     assert state.load(2) == (1, {"part": {"number": 1}})
-    assert f"round_0002.pt {sentence}; it is another's file" in caplog.text
+    assert f"round_0002.pt {sentence}" in caplog.text
 
 
 def test_checksum_covers_run_site_round_and_parts(state, tmp_path):
@@ -70,7 +70,7 @@ def test_damaged_state_is_named_and_the_earlier_used(state, tmp_path, damage, ca
         state.save(number, {"part": {"number": number}}, number - 1, None)
     DAMAGES[damage](tmp_path / "round_0002.pt")
     assert state.load(2) == (1, {"part": {"number": 1}})
-    assert ("round_0002.pt must be as it was written" in caplog.text) == (damage != "deleted")
+    assert ("round_0002.pt is damaged" in caplog.text) == (damage != "deleted")
     DAMAGES[damage](tmp_path / "round_0001.pt")
     assert state.load(2) == (0, {})
 

@@ -83,7 +83,7 @@ def test_settings_are_read_anew_and_job_folder_is_held(tmp_path, monkeypatch, ma
     executor.handle_event(EventType.START_RUN, here)
     assert runner.submit_task_result_timeout == timeout
     # As long as the executor lives, the job's folder counts as in use.
-    with pytest.raises(ConfigError, match="must not be in use"), hold_lock(tmp_path / "job" / JOB_LOCK):
+    with pytest.raises(ConfigError, match="is in use"), hold_lock(tmp_path / "job" / JOB_LOCK):
         pass
     # There are no data: a task that is carried out fails by them.
     data, pause = "the site's data have a fault", "study 'small' is paused by the hospital"

@@ -33,7 +33,7 @@ def write(path, values):
 
 def test_the_study_lies_beside_the_jobs_configuration(tmp_path):
     fl_ctx = context(tmp_path)
-    with pytest.raises(ConfigError, match="study.yaml must exist; it is not there"):
+    with pytest.raises(ConfigError, match="study.yaml does not exist"):
         read_job_study(fl_ctx)
     write(tmp_path / JOB_ID / "app_north" / "config" / "study.yaml", STUDY)
     assert read_job_study(fl_ctx).name == "small" and read_job_study(fl_ctx).rounds == 2

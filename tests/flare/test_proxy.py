@@ -91,9 +91,7 @@ def test_a_port_that_is_no_proxy_is_told(site, server):
     ["proxy:3128", "https://proxy:3128", "http://proxy", "http://a:secret@proxy:0", "http://proxy:70000", "http://:1"],
 )
 def test_a_proxy_that_is_none_is_refused_without_its_password(site, named):
-    with pytest.raises(
-        ConfigError, match="proxy must be http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT; "
-    ) as caught:
+    with pytest.raises(ConfigError, match="proxy is not in the form http://HOST:PORT or") as caught:
         read_proxy(site(named))
     assert "secret" not in str(caught.value)
 

@@ -139,7 +139,7 @@ def test_nothing_is_removed_while_the_site_runs(silofl, refused, site, asked, us
 def test_nothing_is_removed_while_a_run_or_cache_is_written(silofl, site, place):
     with hold_lock(site / place):
         code, _, error = silofl("site", "forget", "--patient", "p7", "--yes")
-    assert code == 2 and "must not be in use" in error
+    assert code == 2 and "is in use" in error
     assert_all_is_there(site)
 
 

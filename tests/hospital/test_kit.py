@@ -60,8 +60,8 @@ def test_a_folder_that_is_no_such_kit_is_refused(tmp_path, federation):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("startup/fed_client.json", "{", "fed_client.json must be JSON"),
-        ("startup/fed_client.json", "[]", "fed_client.json must hold keys and values, not list"),
+        ("startup/fed_client.json", "{", "fed_client.json is broken JSON"),
+        ("startup/fed_client.json", "[]", "fed_client.json must be keys and values, not list"),
         ("startup/fed_client.json", '{"servers": [], "client": {}}', "must name a server as host:port"),
         ("startup/client.crt", "none", "client.crt must hold a certificate"),
     ],

@@ -48,7 +48,7 @@ def test_the_digest_is_shown_and_compared_with_the_pin(candidate, kit):
     change_site(kit, studies={"small": {"sha256": digest, "lead": "lead@example.org"}})
     assert "pinned, for lead lead@example.org" in check_pin(candidate(**named)).sentence
     edited = check_pin(candidate(rounds=5, **named))
-    assert edited.status == "failed" and "must be as the site has pinned it" in edited.sentence
+    assert edited.status == "failed" and "differs from the one that the site has pinned" in edited.sentence
     other = check_pin(candidate(name="other"))
     # What the site can do, and not what the study lead is told.
     assert other.status == "failed" and other.sentence.endswith("and write it under studies in site.yaml")
@@ -244,8 +244,8 @@ def package(tmp_path, monkeypatch):
 def test_a_package_that_is_absent_or_not_allowed_fails(candidate, kit, package):
     study, skipped = {"loss": "acme-parts==1.3.0/brier"}, CHECKS.keys() - {"packages", "data"}
     for allowed, sentence in (
-        ([], "is not: review its package"),
-        (["acme-parts==1.3.0/brier"], "not 1.2.0; install the wheel"),
+        ([], "is not allowed on this machine; review its package"),
+        (["acme-parts==1.3.0/brier"], "but 1.2.0 is installed; install the wheel"),
     ):
         change_site(kit, extensions=allowed)
         checkup = check_site(candidate(training=study), skipped)

@@ -83,14 +83,22 @@ def test_a_network_takes_the_studys_normalisation(name, normalization, kind):
         ("SegResNet", {"in_channels": 8}, "model.arguments must be among .* for SegResNet, not 'in_channels'"),
         ("EfficientNetBN", {"model_name": "efficientnet-b0", "pretrained": True}, "must be among .*, not 'pretrained'"),
         ("ResNet", {**SMALL["ResNet"], "kwargs": {}}, "not 'kwargs'"),
-        ("UNet", {"channels": [8]}, "model.arguments must be such that UNet can be built; it says: "),
-        ("UNet", {}, "model.arguments must be such that UNet can be built; it says: .*channels"),
+        ("UNet", {"channels": [8]}, "UNet cannot be built with model.arguments: "),
+        ("UNet", {}, "UNet cannot be built with model.arguments: .*channels"),
         # What would fill the memory is refused before anything is built.
-        ("UNet", {"channels": [100_000, 200_000], "strides": [2]}, "channels of at most 4096, not 200000"),
-        ("UNet", {"channels": [4, 8], "strides": [2], "num_res_units": 10**9}, "num_res_units of at most 4096"),
-        ("UNet", {"channels": [4, 8], "strides": [2], "act": ["PRELU", {"num_parameters": 10**10}]}, "act of at most"),
-        ("SwinUNETR", {"window_size": 300}, "window_size of at most 16, not 300"),
-        ("SwinUNETR", {"depths": [10**9, 2, 2, 2]}, "depths of at most 4096"),
+        (
+            "UNet",
+            {"channels": [100_000, 200_000], "strides": [2]},
+            "model.arguments.channels must be at most 4096, not 200000",
+        ),
+        ("UNet", {"channels": [4, 8], "strides": [2], "num_res_units": 10**9}, "num_res_units must be at most 4096"),
+        (
+            "UNet",
+            {"channels": [4, 8], "strides": [2], "act": ["PRELU", {"num_parameters": 10**10}]},
+            "act must be at most",
+        ),
+        ("SwinUNETR", {"window_size": 300}, "window_size must be at most 16, not 300"),
+        ("SwinUNETR", {"depths": [10**9, 2, 2, 2]}, "depths must be at most 4096"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused_in_one_sentence(name, arguments, sentence):

@@ -99,10 +99,10 @@ def test_read_or_written_arrays_do_not_change_with_the_model():
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("weight", (1, 2), r"'weight' of shape \(1, 2\) must fit the model; it has shape \(2, 1\)"),
+        ("weight", (1, 2), r"'weight' of shape \(1, 2\) does not fit the model, which has shape \(2, 1\)"),
         ("weight", (2,), r"'weight' of shape \(2,\)"),
-        ("bias", (), r"'bias' of shape \(\) must fit the model; it has shape \(2,\)"),
-        ("weights", (2, 1), r"'weights' .* it has no such array"),
+        ("bias", (), r"'bias' of shape \(\) does not fit the model, which has shape \(2,\)"),
+        ("weights", (2, 1), r"'weights' .* has no such array"),
     ],
 )
 def test_an_array_that_does_not_fit_is_refused(name, shape, message):

@@ -139,6 +139,6 @@ def test_models_side_by_side_begin_alike_and_share_no_memory(make_study):
     ],
 )
 def test_a_network_that_would_normalise_one_value_alone_is_refused(make_study, network, normalization, size):
-    sentence = f"{network} must answer an image of {size} x {size} .*Expected more than 1 .*change model.normalization"
+    sentence = f"{network} does not take images of {size} x {size}: Expected more than 1 .*change model.normalization"
     with pytest.raises(ConfigError, match=sentence):
         check_network(make_study(network, normalization), (1, size, size))

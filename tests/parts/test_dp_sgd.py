@@ -152,7 +152,9 @@ def test_the_gate_lets_no_loss_and_no_intensities_leave(play, private):
 def test_a_site_with_a_limit_answers_no_study_without_privacy(make_study, settings_in, tmp_path):
     for key, value in {"max_epsilon": 8.0, "max_delta": 0.001, "privacy_unit": "example"}.items():
         site = settings_in(tmp_path).model_copy(update={key: value})
-        with pytest.raises(PinError, match=f"'small' must have privacy.dp_sgd, as {key} of the site asks; add it, or"):
+        with pytest.raises(
+            PinError, match=f"'small' has no privacy.dp_sgd, which {key} of the site asks for; add it, or"
+        ):
             SiteRounds("east", make_study(), site)
 
 
@@ -162,10 +164,14 @@ LIMITS = {"max_epsilon": 8.0, "max_delta": 0.01, "privacy_unit": "patient"}
 @pytest.mark.parametrize(
     ("changes", "limits", "said"),
     [
-        ({"delta": 0.1}, {}, "a privacy.dp_sgd.delta of at most 0.01, as max_delta of the site asks, not 0.1;"),
-        ({"unit": "example"}, {}, "privacy.dp_sgd.unit: patient, as privacy_unit of the site asks, not example;"),
+        ({"delta": 0.1}, {}, "privacy.dp_sgd.delta must be at most 0.01, as max_delta of the site asks, not 0.1;"),
+        (
+            {"unit": "example"},
+            {},
+            "privacy.dp_sgd.unit must be patient, as privacy_unit of the site asks, not example;",
+        ),
         # One of several examples changes which one a patient's gradient is of: that is up to twice the norm, not once.
-        ({}, {"privacy_unit": "example"}, "dp_sgd.unit: example, as privacy_unit of the site asks, not patient;"),
+        ({}, {"privacy_unit": "example"}, "dp_sgd.unit must be example, as privacy_unit of the site asks, not patient;"),
     ],
 )
 def test_a_weaker_promise_does_not_pass_the_limit(private, settings_in, tmp_path, changes, limits, said):

@@ -39,5 +39,5 @@ def test_a_missing_study_makes_no_kit(workspace, files_of, tmp_path, capsys):
     before = files_of(workspace)
     command = ["add-hospital", str(workspace), "west", "west_hospital"]
     assert main([*command, "--study", str(tmp_path / "study.yaml")]) == 2
-    assert "study.yaml must exist" in capsys.readouterr().err and files_of(workspace) == before
+    assert "study.yaml does not exist" in capsys.readouterr().err and files_of(workspace) == before
     assert main(command) == 0

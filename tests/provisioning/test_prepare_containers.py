@@ -92,7 +92,7 @@ def test_a_prepared_site_takes_part_in_the_same_studies(kits, tmp_path):
     before, after = load_settings(Site, path), load_settings(Site, found)
     assert after.data_folder("liver", "north") == Path("/data/default/images/liver")
     assert after.data_folder("spleen", "north") == Path("/data/default/images/spleen")
-    with pytest.raises(ConfigError, match="must name a folder for study 'other', not only for liver, nuclei, spleen"):
+    with pytest.raises(ConfigError, match="names no folder for study 'other', only for liver, nuclei, spleen"):
         after.data_folder("other", "north")
     assert after.cache_folder("liver", "north") == Path("/data/default/state/liver/cache")
     for study in ("nuclei", "spleen"):

@@ -138,9 +138,9 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("results.json", '{"status": ', "results.json must be JSON; it is broken"),
-        ("ledger.json", '[{"started_at": ""}]', "ledger.json: round must be given; it is missing; read it with the"),
-        ("unseen.json", "[" * 100_000, "unseen.json must be JSON; it is broken"),
+        ("results.json", '{"status": ', "results.json is broken JSON"),
+        ("ledger.json", '[{"started_at": ""}]', "ledger.json: round is missing; read it with the"),
+        ("unseen.json", "[" * 100_000, "unseen.json is broken JSON"),
     ],
 )
 def test_a_broken_file_is_named(run, name, text, sentence):

@@ -135,7 +135,7 @@ def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
         (["--set", "rounds=5", "--as", "long", "--rounds", "1"], "with --as long, whose rounds it would replace"),
         (["--set", "training.momentum=0", "--as", "a", "--set", "training={loss: dice}"], "whose training.momentum"),
         (["--set", "training={momentum: 0}", "--as", "a", "--set", "training.momentum=1"], "whose training.momentum"),
-        (["--methods", ","], "must give at least one name"),
+        (["--methods", ","], "must be one or more names"),
         (["--rounds", "0"], "--rounds"),
         ([], "dataset.json must have the key 'task'"),
         (["--pooled"], "dataset.json must have the key 'task'"),

@@ -63,8 +63,8 @@ def test_an_earlier_run_on_other_sites_or_whose_settings_are_broken_is_refused(t
     other = json.dumps(json.loads(path.read_text()) | {"sites": ["north"]})
     for content, sentence in (
         (other, "what is asked for, not one that differs in sites of the run"),
-        ("{", "run.json must be JSON"),
-        ("[]", "run.json must hold keys and values"),
+        ("{", "run.json is broken JSON"),
+        ("[]", "run.json must be keys and values"),
     ):
         path.write_text(content)
         with pytest.raises(ConfigError, match=sentence):

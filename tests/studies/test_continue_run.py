@@ -96,7 +96,7 @@ def test_a_folder_that_another_command_writes_is_refused_before_anything_is_subm
     with hold_lock(stopped / LOCK):
         code, said, submitted = go_on(stopped)
     assert code == 2 and len(submitted) == 1 and "round" not in said
-    assert f"{stopped} must not be in use" in said
+    assert f"{stopped} is in use" in said
 
 
 def test_a_run_of_which_only_the_id_is_known_goes_on_by_its_job_folder(go_on, tmp_path):

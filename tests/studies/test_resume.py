@@ -76,7 +76,7 @@ def change_settings(run, **changes):
 def test_a_run_that_another_command_holds_is_refused(silofl, run):
     with hold_lock(run / "lock.command"):
         code, _, error = silofl("resume", run)
-    assert code == 2 and "must not be in use" in error
+    assert code == 2 and "is in use" in error
 
 
 def test_a_run_whose_data_were_moved_goes_on_with_them_where_they_are_named(silofl, refused, run, data, tmp_path):

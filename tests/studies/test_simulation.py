@@ -100,7 +100,7 @@ NO_MODELS = "must be of letters, digits, '.', '_' and '-', and not 'global' or '
     # That no model could bear at the run's end, that commands a terminal, and that commands another program.
     [(n, NO_MODELS) for n in ("Klinik Nord", "north,south", "K\u00f6ln", "north#2", "it's", "global", "selector")]
     + [(n, "must be that of a folder, in UTF-8 and without line breaks") for n in ("no\nr", "no\x1b[31mr", "no\udce4r")]
-    + [(n, "the name of a site must begin with none of") for n in ("=1+1", "@x", "$HOME", "-rf", "%a")],
+    + [(n, "cannot name a site: it begins with one of") for n in ("=1+1", "@x", "$HOME", "-rf", "%a")],
 )
 def test_a_site_whose_name_could_do_harm_is_refused_before_the_run(refused_run, two_sites, name, sentence):
     (two_sites / "north").rename(two_sites / name)
@@ -207,7 +207,7 @@ def test_a_copied_job_has_the_changes_and_the_components_of_its_algorithm(tmp_pa
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest_whole_one(key, nearest):
-    with pytest.raises(ConfigError, match=f"^{key} must be a known key; it is not .did you mean '{nearest}'"):
+    with pytest.raises(ConfigError, match=f"^{key} is not a known key .did you mean '{nearest}'"):
         changed_study(JOB, {key: 1})
 
 

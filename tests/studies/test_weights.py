@@ -46,5 +46,5 @@ def test_the_study_settles_the_file_by_its_checksum(model):
 def test_weights_that_fit_nowhere_are_refused_before_anything_is_written(refused, phantoms, model, tmp_path):
     out = tmp_path / "run"
     error = refused("simulate", JOB, "--data", phantoms, "--out", out, "--weights", model("w.pt"), "--in-process")
-    assert "weights.pt must hold weights" not in error and "w.pt must hold weights of study 'fedavg_phantoms'" in error
+    assert "weights.pt holds" not in error and "w.pt holds" in error
     assert not out.exists()

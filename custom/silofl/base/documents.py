@@ -59,21 +59,14 @@ def read_document(path: Path, kind: str, most: int) -> str | None:
             content = stream.read(most + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except PermissionError:
-        raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
     except OSError as error:
-        raise ConfigError(
-            f"{path} must be a {kind} file, not {_describe_obstacle(error)}; put the file there"
-        ) from None
-    except ValueError:
-        # A path with a null character, which no terminal may get as it is.
-        raise ConfigError(f"{kind} must be read from a path, not {str(path)!r}; correct the path") from None
+        raise ConfigError(f"{path} is {_describe_obstacle(error)}; a {kind} file is needed there") from None
     if len(content) > most:
-        raise ConfigError(f"{path} must be a {kind} file of at most {most} bytes; it is larger: put another there")
+        raise ConfigError(f"{path} is larger than {most} bytes, the most that a {kind} file may have; shorten it")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} must be a {kind} file in UTF-8, not in another encoding; write it anew") from None
+        raise ConfigError(f"{path} is not in UTF-8; save the {kind} file in this encoding") from None
 
 
 def read_json_document(path: Path) -> object:
@@ -92,9 +85,7 @@ def read_json_document(path: Path) -> object:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{path} must be JSON; it is broken ({one_line(error)}): correct it there, or restore a copy"
-        ) from None
+        raise ConfigError(f"{path} is broken JSON ({one_line(error)}); correct it, or restore a copy") from None
 
 
 def build_table(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -19,7 +19,7 @@ from typing import IO, Any, TypeVar
 from silofl.base.documents import ABSENT, check_kind, read_json_document
 from silofl.base.errors import ConfigError, DamagedError, StateError
 
-J = TypeVar("J", dict, list, int)
+J = TypeVar("J", dict[str, Any], list[Any], int)
 D = TypeVar("D")
 KINDS = {dict: "keys and values", list: "a list", int: "a whole number"}
 DIGEST = hashlib.sha256().digest_size
@@ -55,7 +55,7 @@ def open_own(path: Path, mode: str) -> IO[Any]:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise ConfigError(f"{path} must be a file of its own, not a link; remove it") from None
+        raise ConfigError(f"{path} is a link; remove it") from None
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -165,13 +165,10 @@ def hold_lock(path: Path) -> Iterator[None]:
             # Not a file with a process id: the kernel lets a lock go when its process dies, so none is ever stale.
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(
-                f"{path.parent} must not be in use; another run still writes it: end that first"
-            ) from None
+            raise ConfigError(f"{path.parent} is in use by another run; end that run first") from None
         except OSError as error:
             raise ConfigError(
-                f"{path.parent} must be on a disk that locks files; this one answers {error.strerror!r}: name a folder "
-                "on another"
+                f"the disk of {path.parent} locks no files ({error.strerror}); name a folder on another disk"
             ) from None
         yield
 
@@ -224,10 +221,10 @@ def read_json(path: Path, kind: type[J] = dict, absent: D = ABSENT) -> J | D:  #
     value = read_json_document(path)
     if value is ABSENT:
         if absent is ABSENT:
-            raise ConfigError(f"{path} must exist; it is not there")
+            raise ConfigError(f"{path} does not exist")
         return absent
     if not isinstance(value, kind):
-        raise ConfigError(f"{path} must hold {KINDS[kind]}, not {type(value).__name__}; restore it")
+        raise ConfigError(f"{path} must be {KINDS[kind]}, not {type(value).__name__}; restore it")
     return value
 
 
@@ -319,10 +316,11 @@ def _load(stream: Any) -> dict[str, Any]:  # noqa: ANN401 - `_Rest` too
             size = sum(member.file_size for member in archive.infolist())
         # torch.save compresses nothing, but torch.load inflates a thousandfold what was compressed afterwards.
         if size > (most := stream.seek(0, os.SEEK_END)):
-            raise ValueError(f"the file must not hold more than its {most} bytes, not {size}")
+            raise ValueError(f"the file of {most} bytes inflates to {size}")
     stream.seek(0)
     # weights_only: an unrestricted pickle runs code.
-    return torch.load(stream, map_location="cpu", weights_only=True)
+    loaded: dict[str, Any] = torch.load(stream, map_location="cpu", weights_only=True)
+    return loaded
 
 
 class _Rest(io.RawIOBase):
@@ -386,22 +384,23 @@ def load_state(path: Path, number: int, belongs_to: Mapping[str, str | int]) -> 
                 raise _other_format(path, number, f"{number - 1} or older")
             rest = _Rest(stream)
             if hashlib.file_digest(rest, "sha256").digest() != digest:
-                raise DamagedError(f"{path.name} must be as it was written; its checksum does not fit")
+                raise DamagedError(f"{path.name} is damaged: its checksum does not fit")
             state = _load(rest)
     except FileNotFoundError:
-        raise DamagedError(f"{path.name} must be there; it is missing") from None
+        raise DamagedError(f"{path.name} is missing") from None
     except OSError as error:
-        raise DamagedError(f"{path.name} must be readable; the system said {error.strerror!r}") from None
+        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from None
     if state["format"] != number:
         raise _other_format(path, number, state["format"])
     for key, expected in belongs_to.items():
         if (actual := state["belongs_to"].get(key)) != expected:
-            raise DamagedError(f"{path.name} must be of {key} {expected!r}, not of {actual!r}; it is another's file")
-    return state["value"]
+            raise DamagedError(f"{path.name} belongs to {key} {actual!r} instead of {expected!r}")
+    value: dict[str, Any] = state["value"]
+    return value
 
 
 def _other_format(path: Path, number: int, found: object) -> StateError:
     return StateError(
-        f"{path.name} must have format {number}, not {found}; go on with the version of SiloFL that wrote it, or start "
-        "anew"
+        f"{path.name} has format {found}, and this version of SiloFL reads {number}; go on with the version that wrote "
+        "it, or start anew"
     )

@@ -47,10 +47,7 @@ def check_text(name: object, what: str, error: type[SiloFLError], remedy: str = 
     """
     kept = normalise_accents(name).strip() if isinstance(name, str) else ""
     if not kept or not kept.isprintable() or len(kept) > LONGEST:
-        raise error(
-            f"the name of {what} must have 1 to {LONGEST} characters that can be printed, not {quote_value(name)}; "
-            f"{remedy}"
-        )
+        raise error(f"{quote_value(name)} cannot name {what}: names have 1 to {LONGEST} printable characters; {remedy}")
     return kept
 
 
@@ -63,7 +60,7 @@ def check_name(name: object, what: str, error: type[SiloFLError], remedy: str = 
     kept = check_text(name, what, error, remedy)
     if COMMAND.match(unicodedata.normalize("NFKC", kept)):
         raise error(
-            f"the name of {what} must begin with none of {COMMANDS} and hold no @# or %#, which programs take for "
-            f"commands, not be {quote_value(name)}; {remedy}"
+            f"{quote_value(name)} cannot name {what}: it begins with one of {COMMANDS} or holds @# or %#, which are "
+            f"commands for some programs; {remedy}"
         )
     return kept

@@ -76,7 +76,7 @@ def parse_names(text: str) -> list[str]:
     """Read names with commas between them."""
     names = [name for name in text.split(",") if name]
     if not names:
-        raise argparse.ArgumentTypeError(f"must give at least one name, not {quote_value(text)}")
+        raise argparse.ArgumentTypeError(f"must be one or more names with commas between them, not {quote_value(text)}")
     return names
 
 

@@ -43,7 +43,8 @@ def read_record(kind: type[R], values: object, where: str) -> R:
         ConfigError: A key is missing, unknown, or holds a value of another type.
     """
     try:
-        return _parse_record(kind, values, "")
+        record: R = _parse_record(kind, values, "")
+        return record
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
@@ -143,13 +144,13 @@ def describe_type(hint: Any) -> str:  # noqa: ANN401
 
 
 @cache
-def _typed_fields(kind: Any) -> tuple[tuple[Field, Any], ...]:  # noqa: ANN401
+def _typed_fields(kind: Any) -> tuple[tuple[Field[Any], Any], ...]:  # noqa: ANN401
     hints = get_type_hints(kind)
     return tuple((part, hints[part.name]) for part in fields(kind))
 
 
-def _is_optional(part: Field) -> bool:
-    return part.metadata.get("is_optional", False)
+def _is_optional(part: Field[Any]) -> bool:
+    return "is_optional" in part.metadata
 
 
 def _items(record: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
@@ -179,13 +180,13 @@ def _parse_record(kind: Any, values: object, prefix: str) -> Any:  # noqa: ANN40
     former = getattr(kind, "FORMER_KEYS", ())
     for key in values:
         if key not in names and key not in former:
-            raise ConfigError(f"{prefix}{key} must be a known key; it is not{suggest_nearest(key, names)}")
+            raise ConfigError(f"{prefix}{key} is not a known key{suggest_nearest(key, names)}")
     given = {}
     for part, hint in _typed_fields(kind):
         if part.name in values:
             given[part.name] = _parse_value(hint, values[part.name], prefix + part.name)
         elif not _is_optional(part):
-            raise ConfigError(f"{prefix}{part.name} must be given; it is missing")
+            raise ConfigError(f"{prefix}{part.name} is missing")
     return kind(**given)
 
 

@@ -1,5 +1,7 @@
 """Settings files in YAML: sections that check themselves, and one sentence for the first thing that is wrong."""
 
+# PyYAML has no types.
+# mypy: allow-subclassing-any
 import json
 import math
 import re
@@ -56,6 +58,7 @@ WORDS = {
     "model_type": "keys and values",
     "dataclass_type": "keys and values",
     "string_type": "a text",
+    "invalid_key": "a key in letters",
     "string_pattern_mismatch": "letters, digits, '.', '_' and '-'",
 }
 QUOTED = r"'([^']+)'"
@@ -83,7 +86,7 @@ def parse(section: type[S], values: object, where: str, context: object = None) 
         ConfigError: The first thing that is wrong, as one sentence that starts with ``where``.
     """
     if not isinstance(values, dict):
-        raise ConfigError(f"{where} must hold keys and values, not {type(values).__name__}")
+        raise ConfigError(f"{where} must be keys and values, not {type(values).__name__}")
     try:
         return section.model_validate(values, context=context)
     except ValidationError as error:
@@ -129,37 +132,36 @@ class _PlainLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise ConfigError(f"line {line}: a key must be a text or a number, not a list or a table; correct it")
+                raise ConfigError(f"line {line}: a key is a list or a table; write a text or a number")
             key = self.construct_object(key_node)
             if key in lines:
-                raise ConfigError(
-                    f"line {line}: {quote_value(key)} must stand once, not in line {lines[key]} too; remove one"
-                )
+                raise ConfigError(f"line {line}: {quote_value(key)} is given in line {lines[key]} too; remove one")
             lines[key] = line
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
     def _check(self, event: yaml.Event) -> None:
         where = f"line {event.start_mark.line + 1}"
         if self._count > MOST_VALUES:
-            raise ConfigError(f"{where}: there must be at most {MOST_VALUES} keys and values, not more; remove some")
+            raise ConfigError(f"{where}: there are more than {MOST_VALUES} keys and values; remove some")
         if self._depth >= DEEPEST:
-            raise ConfigError(f"{where}: values must lie at most {DEEPEST} deep, not deeper; flatten them")
+            raise ConfigError(f"{where}: values are nested more than {DEEPEST} deep; flatten them")
         if isinstance(event, yaml.AliasEvent):
-            raise ConfigError(f"{where}: a value must be written out, not referred to by '*'; write it again")
+            raise ConfigError(f"{where}: '*' refers to another value; write the value itself")
         if event.tag is not None:
-            raise ConfigError(
-                f"{where}: a value must be written without a tag, not with {quote_value(event.tag)}; remove it"
-            )
+            raise ConfigError(f"{where}: the tag {quote_value(event.tag)} is not allowed; remove it")
         if isinstance(event, yaml.ScalarEvent) and NO_TEXT.search(event.value):
-            raise ConfigError(f"{where}: a text must hold whole characters, not {quote_value(event.value)}; correct it")
+            raise ConfigError(
+                f"{where}: {quote_value(event.value)} holds half a character or a null character; correct it"
+            )
         # In quotes it is a text.
         if isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
             tag = self.resolve(yaml.ScalarNode, event.value, event.implicit)
             text = event.value
             if tag in (INT, FLOAT) and not (DECIMAL.fullmatch(text) and (tag == INT or math.isfinite(float(text)))):
                 raise ConfigError(
-                    f"{where}: a number must be finite and in decimal digits, as 10 or 1e-3, not {one_line(text, 60)}; "
-                    "write it so, or in quotes where it is a text"
+                    f"{where}: {one_line(text, 60)} is not a finite decimal number, as 10 or 1e-3; write it so, or in "
+                    "quotes where it is a text"
                 )
 
 
@@ -179,7 +181,8 @@ for _plain in (_PlainLoader, _PlainDumper):
 
 def dump_yaml(values: object, **options: Any) -> str:  # noqa: ANN401 - of `yaml.dump`
     """Return plain values as YAML that `read_value` reads back as they are, keys in their order."""
-    return yaml.dump(values, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, **options)
+    text: str = yaml.dump(values, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, **options)
+    return text
 
 
 def read_value(text: str) -> object:
@@ -189,7 +192,7 @@ def read_value(text: str) -> object:
         ConfigError: The text is no YAML of plain values, is too large or too deep, or repeats a key.
     """
     if len(text) > LONGEST:
-        raise ConfigError(f"the text must have at most {LONGEST} characters, not {len(text)}; shorten it")
+        raise ConfigError(f"the text has {len(text)} characters, more than {LONGEST}; shorten it")
     try:
         return yaml.load(text, Loader=_PlainLoader)
     except ConfigError:
@@ -202,7 +205,7 @@ def read_value(text: str) -> object:
             # Without the lines of the text, which PyYAML repeats.
             where = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: "
             problem = error.problem
-        raise ConfigError(f"{where}it must be YAML; {one_line(problem)}: correct it") from None
+        raise ConfigError(f"{where}this is not YAML ({one_line(problem)}); correct it") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -213,13 +216,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     text = read_document(path, "YAML", LONGEST)
     if text is None:
-        raise ConfigError(f"{path} must exist; it is not there")
+        raise ConfigError(f"{path} does not exist")
     try:
         values = read_value(text)
     except ConfigError as error:
         raise ConfigError(f"{path.name}, {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path.name} must hold keys and values, not {type(values).__name__}")
+        raise ConfigError(f"{path.name} must be keys and values, not {type(values).__name__}")
     return values
 
 
@@ -234,11 +237,9 @@ def describe_validation_error(error: ValidationError, section: type[Section]) ->
     name = one_line(key)
     # The same fault has another name in a dataclass than in a section.
     if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{name} must be a known key; it is not{_nearest_key(key, section)}"
-    if fault["type"] == "invalid_key":
-        return f"{name} must be a key in letters; it is not: correct it"
+        return f"{name} is not a known key{_nearest_key(key, section)}"
     if fault["type"] == "missing":
-        return f"{name} must be given; it is missing"
+        return f"{name} is missing"
     # A value that may be one thing or another has one error for each.
     conditions = [_describe_condition(detail) for detail in error.errors() if _error_key(detail) == key]
     condition = ", or ".join(conditions)
@@ -259,7 +260,7 @@ def _describe_condition(error: Mapping[str, Any]) -> str:
     """Return what a value must be, in the words of a settings file."""
     if error["type"] in WORDS:
         return WORDS[error["type"]].format(**error.get("ctx", {}))
-    text = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    text: str = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return text.split(", unable to parse")[0]
 
 
@@ -274,7 +275,7 @@ def check_key(key: str, section: type[Section]) -> None:
         if inner is None or (part not in inner.model_fields and inner.model_config.get("extra") == "allow"):
             return
         if part not in inner.model_fields:
-            raise ConfigError(f"{key} must be a known key; it is not{_nearest_key(key, section)}")
+            raise ConfigError(f"{key} is not a known key{_nearest_key(key, section)}")
         inner = _find_field_section(inner.model_fields[part])
 
 

@@ -106,7 +106,7 @@ class Results:
         object.__setattr__(self, "recipe", rename_former_recipe(self.recipe))
         for key in ("run", *OF_THE_STUDY):
             if self.is_finished and getattr(self, key) is None:
-                raise ConfigError(f"{key} must be given with status {self.status}; it is missing")
+                raise ConfigError(f"{key} is missing with status {self.status}")
 
     @property
     def is_finished(self) -> bool:

@@ -42,7 +42,8 @@ class ActivityCNN(nn.Module):
 
     def forward(self, windows: Tensor) -> Tensor:
         """Return logits (B, activities) of windows (B, C, 1, T) with T at least 28."""
-        return self.head(self.hidden(self.features(windows)))
+        logits: Tensor = self.head(self.hidden(self.features(windows)))
+        return logits
 
 
 def _level_over_time(in_channels: int, channels: int, normalization: str) -> list[nn.Module]:

@@ -53,7 +53,8 @@ class AlexNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (B, classes) of images (B, C, H, W), each axis at least 63 pixels."""
-        return self.head(self.hidden(self.features(images)))
+        logits: Tensor = self.head(self.hidden(self.features(images)))
+        return logits
 
 
 def _build_level(convolution: nn.Conv2d, normalization: str) -> list[nn.Module]:

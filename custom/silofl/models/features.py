@@ -35,8 +35,8 @@ def feature_layer(model: nn.Module) -> nn.Module:
     layer = find_feature_layer(model)
     if layer is None:
         raise ConfigError(
-            "model.name must be unet for an algorithm that compares representations of label maps' images; in another "
-            "network nobody has said where they are: leave out model.network"
+            "this algorithm compares representations, and where the study's network has them is not known; leave out "
+            "model.network, or choose another algorithm"
         )
     return layer
 
@@ -48,7 +48,8 @@ def count_features(model: nn.Module) -> int:
         return 0
     widths = (getattr(part, "in_features", 0) or getattr(part, "in_channels", 0) for part in layer.modules())
     # Of a level of the decoder the first layer that has a width enlarges its first input.
-    return next(filter(None, widths))
+    width: int = next(filter(None, widths))
+    return width
 
 
 def pool_features(features: Tensor) -> Tensor:

@@ -25,16 +25,13 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
         if not matching:
             children = [f"{name}.*" for name, _ in network.named_children()]
             raise ConfigError(
-                f"training.frozen must hold patterns of the network's parameters, not {quote_value(pattern)}, which "
-                f"matches none{suggest_nearest(pattern, children)}; among them are {', '.join(children)}"
+                f"pattern {quote_value(pattern)} of training.frozen matches no parameter"
+                f"{suggest_nearest(pattern, children)}; the network has {', '.join(children)}"
             )
         for parameter in matching:
             parameter.requires_grad_(False)
     if patterns and not any(parameter.requires_grad for parameter in parameters.values()):
-        raise ConfigError(
-            f"training.frozen must leave parameters that learn, not freeze all {len(parameters)} of the network; "
-            "remove a pattern"
-        )
+        raise ConfigError(f"training.frozen freezes all {len(parameters)} parameters of the network; remove a pattern")
 
 
 def frozen_names(network: nn.Module) -> frozenset[str]:

@@ -40,7 +40,8 @@ class LeNet5(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (B, classes) of images (B, C, H, W), each axis at least 16 pixels."""
-        return self.head(self.hidden(self.features(images)))
+        logits: Tensor = self.head(self.hidden(self.features(images)))
+        return logits
 
 
 def _level(convolution: nn.Conv2d, normalization: str) -> list[nn.Module]:

@@ -96,9 +96,7 @@ def _check_arguments(network_class: type[nn.Module], arguments: Mapping[str, Any
         most = MOST.get(name, MOST_CHANNELS)
         largest = max(numbers_in(arguments[name]), default=0)
         if largest > most:
-            raise ConfigError(
-                f"model.arguments must have {name} of at most {most}, not {quote_value(largest)}; lower it"
-            )
+            raise ConfigError(f"model.arguments.{name} must be at most {most}, not {quote_value(largest)}; lower it")
 
 
 def build_named(name: str, build: Callable[..., object], settings: ModelSettings) -> nn.Module:
@@ -116,11 +114,9 @@ def build_named(name: str, build: Callable[..., object], settings: ModelSettings
     except ConfigError:
         raise
     except Exception as error:  # MONAI and packages raise whatever their checks raise
-        raise ConfigError(
-            f"model.arguments must be such that {name} can be built; it says: {error_text(error)}"
-        ) from None
+        raise ConfigError(f"{name} cannot be built with model.arguments: {error_text(error)}") from None
     if not isinstance(network, nn.Module):
-        raise ConfigError(f"{name} must return a torch module, not {type(network).__name__}")
+        raise ConfigError(f"{name} returns {type(network).__name__} instead of a torch module")
     _check_normalization(network, name, settings.normalization)
     return network
 

@@ -1,6 +1,7 @@
 """Which of a model's arrays travel and which stay at home, decided by module type."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,18 +85,18 @@ def buffer_names(model: nn.Module) -> set[str]:
     return {name for name, _ in model.named_buffers()}
 
 
-def as_array(tensor: Tensor) -> NDArray:
+def as_array(tensor: Tensor) -> NDArray[Any]:
     """Return a tensor as an array, which on the CPU shares its memory."""
     return tensor.detach().cpu().numpy()
 
 
-def read_arrays(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, NDArray]:
+def read_arrays(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, NDArray[Any]]:
     """Copy some arrays of a model's state to NumPy."""
     # Copied: the model may go on training.
     return {name: as_array(state[name]).copy() for name in names}
 
 
-def write_arrays(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray]) -> None:
+def write_arrays(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays into a model's state in place.
 
     Raises:
@@ -105,7 +106,7 @@ def write_arrays(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray]) -> 
         if name not in state or tuple(state[name].shape) != np.shape(array):
             expected = f"shape {tuple(state[name].shape)}" if name in state else "no such array"
             raise AggregationError(
-                f"the received {name!r} of shape {np.shape(array)} must fit the model; it has {expected}"
+                f"the received {name!r} of shape {np.shape(array)} does not fit the model, which has {expected}"
             )
         with torch.no_grad():
             # from_numpy refuses arrays with negative strides, which order="C" copies.

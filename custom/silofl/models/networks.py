@@ -111,7 +111,7 @@ def apply_by_windows(
     """Return a function of images (B, C, *spatial), looked at by overlapping windows of a size."""
     if tuple(images.shape[2:]) == tuple(size):
         return function(images)
-    from monai.inferers import sliding_window_inference
+    from monai.inferers.utils import sliding_window_inference
 
     return sliding_window_inference(images, size, WINDOWS_AT_ONCE, function, overlap=overlap, mode="gaussian")  # type: ignore[return-value]
 
@@ -154,21 +154,23 @@ def check_network(study: Study, image_shape: Sequence[int]) -> None:
     model = build_plain_model(study, study.seed)
     size = tuple(image_shape[1:])
     expected = (1, study.out_channels, *size) if study.task == "segmentation" else (1, study.out_channels)
+    answer: tuple[int, ...] = ()
     try:
         # devices=[]: as where a network is built; dropout draws.
         with torch.inference_mode(), torch.random.fork_rng(devices=[]):
             # Some layers refuse in training alone what they would answer afterwards.
             model.train()(torch.zeros(min(2, study.training.batch_size), *image_shape))
             # Others refuse one image, whose maps come to one value that nothing is there to normalise with.
-            answer: object = tuple(model.eval()(torch.zeros(1, *image_shape)).shape)
+            answer = tuple(model.eval()(torch.zeros(1, *image_shape)).shape)
+        fault = f"its answer has shape {answer} instead of {expected}"
     except Exception as error:  # a network raises whatever torch does where sizes do not fit
-        answer = error_text(error, 160)
+        fault = error_text(error, 160)
     if answer != expected:
         keys = "model.normalization, model.arguments" if study.model.network else "model.normalization"
         section = "data.patches" if study.data.patches else "data.transforms"
         raise ConfigError(
-            f"{study.model.network or study.model.name} must answer an image of {' x '.join(map(str, size))} with an "
-            f"array of {expected}, not {answer}; change {keys}, or the size in {section}"
+            f"{study.model.network or study.model.name} does not take images of {' x '.join(map(str, size))}: {fault}; "
+            f"change {keys}, or the size in {section}"
         )
 
 
@@ -215,8 +217,8 @@ def _build_behind(input_norm: nn.Module, study: Study, seed: int) -> HarmonizedM
         home = study.recipe.stays
         if home != "everything" and not traveling_names(model, study.recipe):
             raise ConfigError(
-                "training.frozen must leave parameters that learn and travel, which none does with stays: "
-                f"{home}; remove a pattern, or choose stays: nothing"
+                f"with training.frozen and stays: {home} no parameter learns and travels; remove a pattern, or choose "
+                "stays: nothing"
             )
     return model
 
@@ -281,7 +283,7 @@ def _build_from_package(settings: ModelSettings, in_channels: int, out_channels:
 
 def _unet(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
     # Imported here: MONAI takes seconds, which studies with other networks need not wait.
-    from monai.networks.nets import BasicUNet
+    from monai.networks.nets.basic_unet import BasicUNet
 
     network = BasicUNet(
         spatial_dims=dimensions,
@@ -295,7 +297,7 @@ def _unet(settings: ModelSettings, in_channels: int, out_channels: int, dimensio
 
 
 def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
-    from monai.networks.nets import DenseNet121
+    from monai.networks.nets.densenet import DenseNet121
 
     network = DenseNet121(
         spatial_dims=dimensions,

@@ -1,5 +1,7 @@
 """The normalisation layers that a study may name, for the networks of this folder."""
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -66,12 +68,13 @@ INSTANCE_NORMS = {nn.InstanceNorm2d: InstanceNorm2d, nn.InstanceNorm3d: Instance
 
 def map_norm(normalization: str, channels: int) -> nn.Module:
     """Return the normalisation layer after a convolution, for feature maps (B, channels, H, W)."""
-    return {
+    layers: dict[str, Callable[[], nn.Module]] = {
         "batch": lambda: nn.BatchNorm2d(channels),
         "batch_stateless": lambda: nn.BatchNorm2d(channels, affine=False, track_running_stats=False),
         "instance": lambda: InstanceNorm2d(channels, affine=True),
         "group": lambda: nn.GroupNorm(count_groups(channels), channels),
-    }[normalization]()
+    }
+    return layers[normalization]()
 
 
 def vector_norm(normalization: str, features: int) -> nn.Module:
@@ -79,9 +82,10 @@ def vector_norm(normalization: str, features: int) -> nn.Module:
 
     A vector has one value a feature, so that ``instance`` as well as ``group`` normalise all of them together.
     """
-    return {
+    layers: dict[str, Callable[[], nn.Module]] = {
         "batch": lambda: nn.BatchNorm1d(features),
         "batch_stateless": lambda: nn.BatchNorm1d(features, affine=False, track_running_stats=False),
         "instance": lambda: nn.GroupNorm(1, features),
         "group": lambda: nn.GroupNorm(1, features),
-    }[normalization]()
+    }
+    return layers[normalization]()

@@ -5,6 +5,7 @@ job, which a run in one process does not have; here every run rounds alike, and 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ def narrow_messages(messages: Mapping[str, Arrays], study: Study) -> dict[str, A
     """Return the arrays for each site as they travel; what several sites are sent is rounded once, and held once."""
     if study.federation.precision == "float32":
         return {site: dict(arrays) for site, arrays in messages.items()}
-    different: dict[int, NDArray] = {}
+    different: dict[int, NDArray[Any]] = {}
     for arrays in messages.values():
         different |= {id(array): array for array in arrays.values()}
     file = ArrayFile[int]()

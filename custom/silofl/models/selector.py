@@ -37,11 +37,13 @@ class SelectorNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (B, outputs) of images (B, C, H, W), each axis at least 32 pixels."""
-        return self.head(self.features(images))
+        logits: Tensor = self.head(self.features(images))
+        return logits
 
     def features(self, images: Tensor) -> Tensor:
         """Return the input of the last layer, (B, features)."""
-        return self.hidden(self.convolutions(images))
+        features: Tensor = self.hidden(self.convolutions(images))
+        return features
 
 
 def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel:

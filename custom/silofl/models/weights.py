@@ -75,8 +75,8 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
         if tensor is None or tensor.shape != value.shape or not tensor.float().isfinite().all():
             fault = "missing" if tensor is None else f"of shape {tuple(tensor.shape)}, or not finite"
             raise ConfigError(
-                f"{path.name} must hold {name!r} of shape {tuple(value.shape)} as study {study.name!r} has it; it is "
-                f"{fault}: {REMEDY}"
+                f"{path.name} does not fit study {study.name!r}, which has {name!r} of shape {tuple(value.shape)}: "
+                f"it is {fault}; {REMEDY}"
             )
     return {name: state[name].detach().float().numpy() for name in seeded}
 
@@ -97,14 +97,14 @@ def read_weights(path: Path, study: Study) -> Start:
     sources = match_weights(_shapes(seeded), _shapes(tensors))
     if not sources:
         raise ConfigError(
-            f"{path.name} must hold weights of study {study.name!r}, as {_example(seeded)}, not {_example(tensors)} "
-            "and others; none fits by name and shape: take a file of this network"
+            f"{path.name} holds {_example(tensors)} and no weights of study {study.name!r}, as {_example(seeded)}; "
+            "take a file of this network"
         )
     state = dict(seeded)
     for name, source in sources.items():
         state[name] = tensors[source].detach().float()
         if not state[name].isfinite().all():
-            raise ConfigError(f"{path.name} must hold finite numbers; {source!r} does not: take another file")
+            raise ConfigError(f"{source!r} in {path.name} holds NaN or infinity; take another file")
     # Copied, because several names of a file may share one memory.
     arrays = {name: value.detach().numpy().copy() for name, value in state.items()}
     return Start(arrays, _describe_match(path.name, list(seeded), sources))
@@ -146,8 +146,8 @@ def _read_agreed_file(path: Path, key: str, agreed: str | None, remedy: str) -> 
     digest = hashlib.sha256(content).hexdigest()
     if agreed is not None and digest != agreed:
         raise ConfigError(
-            f"{path.name} must have the SHA-256 of model.{key}_sha256, not {digest}; take the file that was agreed on, "
-            "or write this number into study.yaml"
+            f"{path.name} has SHA-256 {digest}, and model.{key}_sha256 another; take the file that was agreed on, or "
+            "write this number into study.yaml"
         )
     return content
 
@@ -166,8 +166,8 @@ def _read_tensors(name: str, content: bytes) -> dict[str, Tensor]:
         state = state.get("state_dict", state)
     if not is_state(state):
         raise ConfigError(
-            f"{name} must hold the tensors of a network's state and nothing else; it does not: save its state_dict() "
-            "with torch.save or safetensors"
+            f"{name} does not hold the tensors of a network's state alone; save its state_dict() with torch.save or "
+            "safetensors"
         )
     return state
 

@@ -25,14 +25,14 @@ def check_divisions(divisions: Mapping[str, Collection[object]], others: Collect
     """
     for name, groups in divisions.items():
         if is_personal(name):
-            raise PinError(f"test cases must not be divided by {name}: it may name a patient or a day; leave it out")
+            raise PinError(f"test cases are not divided by {name}, which may name a patient or a day; leave it out")
         if name not in (*LISTED, *others):
             raise PinError(
-                f"divisions of site.yaml must name {name} before a job divides test cases by it; ask the hospital, or "
-                f"divide by {', '.join(LISTED)}"
+                f"divisions of site.yaml does not name {name}; ask the hospital to add it, or divide by "
+                f"{', '.join(LISTED)}"
             )
         if name == "age" and not AGES.issuperset(groups):
-            raise PinError("age must be divided at 18, 65 or full decades, as age=40,60; correct the limits")
+            raise PinError("a limit of age is neither 18, 65 nor a full decade; divide as age=40,60")
 
 
 def is_personal(name: str) -> bool:

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
@@ -67,8 +67,8 @@ def find_extension(where: str, group: str, name: str) -> EntryPoint:
     """
     if name not in list_allowed_extensions():
         raise ExtensionError(
-            f"{where} must be in `extensions` of this machine's site.yaml or server.yaml, or in {VARIABLE}, before it "
-            f"may run; {name!r} is not: review its package, install it, and add this name"
+            f"{where}: {name!r} is not allowed on this machine; review its package, install it, and add this name to "
+            f"`extensions` in site.yaml or server.yaml, or to {VARIABLE}"
         )
     package, _, rest = name.partition("==")
     version, _, part = rest.partition("/")
@@ -79,8 +79,8 @@ def find_extension(where: str, group: str, name: str) -> EntryPoint:
     # Only this very version was reviewed: another one may do anything.
     if installed is None or installed.version != version:
         raise ExtensionError(
-            f"{where} needs package {package!r} in version {version}, not "
-            f"{installed.version if installed else 'none'}; install the wheel that was reviewed"
+            f"{where} needs package {package!r} in version {version}, but "
+            f"{installed.version if installed else 'none'} is installed; install the wheel that was reviewed"
         )
     announced = {entry.name: entry for entry in installed.entry_points if entry.group == group}
     if part not in announced:
@@ -101,7 +101,7 @@ def check_extensions(named: Iterable[tuple[str, str, str]]) -> None:
         find_extension(where, group, name)
 
 
-def load_extension(where: str, group: str, name: str) -> Callable:
+def load_extension(where: str, group: str, name: str) -> Callable[..., Any]:
     """Import a part of a package that `find_extension` has found.
 
     Raises:
@@ -109,8 +109,9 @@ def load_extension(where: str, group: str, name: str) -> Callable:
     """
     entry = find_extension(where, group, name)
     try:
-        return entry.load()
+        part: Callable[..., Any] = entry.load()
+        return part
     except Exception as error:  # a package's own fault, of whatever kind
         raise ExtensionError(
-            f"{where} must be a part that can be imported; {name!r} raises {type(error).__name__}: repair its package"
+            f"{where}: the import of {name!r} fails with {type(error).__name__}; repair its package"
         ) from error

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from silofl.base.errors import ConfigError, PauseError, PinError, suggest_nearest
-from silofl.base.settings import NAME, SHA256, WORDS, BelowOne, Count, Name, Natural, Positive, Section
+from silofl.base.settings import NAME, SHA256, BelowOne, Count, Name, Natural, Positive, Section
 from silofl.setup.divisions import is_personal
 from silofl.setup.extensions import Extension
 
@@ -25,8 +25,8 @@ def _check_proxy(value: str) -> str:
     # The port is required: programs do not agree on which one is meant without.
     if match is None or not 0 < int(match[3]) < 1 << 16:
         raise ConfigError(
-            "proxy must be http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT; it is not, and not shown here for the "
-            "password that it may hold: correct it"
+            "proxy is not in the form http://HOST:PORT or http://USER:PASSWORD@HOST:PORT; correct it (it is not shown "
+            "here, as it may hold a password)"
         )
     return value
 
@@ -124,7 +124,7 @@ class Site(Section):
         if study not in folders:
             listed = ", ".join(sorted(folders)) or "none"
             raise ConfigError(
-                f"data of site.yaml must name a folder for study {study!r}, not only for {listed}"
+                f"data of site.yaml names no folder for study {study!r}, only for {listed}"
                 f"{suggest_nearest(study, folders)}; add it to take part"
             )
         return _fill_template(folders[study], study, site)
@@ -152,13 +152,11 @@ class Site(Section):
         if not self.studies:
             return
         if pinned is None:
-            raise PinError(
-                f"study {study!r} must be among those that the site has pinned; ask it to pin digest {digest}"
-            )
+            raise PinError(f"study {study!r} is not pinned by the site; ask it to pin digest {digest}")
         if digest != pinned.sha256:
             raise PinError(
-                f"study {study!r} must be as the site has pinned it, not with digest {digest}; submit it as it was "
-                "agreed, or ask the site to pin this digest"
+                f"study {study!r} differs from the one that the site has pinned; submit it as it was agreed, or ask "
+                f"the site to pin digest {digest}"
             )
         if not named:
             raise PinError(
@@ -168,7 +166,7 @@ class Site(Section):
         if leads != {pinned.lead}:
             named = " and ".join(sorted(name or "nobody" for name in leads))
             raise PinError(
-                f"study {study!r} must be submitted and signed by the lead whom the site has pinned, not by {named}; "
+                f"study {study!r} was submitted or signed by {named} instead of the lead whom the site has pinned; "
                 "have that lead submit it, or ask the site to pin another"
             )
 
@@ -186,18 +184,18 @@ class Site(Section):
             return
         if promise is None:
             raise PinError(
-                f"study {study!r} must have privacy.dp_sgd, as {asked[0]} of the site asks; add it, or ask the site"
+                f"study {study!r} has no privacy.dp_sgd, which {asked[0]} of the site asks for; add it, or ask the site"
             )
         delta, unit = promise
         if self.max_delta is not None and delta > self.max_delta:
             raise PinError(
-                f"study {study!r} must have a privacy.dp_sgd.delta of at most {self.max_delta:g}, as max_delta of the "
-                f"site asks, not {delta:g}; lower it, or ask the site"
+                f"privacy.dp_sgd.delta must be at most {self.max_delta:g}, as max_delta of the site asks, not "
+                f"{delta:g}; lower it, or ask the site"
             )
         if self.privacy_unit not in (None, unit):
             raise PinError(
-                f"study {study!r} must have privacy.dp_sgd.unit: {self.privacy_unit}, as privacy_unit of the site "
-                f"asks, not {unit}; change it, or ask the site"
+                f"privacy.dp_sgd.unit must be {self.privacy_unit}, as privacy_unit of the site asks, not {unit}; "
+                "change it, or ask the site"
             )
 
     def check_paused(self, study: str) -> None:
@@ -223,10 +221,7 @@ class Site(Section):
         # nobody looks for a record of what left, the command forget neither.
         folder = self.state_folder(study, site) / run
         if not re.fullmatch(NAME, run) or self.cache_folder(study, site).is_relative_to(folder):
-            raise ConfigError(
-                f"the server's run id must be {WORDS['string_pattern_mismatch']}, and not the name of the site's "
-                f"cache, not {run!r}"
-            )
+            raise ConfigError(f"the server's run id {run!r} is no plain name, or that of the site's cache")
         return folder
 
     def answered_file(self, site: str) -> Path:
@@ -274,12 +269,12 @@ def _fill_template(template: str, study: str, site: str) -> Path:
     for name in re.findall(r"(?<!\$)\{\w*\}", template):
         if name not in ("{study}", "{site}"):
             raise ConfigError(
-                "a folder of site.yaml must hold no other braces than {study} and {site}, not "
-                f"{name}{suggest_nearest(name, ('{study}', '{site}'))}; correct it"
+                f"a folder of site.yaml holds {name}{suggest_nearest(name, ('{study}', '{site}'))}; only {{study}} and "
+                "{site} are filled in"
             )
     path = _fill_places(template, {"{study}": study, "{site}": site})
     if not path.is_absolute():
-        raise ConfigError(f"a folder of site.yaml must be an absolute path, not {path}; write it from / on")
+        raise ConfigError(f"{path} in site.yaml is not an absolute path; write it from / on")
     return path
 
 

@@ -52,7 +52,7 @@ class Software(Section):
         """
         if _release(self.silofl) != _release(other.silofl):
             raise ConfigError(
-                f"{name} must run silofl {_release(self.silofl)}, as here, not {other.silofl}; install the same wheel "
+                f"{name} runs silofl {other.silofl}, and this machine {_release(self.silofl)}; install the same wheel "
                 "at all sites and the server"
             )
 

@@ -156,7 +156,7 @@ def test_a_test_that_lacks_a_part_is_refused(fedsm):
         return answer
 
     tests = fedsm().finish(change=change)
-    assert tests.missing == {"west": "the answer of site 'west': metrics.test.choices must be given; it is missing"}
+    assert tests.missing == {"west": "the answer of site 'west': metrics.test.choices is missing"}
 
 
 def test_the_result_says_whom_the_selector_chose(done):
