@@ -152,7 +152,7 @@ def test_a_deflated_file_stops_no_other_answer(serve, write_exam, tmp_path):
     bomb.save_as(watched / "a" / "bomb.dcm")
     service = serve(watched=str(watched))
     refused, _ = lines = [*service.answer_all()]
-    assert "bomb.dcm must not be deflated" in refused and len(lines) == 2
+    assert "bomb.dcm is deflated" in refused and len(lines) == 2
     assert service.counts() == {"sent": 1} and [*service.answer_all()] == []
 
 

@@ -79,7 +79,7 @@ def test_a_missing_contrast_of_dataset_json_becomes_zeros(volumes, read, study):
 def test_contrasts_on_different_grids_are_refused(volumes, read):
     moved = GRID.copy()
     moved[0, 3] = 3
-    sentence = "a/T2.nii.gz must lie where a/T1.nii.gz lies (same origin, spacing and axes), not up to 3.0 mm away"
+    sentence = "a/T2.nii.gz lies up to 3.0 mm away from a/T1.nii.gz (by origin, spacing or axes)"
     remedy = "; resample it to a/T1.nii.gz, or train with data.resample: true"
     with pytest.raises(DataError, match=re.escape(sentence + remedy)):
         read(volumes(affine=moved))

@@ -98,7 +98,7 @@ def test_what_is_wrong_names_the_case_and_what_to_correct(write_site):
     folder = write_site([0, 1])
     (folder / "1.png").write_bytes(b"no picture")
     wrong = {
-        "case '1': 1.png must be": folder,
+        "case '1': 1.png is": folder,
         "must have at least one case in test, not 0; list one there": write_site([], name="empty"),
         "cannot name a label: it begins with one of": write_site([0], name="south", names=("=cmd", "sick")),
     }

@@ -77,7 +77,7 @@ def test_a_fault_in_the_data_names_no_case(checked, kit, pictures):
     assert statuses["data"] == "the site's data have a fault; check-site.txt in the kit names it"
     assert "must wait for data" in statuses["training"] and "must wait for data" in statuses["leaving"]
     log = Path(json.loads(out)["log"])
-    assert log == kit / LOG and "secret-training0.png must be a whole file" in log.read_text()
+    assert log == kit / LOG and "secret-training0.png is truncated or corrupt" in log.read_text()
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     # The last line names what failed and not what waits for it.
     assert checked("--skip", NETWORK)[1].splitlines()[-1] == "Site north must not join study small yet: data"

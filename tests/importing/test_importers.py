@@ -67,7 +67,7 @@ def test_all_wrong_masks_are_told_before_images_are_copied(source, tmp_path, mon
     for sentence in (
         "site 'north': masks/1.png must have the size of its image, (8, 8), not (4, 8); export both",
         "site 'south': masks/0.png must have the size of its image, (8, 8), not (9, 9)",
-        "site 'south': masks/2.png must be a whole file",
+        "site 'south': masks/2.png is truncated or corrupt",
         "site 'south': masks/3.png must hold the label values 0 (background), 1 (foreground), not 7",
     ):
         assert sentence in told

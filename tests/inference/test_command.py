@@ -133,7 +133,7 @@ def test_bad_inputs_and_surprises_do_not_stop_the_rest(predict, bad, picture, wr
     fail_at_scan(RuntimeError("out of memory"))
     code, (first, second, third, fourth), text = predict(bad, tmp_path / "missing.png", write_volume(), picture)
     assert code == ExitCode.INCOMPLETE
-    assert first["error"].startswith("bad.nii.gz must be a whole file") and "label_map" not in first
+    assert first["error"].startswith("bad.nii.gz is truncated or corrupt") and "label_map" not in first
     assert "missing.png" in second["error"] and "out of memory" in third["error"]
     assert "error" not in fourth and fourth["label_map"] == "pic_labels.png"
     # Three reasons, an answer and its warning, that this super model does not say what it learnt from, what was not

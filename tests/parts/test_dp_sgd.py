@@ -171,7 +171,11 @@ LIMITS = {"max_epsilon": 8.0, "max_delta": 0.01, "privacy_unit": "patient"}
             "privacy.dp_sgd.unit must be patient, as privacy_unit of the site asks, not example;",
         ),
         # One of several examples changes which one a patient's gradient is of: that is up to twice the norm, not once.
-        ({}, {"privacy_unit": "example"}, "dp_sgd.unit must be example, as privacy_unit of the site asks, not patient;"),
+        (
+            {},
+            {"privacy_unit": "example"},
+            "dp_sgd.unit must be example, as privacy_unit of the site asks, not patient;",
+        ),
     ],
 )
 def test_a_weaker_promise_does_not_pass_the_limit(private, settings_in, tmp_path, changes, limits, said):

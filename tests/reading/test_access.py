@@ -20,10 +20,10 @@ def file(tmp_path):
 @pytest.mark.parametrize("read", [read_bytes, content_digest])
 def test_missing_and_unreadable_files_are_no_corrupt_data(file, deny, read):
     assert read(file, "a.png") in (b"abc", hashlib.sha256(b"abc").hexdigest())
-    with pytest.raises(DataError, match="images/b.png must exist; it is not there"):
+    with pytest.raises(DataError, match="images/b.png is not there"):
         read(file.with_name("b.png"), "images/b.png")
     deny("a.png")
-    with pytest.raises(DataError, match="images/a.png must be readable; permission was denied"):
+    with pytest.raises(DataError, match="images/a.png cannot be read: permission was denied"):
         read(file, "images/a.png")
 
 
@@ -50,9 +50,9 @@ def make_special(tmp_path):
 def test_what_is_no_file_is_refused_at_once(make_special, tmp_path, kind):
     path = make_special(kind, "a.png")
     for read in (read_bytes, content_digest, read_image):
-        with pytest.raises(DataError, match=f"images/a.png must be a file or a folder, not a {kind}"):
+        with pytest.raises(DataError, match=f"images/a.png is a {kind}"):
             read(path, "images/a.png")
-    with pytest.raises(DataError, match=f"series must be a file or a folder, not a {kind}"):
+    with pytest.raises(DataError, match=f"series is a {kind}"):
         read_image(tmp_path, "series")
 
 
@@ -64,7 +64,7 @@ def test_too_many_open_files_are_no_fault_of_the_data(tmp_path, name):
     with (tmp_path / name).open("rb") as last:
         resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, limits[1]))
         try:
-            with pytest.raises(DataError, match=f"{name} must be opened, but too many files are open .*ulimit -n"):
+            with pytest.raises(DataError, match=f"{name} cannot be opened: too many files are open .*ulimit -n"):
                 read_image(tmp_path / name, index=0)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)

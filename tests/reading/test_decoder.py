@@ -32,7 +32,7 @@ def test_one_process_decodes_file_after_file(picture, tmp_path):
     read_image(picture)
     first = decoder._process.pid
     (tmp_path / "b.png").write_bytes(picture.read_bytes()[:100])
-    assert_refused("b.png must be a whole file", tmp_path / "b.png")
+    assert_refused("b.png is truncated or corrupt", tmp_path / "b.png")
     np.testing.assert_array_equal(read_image(picture).array, GREY[None])
     assert decoder._process.pid == first
 
@@ -40,9 +40,9 @@ def test_one_process_decodes_file_after_file(picture, tmp_path):
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        ({"broken": "", "errno": errno.EIO}, "a.png must be readable; the system said 'Input/output error'"),
-        ({"broken": "", "errno": errno.EMFILE}, "a.png must be opened, but too many files are open"),
-        ({"broken": "no chunk", "errno": None}, "a.png must be a whole file, .*no chunk"),
+        ({"broken": "", "errno": errno.EIO}, "a.png cannot be read: the system said 'Input/output error'"),
+        ({"broken": "", "errno": errno.EMFILE}, "a.png cannot be opened: too many files are open"),
+        ({"broken": "no chunk", "errno": None}, "a.png is truncated or corrupt .*no chunk"),
     ],
 )
 def test_a_disk_that_fails_is_no_fault_of_the_file(picture, start_decoders, answer, sentence):
@@ -87,23 +87,23 @@ HOSTILE = (
     "decoder_process.main()"
 )
 HOW_IT_ENDS = {
-    "crashes.png": "^crashes.png must be a whole file.*ended with SIGSEGV",
-    "hangs.png": "^hangs.png must be a whole file.*keeps its decoder busy",
-    "bomb.png": "^bomb.png must be a whole file.*more memory than a decoder may have",
+    "crashes.png": "^crashes.png is truncated or corrupt.*ended with SIGSEGV",
+    "hangs.png": "^hangs.png is truncated or corrupt.*keeps its decoder busy",
+    "bomb.png": "^bomb.png is truncated or corrupt.*takes too much memory",
 }
 
 
 @pytest.fixture
 def start_decoders(monkeypatch):
     """Start decoders that run a code of the test, and return all that were started."""
-    start, started = subprocess.Popen, []
+    start, started = decoder.Decoder, []
 
     def begin(code):
         def popen(command, **options):
             started.append(start([*command[:3], "-c", code], **options))
             return started[-1]
 
-        monkeypatch.setattr(subprocess, "Popen", popen)
+        monkeypatch.setattr(decoder, "Decoder", popen)
         decoder.end_decoder()
         return started
 
@@ -202,7 +202,7 @@ def test_a_short_file_brings_nothing_of_another(start_decoders, write_dicom, tmp
     with _ahead([series, short] * 2 * is_ahead):
         for _ in range(2):
             np.testing.assert_array_equal(read_image(series).array[0], patient)
-            with pytest.raises(DataError, match="99.dcm must be a whole file"):
+            with pytest.raises(DataError, match="99.dcm is truncated or corrupt"):
                 read_image(short)
 
 

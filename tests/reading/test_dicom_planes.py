@@ -53,7 +53,9 @@ def test_rounding_is_no_other_direction_and_no_gap():
 
 def test_two_images_at_one_place_are_refused_with_their_files():
     slices, files = upright((0, 3, 3, 6)), ["a", "b", "b2", "c"]
-    with pytest.raises(DataError, match="not two, as b and b2; remove the older version of an image, and save"):
+    with pytest.raises(
+        DataError, match="two images at one place, as b and b2; remove the older version of an image, and save"
+    ):
         step_between(slices, "scan", files)
     assert step_between(slices[:2] + slices[3:], "scan", files[:2] + files[3:])[2] == 3
 
@@ -61,22 +63,19 @@ def test_two_images_at_one_place_are_refused_with_their_files():
 @pytest.mark.parametrize(
     ("slices", "sentence"),
     [
-        (planes([[0, 0, 0], [0, 0, 3]], [UPRIGHT, TURNED]), "have slices of one direction"),
-        (upright((0, 3, 6, 12)), "have slices at even distances on one line, not 3.00 to 6.00 mm"),
-        *(
-            (upright(z), "hold one image at each place, not two")
-            for z in ((0, 3, 3, 6), (0, 3, 6, 3), (0, 3, 6, 0, 3, 6))
-        ),
-        (planes([[0, 0, 0], None, [0, 0, 6]]), "have the place of every slice .*, or of none, not of 2 of 3"),
-        (changed([1], Columns=6), "have slices .*one pixel size and one number of pixels, which differ .Columns."),
-        (changed([1, 2], **{SPACING: [2, 2]}), "one pixel size .*which differ .PixelSpacing"),
-        (changed([1], **{SPACING: None}), "one pixel size .*which differ .PixelSpacing"),
+        (planes([[0, 0, 0], [0, 0, 3]], [UPRIGHT, TURNED]), "has slices of different directions"),
+        (upright((0, 3, 6, 12)), "has slices 3.00 to 6.00 mm apart"),
+        *((upright(z), "holds two images at one place") for z in ((0, 3, 3, 6), (0, 3, 6, 3), (0, 3, 6, 0, 3, 6))),
+        (planes([[0, 0, 0], None, [0, 0, 6]]), "states the place of 2 of its 3 slices"),
+        (changed([1], Columns=6), "has slices of .* numbers of pixels .Columns."),
+        (changed([1, 2], **{SPACING: [2, 2]}), "pixel sizes .*.PixelSpacing"),
+        (changed([1], **{SPACING: None}), "pixel sizes .*.PixelSpacing"),
         # All are the root of 3 * 3 + 2 * 2, 3.61 mm apart, in a zigzag.
-        (changed([1], **{POSITION: [3, 0, 2]}), "on one line, not 3.61 to 3.61 mm apart and up to 3.00 mm"),
+        (changed([1], **{POSITION: [3, 0, 2]}), "has slices 3.61 to 3.61 mm apart and up to 3.00 mm"),
     ],
 )
 def test_slices_that_are_no_one_volume_are_refused_as_such(slices, sentence):
-    with pytest.raises(DataError, match=f"scan must .*{sentence}"):
+    with pytest.raises(DataError, match=f"scan .*{sentence}"):
         step_between(slices, "scan")
 
 

@@ -81,10 +81,10 @@ def test_channels_that_are_no_colours_are_contrasts(tmp_path, ending, count, dty
 
 def test_channels_with_time_points_are_refused(tmp_path):
     nibabel.save(nibabel.Nifti1Image(np.zeros((5, 6, 7, 2, 3), np.int16), np.eye(4)), tmp_path / "v.nii")
-    assert_refused("v.nii must hold 2 or 3 axes, or 4 with channels last, of numbers, not 5 axes", tmp_path / "v.nii")
+    assert_refused("v.nii holds 5 axes of .*; save it with 2 or 3 axes", tmp_path / "v.nii")
     image = SimpleITK.GetImageFromArray(np.zeros((2, 3, 4, 5), np.uint8), isVector=False)
     SimpleITK.WriteImage(image, tmp_path / "v.nrrd")
-    assert_refused("v.nrrd must hold 2 or 3 axes, not 4", tmp_path / "v.nrrd")
+    assert_refused("v.nrrd has 4 axes", tmp_path / "v.nrrd")
 
 
 def test_a_dicom_series_is_ordered_by_position(series):
@@ -124,33 +124,33 @@ def add_table(series):
 
 
 REFUSED = {
-    "a segmentation": (lambda series: edit(series, Modality="SEG"), "be an image, not a DICOM segmentation"),
+    "a segmentation": (lambda series: edit(series, Modality="SEG"), "is a DICOM segmentation"),
     "a table of intensities": (
         lambda series: edit(series, Modality="CR") and add_table(series),
-        "have a rescale slope and intercept, not a table of intensities",
+        "has a table of intensities",
     ),
-    "slices within": (hide_two, "hold all files of its DICOM series itself, not some in more"),
+    "slices within": (hide_two, "has files of its DICOM series in its folder more too"),
     "two series": (
         lambda series: edit(series / "99.dcm", SeriesInstanceUID="1.2.3"),
-        "be a folder that .* one DICOM series itself, not of 2 .6 files as 93.dcm. .1 files as 99",
+        "holds 2 DICOM series .6 files as 93.dcm. .1 files as 99",
     ),
     "two versions": (
         copy_slice,
-        "hold one image at each place, not two, as (98.dcm and 98b|98b.dcm and 98).dcm; remove",
+        "holds two images at one place, as (98.dcm and 98b|98b.dcm and 98).dcm; remove",
     ),
     "two patients": (
         lambda series: edit(edit(series, PatientID="Meier") / "99.dcm", PatientID="Doe"),
-        "hold slices of one patient and of one kind",
+        "holds slices of several patients or kinds",
     ),
     **{
         f"pictures {more}": (
             lambda series, more=more: edit(series, drop=["ImagePositionPatient"], **more),
-            "hold slices .*, not 7 pictures without a place; name each file",
+            "holds 7 pictures without a place .*; save or name each",
         )
         for more in ({}, {"SliceLocation": "2.5"}, {"ViewPosition": "PA"})
     },
     **{
-        f"{name} {number}": (damage(name, change), f"hold whole DICOM files; {name} cannot be read")
+        f"{name} {number}": (damage(name, change), "cannot be read as DICOM")
         for name in ("93.dcm", "95.dcm", "99.dcm")
         for number, change in enumerate((lambda whole: whole[:300], cut_class, lambda whole: b"junk"))
     },
@@ -160,12 +160,12 @@ REFUSED = {
 @pytest.mark.parametrize(("change", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_a_series_that_is_no_one_volume_is_refused(series, change, sentence):
     change(series)
-    assert_refused(f"must {sentence}", series)
+    assert_refused(f"^(9..dcm of )?series {sentence}", series)
 
 
 def test_a_structure_set_is_refused_as_such(slice_file):
     edit(slice_file, drop=["PixelData", "Rows", "Columns"], Modality="RTSTRUCT")
-    with pytest.raises(DataError, match="99.dcm must be an image or a label map, not a DICOM structure set; save"):
+    with pytest.raises(DataError, match="99.dcm is a DICOM structure set; save"):
         read_label(slice_file)
 
 
@@ -174,14 +174,15 @@ def test_the_table_of_an_angiogram_is_passed_over(series):
     np.testing.assert_array_equal(read_image(series).array, VOLUME[None])
 
 
-def test_a_refusal_names_no_source_of_a_library(tmp_path):
-    def fail():
+def test_a_refusal_names_no_source_of_a_library(tmp_path, monkeypatch):
+    def fail(path, name):
         raise RuntimeError(
             "Exception thrown in SimpleITK ImageFileReader_Execute: /tmp/itkNrrd.cxx:302:\nITK ERROR: no axis"
         )
 
-    with pytest.raises(DataError, match=r"x.nrrd must be a whole file, not a truncated or corrupt one \(no axis\)"):
-        formats._explain_errors(fail, tmp_path / "x.nrrd", "x.nrrd")
+    monkeypatch.setattr(formats, "read_nifti", fail)
+    with pytest.raises(DataError, match=r"x.nii is truncated or corrupt \(no axis\)"):
+        formats.decode(tmp_path / "x.nii", "x.nii", None, is_label=False)
 
 
 def test_another_series_in_a_folder_within_one_disturbs_nothing(series, write_dicom):
@@ -191,7 +192,7 @@ def test_another_series_in_a_folder_within_one_disturbs_nothing(series, write_di
 
 def test_a_folder_without_a_dicom_series_is_refused(slice_file, tmp_path):
     slice_file.rename(tmp_path / "other.txt")
-    sentence = "slice must be a folder that holds the files of one DICOM series itself, not of 0; give"
+    sentence = "slice holds 0 DICOM series; name"
     assert_refused(sentence, tmp_path / "slice")
 
 
@@ -264,14 +265,14 @@ def test_an_npz_file_that_changed_is_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "index", "sentence"),
     [
-        ({"pictures": np.zeros((2, 3, 4))}, 0, "a.npz must hold an array 'images'"),
-        ({"images": np.zeros((2, 3, 4))}, 2, "a.npz must hold the image with 'index' 2, not 2 images"),
-        ({"images": np.zeros((2, 3, 4))}, None, "a.npz must be named by a record of dataset.json .* 2 images; save"),
-        ({"images": np.zeros((2, 3, 4, 5))}, 0, r"a.npz must hold images of shape \(N, H, W\)"),
-        ({"images": np.zeros((2, 3))}, 0, r"a.npz must hold images of shape \(N, H, W\)"),
-        ({"windows": np.zeros((2, 3))}, 0, r"a.npz must hold windows of shape \(N, C, T\), not \(2, 3\)"),
-        ({"windows": np.zeros((2, 3, 4))}, 2, "a.npz must hold the image with 'index' 2, not 2 images"),
-        ({"images": np.array([{}], dtype=object)}, 0, "a.npz must be a whole file.*allow_pickle"),
+        ({"pictures": np.zeros((2, 3, 4))}, 0, "a.npz holds no array 'images'"),
+        ({"images": np.zeros((2, 3, 4))}, 2, "a.npz holds 2 images, of which 'index' 2 is none"),
+        ({"images": np.zeros((2, 3, 4))}, None, "a.npz holds 2 images, .* or save the picture to predict"),
+        ({"images": np.zeros((2, 3, 4, 5))}, 0, r"a.npz holds images of shape .* to \(N, H, W\)"),
+        ({"images": np.zeros((2, 3))}, 0, r"a.npz holds images of shape .* to \(N, H, W\)"),
+        ({"windows": np.zeros((2, 3))}, 0, r"a.npz holds windows of shape \(2, 3\); reshape them to \(N, C, T\)"),
+        ({"windows": np.zeros((2, 3, 4))}, 2, "a.npz holds 2 windows, of which 'index' 2 is none"),
+        ({"images": np.array([{}], dtype=object)}, 0, "a.npz is truncated or corrupt.*allow_pickle"),
     ],
 )
 def test_an_npz_file_of_another_form_is_refused(tmp_path, arrays, index, sentence):
@@ -301,12 +302,12 @@ APART = ("mgh", "MGZ", "hdr", "img", "nhdr", "mhd", "raw", "zraw", "par")
 )
 def test_an_unknown_ending_is_refused_with_a_remedy_that_fits(tmp_path, name, remedy):
     (tmp_path / name).write_bytes(b"x")
-    assert_refused(f"{name} must be a DICOM folder or end in one of .png.*; {remedy}", tmp_path / name)
+    assert_refused(f"{name} is no DICOM folder and ends in none of .png.*; {remedy}", tmp_path / name)
 
 
 def test_dicom_under_another_ending_is_to_be_renamed(slice_file):
     path = slice_file.rename(slice_file.with_name("a.img"))
-    assert_refused("a.img must be .*, not '.img'; it is DICOM: name it a.img.dcm", path)
+    assert_refused("a.img .*; it is DICOM: name it a.img.dcm", path)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
@@ -316,7 +317,7 @@ def test_a_truncated_file_is_called_truncated(tmp_path, ending, kept, write_file
     content = write_file(tmp_path / f"whole.{ending}").read_bytes()
     cut = tmp_path / f"cut.{ending}"
     cut.write_bytes(content[: kept if kept in (0, 20) else int(len(content) * kept)])
-    sentence = f"cut.{ending} must be a whole file, not a truncated"
+    sentence = f"cut.{ending} is truncated"
     assert str(tmp_path) not in assert_refused(sentence, cut, index=0 if ending == "npz" else None)
 
 

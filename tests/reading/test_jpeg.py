@@ -47,7 +47,7 @@ def test_a_jpeg_without_all_its_pixels_is_refused(tmp_path, shape, colours, kind
     short["rows"] = state_rows(whole, shape[0] + 16)
     for content in short.values():
         path.write_bytes(content)
-        assert_refused("a.jpeg must be a whole file", path)
+        assert_refused("a.jpeg is truncated or corrupt", path)
 
 
 def test_a_progressive_jpeg_without_its_last_scans_is_refused(tmp_path):
@@ -55,7 +55,7 @@ def test_a_progressive_jpeg_without_its_last_scans_is_refused(tmp_path):
     # libjpeg shows the blurred picture of the scans that are there.
     last = whole.rindex(b"\xff\xda")
     (tmp_path / "a.jpg").write_bytes(whole[:last] + b"\xff\xd9")
-    assert_refused("a.jpg must be a whole file, .*scans are missing", tmp_path / "a.jpg")
+    assert_refused("a.jpg is truncated or corrupt .*scans are missing", tmp_path / "a.jpg")
 
 
 def test_a_jpeg_with_a_thumbnail_is_whole(tmp_path):
@@ -71,5 +71,5 @@ def test_a_label_map_in_jpeg_is_refused(tmp_path, name):
     pixels = np.zeros((16, 16), np.uint8)
     Image.fromarray(pixels).save(tmp_path / name, **({"compression": "jpeg"} if name == "a.tif" else {}))
     assert read_image(tmp_path / name).array.max() == 0
-    with pytest.raises(DataError, match=f"{name} must hold label numbers as they were drawn, not as JPEG, .* as PNG"):
+    with pytest.raises(DataError, match=f"{name} is a mask compressed as JPEG, .* as PNG"):
         read_label(tmp_path / name)

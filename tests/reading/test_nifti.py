@@ -52,7 +52,7 @@ def test_a_scale_that_is_not_finite_is_refused(path, scale):
 
 
 def _assert_scale_is_refused(path, array, scale):
-    with pytest.raises(DataError, match="must have a finite scale .*scl_slope and scl_inter., not .*write 1 and 0"):
+    with pytest.raises(DataError, match="has a scale of intensities that is not finite .*scl_slope .*write 1 and 0"):
         read_image(write(path, array, [(SCALE, "<2f", *scale)]))
     # As it says.
     np.testing.assert_array_equal(read_image(write(path, array, [(SCALE, "<2f", 1, 0)])).array[0], array)
@@ -99,7 +99,7 @@ def test_a_rounded_quaternion_is_of_length_1(path):
 
 
 def test_a_quaternion_that_is_wrong_is_refused(path):
-    with pytest.raises(DataError, match="a.nii.* must be a whole file"):
+    with pytest.raises(DataError, match="a.nii.* is truncated or corrupt"):
         read_image(write(path, fields=quaternion(0.8, 0.8, 0.5)))
 
 
@@ -112,15 +112,15 @@ def test_colours_are_channels(path, alpha):
     image = read_image(write(path, voxels))
     assert not image.has_contrasts and image.dtype_max == 255
     np.testing.assert_array_equal(image.array, np.arange(210).reshape(5, 6, 7) + np.reshape([0, 1, 2], (3, 1, 1, 1)))
-    with pytest.raises(DataError, match="must hold one number a pixel, not 3 channels that differ"):
+    with pytest.raises(DataError, match="holds 3 channels that differ"):
         read_label(path)
 
 
 def test_colours_at_several_time_points_and_complex_numbers_are_refused(path):
     voxels = np.zeros((5, 6, 7, 2), [("R", "u1"), ("G", "u1"), ("B", "u1")])
-    with pytest.raises(DataError, match="not 4 axes of .*; save one time point a file"):
+    with pytest.raises(DataError, match="holds 4 axes of .* one time point a file"):
         read_image(write(path, voxels))
-    with pytest.raises(DataError, match="a.nii.* must hold real numbers, not complex ones"):
+    with pytest.raises(DataError, match="a.nii.* holds complex numbers"):
         read_image(write(path, VOLUME.astype(np.complex64)))
 
 
@@ -130,16 +130,16 @@ def test_axes_of_one_voxel_at_the_end_are_no_axes(path):
 
 def test_voxels_elsewhere_than_behind_the_header_are_refused(tmp_path):
     path = write(tmp_path / "a.nii", fields=[(MAGIC, "4s", b"ni1\0")])
-    assert_refused("a.nii must hold its voxels itself, .* or beside an .img file", path)
+    assert_refused("a.nii does not hold its voxels .* an .img file", path)
     path = write(tmp_path / "a.nii", fields=[(OFFSET, "<f", 0)])
-    assert_refused("a.nii must hold its voxels itself, behind .*vox_offset of 352 or more., not at 0", path)
+    assert_refused("a.nii does not hold its voxels .*vox_offset 0, below 352", path)
 
 
 @pytest.mark.parametrize("lost", [1, VOLUME.nbytes])
 def test_voxels_that_are_not_there_are_never_invented(path, lost):
     content = nibabel.Nifti1Image(VOLUME, AFFINE).to_bytes()[:-lost]
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    assert_refused("a.nii.* must be a whole file", path)
+    assert_refused("a.nii.* is truncated or corrupt", path)
 
 
 def test_a_scaled_volume_has_64_bits(tmp_path):

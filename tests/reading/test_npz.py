@@ -44,7 +44,7 @@ def test_an_array_of_another_length_than_stated_is_refused(tmp_path, rows):
         content = archive.read("images.npy").replace(b"(2, 3, 4)", f"({rows}, 3, 4)".encode())
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("images.npy", content)
-    with pytest.raises(DataError, match="a.npz must be a whole file"):
+    with pytest.raises(DataError, match="a.npz is truncated or corrupt"):
         read_image(tmp_path / "a.npz", index=0)
 
 
@@ -58,7 +58,7 @@ def test_an_array_of_another_length_than_stated_is_refused(tmp_path, rows):
 )
 def test_what_is_no_number_is_refused(tmp_path, array):
     np.savez(tmp_path / "a.npz", images=array)
-    with pytest.raises(DataError, match="a.npz must hold"):
+    with pytest.raises(DataError, match="a.npz holds "):
         read_image(tmp_path / "a.npz", index=0)
     np.savez(tmp_path / "a.npz", images=np.zeros((1, 2, 2)))
     assert read_image(tmp_path / "a.npz", index=0).array.max() == 0

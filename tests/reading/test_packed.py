@@ -34,7 +34,7 @@ def test_parts_that_follow_one_another_are_one_file(path, cut, zeros):
 @pytest.mark.parametrize("zeros", [0, 1 << 16])
 def test_what_is_no_part_behind_the_voxels_is_refused(path, zeros):
     path.write_bytes(gzip.compress(CONTENT) + bytes(zeros) + b"more")
-    assert_refused("a.nii.gz must be a whole file", path)
+    assert_refused("a.nii.gz is truncated or corrupt", path)
 
 
 @pytest.mark.parametrize("place", [-8, -4])
@@ -42,13 +42,13 @@ def test_a_wrong_checksum_or_length_is_refused(path, place):
     content = bytearray(gzip.compress(CONTENT))
     content[place] ^= 1
     path.write_bytes(content)
-    assert_refused("a.nii.gz must be a whole file, .*(CRC check failed|Incorrect length)", path)
+    assert_refused("a.nii.gz is truncated or corrupt .*(CRC check failed|Incorrect length)", path)
 
 
 @pytest.mark.parametrize("lost", [1, 9, 200])
 def test_a_stream_that_ends_early_is_refused(path, lost):
     path.write_bytes(gzip.compress(CONTENT)[:-lost])
-    assert_refused("a.nii.gz must be a whole file, .*ended before the end-of-stream marker", path)
+    assert_refused("a.nii.gz is truncated or corrupt .*ended before the end-of-stream marker", path)
 
 
 def test_a_few_bytes_behind_the_voxels_are_left_out(path):
@@ -70,7 +70,7 @@ def test_too_many_voxels_are_refused_before_they_are_unpacked(path):
     content = bytearray(CONTENT)
     struct.pack_into("<3h", content, SIZES, 2048, 2048, 2048)
     path.write_bytes(gzip.compress(content))
-    assert_refused("a.nii.gz must hold at most 2 GiB once decoded, not 16 GiB; cut it into parts", path)
+    assert_refused("a.nii.gz takes 16 GiB once decoded, .* 2 GiB .*; cut it into parts", path)
 
 
 # Reads headers and images of a folder, and writes by how many KiB the process has grown at its largest.
@@ -126,7 +126,7 @@ def test_voxels_far_behind_their_header_are_refused(path):
     path.write_bytes(_nifti_attack(packed.MOST_BETWEEN - 1024))
     assert read_image(path).spatial_shape == (1, 1, 1)
     path.write_bytes(_nifti_attack(packed.MOST_BETWEEN + 1024))
-    assert_refused("a.nii.gz must have its voxels within 16 MiB behind its header", path)
+    assert_refused("a.nii.gz has more than 16 MiB between its header and its voxels", path)
     path.write_bytes(gzip.compress(CONTENT))
     read_image(path)
 
@@ -134,4 +134,4 @@ def test_voxels_far_behind_their_header_are_refused(path):
 @pytest.mark.parametrize("start", [b"", b"\x5c\x01", b"nothing", CONTENT[:40]])
 def test_what_does_not_begin_as_nifti_is_refused(path, start):
     path.write_bytes(gzip.compress(start))
-    assert_refused("a.nii.gz must be a whole file", path)
+    assert_refused("a.nii.gz is truncated or corrupt", path)

@@ -61,14 +61,14 @@ def test_a_png_whose_rows_end_early_is_refused(tmp_path, form, shape, interlaced
         np.testing.assert_array_equal(read_label(path).array[0], numbers[..., 0])
     for kept in {0, len(content) // 2, len(content) - 1}:
         write_png(path, shape, form, content[:kept], interlaced)
-        assert_refused(f"a.png must be a whole file, .*{kept} bytes of pixels, not ", path)
+        assert_refused(f"a.png is truncated or corrupt .*{kept} bytes of pixels where ", path)
 
 
 def test_a_png_with_more_rows_than_stated_is_refused(tmp_path):
     numbers = draw((9, 7), (0, 8))
     content = pack(numbers[..., 0], 8)
     assert_refused(
-        "a.png must be a whole file, .* of pixels, not", write_png(tmp_path / "a.png", (8, 7), (0, 8), content)
+        "a.png is truncated or corrupt .* of pixels where", write_png(tmp_path / "a.png", (8, 7), (0, 8), content)
     )
     path = write_png(tmp_path / "a.png", (9, 7), (0, 8), content + b"\0")
     np.testing.assert_array_equal(read_image(path).array[0], numbers[..., 0])
@@ -87,7 +87,7 @@ def test_grey_of_fewer_bits_is_spread(tmp_path, bits, factor):
 def test_grey_of_16_bits_with_transparency_is_refused(tmp_path, read):
     # Pillow reads the upper eight bits alone: of 1 and 2 both are 0.
     path = write_png(tmp_path / "a.png", (1, 2), (4, 16), pack([[1, 65535, 2, 65535]], 16))
-    with pytest.raises(DataError, match="a.png must hold .* of 8 bits, not of 16|a.png must hold label numbers of 16"):
+    with pytest.raises(DataError, match="a.png has colours of 16 bits"):
         read(path)
 
 
@@ -101,4 +101,4 @@ def test_a_wrong_byte_and_a_missing_end_are_refused(tmp_path, place, fault):
     else:
         content[place] ^= 1
     path.write_bytes(content)
-    assert_refused(f"a.png must be a whole file, .*{fault}", path)
+    assert_refused(f"a.png is truncated or corrupt .*{fault}", path)

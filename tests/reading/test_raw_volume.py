@@ -100,17 +100,17 @@ def test_a_volume_is_what_itk_reads(write, ending, changes):
     assert image.array.dtype == array.dtype
 
 
-WHOLE = "be a whole file, not a truncated or corrupt one"
+WHOLE = "is truncated or corrupt"
 AXES_4 = {"NDims": "4", "DimSize": "2 3 2 2", "Offset": None, "ElementSpacing": "1 1 1 1"}
 REFUSED = {
     "nrrd": [
-        ("hold its voxels itself", {"beside": "other.raw"}, {"datafile": "LIST"}, {"byte_skip": "-1"}),
-        ("have the encoding raw or gzip", *({"encoding": encoding} for encoding in ("hex", "ascii", "bzip2"))),
-        ("state its lengths in mm", {"space_units": '"mm" "mm" "cm"'}, {"units": '"um" "mm" "mm"'}),
-        ("give its place by 'space directions'", {"axis_mins": "0 0 0"}),
-        ("have kinds of axes .*, not 'time'; save one time point a file", {"kinds": "domain domain time"}),
-        ("have kinds .*, not 'hsv-color'; save its colours as RGB", {"kinds": "HSV-color domain domain"}),
-        ("have kinds .*, not 'complex'; save its magnitude", {"kinds": "complex domain domain"}),
+        ("skips bytes, or names another file", {"beside": "other.raw"}, {"datafile": "LIST"}, {"byte_skip": "-1"}),
+        ("has another encoding than raw or gzip", *({"encoding": encoding} for encoding in ("hex", "ascii", "bzip2"))),
+        ("states its lengths in another unit than mm", {"space_units": '"mm" "mm" "cm"'}, {"units": '"um" "mm" "mm"'}),
+        ("gives its place by 'axis mins'", {"axis_mins": "0 0 0"}),
+        ("has an axis of the kind 'time'; save one time point a file", {"kinds": "domain domain time"}),
+        ("has an axis of the kind 'hsv-color'; save its colours as RGB", {"kinds": "HSV-color domain domain"}),
+        ("has an axis of the kind 'complex'; save its magnitude", {"kinds": "complex domain domain"}),
         (
             WHOLE,
             *({"magic": magic} for magic in ("NRRD0009", "NRRD00.01")),
@@ -139,16 +139,16 @@ REFUSED = {
         ),
     ],
     "mha": [
-        ("hold its voxels itself", {"beside": "v.raw"}, {"HeaderSize": "4"}),
-        ("state its lengths in mm", {"DistanceUnits": "um"}),
-        ("be an Image of BinaryData", {"BinaryData": "False"}, {"ObjectType": "Tube"}),
-        ("hold 2 or 3 axes, not 4", AXES_4 | {"TransformMatrix": "1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1"}),
+        ("skips bytes, or names another file", {"beside": "v.raw"}, {"HeaderSize": "4"}),
+        ("states its lengths in another unit than mm", {"DistanceUnits": "um"}),
+        ("is no Image of BinaryData", {"BinaryData": "False"}, {"ObjectType": "Tube"}),
+        ("has 4 axes", AXES_4 | {"TransformMatrix": "1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1"}),
         (
-            "hold intensities as they are, not .*FunctionSlope and .*applied",
+            "has a scale that programs pass over .*FunctionSlope and .*applied",
             {"ElementToIntensityFunctionSlope": "2"},
             {"ElementToIntensityFunctionSlope": "1", "ElementToIntensityFunctionOffset": "-1024"},
         ),
-        (f"{WHOLE}.* with a known key as ElementSpacing", {"ElementSpacinf": "1 1 1"}),
+        (f"{WHOLE} .* is like ElementSpacing", {"ElementSpacinf": "1 1 1"}),
         (
             WHOLE,
             *({"NDims": count} for count in ("1", "5", "three")),
@@ -170,7 +170,7 @@ REFUSED = {
     [(ending, row[0], changes) for ending, rows in REFUSED.items() for row in rows for changes in row[1:]],
 )
 def test_a_file_that_is_not_whole_is_refused(write, ending, sentence, changes):
-    with pytest.raises(DataError, match=f"v.{ending} must {sentence}"):
+    with pytest.raises(DataError, match=f"v.{ending} {sentence}"):
         read_image(write(ending, **changes))
 
 

@@ -78,23 +78,23 @@ def test_names_cannot_disagree_with_the_label_that_nobody_has_named(save):
         (
             [("liver", 1), ("spleen", 2)],
             (),
-            "name its .* labels, liver, tumor, not 'spleen'; rename the segment, or add its name to --labels",
+            "has the segment 'spleen', and the labels are liver, tumor; rename the segment, or add its name to --",
         ),
-        ([("liver", 1)], (), "name a segment for each number that it holds, not none for 2"),
-        ([("Segment_1", 2), ("tumor", 1)], (), "have one segment for tumor, not 'Segment_1' and 'tumor'"),
-        ([("liver", 1), ("tumor", 1)], (), "give each segment a number .LabelValue. of its own, not 1 to 'liver' and"),
+        ([("liver", 1)], (), "names no segment for its number 2"),
+        ([("Segment_1", 2), ("tumor", 1)], (), "has the segments 'Segment_1' and 'tumor' for tumor"),
+        ([("liver", 1), ("tumor", 1)], (), "gives the number 1 .LabelValue. to 'liver' and"),
         *(
-            ([("liver", number)], (), f"give segment 'liver' a whole number above 0 .*, not '{number}' and")
+            ([("liver", number)], (), f"gives segment 'liver' the LabelValue '{number}' and")
             for number in ("x", "0", "-1", "1.5")
         ),
         *(
-            ([("liver", 1)], (layer,), f"give segment 'liver' a whole .* Layer, not '1' and '{layer}'")
+            ([("liver", 1)], (layer,), f"gives segment 'liver' .* '1' and the Layer '{layer}'")
             for layer in ("x", "-1", "", "12345")
         ),
     ],
 )
 def test_segments_that_do_not_fit_are_refused(save, segments, layers, sentence):
-    with pytest.raises(DataError, match=f"c0 must {sentence}"):
+    with pytest.raises(DataError, match=f"c0 {sentence}"):
         read_label(save(*segments, layers=layers), "c0", labels=LABELS)
 
 
@@ -138,36 +138,36 @@ OVER = [("liver", 1, 0), ("tumor", 1, 1)]
     ("layers", "segments", "labels", "sentence"),
     [
         *(
-            (LAYERS[0], OVER, labels, "hold the voxels of each Layer of its segments, 0 to 1, not of 1;")
+            (LAYERS[0], OVER, labels, "holds 1 layers, and its segments lie in the Layers 0 to 1;")
             for labels in (LABELS, None)
         ),
         (
             LAYERS,
             OVER,
             {1: "tumor", 2: "liver"},
-            "have a voxel left of each segment, not none of 'tumor', which 'liver' covers; name it after",
+            "has no voxel left of 'tumor', covered by 'liver'; name it after",
         ),
         (
             WHOLE,
             [("whole", 1, 0), ("core", 1, 1), ("rim", 1, 2)],
             {1: "whole", 2: "core", 3: "rim"},
-            "have a voxel left of each segment, not none of 'whole', which 'core'.* covers",
+            "has no voxel left of 'whole', covered by 'core'",
         ),
         *(
-            (LAYERS, OVER, labels, "have one segment for 1, not 'liver' and 'tumor'; name them with")
+            (LAYERS, OVER, labels, "has the segments 'liver' and 'tumor' for 1; name them with")
             for labels in (None, {1: UNNAMED_LABEL})
         ),
         (
             LAYERS,
             [("liver", 1, 0), ("tumor", 2, 1)],
             LABELS,
-            "name a segment for each number that it holds, not none for 1",
+            "names no segment for its number 1",
         ),
     ],
 )
 def test_layers_of_which_a_segment_would_be_lost_are_refused(save_layers, layers, segments, labels, sentence):
     layers = layers if layers.ndim == 4 else layers[None]
-    with pytest.raises(DataError, match=f"c0 must {sentence}"):
+    with pytest.raises(DataError, match=f"c0 {sentence}"):
         read_label(save_layers(layers, *segments), "c0", labels=labels)
 
 

@@ -68,13 +68,13 @@ def test_a_tiff_without_all_its_pixels_is_refused(tmp_path, kind, way, fault):
         change(path, LENGTH, lambda old: 128)
         if is_one_strip:
             change(path, ROWS_PER_STRIP, lambda old: 128)
-    assert_refused("a.tif must be a whole file", path)
+    assert_refused("a.tif is truncated or corrupt", path)
 
 
 @pytest.mark.parametrize("way", ["group3", "group4", "tiff_ccitt"])
 def test_a_fax_of_which_rows_may_be_missing_is_refused(tmp_path, way):
     write(tmp_path / "a.tif", "1", way)
-    assert_refused("a.tif must not be compressed as a fax", tmp_path / "a.tif")
+    assert_refused("a.tif is compressed as a fax", tmp_path / "a.tif")
 
 
 def build(path, tags, content, text=None):
@@ -109,7 +109,7 @@ TEXTS = {
 )
 def test_a_stack_with_one_table_of_tags_is_refused(tmp_path, changes, text):
     path = build(tmp_path / "a.tif", grey_tags(20, 30, **changes), PLANES.tobytes(), text)
-    assert_refused("a.tif must hold one picture, not 3", path)
+    assert_refused("a.tif holds 3 pictures", path)
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -125,7 +125,7 @@ def test_planes_behind_the_one_that_the_tags_name_are_refused(tmp_path):
     head = struct.pack("<2sHI", b"II", 42, 8) + struct.pack("<H", len(tags))
     head += b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items())) + bytes(4)
     (tmp_path / "a.tif").write_bytes(head + PLANES.tobytes())
-    assert_refused("a.tif must hold one picture, not 3", tmp_path / "a.tif")
+    assert_refused("a.tif holds 3 pictures", tmp_path / "a.tif")
     (tmp_path / "a.tif").write_bytes(head + PLANES[0].tobytes() + b"notes")
     np.testing.assert_array_equal(read_image(tmp_path / "a.tif").array[0], PLANES[0])
 
@@ -134,7 +134,7 @@ def test_a_strip_in_jpeg_of_too_few_rows_is_refused(tmp_path):
     content = encode((64, 48), False)
     tags = grey_tags(64, 48, _258=8, _259=7, _279=len(content))
     assert read_image(build(tmp_path / "a.tif", tags, content)).spatial_shape == (64, 48)
-    with pytest.raises(DataError, match="a.tif must be a whole file, .* of 48 x 64 pixels, not 48 x 96"):
+    with pytest.raises(DataError, match="a.tif is truncated or corrupt .* of 48 x 64 pixels .* 48 x 96"):
         read_image(build(tmp_path / "a.tif", tags | {257: 96, 278: 96}, content))
 
 
@@ -149,7 +149,7 @@ def test_a_grey_tiff_keeps_its_numbers_as_a_label(tmp_path, bits):
 
 def test_two_numbers_a_pixel_without_meaning_are_refused(tmp_path):
     tags = grey_tags(2, 3, _258=8, _277=2, _279=12, _338=0)
-    with pytest.raises(DataError, match="a.tif must hold one number a pixel, not a second one of unknown meaning"):
+    with pytest.raises(DataError, match="a.tif holds a second number of unknown meaning"):
         read_image(build(tmp_path / "a.tif", tags, bytes(range(12))))
     found = read_image(build(tmp_path / "a.tif", tags | {338: 2}, bytes(range(12))))
     assert found.array.tolist() == [[[0, 2, 4], [6, 8, 10]]]
@@ -159,5 +159,5 @@ def test_a_label_map_without_a_known_zero_is_refused(tmp_path):
     # Pillow takes it for white, and turns the numbers round.
     tags = grey_tags(2, 3, _258=8, _279=6)
     del tags[262]
-    with pytest.raises(DataError, match="a.tif must have 0 as black, not as white"):
+    with pytest.raises(DataError, match="a.tif stores white as 0"):
         read_label(build(tmp_path / "a.tif", tags, bytes(range(6))))

@@ -12,12 +12,8 @@ from silofl.base.documents import SpecialFileError, check_kind
 from silofl.base.errors import DataError
 
 TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
+# Of errors of the operating system, after which nothing is known of the file's content.
 OF_SYSTEM = (*TOO_MANY_OPEN, errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM, errno.EAGAIN)
-
-
-def is_system_error(error: Exception) -> bool:
-    """Return whether the operating system failed, so that nothing is known of the file's content."""
-    return isinstance(error, OSError) and error.errno in OF_SYSTEM
 
 
 def open_error(name: str, error: OSError) -> DataError:
@@ -28,21 +24,21 @@ def open_error(name: str, error: OSError) -> DataError:
         error: What the operating system said.
     """
     if isinstance(error, FileNotFoundError):
-        return DataError(f"{name} must exist; it is not there: put it there, or take it out of dataset.json")
+        return DataError(f"{name} is not there; put it there, or take it out of dataset.json")
     if isinstance(error, PermissionError):
         return DataError(
-            f"{name} must be readable; permission was denied (the data need not be corrupt): "
+            f"{name} cannot be read: permission was denied (the data need not be corrupt); "
             "give this account the right to read it"
         )
     if isinstance(error, SpecialFileError):
-        return DataError(f"{name} must be a file or a folder, not {error.strerror}; put the data itself there")
+        return DataError(f"{name} is {error.strerror}; put the data itself there")
     if error.errno in TOO_MANY_OPEN:
         return DataError(
-            f"{name} must be opened, but too many files are open (the data need not be corrupt): allow more with "
+            f"{name} cannot be opened: too many files are open (the data need not be corrupt); allow more with "
             "ulimit -n, and start again"
         )
     reason = error.strerror or type(error).__name__
-    return DataError(f"{name} must be readable; the system said {reason!r}: check the disk or the network share")
+    return DataError(f"{name} cannot be read: the system said {reason!r}; check the disk or the network share")
 
 
 def read_bytes(path: Path, name: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from silofl.base.errors import DataError
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Far above a CT of the whole body in 16 bits; a file of some kilobytes can claim more than any machine has.
 MAX_BYTES = 2 << 30
 KINDS = ("is_binary", "is_window", "has_contrasts")
+Content = TypeVar("Content")
 
 
 class Decoded(NamedTuple):
@@ -23,14 +24,14 @@ class Decoded(NamedTuple):
     Channels may be a sensor's (a window) or contrasts, neither of which are colours.
     """
 
-    array: NDArray
+    array: NDArray[Any]
     affine: NDArray[np.float64] | None = None
     is_binary: bool = False
     is_window: bool = False
     has_contrasts: bool = False
 
 
-class Unpacked(NamedTuple):
+class Unpacked(NamedTuple, Generic[Content]):
     """The bytes of a file, unpacked, of which the process that asked for them makes an array.
 
     Attributes:
@@ -38,8 +39,8 @@ class Unpacked(NamedTuple):
         facts: What is known of them, as JSON has it.
     """
 
-    content: Iterable[bytes] | NDArray[np.uint8]
-    facts: Mapping[str, object]
+    content: Content
+    facts: Mapping[str, Any]
 
 
 def check_bytes(name: str, shape: Iterable[int], item_bytes: int) -> int:
@@ -51,9 +52,9 @@ def check_bytes(name: str, shape: Iterable[int], item_bytes: int) -> int:
     """
     sizes = [int(size) for size in shape]
     if min(sizes, default=0) < 0:
-        raise ValueError(f"its sizes must not be negative, as {min(sizes)}")
+        raise ValueError(f"it states a size of {min(sizes)}")
     size = math.prod(sizes) * item_bytes
     if size > MAX_BYTES:
-        limit = f"{MAX_BYTES >> 30} GiB once decoded"
-        raise DataError(f"{name} must hold at most {limit}, not {size / (1 << 30):.3g} GiB; cut it into parts")
+        limit = f"at most {MAX_BYTES >> 30} GiB are allowed"
+        raise DataError(f"{name} takes {size / (1 << 30):.3g} GiB once decoded, and {limit}; cut it into parts")
     return size

@@ -24,9 +24,10 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,14 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.reading.access import OF_SYSTEM
 from silofl.reading.decoded import Decoded, Unpacked, check_bytes
+
+
+class Decoder(subprocess.Popen[bytes]):
+    """The process, which always has these two of its pipes."""
+
+    stdin: BufferedWriter
+    stdout: BufferedReader
+
 
 # glibc, the only one that was tried, then overwrites memory as it is taken and freed, the small pieces too: a decoder
 # that reads beyond what a file holds finds nothing of the file before.
@@ -43,7 +52,7 @@ _batch_bytes = select.PIPE_BUF
 # Of answers that wait to be read, where the system allows it.
 ANSWER_BYTES = 1 << 20
 _lock = Lock()
-_process: subprocess.Popen[bytes] | None = None
+_process: Decoder | None = None
 # Requests that the process has and has not answered, and those to be sent behind them.
 _waiting: deque[bytes] = deque()
 _coming: deque[bytes] = deque()
@@ -82,7 +91,7 @@ def decode_ahead(requests: Iterable[bytes] = ()) -> Iterator[None]:
         end_decoder()
 
 
-def decode_in_subprocess(request: bytes) -> Decoded | Unpacked:
+def decode_in_subprocess(request: bytes) -> Decoded | Unpacked[NDArray[np.uint8]]:
     """Decode a file in the decoders' process, or unpack it there, as its reader does.
 
     Args:
@@ -125,7 +134,7 @@ def end_decoder() -> None:
                 _process = None
 
 
-def _ensure_decoder() -> subprocess.Popen[bytes]:
+def _ensure_decoder() -> Decoder:
     global _process
     # What a process has answered before it ended is read first.
     if _process is None or (not _waiting and _process.poll() is not None):
@@ -133,13 +142,18 @@ def _ensure_decoder() -> subprocess.Popen[bytes]:
     return _process
 
 
-def _start_decoder() -> subprocess.Popen[bytes]:
+def _start_decoder() -> Decoder:
     global _batch_bytes
     # As a file and without the site's modules, which take as long as Python itself; the paths are in its environment.
     command = [sys.executable, "-S", "-P", str(Path(__file__).with_name("decoder_process.py"))]
-    # Its error output is dropped: the libraries' warnings name full paths.
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, **streams, env=_build_environment())
+    process = Decoder(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # The libraries' warnings name full paths.
+        stderr=subprocess.DEVNULL,
+        env=_build_environment(),
+    )
     with suppress(AttributeError, OSError):
         fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, ANSWER_BYTES)
         # Pages need not be full.
@@ -147,7 +161,7 @@ def _start_decoder() -> subprocess.Popen[bytes]:
     return process
 
 
-def _send_batch(process: subprocess.Popen[bytes], request: bytes) -> None:
+def _send_batch(process: Decoder, request: bytes) -> None:
     """Send a request that was not sent before, and once most of a batch is answered those that come next."""
     batch = []
     room = _batch_bytes - sum(map(len, _waiting))
@@ -174,14 +188,14 @@ def _send_batch(process: subprocess.Popen[bytes], request: bytes) -> None:
                 process.stdin.close()
 
 
-def _receive_or_end(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], NDArray[np.uint8] | None]:
+def _receive_or_end(process: Decoder) -> tuple[dict[str, Any], NDArray[np.uint8]]:
     """Return the next answer, or how the process ended; what it has not answered is then sent to another one."""
     try:
         return _receive_answer(process.stdout)
     except EOFError:
         reason = _describe_exit(process)
         _put_back()
-        return {"broken": reason}, None
+        return {"broken": reason}, np.empty(0, np.uint8)
     except BaseException:
         # After half an answer the next one could not be told from its rest.
         process.kill()
@@ -207,7 +221,7 @@ def _build_environment() -> dict[str, str]:
     }
 
 
-def _receive_answer(stream: BinaryIO) -> tuple[dict[str, Any], NDArray[np.uint8] | None]:
+def _receive_answer(stream: BufferedReader) -> tuple[dict[str, Any], NDArray[np.uint8]]:
     line = stream.readline()
     if not line.endswith(b"\n"):
         raise EOFError
@@ -215,12 +229,12 @@ def _receive_answer(stream: BinaryIO) -> tuple[dict[str, Any], NDArray[np.uint8]
     answer = json.loads(line.decode())
     size = check_bytes("a decoded file", [answer.get("bytes", 0)], 1)
     content = np.empty(size, np.uint8)
-    if stream.readinto(content) != size:
+    if stream.readinto(content.data) != size:
         raise EOFError
     return answer, content
 
 
-def _describe_exit(process: subprocess.Popen[bytes]) -> str:
+def _describe_exit(process: Decoder) -> str:
     status = process.wait()
     if status == -signal.SIGXCPU:
         return "it keeps its decoder busy for longer than its size explains"

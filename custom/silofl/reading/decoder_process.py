@@ -14,6 +14,7 @@ import signal
 import stat
 import sys
 import time
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,7 +68,7 @@ def _answer(request: dict[str, Any], answers: int) -> None:
     except DataError as error:
         _reply(answers, {"refused": str(error)})
     except MemoryError:
-        _reply(answers, {"broken": "it takes more memory than a decoder may have"})
+        _reply(answers, {"broken": "it takes too much memory"})
     except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
         reason = str(error).replace(path, name) or type(error).__name__
         _reply(answers, {"broken": reason, "errno": error.errno if isinstance(error, OSError) else None})
@@ -100,7 +101,7 @@ def _set_limit(limit: int, value: int) -> None:
     resource.setrlimit(limit, (value, highest))
 
 
-def _send(answers: int, read: Decoded | Unpacked) -> None:
+def _send(answers: int, read: Decoded | Unpacked[Iterable[bytes]]) -> None:
     if isinstance(read, Unpacked):
         joined = bytearray()
         for piece in read.content:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from silofl.reading.dicom_planes import (
     count_frames,
     is_scaled_alike,
     order_slices,
+    placeless_error,
     read_planes,
     step_between,
 )
@@ -72,10 +73,7 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     for header in headers:
         planes += read_planes(header)
     if not any(plane[POSITION] for plane in planes):
-        raise DataError(
-            f"{name} must hold slices that state where they lie ({POSITION}), not {len(files)} pictures without a "
-            "place; name each file as a picture of its own, or export the series again with its places"
-        )
+        raise placeless_error(name, len(files))
     if all(plane[POSITION] and plane[DIRECTION] for plane in planes):
         order = order_slices(planes)
         files = [files[slice_index] for slice_index in order]
@@ -114,8 +112,7 @@ def _list_series(path: Path, name: str) -> list[Path]:
     if len(series) != 1:
         shown = "".join(f" ({len(files)} files as {files[0].name})" for files in series.values())
         raise DataError(
-            f"{name} must be a folder that holds the files of one DICOM series itself, not of {len(series)}{shown}; "
-            "give each series a folder, and name that"
+            f"{name} holds {len(series)} DICOM series{shown}; name a folder that holds the files of one series itself"
         )
     [(uid, files)] = series.items()
     _check_rest(rest, files[0], name)
@@ -126,7 +123,7 @@ def _list_series(path: Path, name: str) -> list[Path]:
 
 def _check_rest(rest: Sequence[Path], image: Path, name: str) -> None:
     """Refuse what is left of a cut slice: of the last slice nothing else would tell that it is missing."""
-    storage_class = str(_read_header(image).get("SOPClassUID", ""))
+    storage_class = str(read_elements(image, force=True).get("SOPClassUID", ""))
     for file in rest:
         header = _read_header(file)
         if header is None:
@@ -135,7 +132,7 @@ def _check_rest(rest: Sequence[Path], image: Path, name: str) -> None:
             # The file may end within the name of its class.
             is_cut = storage_class.startswith(str(header.file_meta.get("MediaStorageSOPClassUID") or ""))
         if is_cut:
-            raise DataError(f"{name} must hold whole DICOM files; {file.name} cannot be read: export the series again")
+            raise DataError(f"{file.name} of {name} cannot be read as DICOM; export the series again")
 
 
 def _check_inner_folder(folder: Path, uid: str, name: str) -> None:
@@ -144,8 +141,8 @@ def _check_inner_folder(folder: Path, uid: str, name: str) -> None:
         header = _read_header(file) if file.is_file() else None
         if header is not None and str(header.get("SeriesInstanceUID")) == uid:
             raise DataError(
-                f"{name} must hold all files of its DICOM series itself, not some in {folder.name}; put them together, "
-                "or move the folder away"
+                f"{name} has files of its DICOM series in its folder {folder.name} too; put them together, or move the "
+                "folder away"
             )
 
 
@@ -168,8 +165,8 @@ def _check_slices(headers: Sequence[Dataset], name: str) -> None:
     has_many_frames = any(count_frames(header) > 1 for header in headers)
     if len(patients) > 1 or len(forms) > 1 or has_many_frames:
         raise DataError(
-            f"{name} must hold slices of one patient and of one kind (of intensities or of colours, of bits or of "
-            "numbers), and one a file; export the series again, or name a file of many frames itself"
+            f"{name} holds slices of several patients or kinds (intensities and colours, bits and numbers), or several "
+            "in one file; export the series again, or name a file of many frames itself"
         )
 
 
@@ -186,8 +183,8 @@ def _read_checked(path: Path, name: str) -> Dataset:
         if not storage_class or "Image" in storage_class:
             raise ValueError("it holds no whole numbers in PixelData")
         raise DataError(
-            f"{name} must be an image, not a DICOM file of the kind '{storage_class}'; name the file or folder that "
-            "holds the pixels"
+            f"{name} is no image, but a DICOM file of the kind '{storage_class}'; name the file or folder that holds "
+            "the pixels"
         )
     # Where it says nothing, a pixel is one number.
     header.setdefault("SamplesPerPixel", 1)
@@ -198,7 +195,7 @@ def _read_checked(path: Path, name: str) -> Dataset:
     return header
 
 
-def _finish(array: NDArray, header: Dataset, planes: Sequence[Plane], step: NDArray[np.float64] | None) -> Decoded:
+def _finish(array: NDArray[Any], header: Dataset, planes: Sequence[Plane], step: NDArray[np.float64] | None) -> Decoded:
     affine = LPS_TO_RAS @ build_affine(header, planes, step)
     # The memory holds z, y, x, channel, as of any other format: sums depend on this order.
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))

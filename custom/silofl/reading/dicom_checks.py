@@ -30,14 +30,14 @@ from silofl.reading.dicom_planes import COUNTS, POSITION, count_frames, list_val
 if TYPE_CHECKING:
     from pydicom import Dataset
 
-# Whether a condition is broken, and what the file must do, for the sentence "NAME must ...".
+# Whether a condition is broken, and what is wrong then, for the sentence "NAME ...".
 Judgement = Iterator[tuple[bool, str]]
 # These modalities hold segments, outlines or a scaled dose in place of intensities.
 DRAWN = {
-    "SEG": "an image, not a DICOM segmentation; name it as the mask of its image",
-    "RTSTRUCT": "an image or a label map, not a DICOM structure set; save its outlines as a DICOM segmentation or as "
-    "NIfTI on the image's grid, for example with 3D Slicer (SlicerRT)",
-    "RTDOSE": "an image, not a radiotherapy dose; save it as NIfTI, for example with 3D Slicer (SlicerRT)",
+    "SEG": "is a DICOM segmentation; name it as the mask of its image",
+    "RTSTRUCT": "is a DICOM structure set; save its outlines as a DICOM segmentation or as NIfTI on the image's grid, "
+    "for example with 3D Slicer (SlicerRT)",
+    "RTDOSE": "is a radiotherapy dose; save it as NIfTI, for example with 3D Slicer (SlicerRT)",
 }
 # Two makers tile a volume into one picture. They say so by a word of ImageType, and by an element that counts slices.
 MOSAICS = {"MOSAIC": "Siemens", "VFRAME": "United Imaging"}
@@ -69,30 +69,29 @@ def check_form(header: Dataset, name: str) -> None:
 
 def check_judgements(judgements: Judgement, name: str) -> None:
     """Raise a DataError for the first condition that is broken; later ones may rely on it and are not computed."""
-    for is_broken, condition in judgements:
+    for is_broken, fault in judgements:
         if is_broken:
-            raise DataError(f"{name} must {condition}")
+            raise DataError(f"{name} {fault}")
 
 
 def _judge_content(header: Dataset) -> Judgement:
     """Judge whether a file is an image, and each of its frames a slice of one volume."""
     modality = "RTDOSE" if "DoseGridScaling" in header else header.get("Modality")
-    yield modality in DRAWN, f"be {DRAWN.get(modality)}"
+    yield modality in DRAWN, DRAWN.get(modality, "")
     yield from judge_numbers(header)
     yield from judge_tiles(header)
     varied = _find_varied_vectors(header)
     yield (
         len(varied) > 1,
-        f"hold the frames of one volume, not those that {' and '.join(varied)} tell apart (FrameIncrementPointer); "
-        "save each volume as a file of its own",
+        f"holds several volumes, whose frames {' and '.join(varied)} tell apart (FrameIncrementPointer); save each "
+        "volume as a file of its own",
     )
     mosaic = _find_mosaic(header)
     # Frames with places of their own are slices, whatever else is stated.
     is_placed = count_frames(header) > 1 and all(plane[POSITION] for plane in read_planes(header))
     yield (
         mosaic is not None and not is_placed,
-        f"hold a slice, not many slices side by side in one picture ({mosaic}); convert its series to NIfTI with "
-        "dcm2niix",
+        f"holds many slices side by side in one picture ({mosaic}); convert its series to NIfTI with dcm2niix",
     )
 
 
@@ -103,8 +102,7 @@ def judge_tiles(header: Dataset) -> Judgement:
     is_whole = (rows, columns) == (header.get("Rows"), header.get("Columns"))
     yield (
         rows is not None and columns is not None and not is_whole,
-        f"hold a picture or slices, not tiles of a whole slide of {rows} x {columns} pixels; save the region of "
-        "interest as PNG or TIFF",
+        f"holds tiles of a whole slide of {rows} x {columns} pixels; save the region of interest as PNG or TIFF",
     )
 
 
@@ -152,7 +150,7 @@ def judge_numbers(header: Dataset) -> Judgement:
             is_decimal = all(re.fullmatch(DECIMAL, text, re.ASCII) and math.isfinite(float(text)) for text in texts)
             yield (
                 not is_decimal or len(texts) not in (0, count),
-                f"have {count} decimal number(s) as {key}, not '{', '.join(texts)[:40]}'; correct it, or {EXPORT}",
+                f"has '{', '.join(texts)[:40]}' as {key} instead of {count} decimal number(s); correct it, or {EXPORT}",
             )
 
 
@@ -163,39 +161,38 @@ def _judge_form(header: Dataset) -> Judgement:
     syntax = read_syntax(header)
     yield (
         syntax not in READ,
-        f"be compressed as JPEG, JPEG-LS, JPEG 2000 or RLE, or not at all, not as {UID(syntax).name}; export it "
-        "without compression",
+        f"is compressed as {UID(syntax).name}; export it without compression, or as JPEG, JPEG-LS, JPEG 2000 or RLE",
     )
     for key, allowed in ALLOWED.items():
         value = header.get(key, allowed[0])
-        yield value not in allowed, f"have {key} of {_join_or(allowed)}, not {value}; {EXPORT}"
+        yield value not in allowed, f"has {key} {value} instead of {_join_or(allowed)}; {EXPORT}"
     allocated = header.BitsAllocated
     stored = header.BitsStored
     # Only then are the numbers at the lower end of their bits, where decoders look for them.
     is_at_low_end = 1 <= stored <= allocated and header.HighBit == stored - 1
     yield (
         not is_at_low_end,
-        f"have BitsStored of 1 to {allocated} and a HighBit one below it, not {stored} and {header.HighBit}; {EXPORT}",
+        f"has BitsStored {stored} and HighBit {header.HighBit} of {allocated} bits, where HighBit should be one below "
+        f"BitsStored; {EXPORT}",
     )
     colours = header.get(COLOURS)
     allowed_colours = _list_colours(header.SamplesPerPixel, allocated, syntax)
     yield (
         colours not in allowed_colours,
-        f"have the {COLOURS} {_join_or(allowed_colours)} for its pixels, not {colours}; {EXPORT}",
+        f"has the {COLOURS} {colours} instead of {_join_or(allowed_colours)}; {EXPORT}",
     )
     yield (
         "ModalityLUTSequence" in header and header.get("Modality") not in ANGIOGRAPHY,
-        "have a rescale slope and intercept, not a table of intensities (Modality LUT), which is not read; export it "
-        "with the table applied",
+        "has a table of intensities (Modality LUT), which is not read; export it with the table applied",
     )
     scales = {read_scale(plane) for plane in read_planes(header)}
     yield (
         any(slope == 0 for slope, _ in scales),
-        f"have a rescale slope other than 0, by which all its pixels mean the same; {EXPORT}",
+        f"has a rescale slope of 0, by which all its pixels mean the same; {EXPORT}",
     )
     yield (
         is_coloured(header) and scales != {(1, 0)},
-        f"have no RescaleSlope and RescaleIntercept beside colours ({colours}); {EXPORT}",
+        f"has RescaleSlope and RescaleIntercept beside colours ({colours}); {EXPORT}",
     )
 
 
@@ -233,8 +230,8 @@ def _judge_bytes(header: Dataset) -> tuple[bool, str]:
     spare = max(needed // frames // 2, 2)
     return (
         not needed <= held < needed + spare,
-        f"hold {needed} bytes of PixelData, not {held}, as its Rows and Columns ({header.Rows} x {header.Columns}), "
-        f"SamplesPerPixel, BitsAllocated and NumberOfFrames ({frames}) say; {COPY_OR_EXPORT}",
+        f"holds {held} bytes of PixelData, where its Rows and Columns ({header.Rows} x {header.Columns}), "
+        f"SamplesPerPixel, BitsAllocated and NumberOfFrames ({frames}) need {needed}; {COPY_OR_EXPORT}",
     )
 
 
@@ -243,7 +240,7 @@ def _judge_codestreams(header: Dataset, syntax: str) -> Judgement:
     stored = join_frames(header)
     yield (
         len(stored) != frames,
-        f"hold {frames} frames, as its NumberOfFrames says, not {len(stored)}; {COPY_OR_EXPORT}",
+        f"holds {len(stored)} frames, where its NumberOfFrames says {frames}; {COPY_OR_EXPORT}",
     )
     # A frame of RLE does not state its size; its decoder compares the bytes of each segment.
     if syntax == RLE:
@@ -254,14 +251,14 @@ def _judge_codestreams(header: Dataset, syntax: str) -> Judgement:
         *stated, bits = read_size(frame, syntax)
         yield (
             tuple(stated) != size,
-            f"have Rows, Columns and SamplesPerPixel {stated}, as its compressed pixels say, not {[*size]} {where}",
+            f"has Rows, Columns and SamplesPerPixel {[*size]}, where its compressed pixels say {stated} {where}",
         )
         yield (
             bits > header.BitsAllocated and syntax not in JPEG_2000,
-            f"have BitsAllocated of {bits} or more, as its compressed pixels need, not {header.BitsAllocated} {where}",
+            f"has BitsAllocated {header.BitsAllocated}, where its compressed pixels need {bits} {where}",
         )
         # It is filled up to an even length, by some writers to a block.
-        yield not frame.rstrip(b"\0\xff").endswith(END), f"hold a codestream with its end {where}"
+        yield not frame.rstrip(b"\0\xff").endswith(END), f"lacks its codestream's end {where}"
 
 
 def _join_or(values: Iterable[object]) -> str:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 
-def read_elements(path: Path, specific_tags: Sequence[str | int] | None = None, force: bool = False) -> Dataset:
+def read_elements(path: Path, specific_tags: Sequence[str] = (), force: bool = False) -> Dataset:
     """Return a file's elements before its pixels.
 
     Args:
-        specific_tags: Names or numbers of those to be read; None for all.
+        specific_tags: Names of those to be read; all where none is given.
         force: Whether a file without a preamble is read.
 
     Raises:
@@ -31,7 +31,7 @@ def read_elements(path: Path, specific_tags: Sequence[str | int] | None = None, 
 
     with path.open("rb") as stream:
         refuse_deflated(stream, input_name(path))
-        return pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=specific_tags, force=force)
+        return pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=[*specific_tags] or None, force=force)
 
 
 def refuse_deflated(stream: BinaryIO, name: str) -> None:
@@ -47,5 +47,5 @@ def refuse_deflated(stream: BinaryIO, name: str) -> None:
     read_preamble(stream, force=True)
     meta = read_dataset(stream, False, True, stop_when=lambda tag, vr, length: tag.group != 2)
     if meta.get("TransferSyntaxUID") == pydicom.uid.DeflatedExplicitVRLittleEndian:
-        raise DataError(f"{name} must not be deflated, of which some KiB may fill the memory; export it otherwise")
+        raise DataError(f"{name} is deflated, of which some KiB may fill the memory; export it otherwise")
     stream.seek(0)

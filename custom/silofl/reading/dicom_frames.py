@@ -13,7 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +47,14 @@ MEASURED = ("CT", "MR", "NM", "PT")
 WHOLE = tuple(np.iinfo(dtype) for dtype in ("u1", "u2", "u4", "i1", "i2", "i4", "i8"))
 
 
-def decode_frames(header: Dataset, name: str, count: int, is_alike: bool) -> NDArray:
+def decode_frames(header: Dataset, name: str, count: int, is_alike: bool) -> NDArray[Any]:
     """Return the stored numbers of a file, (frames, rows, columns, samples); colours as red, green and blue.
 
     Args:
         count: How many files as this one are read.
         is_alike: Whether all are scaled alike.
     """
-    from pydicom.pixels import get_decoder
+    from pydicom.pixels.decoders.base import get_decoder
     from pydicom.uid import UID
 
     size = (count_frames(header), header.Rows, header.Columns)
@@ -88,9 +88,9 @@ def _join_pixels(header: Dataset, syntax: str) -> None:
         header.pop(key, None)
 
 
-def _convert_colours(pixels: NDArray, header: Dataset) -> NDArray:
+def _convert_colours(pixels: NDArray[Any], header: Dataset) -> NDArray[Any]:
     """Return colours as red, green and blue, and grey with 0 as black."""
-    from pydicom.pixels import apply_color_lut, convert_color_space
+    from pydicom.pixels.processing import apply_color_lut, convert_color_space
 
     form = header.PhotometricInterpretation
     if form in ("YBR_FULL", "YBR_FULL_422"):
@@ -139,10 +139,10 @@ def _refuse_made_up(name: str, columns: int) -> Iterator[None]:
         if lengths and int(lengths[1]) >= int(lengths[2]) + columns + 2:
             is_made_up = True
     if is_made_up:
-        raise DataError(f"{name} must hold all of its compressed pixels, not a part; copy it again from its source")
+        raise DataError(f"{name} lacks a part of its compressed pixels; copy it again from its source")
 
 
-def _find_type(header: Dataset, is_alike: bool) -> np.dtype:
+def _find_type(header: Dataset, is_alike: bool) -> np.dtype[Any]:
     """Return the type of a file's scaled numbers."""
     if not is_alike:
         # One slope's whole numbers are not another one's.
@@ -162,7 +162,7 @@ def _find_type(header: Dataset, is_alike: bool) -> np.dtype:
     return np.dtype(np.float64)
 
 
-def scale_frames(stored: NDArray, header: Dataset, planes: Sequence[Plane], is_alike: bool) -> NDArray:
+def scale_frames(stored: NDArray[Any], header: Dataset, planes: Sequence[Plane], is_alike: bool) -> NDArray[Any]:
     """Return what stored numbers measure, by the scale of each plane; one plane's is that of all frames."""
     scales = [read_scale(plane) for plane in planes]
     if is_alike and scales[0] == (1, 0):
@@ -215,8 +215,6 @@ def read_size(frame: bytes, syntax: str) -> tuple[int, int, int, int]:
         components, bits = struct.unpack_from(">HB", frame, start + 36)
         return bottom - top, right - left, components, (bits & 0x7F) + 1
     form = _get_jpg_parameters(frame)
-    if "precision" not in form:
-        raise ValueError("a codestream does not state its size")
     return form["height"], form["width"], form["components"], form["precision"]
 
 

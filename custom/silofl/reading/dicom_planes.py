@@ -60,7 +60,7 @@ def read_planes(header: Dataset) -> Iterator[Plane]:
         yield {key: _look_up_element(key, header, [frame, *shared]) for key in (*GROUPS, *SIZE, *STORED)}
 
 
-def _look_up_element(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (any element)
+def _look_up_element(key: str, header: Dataset, groups: Sequence[Dataset | Mapping[str, Any]]) -> Any:  # noqa: ANN401 (any element)
     # A frame's own value goes before the one that all frames share.
     for group in groups:
         for part in group.get(GROUPS.get(key, ""), []):
@@ -81,18 +81,22 @@ def arrange_frames(
         DataError: The frames are no one volume.
     """
     if len(stored) not in (1, count):
-        raise DataError(f"{name} must describe each of its {count} frames, not {len(stored)}; export it again")
+        raise DataError(f"{name} describes {len(stored)} of its {count} frames; export it again")
     order = order_frames(stored)
     planes = [stored[frame] for frame in order]
     step = step_between(planes, name)
     if count > 1 and step is None and not planes[0][DISTANCE]:
-        raise DataError(
-            f"{name} must hold frames that state where they lie ({POSITION}), or how far apart ({DISTANCE}), not "
-            f"{count} pictures without a place, as of a film; save each frame as a picture of its own, or export the "
-            "volume again with its places"
-        )
+        raise placeless_error(name, count)
     check_measures(planes, name)
     return order, planes, step
+
+
+def placeless_error(name: str, count: int) -> DataError:
+    """Return the error for pictures of which nobody knows how they lie in a volume, as those of a film."""
+    return DataError(
+        f"{name} holds {count} pictures without a place ({POSITION}); save or name each as a picture of its own, or "
+        "export them again with their places"
+    )
 
 
 def order_frames(planes: Sequence[Plane]) -> NDArray[np.intp]:
@@ -147,14 +151,14 @@ def step_between(planes: Sequence[Plane], name: str, files: Sequence[str] = ()) 
     for key in (DIRECTION, SPACING, *SIZE):
         if not is_same(planes, key):
             raise DataError(
-                f"{name} must have slices of one direction, one pixel size and one number of pixels, which differ "
-                f"({key}); save each as a series in a folder of its own"
+                f"{name} has slices of different directions, pixel sizes or numbers of pixels ({key}); save each as a "
+                "series in a folder of its own"
             )
     positions = [plane[POSITION] for plane in planes if plane[POSITION] is not None]
     if 0 < len(positions) < len(planes):
         raise DataError(
-            f"{name} must have the place of every slice (ImagePositionPatient), or of none, not of {len(positions)} of "
-            f"{len(planes)}; leave out what is no slice of the volume"
+            f"{name} states the place of {len(positions)} of its {len(planes)} slices ({POSITION}); leave out what is "
+            "no slice of the volume"
         )
     if len(positions) < 2:
         return None
@@ -167,17 +171,16 @@ def step_between(planes: Sequence[Plane], name: str, files: Sequence[str] = ()) 
         if earlier != plane:
             shown = f", as {files[earlier]} and {files[plane]}" if files else ""
             raise DataError(
-                f"{name} must hold one image at each place, not two{shown}; remove the older version of an image, and "
-                f"{own_series}"
+                f"{name} holds two images at one place{shown}; remove the older version of an image, and {own_series}"
             )
     steps = np.diff(places, axis=0)
     lengths = np.linalg.norm(steps, axis=1)
-    step = steps.mean(axis=0)
+    step: NDArray[np.float64] = steps.mean(axis=0)
     aside = np.linalg.norm(steps - step, axis=1).max()
     if aside > UNEVEN * np.median(lengths):
         raise DataError(
-            f"{name} must have slices at even distances on one line, not {lengths.min():.2f} to {lengths.max():.2f} mm "
-            f"apart and up to {aside:.2f} mm out of step; put missing ones back, or {own_series}"
+            f"{name} has slices {lengths.min():.2f} to {lengths.max():.2f} mm apart and up to {aside:.2f} mm out of "
+            f"step; put missing ones back, or {own_series}"
         )
     return step
 
@@ -248,8 +251,8 @@ def check_measures(planes: Sequence[Plane], name: str) -> None:
     """Refuse planes of which one number does not mean the same, as far as they say what numbers measure."""
     if is_scaled_alike(planes) and not _is_one(planes, REAL_WORLD):
         raise DataError(
-            f"{name} must have one RealWorldValueSlope and -Intercept for all slices that have one rescale slope, as "
-            "they are not read; save it with its true values as NIfTI or MHA"
+            f"{name} has several RealWorldValueSlope or -Intercept for slices of one rescale slope, and they are not "
+            "read; save it with its true values as NIfTI or MHA"
         )
 
 

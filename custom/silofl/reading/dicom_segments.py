@@ -26,7 +26,6 @@ from silofl.reading.dicom_checks import (
     judge_tiles,
 )
 from silofl.reading.dicom_planes import SEGMENT, Plane, count_frames, first_grid, read_planes
-from silofl.reading.image import Image
 from silofl.reading.label_grid import match_voxels, view_voxels
 from silofl.reading.raw_volume import LPS_TO_RAS
 
@@ -54,36 +53,38 @@ def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Seque
     """
     syntax = read_file_meta_info(path).get("TransferSyntaxUID", READ[0])
     if syntax not in READ:
-        raise DataError(f"{name} must be stored as it is, not as {uid.UID(syntax).name}; export it without compression")
+        raise DataError(f"{name} is stored as {uid.UID(syntax).name}; export it without compression")
     header = dcmread(path)
     for judge in (_judge_form, judge_tiles, judge_numbers, _judge_frames, judge_size):
         check_judgements(judge(header), name)
-    # A grid alone, which takes no memory.
-    image = Image(np.broadcast_to(np.uint8(0), (1, *shape)), np.array(affine), None)
+    image_affine = np.array(affine)
     check_bytes(name, (1, *shape), DTYPE.itemsize)
     layers = [np.zeros(shape, DTYPE)]
     seen = set()
     frames = zip(read_planes(header), _read_frames(header), strict=True)
     for number, (plane, pixels) in enumerate(frames, start=1):
-        voxels = _find_voxels(plane, pixels.shape, image, f"{name} must", number)
+        voxels = _find_voxels(plane, pixels.shape, image_affine, shape)
+        if voxels is None:
+            raise DataError(
+                f"{name} does not lie on the voxels of its image: frame {number} lies between or outside of them; name "
+                "the image on which it was drawn, or save it as NIfTI on the image's grid, as with 3D Slicer"
+            )
         key = (plane[SEGMENT], voxels.tobytes())
         if key in seen:
-            raise DataError(
-                f"{name} must hold one frame of each segment at each place, not two; export each time point as a file"
-            )
+            raise DataError(f"{name} holds two frames of a segment at one place; export each time point as a file")
         seen.add(key)
         _lay_frame(pixels, voxels, layers, name)
-    return Decoded(np.stack(layers), image.affine)
+    return Decoded(np.stack(layers), image_affine)
 
 
 def _judge_form(header: Dataset) -> Judgement:
-    yield "PixelData" not in header, f"hold PixelData; {COPY_OR_EXPORT}"
-    form = header.get("SegmentationType")
-    yield form != BINARY, f"have the SegmentationType {BINARY}, not {str(form)[:20]}; {EXPORT}"
-    stored = (header.BitsAllocated, header.SamplesPerPixel)
+    form = str(header.get("SegmentationType"))[:20]
+    bits = header.BitsAllocated
+    samples = header.SamplesPerPixel
     yield (
-        stored != (1, 1),
-        f"have BitsAllocated 1 and SamplesPerPixel 1, not {stored[0]} and {stored[1]}; {EXPORT}",
+        (form, bits, samples) != (BINARY, 1, 1),
+        f"has SegmentationType {form}, BitsAllocated {bits} and SamplesPerPixel {samples} instead of {BINARY}, 1 and "
+        f"1; {EXPORT}",
     )
 
 
@@ -91,16 +92,17 @@ def _judge_frames(header: Dataset) -> Judgement:
     """Judge whether each frame says of which segment it is."""
     planes = list(read_planes(header))
     frames = count_frames(header)
-    yield len(planes) != frames, f"describe each of its {frames} frames, not {len(planes)}; {COPY_OR_EXPORT}"
+    yield len(planes) != frames, f"describes {len(planes)} of its {frames} frames; {COPY_OR_EXPORT}"
     for plane in planes:
         number = plane[SEGMENT]
         yield (
             number not in range(1, MOST_SEGMENTS + 1),
-            f"name the segment of each frame ({SEGMENT}), from 1 to {MOST_SEGMENTS}, not {number}; {EXPORT}",
+            f"has a frame of the segment {number} ({SEGMENT}) instead of 1 to {MOST_SEGMENTS}; {EXPORT}",
         )
+        yield first_grid([plane]) is None, f"does not state place, direction and pixel size of each frame; {EXPORT}"
 
 
-def _read_frames(header: Dataset) -> Iterator[NDArray]:
+def _read_frames(header: Dataset) -> Iterator[NDArray[np.uint16]]:
     """Yield the segment's number of each pixel of each frame, (columns, rows); 0 where there is none."""
     size = header.Rows * header.Columns
     raw = np.frombuffer(header.PixelData, np.uint8)
@@ -112,30 +114,23 @@ def _read_frames(header: Dataset) -> Iterator[NDArray]:
         yield bits.reshape(header.Rows, header.Columns).T * DTYPE.type(plane[SEGMENT])
 
 
-def _find_voxels(plane: Plane, shape: Sequence[int], image: Image, must: str, number: int) -> NDArray[np.int64]:
+def _find_voxels(
+    plane: Plane, shape: Sequence[int], image_affine: NDArray[np.float64], image_shape: Sequence[int]
+) -> NDArray[np.int64] | None:
     """Return which voxel of the image each pixel of a frame is, as `match_voxels`."""
-    grid = first_grid([plane])
-    if grid is None:
-        raise DataError(
-            f"{must} state the place, the direction and the pixel size of each frame, not of some; export it again"
-        )
     affine = np.eye(4)
-    affine[:3] = grid
+    affine[:3] = first_grid([plane])
     affine = LPS_TO_RAS @ affine
     # A frame is one voxel thick: across it the image's own step counts, which in a tilted scan is not upright on it.
-    along = np.abs(np.linalg.solve(image.affine, affine)[:3, :2]).argmax(axis=0)
+    along = np.abs(np.linalg.solve(image_affine, affine)[:3, :2]).argmax(axis=0)
     # Axes 0, 1 and 2 add up to 3, so this is the axis that the frame does not lie along.
-    affine[:3, 2] = image.affine[:3, 3 - along.sum()] if along[0] != along[1] else 0
-    voxels = match_voxels(affine, (*shape, 1), image)
-    if voxels is None:
-        raise DataError(
-            f"{must} lie on the voxels of its image; its frame {number} lies between or outside of them: name the "
-            "image on which it was drawn, or save it as NIfTI on the image's grid, as with 3D Slicer"
-        )
-    return voxels
+    affine[:3, 2] = image_affine[:3, 3 - along.sum()] if along[0] != along[1] else 0
+    return match_voxels(affine, (*shape, 1), image_affine, image_shape)
 
 
-def _lay_frame(pixels: NDArray, voxels: NDArray[np.int64], layers: list[NDArray], name: str) -> None:
+def _lay_frame(
+    pixels: NDArray[np.uint16], voxels: NDArray[np.int64], layers: list[NDArray[np.uint16]], name: str
+) -> None:
     """Write a frame into the first layer in which it covers no other segment."""
     drawn = pixels != 0
     for layer in layers:

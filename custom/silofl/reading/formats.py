@@ -7,22 +7,21 @@ the head); a volume file that holds one plane is a volume of one slice.
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import DataError, UnreadableError
-from silofl.reading.access import is_system_error, open_error
+from silofl.reading.access import OF_SYSTEM, open_error
 from silofl.reading.decoded import Decoded, Unpacked
 from silofl.reading.decoder import build_request, decode_in_subprocess
 from silofl.reading.endings import suggest_remedy
 from silofl.reading.nifti import read_nifti
 from silofl.reading.text_header import METAIMAGE, NRRD
 
-Read = TypeVar("Read")
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 # Where in its own source a C++ library found an error, and the address of the object.
 _LOCATION = re.compile(r"Exception thrown in \S+ \S+ |\S+\.[ch]xx:\d+(?: \(\))?:\s*(?:ITK ERROR: )?|\(0x[0-9a-f]+\)")
@@ -39,23 +38,42 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
         DataError: The format is not known, or the system failed.
         UnreadableError: The file is truncated, corrupt or of a form that is not supported.
     """
-    request = build_file_request(path, name, index, is_label)
-    return _explain_errors(lambda: _decode(request, path, name, is_label), path, name)
+    return _decode(build_file_request(path, name, index, is_label), path, name, is_label)
+
+
+def decode_segmentation(path: Path, name: str, shape: Sequence[int], affine: NDArray[np.float64]) -> Decoded:
+    """Decode a DICOM segmentation on the grid of its image, of a shape (X, Y, Z) and an affine; errors as `decode`."""
+    grid = {"shape": list(shape), "affine": affine.tolist()}
+    request = build_request("dicom_segments.read_segmentation", path, name, **grid)
+    return _decode(request, path, name, is_label=True)
 
 
 def _decode(request: bytes | None, path: Path, name: str, is_label: bool) -> Decoded:
-    found = None if request is None else decode_in_subprocess(request)
-    if isinstance(found, Decoded):
-        return found
-    if found is not None and path.suffix.lower() in PICTURES:
-        return _shape_pixels(found, name, is_label)
-    return read_nifti(path, name, None if found is None else found.content)
+    """Return what a reader reads; whatever it raises becomes one sentence without the path."""
+    try:
+        if request is None:
+            return read_nifti(path, name)
+        answer = decode_in_subprocess(request)
+        if isinstance(answer, Decoded):
+            return answer
+        if path.suffix.lower() in PICTURES:
+            return _shape_pixels(answer, name, is_label)
+        return read_nifti(path, name, answer.content)
+    except DataError as error:
+        raise UnreadableError(str(error)) from None
+    except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
+        # Of a system that failed nothing is known of the file's content.
+        if isinstance(error, OSError) and error.errno in OF_SYSTEM:
+            raise open_error(name, error) from None
+        # A library may name the full path, which must not leave the site with the message.
+        reason = " ".join(_LOCATION.sub("", str(error).replace(str(path), name)).split())[-160:] or type(error).__name__
+        raise UnreadableError(f"{name} is truncated or corrupt ({reason}); copy it again from its source") from None
 
 
-def _shape_pixels(unpacked: Unpacked, name: str, is_label: bool) -> Decoded:
+def _shape_pixels(unpacked: Unpacked[NDArray[np.uint8]], name: str, is_label: bool) -> Decoded:
     """Return a picture's array (C, rows, columns) of what `silofl.reading.pictures.unpack_picture` returns."""
     facts = unpacked.facts
-    pixels: NDArray = unpacked.content.view(facts["dtype"]).reshape(facts["shape"])
+    pixels: NDArray[Any] = unpacked.content.view(facts["dtype"]).reshape(facts["shape"])
     if pixels.ndim == 2:
         # A TIFF may store big-endian numbers, which torch does not take.
         if not pixels.dtype.isnative:
@@ -69,31 +87,8 @@ def _shape_pixels(unpacked: Unpacked, name: str, is_label: bool) -> Decoded:
     has_alpha = pixels.shape[2] in (2, 4)
     colours = pixels[..., :-1] if has_alpha else pixels
     if is_label and has_alpha and np.ptp(colours) == 0 and np.ptp(pixels[..., -1]) > 0:
-        raise DataError(f"{name} must hold its label numbers as grey, not as transparency alone; save label numbers")
+        raise DataError(f"{name} holds its labels as transparency alone; save label numbers as grey")
     return Decoded(np.moveaxis(colours, 2, 0))
-
-
-def decode_segmentation(path: Path, name: str, shape: Sequence[int], affine: NDArray[np.float64]) -> Decoded:
-    """Decode a DICOM segmentation on the grid of its image, of a shape (X, Y, Z) and an affine; errors as `decode`."""
-    grid = {"shape": list(shape), "affine": affine.tolist()}
-    request = build_request("dicom_segments.read_segmentation", path, name, **grid)
-    return _explain_errors(lambda: decode_in_subprocess(request), path, name)
-
-
-def _explain_errors(read: Callable[[], Read], path: Path, name: str) -> Read:
-    """Return what a reader reads; whatever it raises becomes one sentence without the path."""
-    try:
-        return read()
-    except DataError as error:
-        raise UnreadableError(str(error)) from None
-    except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
-        if is_system_error(error):
-            raise open_error(name, error) from None
-        # A library may name the full path, which must not leave the site with the message.
-        reason = " ".join(_LOCATION.sub("", str(error).replace(str(path), name)).split())[-160:] or type(error).__name__
-        raise UnreadableError(
-            f"{name} must be a whole file, not a truncated or corrupt one ({reason}); copy it again from its source"
-        ) from None
 
 
 def build_file_request(path: Path, name: str, index: int | None, is_label: bool) -> bytes | None:
@@ -117,10 +112,7 @@ def _find_reader(path: Path, name: str) -> str | None:
     for ending, reader in READERS.items():
         if lower.endswith(ending):
             return reader
-    raise DataError(
-        f"{name} must be a DICOM folder or end in one of {', '.join(READERS)}, not {path.suffix!r}; "
-        f"{suggest_remedy(path)}"
-    )
+    raise DataError(f"{name} is no DICOM folder and ends in none of {', '.join(READERS)}; {suggest_remedy(path)}")
 
 
 # Modules of this room, run in the decoders' process; a NIfTI without compression stays in its file until needed.

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -117,7 +117,7 @@ def read_dicom_element(path: Path, key: str) -> str | None:
 
 def read_dicom_elements(path: Path, keys: Iterable[str]) -> dict[str, str | None]:
     """Return several elements as `read_dicom_element` does."""
-    header = next(dicom_headers(path), {}) if is_dicom(path) else {}
+    header: Dataset | dict[str, Any] = next(dicom_headers(path), {}) if is_dicom(path) else {}
     return {key: str(header.get(key) or "").strip() or None for key in keys}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ class Image:
         is_resampled: Whether a contrast was brought to the grid of another.
     """
 
-    array: NDArray
+    array: NDArray[Any]
     affine: NDArray[np.float64] | None
     dtype_max: int | None
     is_window: bool = False
@@ -54,15 +55,13 @@ def check_affine(affine: NDArray[np.float64], name: str) -> None:
     low, high = SPACING_MM
     remedy = "correct its header, or export it again"
     if not np.isfinite(affine).all():
-        raise DataError(
-            f"{name} must have a finite position, spacing and direction, not NaN or infinite ones; {remedy}"
-        )
+        raise DataError(f"{name} has a position, spacing or direction that is NaN or infinite; {remedy}")
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
     if spacing.min() < low or spacing.max() > high:
         shown = " x ".join(f"{size:g}" for size in spacing)
-        raise DataError(f"{name} must have voxels of {low:g} to {high:g} mm, not {shown} mm; {remedy}")
+        raise DataError(f"{name} has voxels of {shown} mm, of {low:g} to {high:g} mm that are allowed; {remedy}")
     if abs(np.linalg.det(affine[:3, :3] / spacing)) < LEAST_VOLUME:
-        raise DataError(f"{name} must have axes in three directions, not in fewer; {remedy}")
+        raise DataError(f"{name} has axes that do not point in three directions; {remedy}")
 
 
 def check_grid(other: Image, image: Image, name: str, what: str, or_else: str = "") -> None:
@@ -79,37 +78,37 @@ def check_grid(other: Image, image: Image, name: str, what: str, or_else: str = 
     """
     if other.spatial_shape != image.spatial_shape:
         raise DataError(
-            f"{name} must have the size of {what}, {image.spatial_shape}, not {other.spatial_shape}; "
-            f"export both from the same grid{or_else}"
+            f"{name} has the size {other.spatial_shape}, and {what} {image.spatial_shape}; export both from the same "
+            f"grid{or_else}"
         )
-    if not is_same_grid(other, image):
-        check_affine(other.affine, name)
-        check_affine(image.affine, what)
-        distance = np.abs(_measure_corners(other, image)).max()
-        # Of small voxels all may lie within a tenth of a millimetre.
-        shown = f"{distance:.1f}" if distance > GRID_TOLERANCE_MM else f"{distance:.2g}"
-        raise DataError(
-            f"{name} must lie where {what} lies (same origin, spacing and axes), not up to {shown} mm away; resample "
-            f"it to {what}{or_else}"
-        )
+    if other.affine is None or image.affine is None or is_same_grid(other, image):
+        return
+    check_affine(other.affine, name)
+    check_affine(image.affine, what)
+    distance = np.abs(_measure_corners(other.affine - image.affine, image)).max()
+    # Of small voxels all may lie within a tenth of a millimetre.
+    shown = f"{distance:.1f}" if distance > GRID_TOLERANCE_MM else f"{distance:.2g}"
+    raise DataError(
+        f"{name} lies up to {shown} mm away from {what} (by origin, spacing or axes); resample it to {what}{or_else}"
+    )
 
 
 def is_same_grid(other: Image, image: Image) -> bool:
     """Return whether two grids of one size are the same but for rounding; True where one is no grid in space."""
     if other.affine is None or image.affine is None:
         return True
-    apart = _measure_corners(other, image)
+    apart = _measure_corners(other.affine - image.affine, image)
     return bool(np.abs(apart).max() <= GRID_TOLERANCE_MM) and is_same_voxel(apart, image.affine[:3, :3])
 
 
 def is_identity(image: Image) -> bool:
     """Return whether a grid's voxels of 1 mm begin at 0, in NIfTI's world or DICOM's: programs write it for none."""
-    return is_at_zero(image) and np.allclose(np.abs(np.diag(image.affine)), 1)
+    return image.affine is not None and is_at_zero(image) and np.allclose(np.abs(np.diag(image.affine)), 1)
 
 
 def is_at_zero(image: Image) -> bool:
     """Return whether a grid states no more than the sizes of voxels: they begin at 0, along the axes of the body."""
-    return np.allclose(image.affine, np.diag(np.diag(image.affine)))
+    return image.affine is not None and np.allclose(image.affine, np.diag(np.diag(image.affine)))
 
 
 def is_same_voxel(apart: NDArray[np.float64], axes: NDArray[np.float64]) -> bool:
@@ -123,10 +122,14 @@ def is_same_voxel(apart: NDArray[np.float64], axes: NDArray[np.float64]) -> bool
     return bool((np.abs(axes.T @ apart) <= SAME_VOXEL * np.square(axes).sum(axis=0)[:, None]).all())
 
 
-def _measure_corners(other: Image, image: Image) -> NDArray[np.float64]:
-    """Return by how many millimetres the corners of two grids differ, (3, 8)."""
-    # The difference of two affine maps is affine: it is largest at a corner.
-    return ((other.affine - image.affine) @ corners(image.spatial_shape))[:3]
+def _measure_corners(difference: NDArray[np.float64], image: Image) -> NDArray[np.float64]:
+    """Return by how many millimetres the corners of two grids of one size differ, (3, 8).
+
+    Args:
+        difference: Of their affines. As a map it is affine too, and so largest at a corner.
+    """
+    apart: NDArray[np.float64] = (difference @ corners(image.spatial_shape))[:3]
+    return apart
 
 
 def overlaps(other: Image, image: Image) -> bool:
@@ -138,6 +141,6 @@ def overlaps(other: Image, image: Image) -> bool:
     return bool((ends.max(axis=1) > -0.5).all() and (ends.min(axis=1) < np.array(other.spatial_shape) - 0.5).all())
 
 
-def corners(shape: Sequence[int]) -> NDArray:
+def corners(shape: Sequence[int]) -> NDArray[np.int64]:
     """Return the indices of the voxels at the eight corners of a grid, each with a 1: (4, 8)."""
     return np.array(np.meshgrid(*[(0, n - 1) for n in shape], [1])).reshape(4, -1)

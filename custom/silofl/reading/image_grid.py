@@ -57,9 +57,8 @@ def find_reoriented(pairs: Iterable[tuple[Path, Path]]) -> list[str]:
     if not any(turned):
         return []
     return [
-        f"masks must lie on their images as these are shown; {sum(turned)} of {len(turned)} images are turned by their "
-        "camera's tag (EXIF orientation), and their masks have no such tag: look at one with its mask, and where they "
-        "do not fit save the images without the tag"
+        f"{sum(turned)} of {len(turned)} images are turned by their camera's tag (EXIF orientation), and their masks "
+        "have no such tag; look at one with its mask, and where they do not fit save the images without the tag"
     ]
 
 

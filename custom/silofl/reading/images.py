@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,8 @@ def read_image(
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         count = np.count_nonzero(~np.isfinite(array))
         raise UnreadableError(
-            f"{name} must hold finite intensities, not {count} NaN or infinite ones; repair or remove it, or, "
-            "where NaN is background, set the study's data.background to {nan: 0}",
+            f"{name} holds {count} NaN or infinite intensities; repair or remove it, or, where NaN is background, set "
+            "the study's data.background to {nan: 0}",
             "not finite",
         )
     dtype_max = int(np.iinfo(array.dtype).max) if array.dtype.kind in "iu" else None
@@ -61,7 +61,7 @@ def read_image(
     return Image(array, decoded.affine, 1 if is_binary else dtype_max, decoded.is_window, decoded.has_contrasts)
 
 
-def _replace_background(array: NDArray, background: Background) -> NDArray:
+def _replace_background(array: NDArray[Any], background: Background) -> NDArray[Any]:
     """Return an image with what padding becomes; a value is rounded to the image's type."""
     if background.nan is not None and array.dtype.kind == "f":
         array = np.where(np.isnan(array), array.dtype.type(background.nan), array)
@@ -107,24 +107,20 @@ def read_label(
     array = decoded.array
     if len(array) > 1 and not segments:
         if not (array == array[:1]).all():
-            raise DataError(
-                f"{name} must hold one number a pixel, not {len(array)} channels that differ; save label numbers"
-            )
+            raise DataError(f"{name} holds {len(array)} channels that differ; save one label number a pixel")
         array = array[:1]
     if array.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             # Not "<": NaN and infinity are no numbers of labels either.
             is_odd = ~(np.abs(array - np.round(array)) <= LABEL_ROUNDING)
         if is_odd.any():
-            odd = array[is_odd].flat[0]
-            raise DataError(
-                f"{name} must hold whole label numbers, not {odd}; save it as integers, without interpolation"
-            )
+            number = array[is_odd].flat[0]
+            raise DataError(f"{name} holds {number}, no whole label; save it as integers, without interpolation")
         array = np.round(array)
     # The least and the greatest take a tenth of the time of looking at each.
     if array.min(initial=0) < SMALLEST or array.max(initial=0) > LARGEST:
         beyond = array[(array < SMALLEST) | (array > LARGEST)]
-        raise DataError(f"{name} must hold label numbers up to {LARGEST}, not {beyond[0]}; renumber its labels")
+        raise DataError(f"{name} holds the label {beyond[0]}, beyond {SMALLEST} to {LARGEST}; renumber its labels")
     return Image(number_by_names(array, segments, labels, name), decoded.affine, None)
 
 
@@ -152,13 +148,13 @@ def check_values(label: Image, labels: Mapping[int, str], name: str, remedy: str
         shown = ", ".join(map(str, undeclared[:8]))
         if len(undeclared) > 8:
             shown += ", ..."
-        raise DataError(f"{name} must hold the label values {declared}, not {shown}; {remedy}")
+        raise DataError(f"{name} holds {shown}, but the labels are {declared}; {remedy}")
 
 
 def _decode_segmentation(path: Path, name: str, image: Image | None) -> Decoded:
     if image is None or image.affine is None or len(image.spatial_shape) != 3:
         raise DataError(
-            f"{name} must lie on a volume with places in mm, as a DICOM segmentation does; save it in the form of its "
+            f"{name} is a DICOM segmentation, and its image is no volume with places in mm; save it in the form of its "
             "image"
         )
     _check_opens(path, name)
@@ -179,5 +175,5 @@ def _decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded
     decoded = decode(path, name, index, is_label)
     if decoded.array.size == 0 or decoded.array.dtype.kind not in "biuf":
         form = f"{decoded.array.dtype} of shape {decoded.array.shape}"
-        raise DataError(f"{name} must hold numbers, not {form}; export it again")
+        raise DataError(f"{name} holds no numbers ({form}); export it again")
     return decoded

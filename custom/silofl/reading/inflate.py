@@ -6,7 +6,7 @@ from collections.abc import Iterable
 BLOCK = 1 << 20
 
 
-def measure_stream(pieces: Iterable[bytes], limit: int) -> tuple[int, bool]:
+def measure_stream(pieces: Iterable[bytes | memoryview], limit: int) -> tuple[int, bool]:
     """Decompress a stream and count its bytes.
 
     Args:

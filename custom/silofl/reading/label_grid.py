@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +45,8 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -
     if segmentation := find_segmentation(files[0]) if files else None:
         _check_frame_of_reference(files, name)
         _check_frames(segmentation, files[1], image, name)
-    is_placed = label.affine is not None and image.affine is not None
-    if not is_placed or (label.spatial_shape == image.spatial_shape and is_same_grid(label, image)):
+    is_same = label.spatial_shape == image.spatial_shape and is_same_grid(label, image)
+    if label.affine is None or image.affine is None or is_same:
         check_grid(label, image, name, "its image")
         return label
     check_affine(label.affine, name)
@@ -53,7 +54,7 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -
     is_whole = sorted(label.spatial_shape) == sorted(image.spatial_shape)
     without_place = _find_placeless(label, image, files, is_part=not is_whole)
     if (is_whole or without_place is None) and all(read_header(file).has_orientation for file in files):
-        voxels = match_voxels(label.affine, label.spatial_shape, image)
+        voxels = match_voxels(label.affine, label.spatial_shape, image.affine, image.spatial_shape)
         if voxels is not None:
             laid = np.zeros((1, *image.spatial_shape), label.array.dtype)
             view_voxels(laid[0], voxels, label.spatial_shape)[...] = label.array[0]
@@ -61,8 +62,8 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -
     if without_place and label.spatial_shape == image.spatial_shape:
         called = f"the image of {name}" if without_place is image else name
         raise DataError(
-            f"{called} must state a place in its header, which states none; where the mask was drawn voxel on voxel, "
-            "give it the place of the other (SimpleITK: CopyInformation)"
+            f"{called} states no place in its header; where the mask was drawn voxel on voxel, give it the place of "
+            "the other (SimpleITK: CopyInformation)"
         )
     how = ", as nibabel.processing.resample_from_to(mask, image, order=0) does"
     check_grid(label, image, name, "its image", "" if without_place else how)
@@ -89,8 +90,8 @@ def _check_frame_of_reference(files: Sequence[Path], name: str) -> None:
     """Refuse a DICOM segmentation that was drawn on another scan: places in mm are those of one frame alone."""
     if len({read_dicom_element(file, "FrameOfReferenceUID") for file in files} - {None}) > 1:
         raise DataError(
-            f"{name} must be drawn on its image, not in another frame of reference (FrameOfReferenceUID); name the "
-            "series on which it was drawn"
+            f"{name} was drawn in another frame of reference than its image's (FrameOfReferenceUID); name the series "
+            "on which it was drawn"
         )
 
 
@@ -119,22 +120,29 @@ def _check_frames(segmentation: Path, file: Path, image: Image, name: str) -> No
         apart = max(apart, gaps.min())
     if min([apart, *gaps]) > MOST_STEPS * slices:
         raise DataError(
-            f"{name} must have a frame for each slice of its image, {slices:g} mm apart, not for slices {apart:g} mm "
-            "apart; name the series on which it was drawn"
+            f"{name} was drawn on slices {apart:g} mm apart, and those of its image are {slices:g} mm apart; name the "
+            "series on which it was drawn"
         )
 
 
-def match_voxels(affine: NDArray[np.float64], shape: Sequence[int], image: Image) -> NDArray[np.int64] | None:
+def match_voxels(
+    affine: NDArray[np.float64],
+    shape: Sequence[int],
+    image_affine: NDArray[np.float64],
+    image_shape: Sequence[int],
+) -> NDArray[np.int64] | None:
     """Return which voxel of an image each voxel of a grid is; None where one of them is none.
 
     Args:
         affine: The grid's voxel indices to millimetres, (4, 4).
-        image: The image, with a grid of its own.
+        shape: Its size.
+        image_affine: Those of the image.
+        image_shape: The size of the image.
 
     Returns:
         Voxel indices to the image's, (3, 4): an order of the axes, their directions and the place of the first voxel.
     """
-    exact = np.linalg.solve(image.affine, affine)[:3]
+    exact = np.linalg.solve(image_affine, affine)[:3]
     rounded = np.round(exact)
     turn = np.abs(rounded[:, :3])
     ends = corners(shape)
@@ -142,14 +150,14 @@ def match_voxels(affine: NDArray[np.float64], shape: Sequence[int], image: Image
     apart = (exact - rounded) @ ends
     reached = rounded @ ends
     is_turned = (turn.sum(axis=0) == 1).all() and (turn.sum(axis=1) == 1).all()
-    is_near = np.abs(apart).max() <= SAME_VOXEL and np.abs(image.affine[:3, :3] @ apart).max() <= GRID_TOLERANCE_MM
-    is_within = (reached.min(axis=1) >= 0).all() and (reached.max(axis=1) < image.spatial_shape).all()
+    is_near = np.abs(apart).max() <= SAME_VOXEL and np.abs(image_affine[:3, :3] @ apart).max() <= GRID_TOLERANCE_MM
+    is_within = (reached.min(axis=1) >= 0).all() and (reached.max(axis=1) < image_shape).all()
     if not (is_turned and is_near and is_within):
         return None
     return rounded.astype(np.int64)
 
 
-def view_voxels(target: NDArray, voxels: NDArray[np.int64], shape: Sequence[int]) -> NDArray:
+def view_voxels(target: NDArray[Any], voxels: NDArray[np.int64], shape: Sequence[int]) -> NDArray[Any]:
     """Return the part of an array of the image's size that a grid covers, with the axes of the grid; a view."""
     turn = voxels[:, :3]
     axes = np.abs(turn).argmax(axis=0)

@@ -5,9 +5,9 @@ Sources: nifti.nimh.nih.gov/pub/dist/src/niftilib/nifti1.h, and NIfTI-2. Lengths
 
 import gzip
 import math
-from io import BytesIO
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,16 +75,16 @@ def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) 
     """
     from nibabel.arrayproxy import ArrayProxy
 
-    with path.open("rb") if content is None else BytesIO(content[: max(LENGTHS.values())]) as stream:
+    with path.open("rb") if content is None else BytesIO(content[: max(LENGTHS.values())].tobytes()) as stream:
         header = _read_header(stream)
         _check_header(header, name)
         # Without compression the voxels stay in the file until they are needed.
-        voxels = ArrayProxy(path if content is None else stream, header)
+        voxels = ArrayProxy(path if content is None else stream, header)  # type: ignore[no-untyped-call]
         array = _read_voxels(voxels, name, content)
     return _split_channels(array, affine_mm(header), name)
 
 
-def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)
+def _read_header(stream: BufferedIOBase) -> Any:  # noqa: ANN401 (as above)
     import nibabel
 
     length = LENGTHS.get(stream.read(4))
@@ -92,7 +92,8 @@ def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)
         raise ValueError("it does not begin with the length of its header, 348 or 540")
     stream.seek(0)
     # Without the extensions behind it, of which a file of 1 MiB may hold 1 GiB.
-    header = (nibabel.Nifti1Header if length == 348 else nibabel.Nifti2Header)(stream.read(length))
+    forms: dict[int, Any] = {348: nibabel.Nifti1Header, 540: nibabel.Nifti2Header}
+    header = forms[length](stream.read(length))
     keys = ("quatern_b", "quatern_c", "quatern_d")
     norm = math.hypot(*(float(header[key]) for key in keys))
     if 1 < norm < 1 + ROUNDING:
@@ -108,11 +109,11 @@ def _check_header(header: Any, name: str) -> None:  # noqa: ANN401 (as above)
     # Not "<": an offset that is NaN is refused too.
     if header["magic"].item() in PAIR_MAGIC or not offset >= least:
         raise DataError(
-            f"{name} must hold its voxels itself, behind its header (vox_offset of {least} or more), not at "
-            f"{offset:g} or beside an .img file; save it as one .nii file"
+            f"{name} does not hold its voxels behind its header (vox_offset {offset:g}, below {least}, or a pair with "
+            "an .img file); save it as one .nii file"
         )
     if header.get_data_dtype().kind == "c":
-        raise DataError(f"{name} must hold real numbers, not complex ones; save their magnitude")
+        raise DataError(f"{name} holds complex numbers; save their magnitude")
     slope = float(header["scl_slope"])
     inter = float(header["scl_inter"])
     if math.isnan(slope) and (math.isnan(inter) or inter == 0) and header.get_data_dtype().kind in "iu":
@@ -120,12 +121,12 @@ def _check_header(header: Any, name: str) -> None:  # noqa: ANN401 (as above)
         return
     if not math.isfinite(slope) or (slope != 0 and not math.isfinite(inter)):
         raise DataError(
-            f"{name} must have a finite scale of its intensities (scl_slope and scl_inter), not {slope:g} and "
-            f"{inter:g}; export it again, or write 1 and 0 if its numbers need none"
+            f"{name} has a scale of intensities that is not finite (scl_slope {slope:g}, scl_inter {inter:g}); export "
+            "it again, or write 1 and 0 if its numbers need none"
         )
 
 
-def _read_voxels(voxels: Any, name: str, content: NDArray[np.uint8] | None) -> NDArray:  # noqa: ANN401 (as above)
+def _read_voxels(voxels: Any, name: str, content: NDArray[np.uint8] | None) -> NDArray[Any]:  # noqa: ANN401 (as above)
     """Return the voxels by their scale; as stored where it is 1, since intensities and labels are checked by type."""
     from nibabel.volumeutils import apply_read_scaling
 
@@ -133,15 +134,16 @@ def _read_voxels(voxels: Any, name: str, content: NDArray[np.uint8] | None) -> N
     dtype = voxels.dtype if is_stored else np.dtype(np.float64)
     check_bytes(name, voxels.shape, dtype.itemsize)
     if content is None:
-        stored = voxels.get_unscaled()
+        numbers: NDArray[Any] = voxels.get_unscaled()
     else:
-        stored = np.ndarray(voxels.shape, voxels.dtype, content, int(voxels.offset), order="F")
-    if is_stored:
-        return stored
-    return apply_read_scaling(stored, np.float64(voxels.slope), np.float64(voxels.inter)).astype(dtype, copy=False)
+        numbers = np.ndarray(voxels.shape, voxels.dtype, content.data, int(voxels.offset), order="F")
+    if not is_stored:
+        scaled = apply_read_scaling(numbers, np.float64(voxels.slope), np.float64(voxels.inter))
+        numbers = scaled.astype(dtype, copy=False)
+    return numbers
 
 
-def _split_channels(array: NDArray, affine: NDArray[np.float64], name: str) -> Decoded:
+def _split_channels(array: NDArray[Any], affine: NDArray[np.float64], name: str) -> Decoded:
     while array.ndim > 3 and array.shape[-1] == 1:
         array = array[..., 0]
     # NIfTI's fifth axis is that of a voxel's values; some writers leave the fourth, time, at 1 before it.
@@ -150,8 +152,8 @@ def _split_channels(array: NDArray, affine: NDArray[np.float64], name: str) -> D
     is_colour = array.dtype.names is not None
     if array.ndim not in (2, 3, 4) or (is_colour and array.ndim == 4):
         raise DataError(
-            f"{name} must hold 2 or 3 axes, or 4 with channels last, of numbers, not {array.ndim} axes of "
-            f"{array.dtype}; save one time point a file"
+            f"{name} holds {array.ndim} axes of {array.dtype}; save it with 2 or 3 axes of numbers, or 4 with channels "
+            "last, and one time point a file"
         )
     if array.ndim == 4:
         return Decoded(np.moveaxis(array, 3, 0), affine, has_contrasts=True)

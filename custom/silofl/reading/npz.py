@@ -3,7 +3,7 @@
 import math
 import zipfile
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ LABELS = ("labels",)
 # For the images and the labels of the file that is being read.
 MOST_KEPT = 2
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_kept: dict[tuple[Path, tuple[str, ...], int, int], tuple[str, NDArray | None]] = {}
+_kept: dict[tuple[Path, tuple[str, ...], int, int], tuple[str, NDArray[Any] | None]] = {}
 
 
 def read_npz(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
@@ -29,25 +29,21 @@ def read_npz(path: Path, name: str, index: int | None, is_label: bool) -> Decode
     keys = LABELS if is_label else IMAGES
     key, arrays = _read_array(path, keys)
     if arrays is None:
-        wanted = " or ".join(map(repr, keys))
-        raise DataError(f"{name} must hold an array {wanted}; it does not: save it with np.savez({keys[0]}=...)")
-    if index is None:
+        missing = " or ".join(map(repr, keys))
+        raise DataError(f"{name} holds no array {missing}; save it with np.savez({keys[0]}=...)")
+    if index is None or index >= len(arrays):
         raise DataError(
-            f"{name} must be named by a record of dataset.json with an 'index', as it holds {len(arrays)} {key}; save "
-            "the picture to predict as PNG"
+            f"{name} holds {len(arrays)} {key}, of which 'index' {index} is none; correct 'index' in dataset.json, or "
+            "save the picture to predict as PNG"
         )
-    if index >= len(arrays):
-        raise DataError(f"{name} must hold the image with 'index' {index}, not {len(arrays)} images; correct the index")
     array = arrays[index]
-    if key == "windows":
-        if array.ndim != 2:
-            raise DataError(f"{name} must hold windows of shape (N, C, T), not {arrays.shape}; reshape them")
-        return Decoded(array[:, None, :], is_window=True)
-    if array.ndim == 3 and array.shape[2] in (1, 3, 4):
+    is_window = key == "windows"
+    if array.ndim == 2:
+        return Decoded(array[:, None, :] if is_window else array[None], is_window=is_window)
+    if not is_window and array.ndim == 3 and array.shape[2] in (1, 3, 4):
         return Decoded(np.moveaxis(array[..., :3], 2, 0))
-    if array.ndim != 2:
-        raise DataError(f"{name} must hold {key} of shape (N, H, W) or (N, H, W, 3), not {arrays.shape}; reshape them")
-    return Decoded(array[None])
+    form = "(N, C, T)" if is_window else "(N, H, W) or (N, H, W, 3)"
+    raise DataError(f"{name} holds {key} of shape {arrays.shape}; reshape them to {form}")
 
 
 def kept_bytes() -> int:
@@ -55,7 +51,7 @@ def kept_bytes() -> int:
     return sum(array.nbytes for _, array in _kept.values() if array is not None)
 
 
-def _read_array(path: Path, keys: tuple[str, ...]) -> tuple[str, NDArray | None]:
+def _read_array(path: Path, keys: tuple[str, ...]) -> tuple[str, NDArray[Any] | None]:
     """Return the first of these arrays that an npz file has; kept because many records name the same file."""
     stat = path.stat()
     # A changed file has another time or size.
@@ -67,7 +63,7 @@ def _read_array(path: Path, keys: tuple[str, ...]) -> tuple[str, NDArray | None]
     return _kept[file]
 
 
-def _load_array(path: Path, keys: tuple[str, ...]) -> tuple[str, NDArray | None]:
+def _load_array(path: Path, keys: tuple[str, ...]) -> tuple[str, NDArray[Any] | None]:
     with zipfile.ZipFile(path) as archive:
         key = next((key for key in keys if f"{key}.npy" in archive.namelist()), "")
         if not key:
@@ -86,8 +82,6 @@ def _load_array(path: Path, keys: tuple[str, ...]) -> tuple[str, NDArray | None]
 def _check_stated_bytes(stream: IO[bytes], size: int) -> None:
     """Refuse an array whose header states more than its file holds: NumPy takes memory for what is stated."""
     version = np.lib.format.read_magic(stream)
-    if version not in HEADERS:
-        raise ValueError(f"a header of version {version}")
     shape, _, dtype = HEADERS[version](stream)
     if stream.tell() + math.prod(shape) * dtype.itemsize > size:
         raise ValueError("fewer bytes than its header states")

@@ -28,21 +28,21 @@ MOST_AFTER = 1 << 20
 MOST_BETWEEN = 1 << 24
 
 
-def unpack_nifti(path: Path, name: str) -> Unpacked:
+def unpack_nifti(path: Path, name: str) -> Unpacked[Iterator[bytes]]:
     """Unpack a .nii.gz file up to the last voxel that its header states, and read it to its end for its checksum.
 
     Raises:
-        DataError: It is not compressed, or its header states more than may be unpacked.
-        ValueError: It does not begin as NIfTI does.
+        DataError: Its header states more than may be unpacked.
+        Exception: Whatever gzip raises of broken bytes.
     """
     blocks = _unpack_gzip(path)
     start = b""
     while len(start) < max(PLACES) and (block := next(blocks, b"")):
         start += block
     if start[:4] not in LENGTHS:
-        raise ValueError("it does not begin with the length of its header, 348 or 540")
-    end = _find_end(start, name)
-    return Unpacked(_cut(start, blocks, end), {})
+        # Whoever reads the header refuses it.
+        return Unpacked(iter([start]), {})
+    return Unpacked(_cut(start, blocks, _find_end(start, name)), {})
 
 
 def _cut(start: bytes, blocks: Iterator[bytes], end: int) -> Iterator[bytes]:
@@ -72,8 +72,8 @@ def _find_end(start: bytes, name: str) -> int:
         return length
     if offset > length + MOST_BETWEEN:
         raise DataError(
-            f"{name} must have its voxels within {MOST_BETWEEN >> 20} MiB behind its header (vox_offset), not at "
-            f"{offset:g}; save it anew, without what other programs have added to its header"
+            f"{name} has more than {MOST_BETWEEN >> 20} MiB between its header and its voxels (vox_offset {offset:g}); "
+            "save it anew, without what other programs have added to its header"
         )
     voxels = check_bytes(name, sizes[: max(count, 0)], VOXEL_BYTES.get(type_code, MOST_VOXEL_BYTES))
     return max(int(offset), length) + voxels

@@ -6,9 +6,9 @@ tags have no checksums: of these only what cannot be decoded, and what is missin
 """
 
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from silofl.base.errors import DataError
 from silofl.reading.decoded import Unpacked
@@ -29,7 +29,7 @@ LOSSY = (6, 7, 33003, 33004, 33005, 34712, 50001)
 SPREAD = {"L;2": 85, "L;4": 17}
 
 
-def unpack_picture(path: Path, name: str, is_label: bool) -> Unpacked:
+def unpack_picture(path: Path, name: str, is_label: bool) -> Unpacked[list[bytes]]:
     """Unpack one picture as it is shown, turned by its tag of orientation; a palette's numbers are kept in a label map.
 
     Returns:
@@ -47,30 +47,37 @@ def unpack_picture(path: Path, name: str, is_label: bool) -> Unpacked:
     with path.open("rb") as stream, _open_picture(stream) as picture:
         if picture.width * picture.height > MAX_PIXELS:
             size = f"{picture.width} x {picture.height}"
-            raise DataError(f"{name} must have at most {MAX_PIXELS} pixels, not {size}; cut it into tiles")
-        if getattr(picture, "n_frames", 1) > 1:
-            raise several_error(name, picture.n_frames)
+            raise DataError(f"{name} has {size} pixels, of at most {MAX_PIXELS}; cut it into tiles")
+        if (count := getattr(picture, "n_frames", 1)) > 1:
+            raise several_error(name, count)
+        # Only TIFF has such a table.
+        tags = getattr(picture, "tag_v2", None)
         # Pillow's name for how the pixels are stored, which it forgets once they are loaded.
-        arguments = picture.tile[0].args if picture.tile else ""
+        arguments: Any = picture.tile[0].args if picture.tile else ""
         stored = arguments if isinstance(arguments, str) else str(arguments[0])
-        _check_numbers(picture, stored, name, is_label)
-        _check_whole(stream, picture, name)
+        _check_numbers(picture, tags, stored, name, is_label)
+        _check_whole(stream, picture, tags, name)
         sign = None
-        if picture.format == "TIFF":
-            sign = "i" if picture.tag_v2.get(SAMPLE_FORMAT) == SIGNED else "u"
+        if tags:
+            sign = "i" if tags.get(SAMPLE_FORMAT) == SIGNED else "u"
         ImageOps.exif_transpose(picture, in_place=True)
-        shown = picture
+        shown: Image.Image = picture
         if (picture.mode == "P" and not is_label) or picture.mode in ("PA", "CMYK", "YCbCr"):
             shown = picture.convert("RGB")
         if shown.mode not in MODES:
-            raise DataError(f"{name} must be grey or RGB, not {shown.mode!r}; convert it")
-        pixels = shown.__array_interface__
-    facts = {"shape": pixels["shape"], "dtype": pixels["typestr"], "is_binary": shown.mode == "1"}
-    facts |= {"sign": sign, "spread": SPREAD.get(stored[:3], 1)}
+            raise DataError(f"{name} has colours of the mode {shown.mode!r}; convert it to grey or RGB")
+        pixels: dict[str, Any] = shown.__array_interface__
+    facts = {
+        "shape": pixels["shape"],
+        "dtype": pixels["typestr"],
+        "is_binary": shown.mode == "1",
+        "sign": sign,
+        "spread": SPREAD.get(stored[:3], 1),
+    }
     return Unpacked([pixels["data"]], facts)
 
 
-def _open_picture(stream: BinaryIO) -> Image.Image:
+def _open_picture(stream: BinaryIO) -> ImageFile.ImageFile:
     try:
         return Image.open(stream, formats=FORMATS)
     except UnidentifiedImageError:
@@ -79,32 +86,29 @@ def _open_picture(stream: BinaryIO) -> Image.Image:
         ) from None
 
 
-def _check_numbers(picture: Image.Image, stored: str, name: str, is_label: bool) -> None:
+def _check_numbers(picture: Image.Image, tags: Any, stored: str, name: str, is_label: bool) -> None:  # noqa: ANN401
     """Refuse numbers that Pillow reads as others, and label numbers that their compression has changed."""
-    tags = picture.tag_v2 if picture.format == "TIFF" else None
     if is_label and (tags.get(COMPRESSION) in LOSSY if tags else picture.format != "PNG"):
         raise DataError(
-            f"{name} must hold label numbers as they were drawn, not as JPEG, which changes them; export the mask "
-            "anew as PNG"
+            f"{name} is a mask compressed as JPEG, which changes label numbers; export the mask anew as PNG"
         )
     # Pillow turns eight bits round and not sixteen, and takes 0 for white without the tag.
     is_turned = picture.mode in ("1", "L")
     if tags and tags.get(PHOTOMETRIC, 0 if is_turned else 1) == WHITE_IS_ZERO and (is_label or not is_turned):
         # Of a mask nobody knows whether the numbers or the colours count.
-        raise DataError(f"{name} must have 0 as black, not as white (PhotometricInterpretation 0); save it as PNG")
+        raise DataError(f"{name} stores white as 0 (PhotometricInterpretation 0); save it as PNG, with 0 as black")
     if stored == GREY_AND_MORE:
         raise DataError(
-            f"{name} must hold one number a pixel, not a second one of unknown meaning (ExtraSamples 0); save each "
-            "channel as a file of its own"
+            f"{name} holds a second number of unknown meaning for each pixel (ExtraSamples 0); save each channel as a "
+            "file of its own"
         )
     if len(picture.getbands()) > 1 and ";16" in stored:
-        if is_label:
-            raise DataError(f"{name} must hold label numbers of 16 bits as grey, not as colours; save it as grey")
         # It reads the upper eight alone: of the 12 bits of a camera, the upper four.
-        raise DataError(f"{name} must hold colours of 8 bits, not of 16; save it with 8, scaled to its whole range")
+        remedy = "label numbers as grey" if is_label else "it with 8 bits, scaled to their whole range"
+        raise DataError(f"{name} has colours of 16 bits, of which 8 would be lost; save {remedy}")
 
 
-def _check_whole(stream: BinaryIO, picture: Image.Image, name: str) -> None:
+def _check_whole(stream: BinaryIO, picture: Image.Image, tags: Any, name: str) -> None:  # noqa: ANN401 (as above)
     """Refuse a picture of which bytes are missing, or wrong by a checksum; Pillow fills in what is missing."""
     # Pillow goes on to read where it stood.
     position = stream.tell()
@@ -112,7 +116,7 @@ def _check_whole(stream: BinaryIO, picture: Image.Image, name: str) -> None:
     if picture.format == "PNG":
         check_png(stream.read())
     elif picture.format == "TIFF":
-        check_tiff(stream, picture, name)
+        check_tiff(stream, tags, name)
     else:
         check_scans(stream.read(), picture)
     stream.seek(position)

@@ -42,7 +42,7 @@ def check_png(content: bytes) -> None:
     size, _ = measure_stream((data for name, data in chunks if name == b"IDAT"), needed + row)
     # Some writers leave a few bytes behind the last row.
     if not needed <= size < needed + row:
-        raise ValueError(f"{min(size, needed + row)} bytes of pixels, not {needed}")
+        raise ValueError(f"{min(size, needed + row)} bytes of pixels where its header states {needed}")
 
 
 def _read_chunks(content: bytes) -> Iterator[tuple[bytes, memoryview]]:

@@ -46,7 +46,7 @@ def read_raw_volume(path: Path, name: str) -> Decoded:
     check_text_header(path, header, name)
     reader = _read_information(header.fields)
     if reader.GetDimension() not in (2, 3):
-        raise DataError(f"{name} must hold 2 or 3 axes, not {reader.GetDimension()}; save one time point a file")
+        raise DataError(f"{name} has {reader.GetDimension()} axes; save one time point a file, with 2 or 3 axes")
     affine = _read_affine(reader, header)
     dtype = _read_dtype(reader, header.fields)
     size = check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents()), dtype.itemsize)
@@ -74,7 +74,7 @@ def _read_information(fields: Mapping[str, str]) -> Any:  # noqa: ANN401 (Simple
     with NamedTemporaryFile(suffix=ending) as file:
         file.write("\n".join(lines).encode())
         file.flush()
-        reader = SimpleITK.ImageFileReader()
+        reader: Any = SimpleITK.ImageFileReader()  # type: ignore[no-untyped-call]
         reader.SetFileName(file.name)
         try:
             reader.ReadImageInformation()
@@ -92,23 +92,24 @@ def _read_affine(reader: Any, header: TextHeader) -> NDArray[np.float64]:  # noq
     if len(steps) == count + 1:
         del steps[header.channel_axis or 0]
     if not np.isfinite([*axes.flat, *steps]).all() or np.linalg.det(axes) == 0:
-        raise ValueError("its axes must span the space")
+        raise ValueError("its axes do not span the space")
     affine = np.eye(4)
     affine[:count, :count] = axes
     affine[:count, 3] = reader.GetOrigin()
     return LPS_TO_RAS @ affine
 
 
-def _read_dtype(reader: Any, fields: Mapping[str, str]) -> np.dtype:  # noqa: ANN401 (as above)
+def _read_dtype(reader: Any, fields: Mapping[str, str]) -> np.dtype[Any]:  # noqa: ANN401 (as above)
     """Return the type of a number with its byte order, which ITK does not tell."""
     import SimpleITK
 
-    pixel = SimpleITK.Image([1, 1], reader.GetPixelID(), min(reader.GetNumberOfComponents(), 2))
+    components = min(reader.GetNumberOfComponents(), 2)
+    pixel = SimpleITK.Image([1, 1], reader.GetPixelID(), components)  # type: ignore[no-untyped-call]
     is_big = fields.get("endian", "").lower() == "big" or is_true(fields, "BinaryDataByteOrderMSB")
     return SimpleITK.GetArrayViewFromImage(pixel).dtype.newbyteorder(">" if is_big else "<")
 
 
-def _lay_out(numbers: NDArray, reader: Any, channel_axis: int) -> NDArray:  # noqa: ANN401 (as above)
+def _lay_out(numbers: NDArray[Any], reader: Any, channel_axis: int) -> NDArray[Any]:  # noqa: ANN401 (as above)
     """Return the numbers (n,) of a file as (C, X, Y, Z)."""
     stored = [*reader.GetSize()]
     stored.insert(channel_axis, reader.GetNumberOfComponents())
@@ -123,7 +124,7 @@ def _read_content(stream: BinaryIO, fields: Mapping[str, str], size: int) -> byt
         return _inflate_stream(stream, size)
     rest = os.fstat(stream.fileno()).st_size - stream.tell()
     if rest != size:
-        raise ValueError(f"{rest} bytes of voxels, not {size}")
+        raise ValueError(f"{rest} bytes of voxels where its header states {size}")
     return bytearray(stream.read(size))
 
 
@@ -131,12 +132,9 @@ def _inflate_stream(stream: BinaryIO, size: int) -> bytearray:
     """Return the whole content of a compressed stream, of which no more than one byte too many is ever decompressed."""
     content = bytearray()
     decompressor = zlib.decompressobj(ZLIB_OR_GZIP)
-    while block := stream.read(BLOCK):
-        if not decompressor.eof:
-            content += decompressor.decompress(block, size + 1 - len(content))
-            block = decompressor.unused_data
-        if len(content) > size or block and decompressor.eof:
-            raise ValueError(f"more than {size} bytes of voxels")
-    if len(content) != size or not decompressor.eof:
-        raise ValueError(f"{len(content)} bytes of voxels, not {size}, or no end of their stream")
+    while len(content) <= size and not decompressor.eof and (block := stream.read(BLOCK)):
+        content += decompressor.decompress(block, size + 1 - len(content))
+    has_more = decompressor.unused_data or stream.read(1)
+    if len(content) != size or not decompressor.eof or has_more:
+        raise ValueError(f"its compressed voxels end before or after the {size} bytes that its header states")
     return content

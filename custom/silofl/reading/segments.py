@@ -60,8 +60,8 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
         if count > 1:
             twins = [segment.name for segment in segments if (segment.number, segment.layer) == place]
             raise DataError(
-                f"{name} must give each segment a number (LabelValue) of its own, not {place[0]} to "
-                f"{' and '.join(map(repr, twins))}; save it anew in 3D Slicer"
+                f"{name} gives the number {place[0]} (LabelValue) to {' and '.join(map(repr, twins))}; save it anew in "
+                "3D Slicer"
             )
     return segments
 
@@ -72,10 +72,7 @@ def read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
     for item in read_elements(file, specific_tags=["SegmentSequence"]).get("SegmentSequence") or []:
         number = item.get("SegmentNumber")
         if not isinstance(number, int) or number <= 0:
-            raise DataError(
-                f"{name} must give each segment a whole number from 1 (SegmentNumber), not another value or none; "
-                "export it again"
-            )
+            raise DataError(f"{name} has a segment without a whole SegmentNumber from 1; export it again")
         segments.append(Segment(str(item.get("SegmentLabel", "")), int(number), None))
     return tuple(segments)
 
@@ -101,6 +98,7 @@ def number_by_names(
             without a segment, or a segment that others cover.
     """
     is_named = labels is not None and tuple(labels.values()) != (UNNAMED_LABEL,)
+    labels = labels or {}
     _check_layers(numbers, segments, name)
     if len(numbers) == 1 and not (segments and is_named):
         return numbers.astype(np.int32, copy=False)
@@ -112,9 +110,7 @@ def number_by_names(
         if len({*map(_simplify, rivals)}) > 1 or (len(rivals) > 1 and NO_NAME.fullmatch(rivals[0])):
             label = labels.get(number, number) if is_named else number
             remedy = "join or rename them" if is_named else "name them with --labels"
-            raise DataError(
-                f"{name} must have one segment for {label}, not {' and '.join(map(repr, rivals))}; {remedy}"
-            )
+            raise DataError(f"{name} has the segments {' and '.join(map(repr, rivals))} for {label}; {remedy}")
     if len(numbers) == 1 and all(segment.number == number for segment, number in number_of.items()):
         return numbers.astype(np.int32, copy=False)
     layers = []
@@ -168,8 +164,8 @@ def _check_left(parts: Sequence[tuple[int, str, int]], taken: Mapping[tuple[int,
         is_same = any(count == parts[above][2] for above, count in covering.items())
         remedy = "delete it: a study may score labels together, as one of its regions" if is_same else LATER
         raise DataError(
-            f"{name} must have a voxel left of each segment, not none of {label!r}, which "
-            f"{' and '.join(repr(parts[above][1]) for above in covering)} covers; {remedy}"
+            f"{name} has no voxel left of {label!r}, covered by "
+            f"{' and '.join(repr(parts[above][1]) for above in covering)}; {remedy}"
         )
 
 
@@ -179,8 +175,8 @@ def _check_layers(numbers: NDArray[np.number], segments: Sequence[Segment], name
     # A file of one layer may give it any number.
     if len(layers) > 1 and len(numbers) <= max(layers):
         raise DataError(
-            f"{name} must hold the voxels of each Layer of its segments, 0 to {max(layers)}, not of {len(numbers)}; "
-            "save it anew in 3D Slicer"
+            f"{name} holds {len(numbers)} layers, and its segments lie in the Layers 0 to {max(layers)}; save it anew "
+            "in 3D Slicer"
         )
 
 
@@ -190,16 +186,16 @@ def _check_known(numbers: NDArray[np.number], segments: Sequence[Segment], name:
         named = [segment.number for segment in segments if len(numbers) == 1 or segment.layer in (index, None)]
         is_unknown = np.isin(layer, [0, *named], invert=True)
         if is_unknown.any():
-            raise DataError(
-                f"{name} must name a segment for each number that it holds, not none for {layer[is_unknown].flat[0]}; "
-                "save it anew in 3D Slicer"
-            )
+            number = layer[is_unknown].flat[0]
+            raise DataError(f"{name} names no segment for its number {number}; save it anew in 3D Slicer")
 
 
 def _find_voxels(numbers: NDArray[np.number], segment: Segment) -> NDArray[np.bool_]:
     if segment.layer is None:
-        return (numbers == segment.number).any(axis=0)
-    return numbers[segment.layer if len(numbers) > 1 else 0] == segment.number
+        is_drawn: NDArray[np.bool_] = (numbers == segment.number).any(axis=0)
+    else:
+        is_drawn = numbers[segment.layer if len(numbers) > 1 else 0] == segment.number
+    return is_drawn
 
 
 def _parse_segment(index: int, fields: Mapping[str, str], name: str) -> Segment:
@@ -210,8 +206,8 @@ def _parse_segment(index: int, fields: Mapping[str, str], name: str) -> Segment:
     is_whole = re.fullmatch(r"[0-9]{1,4}", layer) and re.fullmatch(r"[0-9]{1,9}", number)
     if not is_whole or int(number) == 0:
         raise DataError(
-            f"{name} must give segment {fields.get('Name')!r} a whole number above 0 as its LabelValue and one from 0 "
-            f"as its Layer, not {number!r} and {layer!r}; save it anew in 3D Slicer"
+            f"{name} gives segment {fields.get('Name')!r} the LabelValue {number!r} and the Layer {layer!r}, no whole "
+            "numbers above 0 and from 0; save it anew in 3D Slicer"
         )
     return Segment(fields.get("Name", ""), int(number), int(layer))
 
@@ -224,8 +220,8 @@ def _find_number(segment: Segment, labels: Mapping[int, str], name: str) -> int:
     number = exact.get(segment.name, alike.get(_simplify(segment.name)))
     if number is None:
         raise DataError(
-            f"{name} must name its segments as the labels, {', '.join(labels[key] for key in sorted(labels))}, not "
-            f"{segment.name!r}; rename the segment, or add its name to --labels"
+            f"{name} has the segment {segment.name!r}, and the labels are "
+            f"{', '.join(labels[key] for key in sorted(labels))}; rename the segment, or add its name to --labels"
         )
     return number
 

@@ -61,16 +61,16 @@ VECTOR = rf"\(\s*{NUMBER}(\s*,\s*{NUMBER})*\s*\)"
 NO_NUMBERS = _other_than(rf"({NUMBER}(\s+|$))+")
 NO_SIZES = _other_than(r"(0*[1-9]\d{0,8}(\s+|$))+")
 NO_TRUTH = _other_than("true|t|1|false|f|0")
-NOT_ALONE = "hold its voxels itself, not skip bytes or name a file; save it as one file"
-NO_PLACE = "give its place by 'space directions', not by 'axis mins'; save it with ITK"
-NO_UNIT = "state its lengths in mm, not in another unit; save it with ITK"
-NO_KIND = "have kinds of axes in space and of channels, not {!r}; "
-NO_IMAGE = "be an Image of BinaryData, not text or another object; save it with ITK"
+NOT_ALONE = "skips bytes, or names another file of its voxels; save it as one file"
+NO_PLACE = "gives its place by 'axis mins'; save it with ITK, by 'space directions'"
+NO_UNIT = "states its lengths in another unit than mm; save it with ITK"
+NO_KIND = "has an axis of the kind {!r}; "
+NO_IMAGE = "is no Image of BinaryData; save it with ITK"
 SCALED = (
-    "hold intensities as they are, not to be scaled by ElementToIntensityFunctionSlope and "
-    "ElementToIntensityFunctionOffset, which programs pass over; save it with the scale applied"
+    "has a scale that programs pass over (ElementToIntensityFunctionSlope and ElementToIntensityFunctionOffset); "
+    "save it with the scale applied"
 )
-# A field, what its value must not hold, and what a file with it must do; nothing where it is broken.
+# A field, what its value may not hold, and what is wrong with a file whose does; nothing where it is broken.
 RULES = (
     ("byte skip", _other_than("0"), NOT_ALONE),
     ("line skip", _other_than("0"), NOT_ALONE),
@@ -78,7 +78,7 @@ RULES = (
     (
         "encoding",
         _other_than("raw|gz|gzip"),
-        "have the encoding raw or gzip, not another; save it with one of these",
+        "has another encoding than raw or gzip; save it with one of these",
     ),
     ("axis mins", "", NO_PLACE),
     ("axis maxs", "", NO_PLACE),
@@ -167,7 +167,7 @@ def _decode(line: bytes) -> str:
 def _split_nrrd(lines: Iterator[str]) -> Iterator[tuple[str, str, bool]]:
     """Yield each field with its value, and whether it is NRRD's or a writer's own key."""
     if not re.fullmatch("NRRD000[1-5]", next(lines, "")):
-        raise ValueError("its first line must be NRRD0001 to NRRD0005")
+        raise ValueError("its first line is none of NRRD0001 to NRRD0005")
     for line in takewhile(bool, lines):
         name, _, value = line.partition(":")
         field = NRRD_SYNONYMS.get(name.lower(), name.lower())
@@ -176,7 +176,7 @@ def _split_nrrd(lines: Iterator[str]) -> Iterator[tuple[str, str, bool]]:
         elif field in (*NRRD_FIELDS, *OTHER_FIELDS):
             yield field, value.strip(), True
         elif not line.startswith("#"):
-            raise ValueError("a line of its header must be a known field")
+            raise ValueError("a line of its header is no known field")
 
 
 def _split_metaimage(lines: Iterator[str]) -> Iterator[tuple[str, str, bool]]:
@@ -185,7 +185,7 @@ def _split_metaimage(lines: Iterator[str]) -> Iterator[tuple[str, str, bool]]:
     while key != LAST and (line := next(lines, None)) is not None:
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals or not key:
-            raise ValueError("a line of its header must be 'key = value'")
+            raise ValueError("a line of its header is not 'key = value'")
         yield SYNONYMS.get(key, key), value, key in KEYS
 
 
@@ -202,11 +202,11 @@ def check_text_header(path: Path, header: TextHeader, name: str) -> None:
         ValueError: The header is not a whole one.
     """
     if not header.is_alone:
-        raise DataError(f"{name} must {NOT_ALONE}")
+        raise DataError(f"{name} {NOT_ALONE}")
     for field, refused, sentence in RULES:
         match = field in header.fields and re.search(refused, header.fields[field], re.IGNORECASE | re.ASCII)
         if match and sentence:
-            raise DataError(f"{name} must {sentence.format(match[0].lower())}")
+            raise DataError(f"{name} {sentence.format(match[0].lower())}")
         if match:
             raise ValueError(f"its header has another value of {field!r} than it may have")
     check = _check_metaimage if path.suffix.lower() == METAIMAGE else _check_nrrd
@@ -218,7 +218,7 @@ def _check_metaimage(header: TextHeader) -> None:
     for key in header.keys:
         near = get_close_matches(key, KEYS, n=1, cutoff=0.8)
         if near and key not in LIKE_ANOTHER:
-            raise ValueError(f"a line of its header must be 'key = value' with a known key as {near[0]}")
+            raise ValueError(f"a key of its header is like {near[0]} and none that is known")
     if missing := [key for key in (LAST, "NDims", "DimSize", "ElementType") if key not in header.fields]:
         raise ValueError(f"its header lacks {missing[0]!r}")
     for key in COUNTS.keys() & header.fields.keys():
@@ -231,4 +231,4 @@ def _check_nrrd(header: TextHeader) -> None:
     without = [axis for axis, vector in enumerate(vectors) if vector != "("]
     channels = [] if header.channel_axis is None else [header.channel_axis]
     if {"space", "space dimension"} & header.fields.keys() and (not vectors or without != channels):
-        raise ValueError("its space directions must be those of its axes in space")
+        raise ValueError("its space directions are not those of its axes in space")

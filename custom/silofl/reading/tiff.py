@@ -12,8 +12,6 @@ from itertools import product
 from math import ceil, prod
 from typing import Any, BinaryIO
 
-from PIL import Image
-
 from silofl.base.errors import DataError
 from silofl.reading.inflate import measure_stream
 from silofl.reading.jpeg import check_scans
@@ -62,28 +60,27 @@ class Piece:
 def several_error(name: str, count: int) -> DataError:
     """Return the error for a file of several pictures: nothing in it says how far apart they are."""
     return DataError(
-        f"{name} must hold one picture, not {count}; save each as a file of its own, or a volume as .nii.gz with the "
-        "size of its voxels"
+        f"{name} holds {count} pictures; save each as a file of its own, or a volume as .nii.gz with the size of its "
+        "voxels"
     )
 
 
-def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
+def check_tiff(stream: BinaryIO, tags: Any, name: str) -> None:  # noqa: ANN401 (its values have any type)
     """Refuse a TIFF that holds less or more than one picture.
 
     Args:
-        picture: The file opened by Pillow.
+        tags: Pillow's table of tags.
 
     Raises:
         DataError: It is a stack of several pictures with one table of tags, of which Pillow reads the first; or it is
             compressed as a fax.
         ValueError: Strips or tiles are missing, lie outside of the file, or end early.
     """
-    tags = picture.tag_v2
     end = stream.seek(0, io.SEEK_END)
     pieces = _read_pieces(tags)
     compression = tags.get(COMPRESSION, PLAIN)
     if compression in UNCHECKED:
-        raise DataError(f"{name} must not be compressed as a fax or by JPEG of before 1995; save it as PNG")
+        raise DataError(f"{name} is compressed as a fax or by JPEG of before 1995; save it as PNG")
     if (planes := _count_planes(tags, pieces, end)) > 1:
         raise several_error(name, planes)
     for piece in pieces:
@@ -94,10 +91,11 @@ def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
     if compression in (JPEG, *DEFLATE):
         for piece in pieces:
             stream.seek(piece.start)
-            _check_content(stream.read(piece.length), piece, tags)
+            # Without the length's tag, up to the end of the file.
+            _check_content(stream.read(piece.length or -1), piece, tags)
 
 
-def _read_pieces(tags: Any) -> list[Piece]:  # noqa: ANN401 (Pillow's table of tags, whose values have any type)
+def _read_pieces(tags: Any) -> list[Piece]:  # noqa: ANN401 (as above)
     """Return the strips or tiles of one picture."""
     width = tags[WIDTH]
     length = tags[LENGTH]
@@ -115,7 +113,7 @@ def _read_pieces(tags: Any) -> list[Piece]:  # noqa: ANN401 (Pillow's table of t
     starts, lengths = (tags.get(key, ()) for key in (TILES if is_tiled else STRIPS))
     count = len(layers) * ceil(width / columns) * ceil(length / rows)
     if len(starts) < count or 0 < len(lengths) < count:
-        raise ValueError(f"{len(starts)} strips or tiles, not {count}")
+        raise ValueError(f"{len(starts)} strips or tiles where its tags state {count}")
     places = product(layers, range(0, length, rows), range(0, width, columns))
     return [
         # The last tiles are whole ones, and the last strip ends with the picture.
@@ -126,7 +124,7 @@ def _read_pieces(tags: Any) -> list[Piece]:  # noqa: ANN401 (Pillow's table of t
 
 def _count_planes(tags: Any, pieces: list[Piece], end: int) -> int:  # noqa: ANN401 (as above)
     """Return how many pictures a table of tags stands for."""
-    counted = max(len(tags.get(STRIPS[0], tags.get(TILES[0], ()))) // len(pieces), tags.get(DEPTH, 1))
+    counted: int = max(len(tags.get(STRIPS[0], tags.get(TILES[0], ()))) // len(pieces), tags.get(DEPTH, 1))
     plane = sum(piece.size for piece in pieces)
     plane_end = max(piece.start + piece.size for piece in pieces)
     if tags.get(COMPRESSION, PLAIN) != PLAIN or counted > 1:
@@ -167,4 +165,5 @@ def _check_content(content: bytes, piece: Piece, tags: Any) -> None:  # noqa: AN
         tables = tags.get(JPEG_TABLES, b"")
         columns, rows = check_scans(tables[:-2] + content[2 if tables else 0 :])
         if columns < piece.columns or rows < piece.rows:
-            raise ValueError(f"a strip or a tile of {columns} x {rows} pixels, not {piece.columns} x {piece.rows}")
+            stated = f"{piece.columns} x {piece.rows}"
+            raise ValueError(f"a strip or a tile of {columns} x {rows} pixels where its tags state {stated}")
