@@ -112,9 +112,7 @@ def prepare_with_inverse(
     steps.study.recipe.check_images(steps.study, (), lacking)
     for path, file_name in filter(None, source.files):
         if not path.exists():
-            raise DataError(
-                f"{file_name} must be an image file or the folder of a DICOM series; it is not there: check its path"
-            )
+            raise DataError(f"{file_name} does not exist. Give the path of an image file or a DICOM series' folder.")
     image = read_source(source, steps.study.data)
     form = read_form(source, image)
     data_profile.check(form, name)

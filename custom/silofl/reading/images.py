@@ -26,8 +26,11 @@ RENUMBER = "save it with the study's numbers"
 class Background(Protocol):
     """What padding becomes: values below ``below`` become it, and NaN becomes ``nan``; None changes nothing."""
 
-    below: float | None
-    nan: float | None
+    @property
+    def below(self) -> float | None: ...
+
+    @property
+    def nan(self) -> float | None: ...
 
 
 def read_image(
