@@ -71,10 +71,10 @@ def test_a_domain_is_read_back_from_plain_values():
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        (Form("pictures", "grey"), "scan must be like the training images, which are volumes, not pictures"),
-        (Form("volumes", "colour"), "which are grey, not colour"),
-        (Form("volumes", "grey", modalities=("CT", "MR")), "which are MR, not CT"),
-        (Form("pictures", "colour", modalities=("XA",)), "which are volumes, grey, MR, not pictures, colour, XA"),
+        (Form("pictures", "grey"), "scan is unlike the training images: pictures, where they are volumes"),
+        (Form("volumes", "colour"), "colour, where they are grey"),
+        (Form("volumes", "grey", modalities=("CT", "MR")), "CT, where they are MR"),
+        (Form("pictures", "colour", modalities=("XA",)), "pictures, colour, XA, where they are volumes, grey, MR"),
     ],
 )
 def test_only_an_image_of_a_known_other_kind_is_refused(form, reason):
@@ -120,7 +120,7 @@ def test_voxels_far_from_the_training_images_are_doubted(sides, is_doubted):
 )
 def test_voxels_that_no_scanner_has_are_refused_whatever_is_known(data_profile):
     data_profile.check(with_voxels(1.0, 1.0, 50.0), "scan")
-    with pytest.raises(DataError, match="scan must have voxels of at most 50 mm, .* not 145 x 145 x 350 mm"):
+    with pytest.raises(DataError, match="scan has voxels of 145 x 145 x 350 mm, .* exceed 50 mm"):
         data_profile.check(with_voxels(145.0, 145.0, 350.0), "scan")
 
 

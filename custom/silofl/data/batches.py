@@ -170,8 +170,8 @@ def _augment_batch(images: np.ndarray, targets: np.ndarray, augment: Compose, de
     for image, _ in pairs:
         if image.shape != images.shape[1:]:
             raise ConfigError(
-                f"data.augment changes an image's size from {images.shape[2:]} to {tuple(image.shape[1:])}. Make "
-                "images square with Resize in data.transforms, or rotate by other means than RandRotate90."
+                f"data.augment changes an image's size from {images.shape[2:]} to {tuple(image.shape[1:])}; make "
+                "images square with Resize in data.transforms, or rotate by other means than RandRotate90"
             )
     inputs, labels = zip(*pairs, strict=True)
     return torch.stack(inputs).to(device), torch.stack(labels).to(device).long()
@@ -187,7 +187,7 @@ def _augment_example(augment: Compose, image: np.ndarray, target: np.ndarray) ->
         # MONAI's own transforms take the nearest pixel's label; a package's may forget it.
         fraction = label[label != label.round()][0]
         raise ConfigError(
-            f"data.augment makes fractions in a label map, as {fraction:g}. Have the package's transform take the "
-            "nearest pixel's label."
+            f"data.augment makes fractions in a label map, as {fraction:g}; have the package's transform take the "
+            "nearest pixel's label"
         )
     return moved["image"], label[0]

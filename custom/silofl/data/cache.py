@@ -81,8 +81,8 @@ def load_or_prepare(
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise DataError(
-                f"The cache folder cannot be written ({reason}). Free space, or name another folder with cache_dir in "
-                "site.yaml, in a simulation with --cache."
+                f"the cache folder cannot be written ({reason}); free space, or name another folder with cache_dir in "
+                "site.yaml, in a simulation with --cache"
             ) from None
 
 

@@ -146,7 +146,7 @@ def read_entry(folder: Path) -> CacheEntry:
         )
     except (AttributeError, KeyError, TypeError):
         raise ConfigError(
-            f"{folder} is damaged: {INDEX} does not say whose images it holds. Delete the folder, which is made anew."
+            f"{folder} is damaged: {INDEX} does not say whose images it holds; delete the folder, which is made anew"
         ) from None
 
 

@@ -46,8 +46,7 @@ class ImageFiles:
         # One file for several channels holds all of them.
         if len(self.files) != len(self.channels):
             return self.channels
-        is_there = dict(zip(self.channels, self.files, strict=True))
-        return tuple(name for name in self.channels if is_there[name] is not None)
+        return tuple(name for name, file in zip(self.channels, self.files, strict=True) if file is not None)
 
 
 def check_contrasts(names: Sequence[str], where: str) -> None:
@@ -61,11 +60,11 @@ def check_contrasts(names: Sequence[str], where: str) -> None:
     """
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{where} gives two contrasts the name {quote_value(name)}. Rename one.")
+            raise ConfigError(f"{where} gives two contrasts the name {quote_value(name)}; rename one")
         if not re.fullmatch(CHANNEL_NAME, name):
             raise ConfigError(
-                f"{where} has the contrast {quote_value(name)}. Use a name of at most 32 letters, digits, spaces, '.', "
-                "'_', '+' and '-'."
+                f"{where} has the contrast {quote_value(name)}; use a name of at most 32 letters, digits, spaces, '.', "
+                "'_', '+' and '-'"
             )
 
 
@@ -112,7 +111,7 @@ def parse_case(text: str) -> Case:
     case = {name.strip(): Path(path) for name, _, path in parts}
     # An empty path would be the folder that the command runs in.
     if len(case) < len(parts) or not all(path.strip() for _, _, path in parts):
-        raise ConfigError(f"Input {text!r} is neither FILE nor NAME=FILE,NAME=FILE with a name for each contrast.")
+        raise ConfigError(f"input {text!r} is neither FILE nor NAME=FILE,NAME=FILE with a name for each contrast")
     return case
 
 
@@ -148,8 +147,8 @@ def join_contrasts(images: Sequence[Image | None], source: ImageFiles, settings:
         if image.has_contrasts:
             count = len(image.array)
             raise DataError(
-                f"{source.first[1]} holds {count} time points or contrasts, and the study names none. Save one of "
-                f"them, or name {count} contrasts in channel_names of dataset.json and of the study's data."
+                f"{source.first[1]} holds {count} time points or contrasts, and the study names none; save one of "
+                f"them, or name {count} contrasts in channel_names of dataset.json and of the study's data"
             )
         return image
     channels = _align_contrasts(images, source, settings.resample)
@@ -192,18 +191,18 @@ def _check_files(source: ImageFiles) -> None:
         return
     listed = " and ".join(name for _, name in files)
     if len({os.path.realpath(path) for path, _ in files}) < len(files):
-        raise DataError(f"One file is given for two contrasts, among {listed}. Leave out a contrast that is not there.")
+        raise DataError(f"one file is given for two contrasts, among {listed}; leave out a contrast that is not there")
     patients = {read_dicom_element(path, "PatientID") for path, _ in files} - {None}
     if len(patients) > 1:
-        raise DataError(f"{listed} are of {len(patients)} patients. Give the files of one.")
+        raise DataError(f"{listed} are of {len(patients)} patients; give the files of one")
 
 
 def _check_channels(image: Image, wanted: Sequence[str], name: str) -> None:
     if len(image.array) != len(wanted):
         raise DataError(
-            f"The number of channels in {name} is {len(image.array)}, and that of its contrasts {len(wanted)} "
-            f"({', '.join(wanted)}). Save it with these, or say which contrast each file holds: {wanted[0]}=FILE for "
-            "predict, channel_names in dataset.json."
+            f"the number of channels in {name} is {len(image.array)}, and that of its contrasts {len(wanted)} "
+            f"({', '.join(wanted)}); save it with these, or say which contrast each file holds: {wanted[0]}=FILE for "
+            "predict, channel_names in dataset.json"
         )
 
 
@@ -220,12 +219,12 @@ def _resample_to_grid(image: Image, target: Image, file: tuple[Path, str], targe
         if is_identity(volume) or not (header.has_spacing and header.has_orientation and header.has_place):
             raise DataError(
                 f"{name} does not state its voxels' size in mm, how its axes lie and where, by which data.resample "
-                f"joins {file[1]} and {target_file[1]}. Export it again, or leave the contrast out."
+                f"joins {file[1]} and {target_file[1]}; export it again, or leave the contrast out"
             )
     if not overlaps(image, target):
         raise DataError(
-            f"{file[1]} lies outside of {target_file[1]}, to whose grid data.resample brings it. Correct the position "
-            "in its header, or leave the contrast out."
+            f"{file[1]} lies outside of {target_file[1]}, to whose grid data.resample brings it; correct the position "
+            "in its header, or leave the contrast out"
         )
     import torch
     from monai.data.meta_tensor import MetaTensor

@@ -37,7 +37,7 @@ DIGITS = 3
 SIZE_DIGITS = 2
 # The range of sizes goes so many deviations of their logarithms to either side of the mean.
 VOXEL_DEVIATIONS = 2
-# Voxels of up to so many times the training images' sizes, either way, raise no doubt.
+# Voxels of up to so many times the training images' sizes, either way, give no warning.
 ROOM = 2
 Sides = tuple[float, float, float]
 T = TypeVar("T", bound=str)
@@ -195,7 +195,7 @@ class DataProfile:
         if form.voxel_mm is not None and max(form.voxel_mm) > MOST_MM:
             raise DataError(
                 f"{name} has voxels of {VoxelSizes(form.voxel_mm, form.voxel_mm)}, and no scanner's exceed {MOST_MM:g} "
-                "mm. Correct its header, which may count in micrometres."
+                "mm; correct its header, which may count in micrometres"
             )
         odd = {}
         for key, values in (("kinds", [form.kind]), ("colours", [form.colour]), ("modalities", form.modalities)):
@@ -206,8 +206,8 @@ class DataProfile:
         if odd:
             trained = ", ".join(" or ".join(getattr(self, key)) for key in odd)
             raise DataError(
-                f"{name} is {', '.join(odd.values())}, and the training images are {trained}. Take a super model that "
-                "learnt from such images."
+                f"{name} is unlike the training images: {', '.join(odd.values())}, where they are {trained}; take a "
+                "super model that learnt from such images"
             )
 
     def _is_outside(self, key: str, value: str) -> bool:
@@ -292,7 +292,7 @@ def image_kind(image: Image) -> Kind:
 
 
 def measure_data_profile(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> DataProfile:
-    """Return the domain of training images.
+    """Return the data profile of training images.
 
     A range of intensities is the mean of a measure over the images, four deviations to either side and a little more,
     with three digits: no image's own value is in it. So are the sizes of voxels, by two deviations of their logarithms,

@@ -33,8 +33,8 @@ def to_channels(array: np.ndarray, channels: int, is_as_stored: bool = False) ->
     if is_as_stored or channels not in (1, 3) or count not in (1, 3, 4):
         if count != channels:
             raise DataError(
-                f"The image has {count} channels, and data.channels is {channels}. Set data.channels to {count}, or "
-                "save the image as grey or RGB: only these are brought to another number, 1 or 3."
+                f"data.channels is {channels}, and the image has {count}; set data.channels to {count}: only pictures, "
+                "saved as grey or RGB, are brought to another number, 1 or 3"
             )
         return array
     array = array[:3]
@@ -75,8 +75,8 @@ def _scale_by_dtype(array: np.ndarray, dtype_max: int | None) -> NDArray[np.floa
     if dtype_max is None or array.min() < 0:
         fault = "fractions or numbers of several types" if dtype_max is None else f"negative values, as {array.min()}"
         raise DataError(
-            f"The image has {fault}, which intensity 'dtype' cannot scale. Set data.intensity to percentiles, zscore "
-            "or raw."
+            f"the image has {fault}, which intensity 'dtype' cannot scale; set data.intensity to percentiles, zscore "
+            "or raw"
         )
     return array.astype(np.float32) / np.float32(dtype_max)
 

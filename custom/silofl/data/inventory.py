@@ -17,7 +17,7 @@ from silofl.base.naming import check_name
 from silofl.base.settings import Section, parse
 from silofl.core.findings import unpack_findings
 from silofl.core.small_cells import find_small_cells
-from silofl.data.contrasts import read_source
+from silofl.data.contrasts import check_contrasts, read_source
 from silofl.data.ct_values import NUM_BINS, Patient, count_values, share_values
 from silofl.data.data_profile import image_kind
 from silofl.data.manifest import FILE_NAME, Manifest, parse_channel_names, read_content, read_manifest
@@ -118,7 +118,7 @@ def take_inventory(folder: Path, min_patients: int, has_progress: bool = True) -
                 raise DataError(f"case {record.case!r}: {error}") from None
             kinds.add(image_kind(image))
     if len(kinds) > 1:
-        raise DataError(f"{folder.name} mixes {' and '.join(sorted(kinds))}. Give each kind a data folder of its own.")
+        raise DataError(f"{folder.name} mixes {' and '.join(sorted(kinds))}; give each kind a data folder of its own")
     return _sum_up(cases, kinds.pop(), manifest, min_patients)
 
 
@@ -128,6 +128,7 @@ def _build_reading_study(folder: Path) -> Study:
     try:
         task, labels = read_task_and_labels(content)
         names = parse_channel_names(content)
+        check_contrasts(names, f"channel_names in {FILE_NAME}")
         # Nothing is trained: where a study must choose, it names the first that fits the task.
         values = {
             "name": "survey",

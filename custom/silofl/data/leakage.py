@@ -88,7 +88,7 @@ class SeenImages:
             if is_other and self._are_apart(part, record, seen_part, seen):
                 raise DataError(
                     f"case {record.case!r} shows the image of case {seen.case!r}: {_name_image(file, record)} and "
-                    f"{_name_image(seen_file, seen)} hold the same content. Remove one of the two."
+                    f"{_name_image(seen_file, seen)} hold the same content; remove one of the two"
                 )
 
     def _are_apart(self, part: str, record: Record, other_part: str, other: Record) -> bool:
@@ -157,8 +157,8 @@ def _check_cases(parts: Parts) -> None:
         case = listed.record.case
         if case in part_of_case:
             raise DataError(
-                f"case {case!r} stands in {part_of_case[case]} and again in {listed.part} of dataset.json. Give each "
-                "record a 'case' of its own."
+                f"case {case!r} stands in {part_of_case[case]} and again in {listed.part} of dataset.json; give each "
+                "record a 'case' of its own"
             )
         part_of_case[case] = listed.part
 
@@ -173,8 +173,8 @@ def _check_spelling(parts: Parts) -> None:
         if earlier.patient != record.patient:
             raise DataError(
                 f"patient {record.patient!r} (case {record.case!r}) and {earlier.patient!r} (case {earlier.case!r}) "
-                "differ in capitals or a ^ at the end only. Write one patient alike in dataset.json, or give two "
-                "patients names that differ in more."
+                "differ in capitals or a ^ at the end only; write one patient alike in dataset.json, or give two "
+                "patients names that differ in more"
             )
 
 
@@ -190,16 +190,16 @@ def _check_apart(parts: Parts, split_unit: str) -> None:
                 continue
             raise DataError(
                 f"case {record.case!r} has no '{'recording' if is_of_recordings else 'patient'}', by which parts are "
-                "kept apart. Add it to dataset.json, or, where nobody knows the patients, set split_unit to 'unknown' "
-                "in both dataset.json and the study's data."
+                "kept apart; add it to dataset.json, or, where nobody knows the patients, set split_unit to 'unknown' "
+                "in both dataset.json and the study's data"
             )
         part = part_of_unit.setdefault((record.patient, unit), listed.part)
         if part != listed.part:
             name = f"recording {unit!r} of patient {record.patient!r}" if is_of_recordings else f"patient {unit!r}"
             raise DataError(
-                f"{name} is in two parts, {part} and {listed.part} (case {record.case!r}). Move all its cases to one "
+                f"{name} is in two parts, {part} and {listed.part} (case {record.case!r}); move all its cases to one "
                 "part, or, if that is meant, set split_unit to 'recordings' (of patients), 'slices' or 'examples' in "
-                "both dataset.json and the study's data."
+                "both dataset.json and the study's data"
             )
 
 
@@ -216,13 +216,13 @@ def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
             _check_one_patient(file, listed, earlier)
             # Two records may share a volume only where both say which slices are theirs.
             if earlier is not listed and None in (record.slices, earlier.record.slices):
-                raise DataError(f"{file} stands twice in dataset.json ({listed} and {earlier}). Remove one of the two.")
+                raise DataError(f"{file} stands twice in dataset.json ({listed} and {earlier}); remove one of the two")
             for number in record.numbers or ():
                 holder = of_slice.setdefault((image, number), listed)
                 if holder is not listed:
                     raise DataError(
-                        f"Slice {number} of {file} stands twice in dataset.json ({listed} and {holder}). Give ranges "
-                        "that do not overlap."
+                        f"slice {number} of {file} stands twice in dataset.json ({listed} and {holder}); give ranges "
+                        "that do not overlap"
                     )
         if isinstance(record.label, str):
             mask = (places[record.label], record.index)
@@ -234,6 +234,6 @@ def _check_one_patient(file: str, listed: Listed, earlier: Listed) -> None:
     earlier_patient = earlier.record.patient
     if None not in (patient, earlier_patient) and patient != earlier_patient:
         raise DataError(
-            f"{file} is listed for two patients, {earlier_patient!r} and {patient!r} ({listed} and {earlier}). Correct "
-            "dataset.json."
+            f"{file} is listed for two patients, {earlier_patient!r} and {patient!r} ({listed} and {earlier}); correct "
+            "dataset.json"
         )

@@ -90,8 +90,8 @@ def check_not_learnt(folders: Iterable[Path], data: SiteData, study: Study) -> N
     cases = find_learnt(folders, data, {"test": data.test}, study)
     if cases:
         raise DataError(
-            f"Test cases with images that the model learnt from: {len(cases)} (first: {cases[0]!r}). Take them out of "
-            "test in dataset.json."
+            f"test cases with images that the model learnt from: {len(cases)} (first: {cases[0]!r}); take them out of "
+            "test in dataset.json"
         )
 
 

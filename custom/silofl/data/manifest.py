@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -105,7 +106,7 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
         needed = (*needed, "test")
     for part in needed:
         if not parts[part]:
-            raise DataError(f"{FILE_NAME} has no case in {part}. List one there.")
+            raise DataError(f"{FILE_NAME} has no case in {part}; list one there")
     manifest = Manifest(
         folder=folder,
         task=study.task,
@@ -114,7 +115,7 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
         **parts,
         labels_annotated=annotated,
         channel_names=parse_channel_names(content),
-        places=_locate_files(folder, [*parts["training"], *parts["validation"], *parts["test"]]),
+        places=_locate_files(folder, chain.from_iterable(parts.values())),
         digest=digest,
         ignored=_parse_ignored(content, study),
     )
@@ -154,17 +155,17 @@ def read_digest(folder: Path) -> str:
 def _read_with_digest(folder: Path) -> tuple[dict[str, Any], str]:
     name = f"{FILE_NAME} of the data folder {folder.name!r}"
     if not (folder / FILE_NAME).exists():
-        raise DataError(f"{name} does not exist. Write it with silofl import, or correct data in site.yaml.")
+        raise DataError(f"{name} does not exist; write it with silofl import, or correct data in site.yaml")
     raw = read_bytes(folder / FILE_NAME, name)
     try:
         # Editors on Windows begin a file with a byte order mark.
         content = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=build_table)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{FILE_NAME} is no JSON in UTF-8 with each key once ({error_text(error, 160)}). Correct it."
+            f"{FILE_NAME} is no JSON in UTF-8 with each key once ({error_text(error, 160)}); correct it"
         ) from None
     if not isinstance(content, dict):
-        raise DataError(f"{FILE_NAME} holds a {type(content).__name__} in place of an object. Start it with a brace.")
+        raise DataError(f"{FILE_NAME} holds a {type(content).__name__} in place of an object; start it with a brace")
     check_keys(content, FILE_NAME, ("task", "labels"), KEYS)
     unit = content.get("split_unit", "patient")
     if unit not in SPLIT_UNITS:
@@ -223,8 +224,8 @@ def check_channels(record: Record, names: tuple[str, ...]) -> None:
     """
     if len(record.images) not in (1, len(names)):
         raise DataError(
-            f"case {record.case!r} lists {len(record.images)} images, and channel_names of {FILE_NAME} {len(names)} "
-            "contrasts. Give one image, or one for each contrast."
+            f"case {record.case!r} lists {len(record.images)} images; give one, or one for each of channel_names of "
+            f"{FILE_NAME} ({', '.join(names) or 'none'})"
         )
 
 

@@ -210,7 +210,8 @@ def _check_slices(record: Record, numbers: range, image: Image) -> None:
     # A picture has no slice at all.
     depth = image.array.shape[3] if image.array.ndim == 4 else 0
     if numbers.stop > depth:
-        raise DataError(f"{record.image} has {depth} slices, and no slice {numbers.stop - 1}. Correct dataset.json.")
+        kind = f"has {depth} slices" if depth else f"is a {image_kind(image).removesuffix('s')}"
+        raise DataError(f"{record.image} {kind}, and has no slice {numbers.stop - 1}; correct dataset.json")
 
 
 def transform_case(
@@ -267,8 +268,8 @@ def _to_label_maps(moved: NDArray[np.float32]) -> NDArray[np.uint8]:
     if (labels != moved).any():
         fraction = moved[labels != moved][0]
         raise DataError(
-            f"The study's transforms make {fraction:g} of a label, where whole numbers from 0 to 255 are possible. "
-            "Have the package's transform take the nearest pixel's label."
+            f"the study's transforms make {fraction:g} of a label, where whole numbers from 0 to 255 are possible; "
+            "have the package's transform take the nearest pixel's label"
         )
     return labels
 
@@ -346,7 +347,7 @@ def _apply_transforms(
             # A volume may be resampled by the size of its voxels, which a header may state wrongly.
             size += " and voxels of {:g} x {:g} x {:g} mm".format(*measure_spacing(affine))
         reason = error_text(error.__cause__ or error)
-        raise DataError(f"The study's transforms fail on an image of size {size}. MONAI says: {reason}") from None
+        raise DataError(f"the study's transforms fail on an image of size {size}; MONAI says: {reason}") from None
     return {key: moved[key] for key in case}
 
 

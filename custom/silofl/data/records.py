@@ -108,11 +108,11 @@ def check_keys(values: Mapping[str, object], where: str, needed: Iterable[str], 
     for key in values:
         if key not in known:
             raise DataError(
-                f"{where} has the unknown key {quote_value(key)}{suggest_nearest(key, known)}. Rename or remove it."
+                f"{where} has the unknown key {quote_value(key)}{suggest_nearest(key, known)}; rename or remove it"
             )
     for key in needed:
         if key not in values:
-            raise DataError(f"{where} lacks the key {quote_value(key)}. Add it.")
+            raise DataError(f"{where} lacks the key {quote_value(key)}; add it")
 
 
 def find_case_name(value: Mapping[str, object]) -> str:
@@ -142,16 +142,16 @@ def locate(root: Path, path: str, case: str, folders: dict[Path, Path] | None = 
     # The file may have been written on another system: absolute paths of both kinds are refused on both.
     if PurePosixPath(path).is_absolute() or PureWindowsPath(path).drive or ".." in path.replace("\\", "/").split("/"):
         raise DataError(
-            f"case {case!r} names {quote_value(path)}, outside of the folder of dataset.json. Copy it there, and give "
-            "the path relative to dataset.json."
+            f"case {case!r} names {quote_value(path)}, outside of the folder of dataset.json; copy it there, and give "
+            "the path relative to dataset.json"
         )
     try:
         # Links are resolved, because one may lead out of the folder.
         resolved = _resolve(root / path, {} if folders is None else folders)
         if root not in resolved.parents:
             raise DataError(
-                f"case {case!r} names {quote_value(path)}, a link out of the folder of dataset.json. Copy or mount the "
-                "files there, or make the whole data folder the link."
+                f"case {case!r} names {quote_value(path)}, which leads out of the folder of dataset.json; copy or "
+                "mount the files there, or make the whole data folder the link"
             )
         check_kind(resolved)
     except OSError as error:
@@ -209,10 +209,11 @@ def _parse_images(value: object, where: str) -> tuple[str | None, ...]:
     # A contrast that this case lacks is null.
     paths = [None if path is None else _parse_path(path, f"each image of {where}") for path in value]
     files = [path for path in paths if path is not None]
-    if not files or len({*files}) < len(files) or any(path.endswith(".npz") for path in files):
+    wrong = [path for path in files if files.count(path) > 1 or path.endswith(".npz")]
+    if wrong or not files:
         raise DataError(
             f"{where}: image must be one file, or a list of different files, one or null for each contrast and none an "
-            f"npz file, not {quote_value(value)}; correct dataset.json"
+            f"npz file, not {quote_value(wrong or value)}; correct dataset.json"
         )
     return tuple(paths)
 

@@ -147,7 +147,7 @@ def load_site_data(
     absent = unreadable.find_absent(manifest, prepared)
     for name in needed:
         if not len(parts[name]):
-            raise DataError(f"No case of {name} can be read; {len(absent)} of all parts cannot. Mend one of {name}.")
+            raise DataError(f"no case of {name} can be read, and {len(absent)} of all parts cannot; mend one of {name}")
     manifest = manifest.without(absent)
     data = SiteData(**parts, manifest=manifest, unreadable=count_reasons(absent), background=study.data.background)
     study.recipe.check_images(study, data.image_shape, manifest.missing(study.data.channel_names))
@@ -188,14 +188,15 @@ def _prepare_cases(
 
 
 def _check_same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str, PreparedCase]]:
-    model: PreparedCase | None = None
+    first_case: PreparedCase | None = None
     for part, case in cases:
         # The first case decides the size of all.
-        model = model or case
-        size = model.images.shape[2:]
+        first_case = first_case or case
+        size = first_case.images.shape[2:]
         if case.images.shape[2:] != size and not case.has_own_size:
             raise DataError(
-                f"Prepared images differ in size: case {case.case!r} has {case.images.shape[2:]}, case {model.case!r} "
-                f"has {size}. Add Resize: {{spatial_size: {list(size)}}} to the study's data.transforms."
+                f"prepared images differ in size: case {case.case!r} has {case.images.shape[2:]}, case "
+                f"{first_case.case!r} has {size}; add Resize: {{spatial_size: {list(size)}}} to the study's "
+                "data.transforms"
             )
         yield part, case

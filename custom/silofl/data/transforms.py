@@ -231,6 +231,10 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
         for number in numbers_in(transform.options.get(key)):
             if number not in AS_IT_IS and not low <= number <= high:
                 raise ConfigError(f"{where}: {key} must be from {low:g} to {high:g}, not {number:g}")
+    for key in ("mode", "padding_mode"):
+        mode = transform.options.get(key, "")
+        if not isinstance(mode, str):
+            raise ConfigError(f"{where}: {key} must be one word, not {mode!r}; the label's is set for you")
 
 
 def _check_spatial_size(transform: Transform, where: str, axes: int, channels: int) -> None:
@@ -315,12 +319,12 @@ def _try_transforms(settings: DataSettings, kind: Kind, size: tuple[int, ...], h
             after = tuple(steps(blank)["image"].shape[1:])
     except Exception as error:  # MONAI raises whatever its array code raises
         reason = error_text(error.__cause__ or error)
-        raise ConfigError(f"{where} fails on a {len(size)}D image. MONAI says: {reason}") from None
+        raise ConfigError(f"{where} fails on a {len(size)}D image; MONAI says: {reason}") from None
     if len(after) != len(size):
-        raise ConfigError(f"{where} makes size {after} of a {len(size)}D image. Change its options.")
+        raise ConfigError(f"{where} makes size {after} of a {len(size)}D image; change its options")
     # Batches hold images of one size, and nobody knows what a package's transform does to a volume's grid.
     if kind == "augment" or is_extension(name):
         with metadata_tracking(True):
             before = tuple(Compose(steps.transforms[:-1])(blank)["image"].shape[1:])
         if after != before:
-            raise ConfigError(f"{where} changes an image's size from {before} to {after}. Change its options.")
+            raise ConfigError(f"{where} changes an image's size from {before} to {after}; change its options")

@@ -93,9 +93,10 @@ class UnreadableCases:
         if count > most:
             faults = Faults(MOST_FAULTS + 1)
             faults.errors = [*self.errors[:MOST_FAULTS]]
+            remedy = f": {faults.describe()}" if self.errors else "; mend them and write dataset.json anew, or raise it"
             raise DataError(
                 f"{count} of {self.num_cases} cases cannot be read, and skip_unreadable {self.share:g} leaves out "
-                f"{most}. {faults.describe() if self.errors else 'Mend them and write dataset.json anew, or raise it.'}"
+                f"{most}{remedy}"
             )
 
 

@@ -124,7 +124,7 @@ class PatchSampler:
             labelled: Any = find_labelled(target)[None]
             self._cropper.randomize(labelled)
         # MONAI moves the centre where the patch would reach over the border.
-        (center,) = self._cropper.centers or ()
+        (center,) = filter(None, self._cropper.centers or ())
         slices = self._compute_slices(roi_center=center, roi_size=self._size)
         return pad_to_size(image[(slice(None), *slices)], self._size), pad_to_size(target[slices], self._size)
 

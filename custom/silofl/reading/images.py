@@ -27,10 +27,12 @@ class Background(Protocol):
     """What padding becomes: values below ``below`` become it, and NaN becomes ``nan``; None changes nothing."""
 
     @property
-    def below(self) -> float | None: ...
+    def below(self) -> float | None:
+        """What every lower value becomes."""
 
     @property
-    def nan(self) -> float | None: ...
+    def nan(self) -> float | None:
+        """What NaN becomes."""
 
 
 def read_image(

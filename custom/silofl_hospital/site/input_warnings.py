@@ -1,4 +1,4 @@
-"""Doubts about a site's data that can be read and learnt from, and should be looked at all the same."""
+"""Warnings of a site's data that can be read and learnt from, and should be looked at all the same."""
 
 from collections.abc import Iterator, Mapping
 
@@ -27,9 +27,8 @@ def find_warnings(data: SiteData, study: Study) -> list[str]:
     if study.task == "segmentation":
         manifest = data.manifest
         pairs = []
-        for records in manifest.parts.values():
-            for record in records:
-                pairs.append((manifest.source(record).first[0], manifest.places[record.label]))
+        for record in manifest.records:
+            pairs.append((manifest.source(record).first[0], manifest.places[record.label]))
         warnings += find_reoriented(pairs)
     if study.data.intensity == "dtype":
         warnings += _find_dark(data.training)
@@ -53,7 +52,7 @@ def _find_unreadable(data: SiteData) -> list[str]:
     if not count:
         return []
     reasons = ", ".join(f"{number} {reason}" for reason, number in data.unreadable.items())
-    total = count + sum(map(len, data.manifest.parts.values()))
+    total = count + len(data.manifest.records)
     return [
         f"{count} of {total} cases cannot be read and are left out, as skip_unreadable allows ({reasons}); who "
         "mends them writes dataset.json anew, because they stay left out until it changes"
