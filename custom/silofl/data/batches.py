@@ -180,8 +180,7 @@ def _augment_batch(images: np.ndarray, targets: np.ndarray, augment: Compose, de
 def _augment_example(augment: Compose, image: np.ndarray, target: np.ndarray) -> Batch:
     if target.ndim == 0:
         return augment({"image": torch.from_numpy(image)})["image"], torch.tensor(target)
-    label = torch.from_numpy(target[None].astype(np.float32))
-    moved = augment({"image": torch.from_numpy(image), "label": label})
+    moved = augment({"image": torch.from_numpy(image), "label": torch.from_numpy(target[None].astype(np.float32))})
     label = moved["label"]
     if not torch.equal(label, label.round()):
         # MONAI's own transforms take the nearest pixel's label; a package's may forget it.

@@ -118,8 +118,7 @@ class VoxelSizes:
 
     def __or__(self, other: VoxelSizes) -> VoxelSizes:
         """Return the sizes of both."""
-        least = _to_sides(map(min, self.least, other.least))
-        return VoxelSizes(least, most=_to_sides(map(max, self.most, other.most)))
+        return VoxelSizes(_to_sides(map(min, self.least, other.least)), _to_sides(map(max, self.most, other.most)))
 
     def __str__(self) -> str:
         """Return the sizes in mm, for people."""
@@ -170,9 +169,7 @@ class DataProfile:
         ranges: dict[str, Range] = {}
         for measured in (*self.intensities, *other.intensities):
             ranges[measured.measure] = ranges.get(measured.measure, measured) | measured
-        voxels = self.voxels or other.voxels
-        if self.voxels and other.voxels:
-            voxels = self.voxels | other.voxels
+        voxels = self.voxels | other.voxels if self.voxels and other.voxels else self.voxels or other.voxels
         return DataProfile(**forms, intensities=tuple(ranges.values()), voxels=voxels)
 
     @property

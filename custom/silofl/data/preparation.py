@@ -308,8 +308,7 @@ def _stack_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[n
         return slices
     offsets = np.arange(-neighbours, neighbours + 1)
     rows = (np.arange(len(slices))[:, None] + offsets).clip(0, len(slices) - 1)
-    stacked: NDArray[np.float32] = slices[rows].reshape(len(slices), -1, *slices.shape[2:])
-    return stacked
+    return np.reshape(slices[rows], (len(slices), -1, *slices.shape[2:]))
 
 
 def check_has_slices(image: Image, settings: DataSettings, name: str) -> None:
@@ -357,10 +356,6 @@ def _to_array(moved: np.ndarray | Tensor) -> NDArray[np.float32]:
 
 def _read_inverse(moved: np.ndarray | Tensor) -> InverseTransform | None:
     """Return the record of what transforms did to an array; None where they kept none."""
-    if isinstance(moved, np.ndarray):
-        return None
-    from monai.data.meta_tensor import MetaTensor
-
-    if not isinstance(moved, MetaTensor):
+    if not (hasattr(moved, "affine") and hasattr(moved, "applied_operations")):
         return None
     return InverseTransform(np.asarray(moved.affine, dtype=np.float64), tuple(moved.applied_operations))

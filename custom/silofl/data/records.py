@@ -161,15 +161,11 @@ def locate(root: Path, path: str, case: str, folders: dict[Path, Path] | None = 
 
 def _resolve(path: Path, folders: dict[Path, Path]) -> Path:
     if path.parent not in folders:
-        folders[path.parent] = _follow_links(path.parent)
+        # Of a link to itself Path.resolve raises no OSError, which tells the path.
+        folders[path.parent] = Path(os.path.realpath(path.parent))
     # Only the last name of the path can still be a link.
     file = folders[path.parent] / path.name
-    return _follow_links(file) if file.is_symlink() else file
-
-
-def _follow_links(path: Path) -> Path:
-    # Of a link to itself Path.resolve raises no OSError, which tells the path.
-    return Path(os.path.realpath(path))
+    return Path(os.path.realpath(file)) if file.is_symlink() else file
 
 
 def _parse_text(value: object, what: str) -> str:
@@ -242,18 +238,19 @@ def _parse_index(value: object, image: str, where: str) -> int | None:
 def _parse_slices(value: object, where: str) -> tuple[int, ...] | None:
     if value is None:
         return None
-    if not _is_range(value):
+    if (
+        not isinstance(value, list)
+        or len(value) not in (2, 3)
+        or not all(map(_is_natural, value))
+        or value[0] > value[1]
+        or 0 in value[2:]
+        or max(value) >= MAX_SLICES
+    ):
         raise DataError(
             f"{where}: slices must be [first, last] from 0 to {MAX_SLICES - 1}, or [first, last, step], not "
             f"{quote_value(value)}; correct dataset.json"
         )
     return tuple(value)
-
-
-def _is_range(value: object) -> TypeGuard[list[int]]:
-    if not isinstance(value, list) or len(value) not in (2, 3) or not all(map(_is_natural, value)):
-        return False
-    return value[0] <= value[1] and 0 not in value[2:] and max(value) < MAX_SLICES
 
 
 def _parse_groups(value: object, where: str) -> dict[str, str]:

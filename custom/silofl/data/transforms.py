@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -188,29 +189,24 @@ def _build_steps(transform: Transform, kind: Kind, keys: tuple[str, ...], axes: 
 
     where = f"data.{kind}: {transform.name}"
     if kind != "volume_transforms" and is_extension(transform.name):
-        return [_load_package_transform(transform, where, keys)]
-    if transform.name not in ALLOWED[kind]:
-        listed = ", ".join(ALLOWED[kind])
-        nearest = suggest_nearest(transform.name, ALLOWED[kind])
-        raise ConfigError(f"data.{kind} must be among {listed}, not {transform.name!r}{nearest}")
-    factory = getattr(monai.transforms, transform.name + "d")
-    _check_options(transform, factory, where)
-    _check_spatial_size(transform, where, axes, channels)
+        factory = partial(load_extension(where, TRANSFORMS, transform.name), keys)
+        calls = [transform.options]
+    elif transform.name in ALLOWED[kind]:
+        factory = getattr(monai.transforms, transform.name + "d")
+        _check_options(transform, factory, where)
+        _check_spatial_size(transform, where, axes, channels)
+        calls = _options_by_key(transform, keys)
+    else:
+        raise ConfigError(
+            f"data.{kind} must be among {', '.join(ALLOWED[kind])}, not {transform.name!r}"
+            f"{suggest_nearest(transform.name, ALLOWED[kind])}"
+        )
     try:
-        steps = [factory(**options) for options in _options_by_key(transform, keys)]
-        # How large a resampled volume becomes is known only once the volume is there.
-        return [_limit_spacing(transform.options.get("pixdim")), *steps] if transform.name == "Spacing" else steps
-    except Exception as error:  # MONAI raises whatever its checks raise
-        raise ConfigError(f"{where} has options that MONAI refuses: {error_text(error)}") from None
-
-
-def _load_package_transform(transform: Transform, where: str, keys: tuple[str, ...]) -> Step:
-    make = load_extension(where, TRANSFORMS, transform.name)
-    try:
-        step: Step = make(keys, **transform.options)
-    except Exception as error:  # whatever the package raises
+        steps = [factory(**options) for options in calls]
+    except Exception as error:  # MONAI and packages raise whatever their checks raise
         raise ConfigError(f"{where} refuses its options: {error_text(error)}") from None
-    return step
+    # How large a resampled volume becomes is known only once the volume is there.
+    return [_limit_spacing(transform.options.get("pixdim")), *steps] if transform.name == "Spacing" else steps
 
 
 def _check_options(transform: Transform, factory: type, where: str) -> None:
@@ -232,9 +228,10 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
             if number not in AS_IT_IS and not low <= number <= high:
                 raise ConfigError(f"{where}: {key} must be from {low:g} to {high:g}, not {number:g}")
     for key in ("mode", "padding_mode"):
-        mode = transform.options.get(key, "")
-        if not isinstance(mode, str):
-            raise ConfigError(f"{where}: {key} must be one word, not {mode!r}; the label's is set for you")
+        if not isinstance(transform.options.get(key, ""), str):
+            raise ConfigError(
+                f"{where}: {key} must be one word, not {transform.options[key]!r}; the label's is set for you"
+            )
 
 
 def _check_spatial_size(transform: Transform, where: str, axes: int, channels: int) -> None:

@@ -64,10 +64,9 @@ class Volumes:
 
     def __getitem__(self, rows: int | slice | Sequence[int] | np.ndarray) -> np.ndarray | Volumes:
         """Return one volume by its number, or several as such a row again."""
-        if isinstance(rows, slice | int | np.integer):
-            arrays = self.arrays[rows]
-            return arrays if isinstance(arrays, np.ndarray) else Volumes(arrays)
-        return Volumes(tuple(self.arrays[row] for row in rows))
+        if isinstance(rows, int | np.integer):
+            return self.arrays[rows]
+        return Volumes(self.arrays[rows] if isinstance(rows, slice) else tuple(self.arrays[row] for row in rows))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Return volumes of one size as one array; a case has one volume, and so one size."""
