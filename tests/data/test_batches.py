@@ -76,12 +76,12 @@ def test_the_same_seed_gives_the_same_batches_bit_by_bit(study):
 def test_an_augmentation_that_resizes_or_blurs_a_label_is_refused(study):
     augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
     for size in ((8, 10), (12, 8)):
-        with pytest.raises(ConfigError, match="data.augment must keep an image's size .*; make images square with Re"):
+        with pytest.raises(ConfigError, match="data.augment changes an image's size .*; make images square with Re"):
             list(training_batches(part_of(2, size), 2, augment, 0, "cpu"))
     ((inputs, _),) = training_batches(pattern(1), 1, augment, 0, "cpu")
     np.testing.assert_array_equal(inputs[0, 0], np.rot90(pattern(1).images[0, 0]))
     blur = Compose([lambda data: {**data, "label": data["label"] / 2}])
-    with pytest.raises(ConfigError, match="data.augment must leave whole numbers in a label map, not 0.5; "):
+    with pytest.raises(ConfigError, match="data.augment makes fractions in a label map, as 0.5; "):
         list(training_batches(pattern(), 2, blur, 0, "cpu"))
 
 

@@ -106,7 +106,7 @@ def test_a_contrast_that_lies_beside_the_first_is_refused(volumes, read):
         assert read(volumes(affine=grid), resample=True).shape == (2, 4, 5, 3)
     for x in (4.4, -4.4):
         grid[0, 3] = x
-        with pytest.raises(DataError, match="a/T2.nii.gz must overlap with a/T1.nii.gz, to whose grid data.resamp"):
+        with pytest.raises(DataError, match="a/T2.nii.gz lies outside of a/T1.nii.gz, to whose grid data.resamp"):
             read(volumes(affine=grid), resample=True)
 
 
@@ -123,7 +123,7 @@ def test_a_contrast_without_a_stated_grid_is_not_resampled(volumes, read, name, 
         stored.header["xyzt_units"] = 5  # stands for none
     nibabel.save(stored, folder / "a" / f"{name}.nii.gz")
     with pytest.raises(
-        DataError, match=f"a/{name}.nii.gz must state its voxels' size in mm, how its axes lie and where"
+        DataError, match=f"a/{name}.nii.gz does not state its voxels' size in mm, how its axes lie and where"
     ):
         read(folder, resample=True)
 
@@ -131,15 +131,23 @@ def test_a_contrast_without_a_stated_grid_is_not_resampled(volumes, read, name, 
 @pytest.mark.parametrize(
     ("written", "data", "sentence"),
     [
-        ({"names": ("T1", "FLAIR")}, {}, "channel_names in dataset.json must be some or all of the study's, T1"),
-        ({"names": ()}, {}, "channel_names in dataset.json must be some or all of the study's, T1, T2, not none"),
-        ({"names": ("T1", "T1")}, {}, "channel_names in dataset.json must be a list of different names"),
-        ({"images": ("T1",) * 1}, {}, "a/T1.nii.gz must hold 2 channels, T1, T2, not 1; save it so, or"),
-        ({"images": ("T1", "T2", "both")}, {}, "case 'a/T1' must name an image, or one for each of T1, T2, not 3"),
-        ({"images": ("T1", "both")}, {}, "a/both.nii.gz must hold 1 channel, T2, not 2; save it so"),
+        ({"names": ("T1", "FLAIR")}, {}, "channel_names of dataset.json must be some or all of the study's, T1"),
+        ({"names": ()}, {}, "channel_names of dataset.json must be some or all of the study's, T1, T2, not none"),
+        ({"names": ("T1", "T1")}, {}, "channel_names of dataset.json must be a list of different names"),
+        ({"images": ("T1",) * 1}, {}, "channels in a/T1.nii.gz is 1, and that of its contrasts 2 (T1, T2)"),
+        (
+            {"images": ("T1", "T2", "both")},
+            {},
+            "case 'a/T1' lists 3 images; give one, or one for each of channel_names of dataset.json (T1, T2)",
+        ),
+        ({"images": ("T1", "both")}, {}, "channels in a/both.nii.gz is 2, and that of its contrasts 1 (T2)"),
         ({"image": "T1", "names": ("T1",)}, {"channel_names": [], "channels": 1}, "the study names none"),
-        ({"names": ()}, {"channel_names": [], "channels": 1}, "case 'a/T1' must name an image, or one, because"),
-        ({"image": "both", "names": ()}, {"channel_names": [], "channels": 1}, "must hold one channel"),
+        (
+            {"names": ()},
+            {"channel_names": [], "channels": 1},
+            "case 'a/T1' lists 2 images; give one, or one for each of channel_names of dataset.json (none)",
+        ),
+        ({"image": "both", "names": ()}, {"channel_names": [], "channels": 1}, "holds 2 time points or contrasts"),
         # Without the names three contrasts would be taken for colours.
         ({"image": "both", "names": ()}, {"channel_names": [], "channels": 2}, "name 2 contrasts in"),
     ],
@@ -209,7 +217,7 @@ def test_contrasts_of_two_patients_are_no_case(write_dicom, tmp_path, study):
         edit(tmp_path / "T2", PatientID=same)
         np.testing.assert_array_equal(read_source(source, settings).array, [T1, T2])
     edit(tmp_path / "T2", PatientID="p2")
-    with pytest.raises(DataError, match="T1 and T2 must be of one patient, not of 2"):
+    with pytest.raises(DataError, match="T1 and T2 are of 2 patients"):
         read_source(source, settings)
 
 
@@ -221,5 +229,5 @@ def test_a_command_names_one_file_or_one_for_each_contrast(tmp_path):
     assert parse_case(str(odd)) == odd
     # An empty variable of a script is not the folder that it runs in.
     for text in ("T1=a.nii,b.nii", "T1=a.nii,T1=b.nii", "", " ", "T1="):
-        with pytest.raises(ConfigError, match="an input must be FILE, or NAME=FILE,NAME=FILE"):
+        with pytest.raises(ConfigError, match="is neither FILE nor NAME=FILE,NAME=FILE"):
             parse_case(text)

@@ -51,7 +51,7 @@ def test_a_range_is_four_deviations_around_the_mean():
     assert roughness == Range("roughness", -0.01, 0.01)
 
 
-def test_two_domains_together_hold_the_images_of_both():
+def test_two_data_profiles_together_hold_the_images_of_both():
     other = DataProfile(("volumes",), (), ("CT",), ("RAS",), (Range("mean", 0.1, 0.5), Range("contrast", 0, 1)))
     both = MR | other
     assert (both.modalities, both.axes, both.colours) == (("CT", "MR"), ("LPS", "RAS"), ("grey",))
@@ -60,7 +60,7 @@ def test_two_domains_together_hold_the_images_of_both():
     assert MR | DataProfile() == DataProfile() | MR == MR | MR == MR
 
 
-def test_a_domain_is_read_back_from_plain_values():
+def test_a_data_profile_is_read_back_from_plain_values():
     whole = replace(MR, voxels=THICK)
     assert read_record(DataProfile, dump_record(whole), "model.json") == whole
     assert dump_record(DataProfile()) == {} and read_record(DataProfile, {}, "model.json") == DataProfile()
@@ -71,10 +71,10 @@ def test_a_domain_is_read_back_from_plain_values():
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        (Form("pictures", "grey"), "scan must be like the training images, which are volumes, not pictures"),
-        (Form("volumes", "colour"), "which are grey, not colour"),
-        (Form("volumes", "grey", modalities=("CT", "MR")), "which are MR, not CT"),
-        (Form("pictures", "colour", modalities=("XA",)), "which are volumes, grey, MR, not pictures, colour, XA"),
+        (Form("pictures", "grey"), "scan is unlike the training images: pictures, where they are volumes"),
+        (Form("volumes", "colour"), "colour, where they are grey"),
+        (Form("volumes", "grey", modalities=("CT", "MR")), "CT, where they are MR"),
+        (Form("pictures", "colour", modalities=("XA",)), "pictures, colour, XA, where they are volumes, grey, MR"),
     ],
 )
 def test_only_an_image_of_a_known_other_kind_is_refused(form, reason):
@@ -104,15 +104,15 @@ def with_voxels(*sides, axes="LPS"):
 
 
 @pytest.mark.parametrize(
-    ("sides", "is_doubted"),
+    ("sides", "is_unlike"),
     # Half of the shortest, twice the longest, and each a little beyond.
     [((0.25, 0.25, 1.0), False), ((2.0, 2.0, 10.0), False), ((0.24, 0.5, 2.0), True), ((0.5, 0.5, 10.1), True)],
 )
-def test_voxels_far_from_the_training_images_are_doubted(sides, is_doubted):
+def test_voxels_far_from_the_training_images_are_told(sides, is_unlike):
     found = replace(MR, voxels=THICK).image_warnings(ramp(), with_voxels(*sides), False)
     theirs = "theirs 0.5 x 0.5 x 2 to 1 x 1 x 5 mm"
     size = " x ".join(f"{side:g}" for side in sides)
-    assert found == [f"it is unlike the training images: its voxels measure {size} mm, {theirs}"] * is_doubted
+    assert found == [f"it is unlike the training images: its voxels measure {size} mm, {theirs}"] * is_unlike
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_voxels_far_from_the_training_images_are_doubted(sides, is_doubted):
 )
 def test_voxels_that_no_scanner_has_are_refused_whatever_is_known(data_profile):
     data_profile.check(with_voxels(1.0, 1.0, 50.0), "scan")
-    with pytest.raises(DataError, match="scan must have voxels of at most 50 mm, .* not 145 x 145 x 350 mm"):
+    with pytest.raises(DataError, match="scan has voxels of 145 x 145 x 350 mm, .* exceed 50 mm"):
         data_profile.check(with_voxels(145.0, 145.0, 350.0), "scan")
 
 

@@ -99,9 +99,28 @@ def test_what_is_wrong_names_the_case_and_what_to_correct(write_site):
     (folder / "1.png").write_bytes(b"no picture")
     wrong = {
         "case '1': 1.png is": folder,
-        "must have at least one case in test, not 0; list one there": write_site([], name="empty"),
+        "dataset.json has no case in test; list one there": write_site([], name="empty"),
         "cannot name a label: it begins with one of": write_site([0], name="south", names=("=cmd", "sick")),
     }
     for sentence, wrong_folder in wrong.items():
         with pytest.raises(DataError, match=sentence):
             take_inventory(wrong_folder, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"task": "detection"}, "^task of dataset.json must be segmentation or .*, not 'detection'; correct it$"),
+        (
+            {"labels": [str(number) for number in range(9999)]},
+            r"^labels of .* as {\"1\": \"nucleus\"}, not \['0', '1'.{,70}$",
+        ),
+        ({"channel_names": ["T1\n"]}, r"^channel_names in dataset.json has the contrast 'T1\\n'; use a name of"),
+    ],
+)
+def test_a_wrong_key_of_dataset_json_is_named_with_its_value_cut_short(write_site, changes, sentence):
+    folder = write_site([0, 1])
+    content = json.loads((folder / "dataset.json").read_text()) | changes
+    (folder / "dataset.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=sentence):
+        take_inventory(folder, 0)

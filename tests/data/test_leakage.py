@@ -35,9 +35,9 @@ def change(site, changes):
 P7 = {"patient": "p7"}
 TWO_PARTS = {"training 0": P7, "test 0": P7}
 RECORDED = {f"{part} {n}": {"recording": "r1"} for part, count in (("training", 3), ("test", 2)) for n in range(count)}
-ONE_PART = "patient 'p7' must stand in one part, not in"
-CAPITALS = "patient 'P7' .case '.'. must be written as 'p7' .case 'a'., or differ from it in more than capitals"
-TWICE = "png must stand once in dataset.json, not twice .case 'again' in training"
+ONE_PART = "patient 'p7' is in two parts,"
+CAPITALS = "patient 'P7' .case '.'. and 'p7' .case 'a'. differ in capitals or a . at the end only"
+TWICE = "png stands twice in dataset.json .case 'again' in training"
 
 
 def slices(first, second):
@@ -50,18 +50,18 @@ def slices(first, second):
         (TWO_PARTS, f"{ONE_PART} training and test"),
         ({"training 0": P7, "validation 0": P7}, f"{ONE_PART} training and validation"),
         ({"validation 0": P7, "test 0": P7}, f"{ONE_PART} validation and test"),
-        ({"training 0": {"patient": "\u200b"}}, "case 'a' must have a 'patient'"),
+        ({"training 0": {"patient": "\u200b"}}, "case 'a' has no 'patient'"),
         ({"training 0": P7, "test 1": {"patient": "P7"}}, CAPITALS),
         ({"training 0": P7, "training 1": {"patient": "P7"}}, CAPITALS),
         ({"training 0": P7, "test 1": {"patient": "p7^"}}, CAPITALS.replace("P7", "p7\\^")),
         # As of a line that was copied: one patient would be tested on another one's mask.
-        ({"test 0": {"label": "a-mask.png"}}, "a-mask.png must belong to one patient, not to .*; correct"),
+        ({"test 0": {"label": "a-mask.png"}}, "a-mask.png is listed for two patients, .*; correct"),
         (
             {"training 0": {"slices": [0, 4]}, "test 2": {"slices": [5, 9], "patient": "f"}},
-            "a.png must belong to one patient, not to 'a' and 'f'",
+            "a.png is listed for two patients, 'a' and 'f'",
         ),
-        ({"training 0": {"case": "b"}}, "case 'b' must stand once .* in training and again in training"),
-        ({"training 0": {"case": "f"}}, "case 'f' must stand once .* in training and again in test"),
+        ({"training 0": {"case": "b"}}, "case 'b' stands in training and again in training"),
+        ({"training 0": {"case": "f"}}, "case 'f' stands in training and again in test"),
         ({"training 3": {"case": "again"}}, f"a.{TWICE}"),
         ({"training 3": {"case": "again", "slices": [0, 3]}}, f"a.{TWICE}"),
         ({"training 3": {"case": "again", "image": "./a.png"}}, f"a.{TWICE}"),
@@ -79,7 +79,7 @@ def test_what_would_let_a_part_see_another_is_refused(site, study, changes, sent
     [("slices", "patient"), ("patient", "slices"), ("recordings", "patient"), ("slices", "recordings")],
 )
 def test_one_side_alone_cannot_let_patients_stand_in_several_parts(site, study, of_study, of_data):
-    with pytest.raises(DataError, match="patient 'p7' must stand in one part.*both dataset.json and the study"):
+    with pytest.raises(DataError, match="patient 'p7' is in two parts.*both dataset.json and the study"):
         read_manifest(change(site, TWO_PARTS).write(split_unit=of_data), study(split_unit=of_study))
 
 
@@ -87,7 +87,7 @@ def test_one_side_alone_cannot_let_patients_stand_in_several_parts(site, study, 
     ("first", "second"), [([0, 5], [5, 9]), ([0, 9], [2, 3]), ([6, 9], [0, 6]), ([0, 9, 2], [4, 4])]
 )
 def test_slices_that_overlap_are_refused_even_when_splitting_by_slices(site, study, first, second):
-    with pytest.raises(DataError, match="a.png must have slices in one record only.*which overlap"):
+    with pytest.raises(DataError, match="slice . of a.png stands twice.*ranges that do not overlap"):
         read_manifest(change(site, slices(first, second)).write(split_unit="slices"), study(split_unit="slices"))
 
 
@@ -105,7 +105,7 @@ def test_a_patient_who_is_written_in_two_ways_is_one(site, study, unit):
     del site.content["training"][1]["patient"]
     if unit == "patient":
         site.content["training"][1]["patient"] = second
-    with pytest.raises(DataError, match=f"patient {first!r} must stand in one part, not in training and test"):
+    with pytest.raises(DataError, match=f"patient {first!r} is in two parts, training and test"):
         read_manifest(site.write(split_unit=unit), study(split_unit=unit))
     site.content["test"][0]["patient"] = "e"
     records = read_manifest(site.write(split_unit=unit), study(split_unit=unit)).training
@@ -128,12 +128,12 @@ def test_other_recordings_may_be_in_another_part(recorded, study, changes):
 
 @pytest.mark.parametrize("written", ["r1", "\uff521\u200b", None])
 def test_a_recording_in_two_parts_or_none_is_refused(recorded, study, written):
-    sentence = "recording 'r1' of patient 'p7' .* not in training and test .case 'e'"
+    sentence = "recording 'r1' of patient 'p7' is in two parts, training and test .case 'e'"
     if written:
         recorded.content["test"][0]["recording"] = written
     else:
         del recorded.content["validation"][0]["recording"]
-        sentence = "case 'd' must have a 'recording', which split_unit 'recordings' keeps apart"
+        sentence = "case 'd' has no 'recording', by which parts are kept apart"
     with pytest.raises(DataError, match=sentence):
         read_manifest(recorded.write(split_unit="recordings"), study(split_unit="recordings"))
 
@@ -150,7 +150,7 @@ def test_the_same_content_in_two_formats_is_refused(site, study, part, number, t
         Image.open(site.folder / "a.png").save(site.folder / twin, compress_level=0)
     site.content[part][number]["image"] = twin
     manifest = read_manifest(site.write(), study())
-    with pytest.raises(DataError, match=f"must be another image than case 'a'; {twin} and a.png hold the same content"):
+    with pytest.raises(DataError, match=f"shows the image of case 'a': {twin} and a.png hold the same content"):
         check_contents(manifest)
 
 
@@ -181,7 +181,7 @@ def test_the_same_voxels_saved_in_another_way_are_refused(site, study, change):
     changed, affine = change(array)
     add_volume(site, "test", "w", changed, GRID if affine is None else affine)
     manifest = read_manifest(site.write(), study())
-    with pytest.raises(DataError, match="case 'w' must be another image than case 'v'"):
+    with pytest.raises(DataError, match="case 'w' shows the image of case 'v'"):
         check_contents(manifest)
 
 

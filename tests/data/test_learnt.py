@@ -46,7 +46,7 @@ def test_a_training_image_is_recognised_by_its_pixels(site, renamed, load, tmp_p
     before, study = load(site.folder)
     record_learnt(tmp_path / "run", before)
     check_not_learnt([tmp_path / "run", tmp_path / "none"], before, study)
-    with pytest.raises(DataError, match="must hold no image that the model learnt from, not that of case 'new'; take"):
+    with pytest.raises(DataError, match="images that the model learnt from: 1 .first: 'new'.; take"):
         check_not_learnt([tmp_path / "none", tmp_path / "run"], *load(renamed))
     # The remedy.
     content = read_content(renamed)

@@ -24,24 +24,22 @@ def test_validation_may_be_empty_behind_a_byte_order_mark(site, study, validatio
 
 
 def test_a_missing_dataset_json_or_folder_is_called_missing(site, study):
-    with pytest.raises(
-        DataError, match="dataset.json of the data folder .north. must exist; .*: write it with silofl imp"
-    ):
+    with pytest.raises(DataError, match="dataset.json of the data folder .north. does not exist; write it"):
         read_manifest(site.folder, study())
     shutil.rmtree(site.folder)
-    with pytest.raises(DataError, match="must exist; it is not there: write it with silofl import"):
+    with pytest.raises(DataError, match="does not exist; write it with silofl import"):
         read_manifest(site.folder, study())
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('{"task": "segmentation",', r"must be JSON in UTF-8 .*line 1 column \d+"),
+        ('{"task": "segmentation",', r"is no JSON in UTF-8 .*line 1 column \d+"),
         ('{"training": [], "training": []}', "with each key once .the key 'training' stands twice"),
-        ("[" * 100_000, "must be JSON in UTF-8"),
-        ('{"task": "Gewebe"}'.encode("utf-16"), "must be JSON in UTF-8"),
-        ("[]", "must hold an object, not a list"),
-        ("3", "must hold an object, not a int"),
+        ("[" * 100_000, "is no JSON in UTF-8"),
+        ('{"task": "Gewebe"}'.encode("utf-16"), "is no JSON in UTF-8"),
+        ("[]", "holds a list in place of an object"),
+        ("3", "holds a int in place of an object"),
     ],
 )
 def test_a_file_that_is_no_json_object_is_refused(site, study, text, sentence):
@@ -50,28 +48,40 @@ def test_a_file_that_is_no_json_object_is_refused(site, study, text, sentence):
         read_manifest(site.folder, study())
 
 
-IGNORE = "ignore in dataset.json must be the number of pixels that nobody annotated"
+IGNORE = "ignore of dataset.json must be the number of pixels that nobody annotated"
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"trainig": []}, "must have known keys, not 'trainig'.*did you mean 'training'"),
-        ({"x": []}, "must have known keys, not 'x'"),
-        ({"task": ...}, "must have the key 'task'; it is missing"),
-        ({"labels": ...}, "must have the key 'labels'; it is missing"),
-        ({"task": "classification"}, "must have task 'segmentation' as the study, not 'classification'"),
-        ({"labels": {"1": "cell"}}, "must have labels {'1': 'nucleus'} as the study, not"),
-        ({"labels": {"1": "nucleus", "2": "wall"}}, "must have labels {'1': 'nucleus'} as the study, not"),
-        ({"labels": {"2": "nucleus"}}, "must have labels {'1': 'nucleus'} as the study, not"),
-        ({"labels": {"": None}}, "must have labels {'1': 'nucleus'} as the study, not"),
-        ({"labels": ["nucleus"]}, "must have labels {'1': 'nucleus'} as the study, not"),
-        ({"split_unit": "image"}, "a split_unit among patient, recordings, slices, examples, unknown, not"),
-        ({"split_unit": ["slices"]}, "a split_unit among patient, recordings, slices, examples, unknown, not"),
-        ({"training": ...}, "must have at least one case in training, not 0"),
-        ({"test": []}, "must have at least one case in test, not 0"),
-        ({"training": {"image": "a.png"}}, "training in dataset.json must be a list of cases"),
-        ({"training": None}, "training in dataset.json must be a list of cases"),
+        ({"trainig": []}, "has the unknown key 'trainig'.*did you mean 'training'"),
+        ({"x": []}, "has the unknown key 'x'"),
+        ({"task": ...}, "lacks the key 'task'"),
+        ({"labels": ...}, "lacks the key 'labels'"),
+        (
+            {"task": "classification"},
+            "task of dataset.json must be 'segmentation' as in the study, not 'classification'",
+        ),
+        ({"labels": {"1": "cell"}}, "labels of dataset.json must be {'1': 'nucleus'} as in the study, not"),
+        (
+            {"labels": {"1": "nucleus", "2": "wall"}},
+            "labels of dataset.json must be {'1': 'nucleus'} as in the study, not",
+        ),
+        ({"labels": {"2": "nucleus"}}, "labels of dataset.json must be {'1': 'nucleus'} as in the study, not"),
+        ({"labels": {"": None}}, "labels of dataset.json must be {'1': 'nucleus'} as in the study, not"),
+        ({"labels": ["nucleus"]}, "labels of dataset.json must be {'1': 'nucleus'} as in the study, not"),
+        (
+            {"split_unit": "image"},
+            "split_unit of dataset.json must be one of patient, recordings, slices, examples, unknown, not",
+        ),
+        (
+            {"split_unit": ["slices"]},
+            "split_unit of dataset.json must be one of patient, recordings, slices, examples, unknown, not",
+        ),
+        ({"training": ...}, "has no case in training"),
+        ({"test": []}, "has no case in test"),
+        ({"training": {"image": "a.png"}}, "training of dataset.json must be a list of cases"),
+        ({"training": None}, "training of dataset.json must be a list of cases"),
         ({"ignore": 0}, IGNORE),
         ({"ignore": 1}, IGNORE),
         ({"ignore": -1}, IGNORE),
@@ -92,7 +102,7 @@ def test_a_record_without_a_patient_is_refused_unless_unknown(site, study):
         for record in records:
             del record["patient"]
     for of_data, of_study in (("patient", "patient"), ("unknown", "patient"), ("patient", "unknown")):
-        with pytest.raises(DataError, match="must have a 'patient', by whom parts are kept apart; it is missing"):
+        with pytest.raises(DataError, match="has no 'patient', by which parts are kept apart"):
             read_manifest(site.write(split_unit=of_data), study(split_unit=of_study))
     manifest = read_manifest(site.write(split_unit="unknown"), study(split_unit="unknown"))
     assert {record.patient for record in manifest.training} == {None}
@@ -121,11 +131,13 @@ def test_a_label_map_holds_no_label_that_is_not_annotated(site, study, tmp_path)
 @pytest.mark.parametrize("value", [[], [3], [1, 1], ["1"], 1, [True], None])
 def test_labels_that_no_site_can_annotate_are_refused(site, study, value):
     site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=value)
-    with pytest.raises(DataError, match="labels_annotated in dataset.json must list some of the study's labels once"):
+    with pytest.raises(
+        DataError, match="labels_annotated of dataset.json must be some of the study's labels, each once"
+    ):
         read_manifest(site.folder, study(labels=ORGANS))
     content = {"task": "classification", "labels": {"0": "normal", "1": "tumour"}, "labels_annotated": [0]}
     site.write(**content, training=[], validation=[], test=[])
-    with pytest.raises(DataError, match="labels_annotated in dataset.json must list .*; leave it out"):
+    with pytest.raises(DataError, match="labels_annotated of dataset.json must be .*; leave it out"):
         read_manifest(site.folder, study("classification"))
 
 

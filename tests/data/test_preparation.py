@@ -1,3 +1,4 @@
+import weakref
 from dataclasses import replace
 
 import nibabel
@@ -5,10 +6,11 @@ import numpy as np
 import pytest
 
 from silofl.base.errors import DataError
+from silofl.data import prepared_image
 from silofl.data.contrasts import build_source
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, check_has_slices, prepare_case
-from silofl.data.prepared_image import prepare_image
+from silofl.data.prepared_image import prepare_image, prepare_with_inverse
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings
 
@@ -90,7 +92,7 @@ def test_intensities_are_scaled_over_the_whole_volume(study, prepare, volume):
 def test_a_label_changed_by_a_transform_is_refused(site, study, wrong):
     manifest, steps = read_manifest(site.write(), study()), build_preparation(study())
     broken = replace(steps, image_steps=lambda case: {**case, "label": case["label"] * 0 + wrong})
-    with pytest.raises(DataError, match=f"case 'a': a label map must have whole numbers from 0 to 255 .*not {wrong}; "):
+    with pytest.raises(DataError, match=f"case 'a': the study's transforms make {wrong} of a label, .* 0 to 255"):
         prepare_case(manifest.training[0], manifest, broken)
 
 
@@ -151,19 +153,39 @@ def test_a_prediction_sees_what_training_saw(site, study, prepare, volume, inten
     np.testing.assert_array_equal(found, prepare(settings).images)
 
 
+def test_only_the_case_holds_the_volume_that_is_transformed(site, study, volume, monkeypatch):
+    volume()
+    settings = study()
+    transform = prepared_image.transform_case
+
+    def transform_copy(case, *arguments, **options):
+        given = weakref.ref(case["image"])
+        case["image"] = case["image"].copy()
+        assert given() is None
+        return transform(case, *arguments, **options)
+
+    monkeypatch.setattr(prepared_image, "transform_case", transform_copy)
+    source = build_source(site.folder / "v.nii.gz", settings.data)
+    for numbers in (None, range(0, 6, 2)):
+        prepared = prepare_with_inverse(source, build_preparation(settings, False), numbers=numbers)
+        assert prepared.shape == (4, 5, len(prepared.images))
+
+
 @pytest.mark.parametrize("slices", [[0, 6], [9, 12]])
 def test_slices_beyond_the_volume_and_of_a_picture_are_refused(site, study, prepare, volume, slices):
     site.content["training"][0] |= {"slices": [0, 0], "case": "a"}
-    with pytest.raises(DataError, match="case 'a': a.png must be a volume with slices .* not one of 0"):
+    with pytest.raises(DataError, match="case 'a': a.png is a picture, and has no slice 0"):
         prepare(study())
     volume(slices=slices)
-    with pytest.raises(DataError, match=r"case 'scan': v.nii.gz must be a volume with slices \[.*, not one of 6"):
+    with pytest.raises(DataError, match=f"v.nii.gz has 6 slices, and has no slice {slices[1]}"):
         prepare(study(intensity="raw"))
 
 
 @pytest.mark.parametrize("options", [{"spatial_size": 8}, {"spatial_size": [9, 9], "mode": "cubist"}])
 def test_a_transform_that_fails_names_the_case(study, prepare, options):
-    with pytest.raises(DataError, match=r"case 'a': an image of size \(8, 8\) must pass .* MONAI says"):
+    with pytest.raises(
+        DataError, match=r"case 'a': the study's transforms fail on an image of size \(8, 8\); MONAI says"
+    ):
         prepare(study(transforms=[{"Resize": options}]))
 
 

@@ -71,8 +71,8 @@ def test_a_second_load_and_one_with_another_augmentation_decode_nothing(load, no
 def test_images_of_several_sizes_are_refused_with_the_remedy(site, load, part, size):
     site.add(part, "odd", size=size)
     site.write()
-    shown = re.escape(f"in the size of case 'a', (8, 8), not {size}; add Resize: {{spatial_size: [8, 8]}}")
-    with pytest.raises(DataError, match=f"case 'odd' must come out {shown}"):
+    shown = re.escape(f"has {size}, case 'a' has (8, 8); add Resize: {{spatial_size: [8, 8]}}")
+    with pytest.raises(DataError, match=f"case 'odd' {shown}"):
         load()
     resized = load(transforms=[{"Resize": {"spatial_size": [8, 8]}}])
     assert resized.training.images.shape[1:] == resized.test.images.shape[1:] == (1, 8, 8)
@@ -87,17 +87,17 @@ def test_equal_images_in_two_parts_are_refused_despite_a_cache(empty_site, study
     folder = empty_site.write(task="classification", labels={"0": "normal", "1": "tumour"}, split_unit="examples")
     lax, strict = (study("classification", split_unit=unit) for unit in ("examples", "patient"))
     assert load_site_data(folder, lax, tmp_path / "cache").training.targets.tolist() == [0, 1, 0]
-    with pytest.raises(DataError, match="case .* must be another image than case .*: remove one of the two"):
+    with pytest.raises(DataError, match="case .* shows the image of case .*; remove one of the two"):
         load_site_data(folder, strict, tmp_path / "cache")
 
 
 def test_an_unwritable_cache_and_a_full_disk_are_told(load, site, study, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
-        with pytest.raises(DataError, match="cache_dir must be a folder .* written; the system said"):
+        with pytest.raises(DataError, match="cache folder cannot be written .*cache_dir in site.yaml"):
             load_site_data(site.folder, study(), folder)
     monkeypatch.setattr(cache.os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
-    with pytest.raises(DataError, match="cache_dir must be .* the system said 'No space left on device': free space"):
+    with pytest.raises(DataError, match="cannot be written .No space left on device.; free space"):
         load()
 
 

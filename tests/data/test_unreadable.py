@@ -55,7 +55,7 @@ def test_more_than_the_share_is_refused_with_all_of_them(site, load):
     with pytest.raises(DataError, match="^case 'training3': training3.png is truncated or corrupt"):
         load(share=0)
     damage(site, "training5")
-    with pytest.raises(DataError, match="at most 1 of 20 cases may be unreadable by skip_unreadable 0.05, not 2: 2 fa"):
+    with pytest.raises(DataError, match="2 of 20 cases cannot be read, and skip_unreadable 0.05 leaves out 1: 2 fa"):
         load()
 
 
@@ -78,17 +78,19 @@ def test_the_first_reading_decides_until_dataset_json_changes(site, load, tmp_pa
 def test_what_was_left_out_first_counts_against_the_share(site, load):
     damage(site, "training3")
     load()
-    with pytest.raises(DataError, match="at most 0 of 20 cases .*, not 1; mend them and write dataset.json anew"):
+    with pytest.raises(
+        DataError, match="1 of 20 cases cannot be read, .* leaves out 0; mend them and write dataset.json anew"
+    ):
         load(share=0)
     damage(site, "test1")
-    with pytest.raises(DataError, match="at most 1 of 20 .*, not 2: case 'test1'"):
+    with pytest.raises(DataError, match="2 of 20 .* leaves out 1: case 'test1'"):
         load(intensity="percentiles")
 
 
 def test_a_whole_part_that_cannot_be_read_is_refused(site, load):
     for number in (0, 1):
         damage(site, f"test{number}")
-    with pytest.raises(DataError, match="test must hold a case that can be read, not 0 besides 2 that cannot"):
+    with pytest.raises(DataError, match="no case of test can be read, and 2 of all parts cannot; mend one of test"):
         load(share=0.1)
 
 

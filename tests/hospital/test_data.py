@@ -27,7 +27,7 @@ def test_an_absent_label_and_an_empty_part_are_warnings(candidate, pictures):
     labels, path = {"1": "blob", "2": "spot"}, pictures / "dataset.json"
     change_json(path, labels=labels)
     answer = check_data(candidate(labels=labels))
-    assert answer.status == "warning" and "; spot stands in none: look at the labels" in answer.sentence
+    assert answer.status == "warning" and "no training case has spot;" in answer.sentence
     # Who has said that nobody drew it need not look.
     change_json(path, labels_annotated=[1])
     assert check_data(candidate(labels=labels)).status == "ok"

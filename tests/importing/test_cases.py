@@ -42,8 +42,8 @@ def test_one_pattern_has_no_name_and_several_have_one_each():
         ("{case}.png", "../{case}.png", "mask-pattern must be a path within the folder of a site, not '../"),
         ("{case}.png,{case}_2.png", "{case}_seg.png", "image-pattern must be one pattern, or NAME="),
         ("T1={case}.png,{case}_2.png", "{case}_seg.png", "image-pattern must be one pattern, or NAME=PATTERN"),
-        ("T1={case}.png,T1={case}_2.png", "{case}_seg.png", "must give each contrast a name of its own, .* 'T1' twice"),
-        ("={case}.png", "{case}_seg.png", "image-pattern must give each contrast a name of its own, .* not ''"),
+        ("T1={case}.png,T1={case}_2.png", "{case}_seg.png", "two contrasts the name 'T1'"),
+        ("={case}.png", "{case}_seg.png", "image-pattern has the contrast ''"),
     ],
 )
 def test_what_is_no_pattern_is_refused(images, mask, sentence):

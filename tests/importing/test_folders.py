@@ -82,7 +82,7 @@ def test_a_folder_without_a_table_has_unknown_patients(run, study, tmp_path, sou
             pixels, mask = (np.asarray(Image.open(source / "north" / k / f"{case}.png")) for k in ("images", "masks"))
             np.testing.assert_allclose(part.images[number, 0] * 255, pixels, rtol=1e-5)
             np.testing.assert_array_equal(part.targets[number], mask // 255)
-    with pytest.raises(DataError, match="must have a 'patient'.*set split_unit to 'unknown' in both"):
+    with pytest.raises(DataError, match="has no 'patient'.*set split_unit to 'unknown' in both"):
         load_site_data(folder, study(), tmp_path / "cache")
 
 

@@ -125,9 +125,9 @@ def test_resampling_by_an_unstated_size_of_voxels_is_warned_of(
 
 def test_volumes_and_pictures_are_refused_by_models_of_the_others(make, write_volume, tmp_path):
     Image.fromarray(np.uint8(smooth_volume()[..., 0] / 4)).save(tmp_path / "photo.png")
-    with pytest.raises(DataError, match="scan.nii.gz must be like .* which are pictures, not volumes"):
+    with pytest.raises(DataError, match="scan.nii.gz is unlike the training images: volumes, where they are pictures"):
         make(DataProfile(kinds=("pictures",))).predict(write_volume())
-    with pytest.raises(DataError, match="photo.png must be like the training images, which are volumes, not pictures"):
+    with pytest.raises(DataError, match="photo.png is unlike the training images: pictures"):
         make().predict(tmp_path / "photo.png")
 
 

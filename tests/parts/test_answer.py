@@ -163,7 +163,7 @@ def test_a_refusals_reason_is_a_line_naming_the_site():
         ({"axes": ["/home/jane"]}, "site 'east': domain: axes must be three letters as 'LPS', not '/home/jane'"),
         ({"path": "/home/jane"}, "site 'east': domain: path is not a known key"),
         ({"intensities": [{"measure": "mean", "low": 0, "high": float("nan")}]}, "intensities.0.high must be between"),
-        ({"intensities": [{"measure": "mean", "low": 1, "high": 0}]}, "mean must have a finite range, not 1 to 0"),
+        ({"intensities": [{"measure": "mean", "low": 1, "high": 0}]}, "mean must be a finite range, not 1 to 0"),
         ({"intensities": [{"measure": "mean", "low": float("-inf"), "high": 0}]}, "intensities.0.low must be between"),
     ],
 )

@@ -236,7 +236,7 @@ def test_renamed_training_patients_are_known_by_their_site(job, play, site_data,
     assert results["reasons"] == [
         "site east did not test the model (the site's data have a fault; the site's own log names it)"
     ]
-    assert "must hold no image that the model learnt from, not that of case 'x0' and 4 more; take them" in caplog.text
+    assert "images that the model learnt from: 5 (first: 'x0')" in caplog.text
     assert checked == {"north": True, "west": True}
     # The record may have been deleted, with the study: that it is not there is no proof that nothing was learnt.
     (trained.folder("east") / LEARNT).unlink()

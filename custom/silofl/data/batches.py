@@ -18,7 +18,7 @@ from silofl.data.transforms import metadata_tracking
 from silofl.data.volumes import Array, PatchSampler, Volumes
 
 if TYPE_CHECKING:
-    from monai.transforms import Compose
+    from monai.transforms.compose import Compose
 
 Batch = tuple[Tensor, Tensor]
 
@@ -87,8 +87,8 @@ def training_batches(
             drawn_patches = [patches.draw(part.images[row], part.targets[row]) for row in rows]
             images, targets = map(np.stack, zip(*drawn_patches, strict=True))
         else:
-            images = part.images[rows]
-            targets = part.targets[rows]
+            images = np.asarray(part.images[rows])
+            targets = np.asarray(part.targets[rows])
         # Not `if augment`: asking a Compose for its truth counts its transforms, which seeds them anew at random.
         if augment is None:
             yield _to_tensors(images, targets, device)
@@ -170,8 +170,8 @@ def _augment_batch(images: np.ndarray, targets: np.ndarray, augment: Compose, de
     for image, _ in pairs:
         if image.shape != images.shape[1:]:
             raise ConfigError(
-                f"data.augment must keep an image's size {images.shape[2:]}, not make it {tuple(image.shape[1:])}; "
-                "make images square with Resize in data.transforms, or rotate by other means than RandRotate90"
+                f"data.augment changes an image's size from {images.shape[2:]} to {tuple(image.shape[1:])}; make "
+                "images square with Resize in data.transforms, or rotate by other means than RandRotate90"
             )
     inputs, labels = zip(*pairs, strict=True)
     return torch.stack(inputs).to(device), torch.stack(labels).to(device).long()
@@ -180,14 +180,13 @@ def _augment_batch(images: np.ndarray, targets: np.ndarray, augment: Compose, de
 def _augment_example(augment: Compose, image: np.ndarray, target: np.ndarray) -> Batch:
     if target.ndim == 0:
         return augment({"image": torch.from_numpy(image)})["image"], torch.tensor(target)
-    label = torch.from_numpy(target[None].astype(np.float32))
-    moved = augment({"image": torch.from_numpy(image), "label": label})
+    moved = augment({"image": torch.from_numpy(image), "label": torch.from_numpy(target[None].astype(np.float32))})
     label = moved["label"]
     if not torch.equal(label, label.round()):
         # MONAI's own transforms take the nearest pixel's label; a package's may forget it.
         fraction = label[label != label.round()][0]
         raise ConfigError(
-            f"data.augment must leave whole numbers in a label map, not {fraction:g}; a package's transform must take "
-            "the nearest pixel's label"
+            f"data.augment makes fractions in a label map, as {fraction:g}; have the package's transform take the "
+            "nearest pixel's label"
         )
     return moved["image"], label[0]

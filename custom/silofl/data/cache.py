@@ -81,8 +81,8 @@ def load_or_prepare(
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise DataError(
-                f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
-                "free space, or name another folder with cache_dir in site.yaml, in a simulation with --cache"
+                f"the cache folder cannot be written ({reason}); free space, or name another folder with cache_dir in "
+                "site.yaml, in a simulation with --cache"
             ) from None
 
 
@@ -93,7 +93,7 @@ def _open_parts(folder: Path) -> dict[str, Examples] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, EOFError):
-        logger.warning("the cache %s must be as it was written; it is damaged, and is made anew", folder.name)
+        logger.warning("cache %s is damaged and is made anew", folder.name)
         return None
 
 
@@ -102,9 +102,9 @@ def _open_all(folder: Path) -> dict[str, Examples]:
     return {part: _open_part(folder, part, index[part], index["forms"]) for part in PARTS}
 
 
-def _open_part(folder: Path, part: str, index: dict[str, list], forms: list) -> Examples:
-    images = _open_array(folder / f"{part}_images", *forms[0], index["images"])
-    targets = _open_array(folder / f"{part}_targets", *forms[1], index["targets"])
+def _open_part(folder: Path, part: str, index: dict[str, Any], forms: list[list[Any]]) -> Examples:
+    images = _open_array(folder / f"{part}_images", forms[0], index["images"])
+    targets = _open_array(folder / f"{part}_targets", forms[1], index["targets"])
     # JSON has no tuples: it gives lists back.
     examples = Examples(
         images=images,
@@ -120,7 +120,8 @@ def _open_part(folder: Path, part: str, index: dict[str, list], forms: list) -> 
     return examples
 
 
-def _open_array(path: Path, dtype: str, shape: list[int] | None, shapes: list) -> Array:
+def _open_array(path: Path, form: list[Any], shapes: list[list[int]]) -> Array:
+    dtype, shape = form
     # No system maps an empty file into memory.
     flat = np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
     # Without a common shape these are volumes of several sizes, one behind the other.

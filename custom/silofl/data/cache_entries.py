@@ -14,6 +14,7 @@ from collections.abc import Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from silofl.base.documents import read_json_document
 from silofl.base.errors import ConfigError
@@ -89,7 +90,7 @@ def list_unfinished_entries(cache_dir: Path) -> list[Path]:
     return _list_named(cache_dir, UNFINISHED)
 
 
-def _list_named(cache_dir: Path, name: re.Pattern) -> list[Path]:
+def _list_named(cache_dir: Path, name: re.Pattern[str]) -> list[Path]:
     if not cache_dir.is_dir():
         return []
     # A link may lead out of the folder, where nothing is to be removed.
@@ -133,7 +134,7 @@ def read_entry(folder: Path) -> CacheEntry:
         ConfigError: It is damaged, so that nobody can say; the next start makes it anew.
     """
     try:
-        index = read_json_document(folder / INDEX)
+        index: Any = read_json_document(folder / INDEX)
         source = read_json_document(folder / SOURCE)
         # Beside the parts the index holds what all have in common, in lists.
         parts = {part: value for part, value in index.items() if isinstance(value, dict)}
@@ -145,15 +146,15 @@ def read_entry(folder: Path) -> CacheEntry:
         )
     except (AttributeError, KeyError, TypeError):
         raise ConfigError(
-            f"{folder} must say in {INDEX} whose images it holds; it is damaged: delete the folder, which is made anew"
+            f"{folder} is damaged: {INDEX} does not say whose images it holds; delete the folder, which is made anew"
         ) from None
 
 
 def _is_outdated(entry: Path, source: CacheSource) -> bool:
     try:
-        made_from = read_json_document(entry / SOURCE)
+        made_from: Any = read_json_document(entry / SOURCE)
         state = made_from["state"]
-        return made_from["dataset"] == source.dataset and state != source.state
+        return bool(made_from["dataset"] == source.dataset and state != source.state)
     except (ConfigError, TypeError, KeyError):
         # Without it nobody can open the entry: every version that knows the file has written it.
         return True

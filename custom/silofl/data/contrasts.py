@@ -46,8 +46,7 @@ class ImageFiles:
         # One file for several channels holds all of them.
         if len(self.files) != len(self.channels):
             return self.channels
-        is_there = dict(zip(self.channels, self.files, strict=True))
-        return tuple(name for name in self.channels if is_there[name] is not None)
+        return tuple(name for name, file in zip(self.channels, self.files, strict=True) if file is not None)
 
 
 def check_contrasts(names: Sequence[str], where: str) -> None:
@@ -60,11 +59,12 @@ def check_contrasts(names: Sequence[str], where: str) -> None:
         ConfigError: Two are the same, or one holds another sign than letters, digits, spaces, '.', '_', '+' and '-'.
     """
     for name in names:
-        is_twice = names.count(name) > 1
-        if is_twice or not re.fullmatch(CHANNEL_NAME, name):
+        if names.count(name) > 1:
+            raise ConfigError(f"{where} gives two contrasts the name {quote_value(name)}; rename one")
+        if not re.fullmatch(CHANNEL_NAME, name):
             raise ConfigError(
-                f"{where} must give each contrast a name of its own, of at most 32 letters, digits, spaces, '.', '_', "
-                f"'+' and '-', not {quote_value(name)}{' twice' if is_twice else ''}; rename it"
+                f"{where} has the contrast {quote_value(name)}; use a name of at most 32 letters, digits, spaces, '.', "
+                "'_', '+' and '-'"
             )
 
 
@@ -111,7 +111,7 @@ def parse_case(text: str) -> Case:
     case = {name.strip(): Path(path) for name, _, path in parts}
     # An empty path would be the folder that the command runs in.
     if len(case) < len(parts) or not all(path.strip() for _, _, path in parts):
-        raise ConfigError(f"an input must be FILE, or NAME=FILE,NAME=FILE with a name for each contrast, not {text!r}")
+        raise ConfigError(f"input {text!r} is neither FILE nor NAME=FILE,NAME=FILE with a name for each contrast")
     return case
 
 
@@ -143,13 +143,12 @@ def join_contrasts(images: Sequence[Image | None], source: ImageFiles, settings:
     """Return what `read_images` has read of a source as one image; as `read_source`."""
     _check_files(source)
     if not settings.channel_names:
-        (image,) = images
+        (image,) = filter(None, images)
         if image.has_contrasts:
             count = len(image.array)
             raise DataError(
-                f"{source.first[1]} must hold one channel, a time point or a contrast, where the study names none, not "
-                f"{count}; save that one, or name {count} contrasts in channel_names of dataset.json and of the "
-                "study's data"
+                f"{source.first[1]} holds {count} time points or contrasts, and the study names none; save one of "
+                f"them, or name {count} contrasts in channel_names of dataset.json and of the study's data"
             )
         return image
     channels = _align_contrasts(images, source, settings.resample)
@@ -170,13 +169,13 @@ def _align_contrasts(images: Sequence[Image | None], source: ImageFiles, is_resa
     """Return the contrasts that are there by name, all on the grid of the first."""
     if len(images) == 1 != len(source.channels):
         # One file holds all contrasts as its channels.
-        (image,) = images
-        _check_channels(image, source.channels, source.first[1])
-        return {channel: replace(image, array=image.array[[i]]) for i, channel in enumerate(source.channels)}
+        (whole,) = filter(None, images)
+        _check_channels(whole, source.channels, source.first[1])
+        return {channel: replace(whole, array=whole.array[[i]]) for i, channel in enumerate(source.channels)}
     aligned: dict[str, Image] = {}
     target: Image | None = None
     for channel, image, file in zip(source.channels, images, source.files, strict=True):
-        if image is None:
+        if image is None or file is None:
             continue
         _check_channels(image, [channel], file[1])
         target = target or image
@@ -192,20 +191,18 @@ def _check_files(source: ImageFiles) -> None:
         return
     listed = " and ".join(name for _, name in files)
     if len({os.path.realpath(path) for path, _ in files}) < len(files):
-        raise DataError(
-            f"{listed} must be different files, a contrast each, not one twice; leave out a contrast that is not there"
-        )
+        raise DataError(f"one file is given for two contrasts, among {listed}; leave out a contrast that is not there")
     patients = {read_dicom_element(path, "PatientID") for path, _ in files} - {None}
     if len(patients) > 1:
-        raise DataError(f"{listed} must be of one patient, not of {len(patients)}; give the files of one")
+        raise DataError(f"{listed} are of {len(patients)} patients; give the files of one")
 
 
 def _check_channels(image: Image, wanted: Sequence[str], name: str) -> None:
     if len(image.array) != len(wanted):
         raise DataError(
-            f"{name} must hold {len(wanted)} channel{'s' if len(wanted) > 1 else ''}, {', '.join(wanted)}, not "
-            f"{len(image.array)}; save it so, or say which contrast each file holds: {wanted[0]}=FILE for predict, "
-            "channel_names in dataset.json"
+            f"the number of channels in {name} is {len(image.array)}, and that of its contrasts {len(wanted)} "
+            f"({', '.join(wanted)}); save it with these, or say which contrast each file holds: {wanted[0]}=FILE for "
+            "predict, channel_names in dataset.json"
         )
 
 
@@ -216,27 +213,28 @@ def _resample_to_grid(image: Image, target: Image, file: tuple[Path, str], targe
     if image.spatial_shape == target.spatial_shape and is_same_grid(image, target):
         return image
     # A header that states nothing would be resampled by a grid that a reader has made up.
-    for volume, (path, name) in ((image, file), (target, target_file)):
-        check_affine(volume.affine, name)
+    for volume, affine, (path, name) in ((image, image.affine, file), (target, target.affine, target_file)):
+        check_affine(affine, name)
         header = read_header(path)
         if is_identity(volume) or not (header.has_spacing and header.has_orientation and header.has_place):
             raise DataError(
-                f"{name} must state its voxels' size in mm, how its axes lie and where, as data.resample joins "
-                f"{file[1]} and {target_file[1]} by them; it does not: export it again, or leave the contrast out"
+                f"{name} does not state its voxels' size in mm, how its axes lie and where, by which data.resample "
+                f"joins {file[1]} and {target_file[1]}; export it again, or leave the contrast out"
             )
     if not overlaps(image, target):
         raise DataError(
-            f"{file[1]} must overlap with {target_file[1]}, to whose grid data.resample brings it; it lies outside of "
-            "it: correct the position in its header, or leave the contrast out"
+            f"{file[1]} lies outside of {target_file[1]}, to whose grid data.resample brings it; correct the position "
+            "in its header, or leave the contrast out"
         )
-    from monai.data import MetaTensor
-    from monai.transforms import ResampleToMatch
+    import torch
+    from monai.data.meta_tensor import MetaTensor
+    from monai.transforms.spatial.array import ResampleToMatch
 
     from silofl.data.transforms import metadata_tracking
 
     with metadata_tracking(True):
-        grid = MetaTensor(np.zeros(target.array.shape, np.float32), affine=target.affine)
-        volume = MetaTensor(image.array.astype(np.float32), affine=image.affine)
-        moved = ResampleToMatch(mode="bilinear")(volume, grid)
+        grid = MetaTensor(np.zeros(target.array.shape, np.float32), affine=torch.as_tensor(target.affine))
+        stored = MetaTensor(image.array.astype(np.float32), affine=torch.as_tensor(image.affine))
+        moved = ResampleToMatch(mode="bilinear")(stored, grid)
     # Between two voxels lies no value that their type cannot hold, so that its largest value stays.
     return Image(np.asarray(moved, dtype=np.float32), target.affine, image.dtype_max, is_resampled=True)

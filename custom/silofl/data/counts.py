@@ -146,4 +146,5 @@ def _median_spacing(part: Examples) -> Spacing | None:
     spacings = [part.spacings[case] for case in dict.fromkeys(part.cases) if case in part.spacings]
     if not spacings:
         return None
-    return tuple(float(f"{side:.{DIGITS}g}") for side in np.median(spacings, axis=0))
+    x, y, z = (float(f"{side:.{DIGITS}g}") for side in np.median(spacings, axis=0))
+    return x, y, z

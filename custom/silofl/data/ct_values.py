@@ -19,7 +19,7 @@ NUM_BINS = len(EDGES) - 1
 Patient = tuple[bool, str]
 
 
-def count_values(pixels: NDArray, label: NDArray | None) -> NDArray[np.float64]:
+def count_values(pixels: np.ndarray, label: np.ndarray | None) -> NDArray[np.float64]:
     """Return how many labelled voxels lie in each bin; all voxels without a label map.
 
     Args:
@@ -54,4 +54,5 @@ def share_values(counts: Mapping[Patient, Sequence[NDArray[np.float64]]], least:
     if not len(shared):
         return None
     nearest = shared[np.abs(np.arange(NUM_BINS)[:, None] - shared).argmin(axis=1)]
-    return np.bincount(nearest, weights=total, minlength=NUM_BINS) / total.sum()
+    shares: NDArray[np.float64] = np.bincount(nearest, weights=total, minlength=NUM_BINS) / total.sum()
+    return shares

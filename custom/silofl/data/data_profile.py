@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,10 @@ DIGITS = 3
 SIZE_DIGITS = 2
 # The range of sizes goes so many deviations of their logarithms to either side of the mean.
 VOXEL_DEVIATIONS = 2
-# Voxels of up to so many times the training images' sizes, either way, raise no doubt.
+# Voxels of up to so many times the training images' sizes, either way, give no warning.
 ROOM = 2
 Sides = tuple[float, float, float]
+T = TypeVar("T", bound=str)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Form:
     axes: str | None = None
     header: Header = Header()
     voxel_mm: Sides | None = None
-    modalities: tuple[str, ...] = ()
+    modalities: tuple[Modality, ...] = ()
     codes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -85,7 +86,7 @@ class Range:
     def __post_init__(self) -> None:
         """Refuse what is no range."""
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
-            raise ConfigError(f"{self.measure} must have a finite range, not {self.low} to {self.high}")
+            raise ConfigError(f"{self.measure} must be a finite range, not {self.low} to {self.high}")
 
     def __or__(self, other: Range) -> Range:
         """Return the range of both."""
@@ -113,11 +114,11 @@ class VoxelSizes:
         for small, large in zip(self.least, self.most, strict=True):
             # Of NaN every comparison is false.
             if not low <= small <= large <= high:
-                raise ConfigError(f"sides of voxels must have a range within {low:g} to {high:g} mm, not {self}")
+                raise ConfigError(f"voxels must be of {low:g} to {high:g} mm, least before most, not {self}")
 
     def __or__(self, other: VoxelSizes) -> VoxelSizes:
         """Return the sizes of both."""
-        return VoxelSizes(tuple(map(min, self.least, other.least)), tuple(map(max, self.most, other.most)))
+        return VoxelSizes(_to_sides(map(min, self.least, other.least)), _to_sides(map(max, self.most, other.most)))
 
     def __str__(self) -> str:
         """Return the sizes in mm, for people."""
@@ -164,13 +165,11 @@ class DataProfile:
 
     def __or__(self, other: DataProfile) -> DataProfile:
         """Return the images of both."""
-        forms = {name: _sort_unique([*getattr(self, name), *getattr(other, name)]) for name in FORMS}
+        forms: dict[str, Any] = {name: _sort_unique([*getattr(self, name), *getattr(other, name)]) for name in FORMS}
         ranges: dict[str, Range] = {}
         for measured in (*self.intensities, *other.intensities):
             ranges[measured.measure] = ranges.get(measured.measure, measured) | measured
-        voxels = self.voxels or other.voxels
-        if self.voxels and other.voxels:
-            voxels = self.voxels | other.voxels
+        voxels = self.voxels | other.voxels if self.voxels and other.voxels else self.voxels or other.voxels
         return DataProfile(**forms, intensities=tuple(ranges.values()), voxels=voxels)
 
     @property
@@ -192,8 +191,8 @@ class DataProfile:
         """
         if form.voxel_mm is not None and max(form.voxel_mm) > MOST_MM:
             raise DataError(
-                f"{name} must have voxels of at most {MOST_MM:g} mm, as scanners have them, not "
-                f"{VoxelSizes(form.voxel_mm, form.voxel_mm)}; correct its header, which may count in micrometres"
+                f"{name} has voxels of {VoxelSizes(form.voxel_mm, form.voxel_mm)}, and no scanner's exceed {MOST_MM:g} "
+                "mm; correct its header, which may count in micrometres"
             )
         odd = {}
         for key, values in (("kinds", [form.kind]), ("colours", [form.colour]), ("modalities", form.modalities)):
@@ -204,7 +203,7 @@ class DataProfile:
         if odd:
             trained = ", ".join(" or ".join(getattr(self, key)) for key in odd)
             raise DataError(
-                f"{name} must be like the training images, which are {trained}, not {', '.join(odd.values())}; take a "
+                f"{name} is unlike the training images: {', '.join(odd.values())}, where they are {trained}; take a "
                 "super model that learnt from such images"
             )
 
@@ -269,11 +268,11 @@ def read_form(source: ImageFiles, image: Image) -> Form:
     sides = None
     if image.affine is not None and header.has_spacing:
         # They are sorted because how a volume was turned when it was stored changes no voxel.
-        sides = tuple(sorted(np.linalg.norm(image.affine[:3, :3], axis=0).tolist()))
+        sides = _to_sides(sorted(np.linalg.norm(image.affine[:3, :3], axis=0).tolist()))
     return Form(
         kind=image_kind(image),
         colour=_colour(image),
-        axes=_axes(image.affine) if header.has_orientation else None,
+        axes=None if image.affine is None or not header.has_orientation else _axes(image.affine),
         header=header,
         voxel_mm=sides,
         # Each contrast may be a file of its own, with a modality of its own.
@@ -290,7 +289,7 @@ def image_kind(image: Image) -> Kind:
 
 
 def measure_data_profile(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> DataProfile:
-    """Return the domain of training images.
+    """Return the data profile of training images.
 
     A range of intensities is the mean of a measure over the images, four deviations to either side and a little more,
     with three digits: no image's own value is in it. So are the sizes of voxels, by two deviations of their logarithms,
@@ -347,7 +346,7 @@ def _axes(affine: NDArray[np.float64]) -> str:
     # It is imported here because pictures and windows need no nibabel.
     from nibabel.orientations import aff2axcodes
 
-    return "".join(aff2axcodes(affine))
+    return "".join(aff2axcodes(affine))  # type: ignore[no-untyped-call]
 
 
 def _join_voxels(sides: Sequence[Sides]) -> VoxelSizes | None:
@@ -361,7 +360,12 @@ def _join_voxels(sides: Sequence[Sides]) -> VoxelSizes | None:
 
 
 def _round_sides(logs: NDArray[np.float64]) -> Sides:
-    return tuple(float(f"{side:.{SIZE_DIGITS}g}") for side in np.exp(logs).clip(*SPACING_MM))
+    return _to_sides(float(f"{side:.{SIZE_DIGITS}g}") for side in np.exp(logs).clip(*SPACING_MM))
+
+
+def _to_sides(lengths: Iterable[float]) -> Sides:
+    x, y, z = lengths
+    return x, y, z
 
 
 def _range(measure: Measure, values: Mapping[Measure, NDArray[np.float64]]) -> Range:
@@ -372,7 +376,7 @@ def _range(measure: Measure, values: Mapping[Measure, NDArray[np.float64]]) -> R
     return Range(measure, low=float(f"{mean - margin:.{DIGITS}g}"), high=float(f"{mean + margin:.{DIGITS}g}"))
 
 
-def _sort_unique(values: Iterable[str | None]) -> tuple[str, ...]:
+def _sort_unique(values: Iterable[T | None]) -> tuple[T, ...]:
     return tuple(sorted({value for value in values if value is not None}))
 
 

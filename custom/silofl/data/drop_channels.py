@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from monai.transforms import Randomizable
+from monai.transforms.transform import Randomizable
 from numpy.typing import NDArray
 from torch import Tensor
 

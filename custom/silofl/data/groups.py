@@ -61,8 +61,8 @@ def divide_records(manifest: Manifest, records: Sequence[Record], divisions: Div
         number = len({*groups.values()})
         if number > MOST_GROUPS:
             raise DataError(
-                f"groups by {name} must be at most {MOST_GROUPS}, not {number}; give limits or values, as age=40,65 or "
-                "scanner=GE,SIEMENS"
+                f"dividing by {name} makes {number} groups, more than {MOST_GROUPS}; give limits or values, as "
+                "age=40,65 or scanner=GE,SIEMENS"
             )
         divided[name] = groups
     return divided

@@ -14,7 +14,7 @@ PERCENTILES = (0.5, 99.5)
 LEAST_RANGE = 1 / 8
 
 
-def to_channels(array: NDArray, channels: int, is_as_stored: bool = False) -> NDArray:
+def to_channels(array: np.ndarray, channels: int, is_as_stored: bool = False) -> np.ndarray:
     """Return an image with the study's number of channels; values keep their range.
 
     Args:
@@ -29,10 +29,14 @@ def to_channels(array: NDArray, channels: int, is_as_stored: bool = False) -> ND
     Raises:
         DataError: The image has another number of channels.
     """
-    if is_as_stored or channels not in (1, 3):
-        return _check_stored_channels(array, channels)
-    if array.shape[0] not in (1, 3, 4):
-        raise DataError(f"the image must have 1, 3 or 4 channels, not {array.shape[0]}; save it as grey or RGB")
+    count = array.shape[0]
+    if is_as_stored or channels not in (1, 3) or count not in (1, 3, 4):
+        if count != channels:
+            raise DataError(
+                f"data.channels is {channels}, and the image has {count}; set data.channels to {count}: only pictures, "
+                "saved as grey or RGB, are brought to another number, 1 or 3"
+            )
+        return array
     array = array[:3]
     if array.shape[0] == channels:
         return array
@@ -41,16 +45,7 @@ def to_channels(array: NDArray, channels: int, is_as_stored: bool = False) -> ND
     return np.tensordot(LUMINANCE, array.astype(np.float32), axes=1)[None]
 
 
-def _check_stored_channels(array: NDArray, channels: int) -> NDArray:
-    if array.shape[0] != channels:
-        raise DataError(
-            f"the image must have data.channels, {channels}, not {array.shape[0]} channels; set data.channels to "
-            f"{array.shape[0]}: only pictures, grey or RGB, are brought to another number, 1 or 3"
-        )
-    return array
-
-
-def scale_intensity(array: NDArray, method: Method, dtype_max: int | None) -> NDArray[np.float32]:
+def scale_intensity(array: np.ndarray, method: Method, dtype_max: int | None) -> NDArray[np.float32]:
     """Scale one case's intensities, all channels and slices together.
 
     Args:
@@ -70,26 +65,24 @@ def scale_intensity(array: NDArray, method: Method, dtype_max: int | None) -> ND
     if method == "percentiles":
         return _scale_by_percentiles(array.astype(np.float32))
     if method == "zscore":
-        from monai.transforms import NormalizeIntensity
+        from monai.transforms.intensity.array import NormalizeIntensity
 
         return np.asarray(NormalizeIntensity()(array.astype(np.float32)), dtype=np.float32)
     return array.astype(np.float32)
 
 
-def _scale_by_dtype(array: NDArray, dtype_max: int | None) -> NDArray[np.float32]:
-    remedy = "set data.intensity to percentiles, zscore or raw"
-    if dtype_max is None:
+def _scale_by_dtype(array: np.ndarray, dtype_max: int | None) -> NDArray[np.float32]:
+    if dtype_max is None or array.min() < 0:
+        fault = "fractions or numbers of several types" if dtype_max is None else f"negative values, as {array.min()}"
         raise DataError(
-            "the image must store whole numbers of one type for intensity 'dtype', not fractions or several types; "
-            f"{remedy}"
+            f"the image has {fault}, which intensity 'dtype' cannot scale; set data.intensity to percentiles, zscore "
+            "or raw"
         )
-    if array.min() < 0:
-        raise DataError(f"the image must hold no negative values for intensity 'dtype', not {array.min()}; {remedy}")
     return array.astype(np.float32) / np.float32(dtype_max)
 
 
 def _scale_by_percentiles(array: NDArray[np.float32]) -> NDArray[np.float32]:
-    from monai.transforms import ScaleIntensityRange
+    from monai.transforms.intensity.array import ScaleIntensityRange
 
     low, high = np.percentile(array, PERCENTILES)
     # Where nearly every pixel is background, the few others still count.

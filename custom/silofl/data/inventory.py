@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, Strict
 
-from silofl.base.errors import ConfigError, DataError, one_line
+from silofl.base.errors import ConfigError, DataError, one_line, quote_value
 from silofl.base.naming import check_name
 from silofl.base.settings import Section, parse
 from silofl.core.findings import unpack_findings
 from silofl.core.small_cells import find_small_cells
-from silofl.data.contrasts import read_source
+from silofl.data.contrasts import check_contrasts, read_source
 from silofl.data.ct_values import NUM_BINS, Patient, count_values, share_values
 from silofl.data.data_profile import image_kind
 from silofl.data.manifest import FILE_NAME, Manifest, parse_channel_names, read_content, read_manifest
@@ -118,7 +118,7 @@ def take_inventory(folder: Path, min_patients: int, has_progress: bool = True) -
                 raise DataError(f"case {record.case!r}: {error}") from None
             kinds.add(image_kind(image))
     if len(kinds) > 1:
-        raise DataError(f"the images must all be of one kind, not {' and '.join(sorted(kinds))}")
+        raise DataError(f"{folder.name} mixes {' and '.join(sorted(kinds))}; give each kind a data folder of its own")
     return _sum_up(cases, kinds.pop(), manifest, min_patients)
 
 
@@ -128,6 +128,7 @@ def _build_reading_study(folder: Path) -> Study:
     try:
         task, labels = read_task_and_labels(content)
         names = parse_channel_names(content)
+        check_contrasts(names, f"channel_names in {FILE_NAME}")
         # Nothing is trained: where a study must choose, it names the first that fits the task.
         values = {
             "name": "survey",
@@ -180,12 +181,12 @@ def measure_grid(image: Image) -> tuple[tuple[int, ...], NDArray[np.float64] | N
     """Return an image's size, and of a volume its voxels' in mm, both along the body's axes: right, front, head."""
     if image.affine is None:
         return image.array.shape[1:] if image.is_window else image.spatial_shape, None
-    from nibabel.affines import voxel_sizes
     from nibabel.orientations import io_orientation
 
     # The first column is the body's axis that each voxel axis runs along.
-    order = np.argsort(io_orientation(image.affine)[:, 0].astype(int))
-    return tuple(np.array(image.spatial_shape)[order].tolist()), voxel_sizes(image.affine)[order]
+    order = np.argsort(io_orientation(image.affine)[:, 0].astype(int))  # type: ignore[no-untyped-call]
+    spacing = np.sqrt(np.sum(image.affine[:3, :3] ** 2, axis=0))
+    return tuple(np.array(image.spatial_shape)[order].tolist()), spacing[order]
 
 
 def _is_ct(modalities: set[str | None], channel_names: Sequence[str]) -> bool:
@@ -203,7 +204,7 @@ def _sum_up(cases: Sequence[_Measures], kind: str, manifest: Manifest, least: in
     labels = {name: {case.patient for case in cases if name in case.labels} for name in label_names}
     contrasts = {name: {case.patient for case in cases if name in case.contrasts} for name in manifest.channel_names}
     shapes = _group_by_patient(cases, [np.array(case.shape) for case in cases])
-    sizes = [case.spacing_mm for case in cases]
+    sizes = [case.spacing_mm for case in cases if case.spacing_mm is not None]
     return Inventory(
         task=manifest.task,
         kind=kind,
@@ -213,7 +214,7 @@ def _sum_up(cases: Sequence[_Measures], kind: str, manifest: Manifest, least: in
         labels=_count_patients(labels, least, is_partition=manifest.task == "classification"),
         contrasts=_count_patients(contrasts, least),
         shape=_find_median(shapes),
-        spacing_mm=None if any(size is None for size in sizes) else _find_median(_group_by_patient(cases, sizes)),
+        spacing_mm=_find_median(_group_by_patient(cases, sizes)) if len(sizes) == len(cases) else None,
         ct_shares=_share_ct(cases, least),
         least=least,
     )
@@ -233,21 +234,21 @@ def _count_patients(
 
 def _share_ct(cases: Sequence[_Measures], least: int) -> tuple[float, ...]:
     """Return the shares of CT's values; none where one case is no CT, or where no bin is of enough patients."""
-    counts = [case.ct_counts for case in cases]
-    if any(count is None for count in counts):
+    counts = [case.ct_counts for case in cases if case.ct_counts is not None]
+    if len(counts) < len(cases):
         return ()
     shares = share_values(_group_by_patient(cases, counts), least)
     return () if shares is None else tuple(_round_number(share) for share in shares)
 
 
-def _find_median(by_patient: Mapping[Patient, Sequence[NDArray]]) -> tuple[float, ...]:
+def _find_median(by_patient: Mapping[Patient, Sequence[np.ndarray]]) -> tuple[float, ...]:
     # Each patient counts once, with the mean over the own cases.
     means = [np.mean(values, axis=0) for values in by_patient.values()]
     return tuple(_round_number(value) for value in np.median(means, axis=0))
 
 
-def _group_by_patient(cases: Sequence[_Measures], values: Sequence[NDArray]) -> dict[Patient, list[NDArray]]:
-    by_patient: dict[Patient, list[NDArray]] = {}
+def _group_by_patient(cases: Sequence[_Measures], values: Sequence[np.ndarray]) -> dict[Patient, list[np.ndarray]]:
+    by_patient: dict[Patient, list[np.ndarray]] = {}
     for case, value in zip(cases, values, strict=True):
         by_patient.setdefault(case.patient, []).append(value)
     return by_patient
@@ -266,11 +267,12 @@ def read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, 
     """
     task = content["task"]
     labels = content["labels"]
-    has_task = isinstance(task, str) and task in FITTING
-    if not has_task or not isinstance(labels, dict) or not all(key.isdecimal() for key in labels):
+    if not isinstance(task, str) or task not in FITTING:
+        raise DataError(f"task of {FILE_NAME} must be {' or '.join(FITTING)}, not {quote_value(task)}; correct it")
+    if not isinstance(labels, dict) or not all(key.isdecimal() for key in labels):
         raise DataError(
-            f'{FILE_NAME} must have the task {" or ".join(FITTING)}, and labels as {{"1": "nucleus"}}, not '
-            f"{task!r} and {labels!r}; correct it"
+            f'labels of {FILE_NAME} must be numbers and names, as {{"1": "nucleus"}}, not {quote_value(labels)}; '
+            "correct them"
         )
     remedy = f"rename it in {FILE_NAME}"
     return task, {int(key): check_name(name, "a label", DataError, remedy) for key, name in labels.items()}

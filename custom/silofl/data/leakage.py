@@ -44,10 +44,8 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
     """
     _check_cases(parts)
     _check_spelling(parts)
-    if split_unit in ("patient", "unknown"):
-        _check_patients(parts, split_unit == "patient")
-    elif split_unit == "recordings":
-        _check_recordings(parts)
+    if split_unit in ("patient", "unknown", "recordings"):
+        _check_apart(parts, split_unit)
     _check_images(parts, places)
 
 
@@ -89,9 +87,8 @@ class SeenImages:
             is_other = seen is not record or seen_file != file
             if is_other and self._are_apart(part, record, seen_part, seen):
                 raise DataError(
-                    f"case {record.case!r} must be another image than case {seen.case!r}; "
-                    f"{_name_image(file, record)} and {_name_image(seen_file, seen)} hold the same content: remove "
-                    "one of the two"
+                    f"case {record.case!r} shows the image of case {seen.case!r}: {_name_image(file, record)} and "
+                    f"{_name_image(seen_file, seen)} hold the same content; remove one of the two"
                 )
 
     def _are_apart(self, part: str, record: Record, other_part: str, other: Record) -> bool:
@@ -102,7 +99,7 @@ class SeenImages:
         return is_of_patients and (part != other_part or record.patient != other.patient)
 
 
-def digest_content(array: NDArray, affine: NDArray[np.float64] | None) -> str | None:
+def digest_content(array: np.ndarray, affine: NDArray[np.float64] | None) -> str | None:
     """Return a hash of an image's pixels, the same in every format, type of numbers and order of axes.
 
     Args:
@@ -119,15 +116,16 @@ def digest_content(array: NDArray, affine: NDArray[np.float64] | None) -> str | 
     if affine is not None and array.ndim == 4:
         from nibabel.orientations import apply_orientation, io_orientation
 
-        array = np.moveaxis(apply_orientation(np.moveaxis(array, 0, -1), io_orientation(affine)), -1, 0)
+        turned = apply_orientation(np.moveaxis(array, 0, -1), io_orientation(affine))  # type: ignore[no-untyped-call]
+        array = np.moveaxis(turned, -1, 0)
     # This is the order in which pictures, and most volumes, lie in memory.
     numbers = np.ascontiguousarray(_narrow(np.moveaxis(array, 0, -1) if array.ndim == 3 else array.T))
     digest = hashlib.sha256(f"{array.shape} {numbers.dtype}".encode())
-    digest.update(numbers)
+    digest.update(numbers.data)
     return digest.hexdigest()
 
 
-def _narrow(array: NDArray) -> NDArray:
+def _narrow(array: np.ndarray) -> np.ndarray:
     """Return numbers as bytes or 16 bits where all are such, to be hashed in less time, and else as float32."""
     if array.dtype == np.uint8:
         return array
@@ -159,8 +157,8 @@ def _check_cases(parts: Parts) -> None:
         case = listed.record.case
         if case in part_of_case:
             raise DataError(
-                f"case {case!r} must stand once in dataset.json, not in {part_of_case[case]} and again in "
-                f"{listed.part}; give each record a 'case' of its own"
+                f"case {case!r} stands in {part_of_case[case]} and again in {listed.part} of dataset.json; give each "
+                "record a 'case' of its own"
             )
         part_of_case[case] = listed.part
 
@@ -174,47 +172,34 @@ def _check_spelling(parts: Parts) -> None:
         earlier = seen.setdefault(key_patient(record.patient), record)
         if earlier.patient != record.patient:
             raise DataError(
-                f"patient {record.patient!r} (case {record.case!r}) must be written as {earlier.patient!r} (case "
-                f"{earlier.case!r}), or differ from it in more than capitals or a ^ at the end; correct dataset.json"
+                f"patient {record.patient!r} (case {record.case!r}) and {earlier.patient!r} (case {earlier.case!r}) "
+                "differ in capitals or a ^ at the end only; write one patient alike in dataset.json, or give two "
+                "patients names that differ in more"
             )
 
 
-def _check_patients(parts: Parts, must_be_known: bool) -> None:
-    part_of_patient: dict[str, str] = {}
+def _check_apart(parts: Parts, split_unit: str) -> None:
+    is_of_recordings = split_unit == "recordings"
+    # Two patients' recordings may have one name.
+    part_of_unit: dict[tuple[str | None, str], str] = {}
     for listed in _iterate_records(parts):
         record = listed.record
-        if record.patient is None:
-            if not must_be_known:
+        unit = record.recording if is_of_recordings else record.patient
+        if unit is None:
+            if split_unit == "unknown":
                 continue
             raise DataError(
-                f"case {record.case!r} must have a 'patient', by whom parts are kept apart; it is missing: add it to "
-                "dataset.json, or, where nobody knows, set split_unit to 'unknown' in both dataset.json and the "
-                "study's data"
+                f"case {record.case!r} has no '{'recording' if is_of_recordings else 'patient'}', by which parts are "
+                "kept apart; add it to dataset.json, or, where nobody knows the patients, set split_unit to 'unknown' "
+                "in both dataset.json and the study's data"
             )
-        part = part_of_patient.setdefault(record.patient, listed.part)
+        part = part_of_unit.setdefault((record.patient, unit), listed.part)
         if part != listed.part:
+            name = f"recording {unit!r} of patient {record.patient!r}" if is_of_recordings else f"patient {unit!r}"
             raise DataError(
-                f"patient {record.patient!r} must stand in one part, not in {part} and {listed.part} (case "
-                f"{record.case!r}); move all cases of the patient to one part, or, if that is meant, set split_unit to "
-                "'recordings', 'slices' or 'examples' in both dataset.json and the study's data"
-            )
-
-
-def _check_recordings(parts: Parts) -> None:
-    # Two patients' recordings may have one name.
-    part_of_recording: dict[tuple[str | None, str], str] = {}
-    for listed in _iterate_records(parts):
-        record = listed.record
-        if record.recording is None:
-            raise DataError(
-                f"case {record.case!r} must have a 'recording', which split_unit 'recordings' keeps apart; it is "
-                "missing: add it to dataset.json"
-            )
-        part = part_of_recording.setdefault((record.patient, record.recording), listed.part)
-        if part != listed.part:
-            raise DataError(
-                f"recording {record.recording!r} of patient {record.patient!r} must stand in one part, not in {part} "
-                f"and {listed.part} (case {record.case!r}); move all its windows to one part"
+                f"{name} is in two parts, {part} and {listed.part} (case {record.case!r}); move all its cases to one "
+                "part, or, if that is meant, set split_unit to 'recordings' (of patients), 'slices' or 'examples' in "
+                "both dataset.json and the study's data"
             )
 
 
@@ -231,15 +216,13 @@ def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
             _check_one_patient(file, listed, earlier)
             # Two records may share a volume only where both say which slices are theirs.
             if earlier is not listed and None in (record.slices, earlier.record.slices):
-                raise DataError(
-                    f"{file} must stand once in dataset.json, not twice ({listed} and {earlier}); remove one of the two"
-                )
+                raise DataError(f"{file} stands twice in dataset.json ({listed} and {earlier}); remove one of the two")
             for number in record.numbers or ():
                 holder = of_slice.setdefault((image, number), listed)
                 if holder is not listed:
                     raise DataError(
-                        f"{file} must have slices in one record only, not {list(holder.record.slices)} and "
-                        f"{list(record.slices)}, which overlap ({listed} and {holder}); give ranges that do not overlap"
+                        f"slice {number} of {file} stands twice in dataset.json ({listed} and {holder}); give ranges "
+                        "that do not overlap"
                     )
         if isinstance(record.label, str):
             mask = (places[record.label], record.index)
@@ -251,6 +234,6 @@ def _check_one_patient(file: str, listed: Listed, earlier: Listed) -> None:
     earlier_patient = earlier.record.patient
     if None not in (patient, earlier_patient) and patient != earlier_patient:
         raise DataError(
-            f"{file} must belong to one patient, not to {earlier_patient!r} and {patient!r} ({listed} and {earlier}); "
-            "correct dataset.json"
+            f"{file} is listed for two patients, {earlier_patient!r} and {patient!r} ({listed} and {earlier}); correct "
+            "dataset.json"
         )

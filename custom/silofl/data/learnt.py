@@ -89,10 +89,9 @@ def check_not_learnt(folders: Iterable[Path], data: SiteData, study: Study) -> N
     """
     cases = find_learnt(folders, data, {"test": data.test}, study)
     if cases:
-        more = f" and {len(cases) - 1} more" if cases[1:] else ""
         raise DataError(
-            f"test of dataset.json must hold no image that the model learnt from, not that of case {cases[0]!r}{more}; "
-            "take them out of test"
+            f"test cases with images that the model learnt from: {len(cases)} (first: {cases[0]!r}); take them out of "
+            "test in dataset.json"
         )
 
 

@@ -4,15 +4,16 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from silofl.base.documents import build_table
-from silofl.base.errors import DataError, Faults, error_text, quote_value, suggest_nearest
+from silofl.base.errors import DataError, Faults, error_text, quote_value
 from silofl.base.naming import check_name, normalise_texts
 from silofl.data.contrasts import ImageFiles, list_missing_contrasts
 from silofl.data.leakage import check_parts
-from silofl.data.records import Record, locate, parse_record
+from silofl.data.records import Record, check_keys, locate, parse_record
 from silofl.data.targets import IGNORE
 from silofl.reading.access import read_bytes
 from silofl.study import Study
@@ -78,7 +79,7 @@ class Manifest:
 
     def without(self, cases: Collection[str]) -> "Manifest":
         """Return it without some cases."""
-        kept = {}
+        kept: dict[str, Any] = {}
         for part, records in self.parts.items():
             kept[part] = tuple(record for record in records if record.case not in cases)
         return replace(self, **kept)
@@ -105,7 +106,7 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
         needed = (*needed, "test")
     for part in needed:
         if not parts[part]:
-            raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; list one there")
+            raise DataError(f"{FILE_NAME} has no case in {part}; list one there")
     manifest = Manifest(
         folder=folder,
         task=study.task,
@@ -114,7 +115,7 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
         **parts,
         labels_annotated=annotated,
         channel_names=parse_channel_names(content),
-        places=_locate_files(folder, [*parts["training"], *parts["validation"], *parts["test"]]),
+        places=_locate_files(folder, chain.from_iterable(parts.values())),
         digest=digest,
         ignored=_parse_ignored(content, study),
     )
@@ -133,7 +134,7 @@ def agree_split_unit(study: Study, split_unit: str) -> str:
     return split_unit if study.data.split_unit == split_unit else "patient"
 
 
-def read_content(folder: Path) -> dict[str, object]:
+def read_content(folder: Path) -> dict[str, Any]:
     """Read the dataset.json of a data folder as plain values, without comparing it with a study.
 
     Raises:
@@ -151,47 +152,33 @@ def read_digest(folder: Path) -> str:
     return _read_with_digest(folder)[1]
 
 
-def _read_with_digest(folder: Path) -> tuple[dict[str, object], str]:
+def _read_with_digest(folder: Path) -> tuple[dict[str, Any], str]:
     name = f"{FILE_NAME} of the data folder {folder.name!r}"
     if not (folder / FILE_NAME).exists():
-        raise DataError(
-            f"{name} must exist; it is not there: write it with silofl import, or correct data in site.yaml"
-        )
+        raise DataError(f"{name} does not exist; write it with silofl import, or correct data in site.yaml")
     raw = read_bytes(folder / FILE_NAME, name)
     try:
         # Editors on Windows begin a file with a byte order mark.
         content = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=build_table)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{FILE_NAME} must be JSON in UTF-8 with each key once ({error_text(error, 160)}); correct it"
+            f"{FILE_NAME} is no JSON in UTF-8 with each key once ({error_text(error, 160)}); correct it"
         ) from None
     if not isinstance(content, dict):
-        raise DataError(f"{FILE_NAME} must hold an object, not a {type(content).__name__}; start it with a brace")
-    _check_keys(content)
-    return content, hashlib.sha256(raw).hexdigest()
-
-
-def _check_keys(content: Mapping[str, object]) -> None:
-    for key in content:
-        if key not in KEYS:
-            raise DataError(
-                f"{FILE_NAME} must have known keys, not {quote_value(key)}{suggest_nearest(key, KEYS)}; rename or "
-                "remove it"
-            )
-    for key in ("task", "labels"):
-        if key not in content:
-            raise DataError(f"{FILE_NAME} must have the key {quote_value(key)}; it is missing: add it")
+        raise DataError(f"{FILE_NAME} holds a {type(content).__name__} in place of an object; start it with a brace")
+    check_keys(content, FILE_NAME, ("task", "labels"), KEYS)
     unit = content.get("split_unit", "patient")
     if unit not in SPLIT_UNITS:
         listed = ", ".join(SPLIT_UNITS)
-        raise DataError(f"{FILE_NAME} must have a split_unit among {listed}, not {quote_value(unit)}; correct it")
+        raise DataError(f"split_unit of {FILE_NAME} must be one of {listed}, not {quote_value(unit)}; correct it")
+    return content, hashlib.sha256(raw).hexdigest()
 
 
-def _check_fits(content: Mapping[str, object], study: Study) -> None:
+def _check_fits(content: Mapping[str, Any], study: Study) -> None:
     remedy = "give the site the data of this study, or ask the study lead"
     if content["task"] != study.task:
         raise DataError(
-            f"{FILE_NAME} must have task {study.task!r} as the study, not {quote_value(content['task'])}; {remedy}"
+            f"task of {FILE_NAME} must be {study.task!r} as in the study, not {quote_value(content['task'])}; {remedy}"
         )
     _check_channel_names(parse_channel_names(content), study)
     wanted = {str(number): name for number, name in sorted(study.labels.items())}
@@ -200,11 +187,11 @@ def _check_fits(content: Mapping[str, object], study: Study) -> None:
     is_some = study.task == "segmentation" and isinstance(labels, dict) and bool(labels)
     if labels != wanted and not (is_some and labels.items() <= wanted.items()):
         raise DataError(
-            f"{FILE_NAME} must have labels {wanted} as the study, not {quote_value(content['labels'])}; {remedy}"
+            f"labels of {FILE_NAME} must be {wanted} as in the study, not {quote_value(content['labels'])}; {remedy}"
         )
 
 
-def parse_channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
+def parse_channel_names(content: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the contrasts that the image files of a dataset.json hold, in their order.
 
     Raises:
@@ -214,7 +201,7 @@ def parse_channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
     is_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if not is_texts or len({*names}) < len(names):
         raise DataError(
-            f'channel_names in {FILE_NAME} must be a list of different names, as ["T1"], not {quote_value(names)}'
+            f'channel_names of {FILE_NAME} must be a list of different names, as ["T1"], not {quote_value(names)}'
         )
     return tuple(names)
 
@@ -224,7 +211,7 @@ def _check_channel_names(names: tuple[str, ...], study: Study) -> None:
     if bool(names) != bool(wanted) or not {*names} <= {*wanted}:
         listed = ", ".join(wanted) or "none, because the study names none"
         raise DataError(
-            f"channel_names in {FILE_NAME} must be some or all of the study's, {listed}, not "
+            f"channel_names of {FILE_NAME} must be some or all of the study's, {listed}, not "
             f"{', '.join(names) or 'none'}; name the contrasts that the files of each case hold, in their order"
         )
 
@@ -236,13 +223,13 @@ def check_channels(record: Record, names: tuple[str, ...]) -> None:
         DataError: The number of its images is another one.
     """
     if len(record.images) not in (1, len(names)):
-        wanted = f"one for each of {', '.join(names)}" if names else "one, because channel_names gives no names"
         raise DataError(
-            f"case {record.case!r} must name an image, or {wanted}, not {len(record.images)}; correct {FILE_NAME}"
+            f"case {record.case!r} lists {len(record.images)} images; give one, or one for each of channel_names of "
+            f"{FILE_NAME} ({', '.join(names) or 'none'})"
         )
 
 
-def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tuple[int, ...]:
+def _parse_annotated_labels(content: Mapping[str, Any], study: Study) -> tuple[int, ...]:
     numbers = content.get("labels_annotated", sorted(map(int, content["labels"])))
     # JSON's true is an int in Python, and equals 1.
     is_labels = isinstance(numbers, list) and all(type(number) is int and number in study.labels for number in numbers)
@@ -250,24 +237,24 @@ def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tupl
     if not is_labels or not numbers or len({*numbers}) < len(numbers) or not is_allowed:
         listed = ", ".join(f"{number} ({name})" for number, name in sorted(study.labels.items()))
         raise DataError(
-            f"labels_annotated in {FILE_NAME} must list some of the study's labels once, {listed}, not "
+            f"labels_annotated of {FILE_NAME} must be some of the study's labels, each once, {listed}, not "
             f"{quote_value(numbers)}; leave it out where all are annotated, and where cases have classes"
         )
     return tuple(sorted(numbers))
 
 
-def _parse_ignored(content: Mapping[str, object], study: Study) -> int | None:
-    number = content.get(IGNORE)
+def _parse_ignored(content: Mapping[str, Any], study: Study) -> int | None:
+    number: int | None = content.get(IGNORE)
     is_free = type(number) is int and number > 0 and number not in study.labels
     if number is not None and not (is_free and study.task == "segmentation"):
         raise DataError(
-            f"{IGNORE} in {FILE_NAME} must be the number of pixels that nobody annotated, above 0 and none of the "
+            f"{IGNORE} of {FILE_NAME} must be the number of pixels that nobody annotated, above 0 and none of the "
             f"labels', of a segmentation, not {quote_value(number)}; correct it, or leave it out"
         )
     return number
 
 
-def parse_regions(content: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+def parse_regions(content: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return the regions that a dataset.json proposes for the study: name -> labels, of which the study judges.
 
     Raises:
@@ -276,7 +263,7 @@ def parse_regions(content: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     regions = content.get("regions", {})
     if not isinstance(regions, dict) or not all(map(_is_numbers, regions.values())):
         raise DataError(
-            f'regions in {FILE_NAME} must be numbers of labels by name, as {{"whole": [1, 2]}}, not '
+            f'regions of {FILE_NAME} must be numbers of labels by name, as {{"whole": [1, 2]}}, not '
             f"{quote_value(regions)}; correct them"
         )
     remedy = f"rename it in {FILE_NAME}"
@@ -289,7 +276,7 @@ def _is_numbers(value: object) -> bool:
 
 def _parse_records(values: object, part: str, study: Study) -> tuple[Record, ...]:
     if not isinstance(values, list):
-        raise DataError(f"{part} in {FILE_NAME} must be a list of cases, not {quote_value(values)}; put it in brackets")
+        raise DataError(f"{part} of {FILE_NAME} must be a list of cases, not {quote_value(values)}; put it in brackets")
     records = []
     faults = Faults()
     for number, value in enumerate(values, start=1):

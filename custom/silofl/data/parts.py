@@ -55,7 +55,7 @@ class Examples:
         # Volumes of several sizes have no shape in common; their patches have.
         if self.patches:
             return (self.images[0].shape[0], *self.patches.size)
-        return tuple(self.images.shape[1:])
+        return np.asarray(self.images).shape[1:]
 
     @property
     def has_volumes(self) -> bool:
@@ -90,7 +90,7 @@ class Examples:
         )
 
 
-def _select(values: tuple[T, ...], rows: Sequence[int] | NDArray) -> tuple[T, ...]:
+def _select(values: tuple[T, ...], rows: Sequence[int] | np.ndarray) -> tuple[T, ...]:
     return tuple(values[row] for row in rows)
 
 
@@ -125,7 +125,7 @@ class PreparedCase:
     case: str
     patient: str | None
     images: NDArray[np.float32]
-    targets: NDArray
+    targets: np.ndarray
     slices: tuple[int | None, ...]
     spacing: Spacing | None = None
     digests: Mapping[str, str | None] = field(default_factory=dict)

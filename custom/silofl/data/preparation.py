@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,8 +31,7 @@ from silofl.study import Study
 from silofl.study.data_settings import DataSettings
 
 if TYPE_CHECKING:
-    from monai.data import MetaTensor
-    from monai.transforms import Compose
+    from monai.transforms.compose import Compose
     from torch import Tensor
 
 # What a site that annotates only some of the study's labels is told.
@@ -151,7 +150,7 @@ def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> P
     affine = image.affine
     numbers = record.numbers
     if numbers is not None:
-        _check_slices(record, image)
+        _check_slices(record, numbers, image)
         case["image"], affine = take_slices(case["image"], affine, numbers)
         label = label if label is None else label[..., numbers]
     if label is not None:
@@ -175,8 +174,8 @@ def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> P
 
 
 def take_slices(
-    pixels: NDArray, affine: NDArray[np.float64] | None, numbers: range
-) -> tuple[NDArray, NDArray[np.float64] | None]:
+    pixels: np.ndarray, affine: NDArray[np.float64] | None, numbers: range
+) -> tuple[np.ndarray, NDArray[np.float64] | None]:
     """Return some slices of a volume (C, X, Y, Z), and their voxel indices to millimetres."""
     # The step lengthens the voxels. The origin may stay, because no allowed transform depends on it.
     if affine is not None:
@@ -184,7 +183,7 @@ def take_slices(
     return pixels[..., numbers], affine
 
 
-def read_label_map(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:
+def read_label_map(record: Record, manifest: Manifest, image: Image, study: Study) -> np.ndarray | None:
     """Return a case's label map, int32 (1, *spatial), with the voxels of its image; None for a classification.
 
     What nobody annotated has the number `silofl.data.targets.IGNORED`.
@@ -207,18 +206,16 @@ def read_label_map(record: Record, manifest: Manifest, image: Image, study: Stud
     return np.where(label.array == manifest.ignored, IGNORED, label.array)
 
 
-def _check_slices(record: Record, image: Image) -> None:
+def _check_slices(record: Record, numbers: range, image: Image) -> None:
     # A picture has no slice at all.
     depth = image.array.shape[3] if image.array.ndim == 4 else 0
-    if record.slices[1] >= depth:
-        raise DataError(
-            f"{record.image} must be a volume with slices {list(record.slices)}, not one of {depth} slices; correct "
-            "dataset.json"
-        )
+    if numbers.stop > depth:
+        kind = f"has {depth} slices" if depth else f"is a {image_kind(image).removesuffix('s')}"
+        raise DataError(f"{record.image} {kind}, and has no slice {numbers.stop - 1}; correct dataset.json")
 
 
 def transform_case(
-    case: dict[str, NDArray],
+    case: dict[str, np.ndarray],
     affine: NDArray[np.float64] | None,
     lacking: Sequence[str],
     steps: Preparation,
@@ -244,7 +241,7 @@ def transform_case(
     # A hospital's own transforms may read MONAI's record. Without it MONAI resizes a slice in a quarter of the time.
     is_own = any(is_extension(transform.name) for transform in settings.transforms)
     has_record = has_record or affine is not None
-    planes = []
+    planes: list[Mapping[str, np.ndarray | Tensor]] = []
     for example in _cut_examples(case, settings):
         # The first image's record is that of all, which have one size.
         needs_record = is_own or (has_record and not planes)
@@ -271,8 +268,8 @@ def _to_label_maps(moved: NDArray[np.float32]) -> NDArray[np.uint8]:
     if (labels != moved).any():
         fraction = moved[labels != moved][0]
         raise DataError(
-            f"a label map must have whole numbers from 0 to 255 after the study's transforms, not {fraction:g}; those "
-            "of a package must take the nearest pixel's label"
+            f"the study's transforms make {fraction:g} of a label, where whole numbers from 0 to 255 are possible; "
+            "have the package's transform take the nearest pixel's label"
         )
     return labels
 
@@ -283,7 +280,7 @@ def measure_spacing(affine: NDArray[np.float64]) -> Spacing:
     return x, y, z
 
 
-def _cut_examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict[str, NDArray]]:
+def _cut_examples(case: dict[str, np.ndarray], settings: DataSettings) -> list[dict[str, np.ndarray]]:
     if settings.dimensions == 3 or case["image"].ndim != 4:
         return [case]
     examples = []
@@ -311,7 +308,7 @@ def _stack_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[n
         return slices
     offsets = np.arange(-neighbours, neighbours + 1)
     rows = (np.arange(len(slices))[:, None] + offsets).clip(0, len(slices) - 1)
-    return slices[rows].reshape(len(slices), -1, *slices.shape[2:])
+    return np.reshape(slices[rows], (len(slices), -1, *slices.shape[2:]))
 
 
 def check_has_slices(image: Image, settings: DataSettings, name: str) -> None:
@@ -330,15 +327,16 @@ def check_has_slices(image: Image, settings: DataSettings, name: str) -> None:
 
 
 def _apply_transforms(
-    steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None, has_record: bool = True
-) -> dict[str, NDArray | Tensor]:
+    steps: Compose | None, case: dict[str, np.ndarray], affine: np.ndarray | None, has_record: bool = True
+) -> Mapping[str, np.ndarray | Tensor]:
     # With MONAI's record of what is done the arrays become its MetaTensors.
     if steps is None:
         return case
     import torch
-    from monai.data import MetaTensor
+    from monai.data.meta_tensor import MetaTensor
 
-    make = partial(MetaTensor, affine=affine) if has_record else torch.from_numpy
+    grid = None if affine is None else torch.as_tensor(affine)
+    make = partial(MetaTensor, affine=grid) if has_record else torch.from_numpy
     try:
         with metadata_tracking(has_record):
             moved = steps({key: make(np.ascontiguousarray(value)) for key, value in case.items()})
@@ -348,16 +346,16 @@ def _apply_transforms(
             # A volume may be resampled by the size of its voxels, which a header may state wrongly.
             size += " and voxels of {:g} x {:g} x {:g} mm".format(*measure_spacing(affine))
         reason = error_text(error.__cause__ or error)
-        raise DataError(f"an image of size {size} must pass the study's transforms; MONAI says: {reason}") from None
+        raise DataError(f"the study's transforms fail on an image of size {size}; MONAI says: {reason}") from None
     return {key: moved[key] for key in case}
 
 
-def _to_array(moved: NDArray | Tensor) -> NDArray[np.float32]:
+def _to_array(moved: np.ndarray | Tensor) -> NDArray[np.float32]:
     return moved if isinstance(moved, np.ndarray) else np.asarray(moved, dtype=np.float32)
 
 
-def _read_inverse(moved: NDArray | MetaTensor) -> InverseTransform | None:
+def _read_inverse(moved: np.ndarray | Tensor) -> InverseTransform | None:
     """Return the record of what transforms did to an array; None where they kept none."""
-    if isinstance(moved, np.ndarray):
+    if not (hasattr(moved, "affine") and hasattr(moved, "applied_operations")):
         return None
     return InverseTransform(np.asarray(moved.affine, dtype=np.float64), tuple(moved.applied_operations))

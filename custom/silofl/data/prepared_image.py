@@ -66,7 +66,7 @@ def list_file_warnings(form: Form, missing: Iterable[str], study: Study) -> list
             results.append("it was resampled as if they were 1 mm, or by uncertain numbers")
         if study.task == "segmentation":
             results.append("no millilitres are given")
-        # Where nothing depends on the size there is no reason to doubt.
+        # Where nothing depends on the size there is nothing to warn of.
         if results:
             image_warnings.append("; ".join(["the file does not state the size of its voxels in mm", *results]))
     if form.kind == "volumes" and not form.header.has_orientation:
@@ -112,9 +112,7 @@ def prepare_with_inverse(
     steps.study.recipe.check_images(steps.study, (), lacking)
     for path, file_name in filter(None, source.files):
         if not path.exists():
-            raise DataError(
-                f"{file_name} must be an image file or the folder of a DICOM series; it is not there: check its path"
-            )
+            raise DataError(f"{file_name} does not exist; give the path of an image file or a DICOM series' folder")
     image = read_source(source, steps.study.data)
     form = read_form(source, image)
     data_profile.check(form, name)
@@ -123,13 +121,13 @@ def prepare_with_inverse(
             f"{name} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
             "known; give the NIfTI, MHA or NRRD file or the DICOM series"
         )
-    pixels = scale_image(image, steps.study, name)
+    case = {"image": scale_image(image, steps.study, name)}
     affine = image.affine
     if numbers is not None:
-        pixels, affine = take_slices(pixels, affine, numbers)
-    # The transforms change the case in its place, so that its size is kept before.
-    shape = pixels.shape[1:]
-    moved = transform_case({"image": pixels}, affine, lacking, steps, has_record=True)
+        case["image"], affine = take_slices(case["image"], affine, numbers)
+    # Only the case holds the array, which may be most of the memory: the transforms put another one in its place.
+    shape = case["image"].shape[1:]
+    moved = transform_case(case, affine, lacking, steps, has_record=True)
     return PreparedImage(
         images=moved.images,
         shape=shape,

@@ -1,8 +1,10 @@
 """One record of dataset.json: an image, its label and its patient."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TypeGuard
 
 from silofl.base.documents import check_kind
 from silofl.base.errors import DataError, quote_value, suggest_nearest
@@ -72,14 +74,7 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
         raise DataError(
             f"{where} must be an object with image and label, not {quote_value(value)}; correct dataset.json"
         )
-    for key in ("image", "label"):
-        if key not in value:
-            raise DataError(f"{where} must have the key {quote_value(key)}; it is missing: add it to dataset.json")
-    for key in value:
-        if key not in KEYS:
-            raise DataError(
-                f"{where} must have known keys, not {quote_value(key)}{suggest_nearest(key, KEYS)}; rename or remove it"
-            )
+    check_keys(value, where, ("image", "label"), KEYS)
     images = _parse_images(value["image"], where)
     image = next(path for path in images if path is not None)
     index = _parse_index(value.get("index"), image, where)
@@ -97,8 +92,27 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
         slices=slices,
         index=index,
         recording=_parse_name(value, "recording", case),
-        groups=_parse_groups(value.get("groups", {}), case),
+        groups=_parse_groups(value.get("groups", {}), f"case {case!r}"),
     )
+
+
+def check_keys(values: Mapping[str, object], where: str, needed: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse keys that no place of dataset.json has, and the lack of those that it needs.
+
+    Args:
+        where: Its name in errors.
+
+    Raises:
+        DataError: A key is unknown, or missing.
+    """
+    for key in values:
+        if key not in known:
+            raise DataError(
+                f"{where} has the unknown key {quote_value(key)}{suggest_nearest(key, known)}; rename or remove it"
+            )
+    for key in needed:
+        if key not in values:
+            raise DataError(f"{where} lacks the key {quote_value(key)}; add it")
 
 
 def find_case_name(value: Mapping[str, object]) -> str:
@@ -128,31 +142,30 @@ def locate(root: Path, path: str, case: str, folders: dict[Path, Path] | None = 
     # The file may have been written on another system: absolute paths of both kinds are refused on both.
     if PurePosixPath(path).is_absolute() or PureWindowsPath(path).drive or ".." in path.replace("\\", "/").split("/"):
         raise DataError(
-            f"case {case!r} must name files inside the folder of dataset.json, not {quote_value(path)}; copy them "
-            "there and give the path relative to dataset.json"
+            f"case {case!r} names {quote_value(path)}, outside of the folder of dataset.json; copy it there, and give "
+            "the path relative to dataset.json"
         )
     try:
         # Links are resolved, because one may lead out of the folder.
         resolved = _resolve(root / path, {} if folders is None else folders)
         if root not in resolved.parents:
             raise DataError(
-                f"case {case!r} must name files inside the folder of dataset.json, not {quote_value(path)}, a link "
-                "that leads out of it; copy or mount the files there, or make the whole data folder the link"
+                f"case {case!r} names {quote_value(path)}, which leads out of the folder of dataset.json; copy or "
+                "mount the files there, or make the whole data folder the link"
             )
         check_kind(resolved)
     except OSError as error:
         raise DataError(f"case {case!r}: {open_error(path, error)}") from None
-    except RuntimeError:
-        raise DataError(f"case {case!r}: {path} must be a file, not a link to itself; replace the link") from None
     return resolved
 
 
 def _resolve(path: Path, folders: dict[Path, Path]) -> Path:
     if path.parent not in folders:
-        folders[path.parent] = path.parent.resolve()
+        # Of a link to itself Path.resolve raises no OSError, which tells the path.
+        folders[path.parent] = Path(os.path.realpath(path.parent))
     # Only the last name of the path can still be a link.
     file = folders[path.parent] / path.name
-    return file.resolve() if file.is_symlink() else file
+    return Path(os.path.realpath(file)) if file.is_symlink() else file
 
 
 def _parse_text(value: object, what: str) -> str:
@@ -192,59 +205,61 @@ def _parse_images(value: object, where: str) -> tuple[str | None, ...]:
     # A contrast that this case lacks is null.
     paths = [None if path is None else _parse_path(path, f"each image of {where}") for path in value]
     files = [path for path in paths if path is not None]
-    if not files:
+    wrong = [path for path in files if files.count(path) > 1 or path.endswith(".npz")]
+    if wrong or not files:
         raise DataError(
-            f"{where} must have a file for at least one contrast, not {quote_value(value)}; correct dataset.json"
+            f"{where}: image must be one file, or a list of different files, one or null for each contrast and none an "
+            f"npz file, not {quote_value(wrong or value)}; correct dataset.json"
         )
-    for path in files:
-        if files.count(path) > 1 or path.endswith(".npz"):
-            raise DataError(
-                f"{where} must name each file once in its list of images, and no npz file of many images, not "
-                f"{quote_value(path)}; correct dataset.json"
-            )
     return tuple(paths)
 
 
-def _is_text(value: object) -> bool:
+def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and is_one_line(value)
 
 
-def _is_natural(value: object) -> bool:
+def _is_natural(value: object) -> TypeGuard[int]:
     # JSON's true is an int in Python, and no number here.
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _parse_index(value: object, image: str, where: str) -> int | None:
-    if image.endswith(".npz") != (value is not None):
-        condition = "have an 'index' into" if value is None else "have no 'index' without"
+    is_npz = image.endswith(".npz")
+    if is_npz and _is_natural(value):
+        return value
+    if is_npz or value is not None:
         raise DataError(
-            f"{where} must {condition} an npz file of many images, as {quote_value(image)}; correct dataset.json"
+            f"{where}: index must be a number from 0 for an npz file, and left out for another file, not "
+            f"{quote_value(value)} for {quote_value(image)}; correct dataset.json"
         )
-    if value is not None and not _is_natural(value):
-        raise DataError(
-            f"{where} must have an 'index' that is a number from 0, not {quote_value(value)}; correct dataset.json"
-        )
-    return value
+    return None
 
 
 def _parse_slices(value: object, where: str) -> tuple[int, ...] | None:
     if value is None:
         return None
-    is_range = isinstance(value, list) and len(value) in (2, 3) and all(map(_is_natural, value))
-    if not is_range or value[0] > value[1] or 0 in value[2:] or max(value) >= MAX_SLICES:
+    if (
+        not isinstance(value, list)
+        or len(value) not in (2, 3)
+        or not all(map(_is_natural, value))
+        or value[0] > value[1]
+        or 0 in value[2:]
+        or max(value) >= MAX_SLICES
+    ):
         raise DataError(
-            f"{where} must have 'slices' as [first, last] from 0 to {MAX_SLICES - 1}, or [first, last, step], not "
+            f"{where}: slices must be [first, last] from 0 to {MAX_SLICES - 1}, or [first, last, step], not "
             f"{quote_value(value)}; correct dataset.json"
         )
     return tuple(value)
 
 
-def _parse_groups(value: object, case: str) -> dict[str, str]:
-    is_named = isinstance(value, dict) and all(_is_text(name) for name in value)
-    if not is_named or not all(_is_text(group) or type(group) in (int, float) for group in value.values()):
+def _parse_groups(value: object, where: str) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(
+        _is_text(name) and (_is_text(group) or type(group) in (int, float)) for name, group in value.items()
+    ):
         raise DataError(
-            f"the groups of case {case!r} must be texts or numbers by name, as "
-            f'{{"sex": "F", "age": 61}}, not {quote_value(value)}; correct dataset.json'
+            f'{where}: groups must be texts or numbers by name, as {{"sex": "F", "age": 61}}, not '
+            f"{quote_value(value)}; correct dataset.json"
         )
     # Two spellings that look alike must be one group.
     return {normalise_accents(name.strip()): normalise_accents(str(group).strip()) for name, group in value.items()}
@@ -261,19 +276,21 @@ def _parse_label(value: object, where: str, task: str, labels: dict[int, str]) -
     if task == "segmentation":
         if not _is_text(value):
             raise DataError(
-                f"{where} must have the path of a label map as its label, not {quote_value(value)}; correct "
-                "dataset.json"
+                f"{where}: label must be the path of a label map, not {quote_value(value)}; correct dataset.json"
             )
         return value
     listed = ", ".join(f"{number} ({name})" for number, name in sorted(labels.items()))
     if task == "multilabel":
-        is_labels = isinstance(value, list) and all(_is_natural(number) and number in labels for number in value)
-        if not is_labels or len({*value}) < len(value):
+        if (
+            not isinstance(value, list)
+            or not all(_is_natural(number) and number in labels for number in value)
+            or len({*value}) < len(value)
+        ):
             raise DataError(
-                f"{where} must have a list of labels among {listed}, each once, not {quote_value(value)}; correct "
+                f"{where}: label must be a list of labels among {listed}, each once, not {quote_value(value)}; correct "
                 "dataset.json"
             )
         return pack_findings(value)
     if not _is_natural(value) or value not in labels:
-        raise DataError(f"{where} must have a label among {listed}, not {quote_value(value)}; correct dataset.json")
+        raise DataError(f"{where}: label must be one of {listed}, not {quote_value(value)}; correct dataset.json")
     return value

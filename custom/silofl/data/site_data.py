@@ -10,7 +10,7 @@ import numpy as np
 from silofl.base.errors import DataError, Faults, UnreadableError
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
 from silofl.data.cache_entries import prune
-from silofl.data.contrasts import list_missing_contrasts
+from silofl.data.contrasts import ImageFiles, list_missing_contrasts
 from silofl.data.data_profile import DataProfile, Form, measure_data_profile, read_form
 from silofl.data.leakage import SeenImages
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
@@ -81,7 +81,7 @@ class SiteData:
 
     def list_missing(self, record: Record, study: Study) -> list[str]:
         """Return which of the study's contrasts a case lacks."""
-        return list_missing_contrasts(study.data.channel_names, [self.manifest.source(record)])
+        return list_missing_contrasts(study.data.channel_names, [self._find_files(record)])
 
     def read_first(self, record: Record) -> tuple[Form, Image]:
         """Return the form of a case's image in its file, and its first file's image.
@@ -90,9 +90,14 @@ class SiteData:
             DataError: The image cannot be read any more.
         """
         # The pixels of the first file are enough: the contrasts of a case lie on one grid.
-        source = self.manifest.source(record)
+        source = self._find_files(record)
         image = read_image(*source.first, record.index, self.background)
         return read_form(source, image), image
+
+    def _find_files(self, record: Record) -> ImageFiles:
+        if self.manifest is None:
+            raise LookupError(record.case)
+        return self.manifest.source(record)
 
 
 def load_site_data(
@@ -142,7 +147,7 @@ def load_site_data(
     absent = unreadable.find_absent(manifest, prepared)
     for name in needed:
         if not len(parts[name]):
-            raise DataError(f"{name} must hold a case that can be read, not 0 besides {len(absent)} that cannot")
+            raise DataError(f"no case of {name} can be read, and {len(absent)} of all parts cannot; mend one of {name}")
     manifest = manifest.without(absent)
     data = SiteData(**parts, manifest=manifest, unreadable=count_reasons(absent), background=study.data.background)
     study.recipe.check_images(study, data.image_shape, manifest.missing(study.data.channel_names))
@@ -151,7 +156,7 @@ def load_site_data(
 
 def sample_evenly(count: int, most: int) -> list[int]:
     """Return at most so many numbers below a count, evenly spread."""
-    return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
+    return list(map(int, np.linspace(0, count - 1, min(count, most))))
 
 
 def _prepare_cases(
@@ -183,14 +188,15 @@ def _prepare_cases(
 
 
 def _check_same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str, PreparedCase]]:
-    model: PreparedCase | None = None
+    first_case: PreparedCase | None = None
     for part, case in cases:
         # The first case decides the size of all.
-        model = model or case
-        size = model.images.shape[2:]
+        first_case = first_case or case
+        size = first_case.images.shape[2:]
         if case.images.shape[2:] != size and not case.has_own_size:
             raise DataError(
-                f"case {case.case!r} must come out in the size of case {model.case!r}, {size}, not "
-                f"{case.images.shape[2:]}; add Resize: {{spatial_size: {list(size)}}} to the study's data.transforms"
+                f"prepared images differ in size: case {case.case!r} has {case.images.shape[2:]}, case "
+                f"{first_case.case!r} has {size}; add Resize: {{spatial_size: {list(size)}}} to the study's "
+                "data.transforms"
             )
         yield part, case

@@ -9,6 +9,7 @@ IGNORED = 255
 IGNORE = "ignore"
 
 
-def find_labelled(target: NDArray) -> NDArray[np.bool_]:
+def find_labelled(target: np.ndarray) -> NDArray[np.bool_]:
     """Return where a label map has a label; not in the background, nor where nobody annotated it."""
-    return (target > 0) & (target != IGNORED)
+    is_labelled: NDArray[np.bool_] = (target > 0) & (target != IGNORED)
+    return is_labelled

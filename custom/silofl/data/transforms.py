@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,8 +23,10 @@ from silofl.study import Study
 from silofl.study.data_settings import DataSettings, Transform
 
 if TYPE_CHECKING:
-    from monai.transforms import Compose
+    from monai.transforms.compose import Compose
 
+# Like MONAI's transforms, it maps a dictionary to another one.
+Step = Callable[[dict[str, Any]], dict[str, Any]]
 Kind = Literal["volume_transforms", "transforms", "augment"]
 
 INTENSITY = frozenset(
@@ -109,7 +112,7 @@ def compose(settings: DataSettings, kind: Kind, has_label_map: bool) -> Compose 
     named: Sequence[Transform] = getattr(settings, kind)
     if not named:
         return None
-    from monai.transforms import Compose
+    from monai.transforms.compose import Compose
 
     keys = ("image", "label") if has_label_map else ("image",)
     axes = 3 if kind == "volume_transforms" else settings.dimensions
@@ -129,11 +132,11 @@ def build_augmentation(study: Study, has_label_map: bool | None = None) -> Compo
     named = compose(study.data, "augment", has_label_map)
     if not study.data.channel_names:
         return named
-    from monai.transforms import Compose
+    from monai.transforms.compose import Compose
 
     from silofl.data.drop_channels import DropChannels, MissingContrasts
 
-    steps: list[Callable] = []
+    steps: list[Step] = []
     if named is not None:
         # Noise, and a shift, would make something of the zeros of a contrast that is not there.
         missing = MissingContrasts(study.data.channels)
@@ -162,7 +165,7 @@ def check_transforms(study: Study) -> None:
 @contextmanager
 def metadata_tracking(is_on: bool) -> Iterator[None]:
     """Switch MONAI's metadata on (volumes need the affine) or off (faster), for one thread at a time."""
-    from monai.data import get_track_meta, set_track_meta
+    from monai.data.meta_obj import get_track_meta, set_track_meta
 
     with _metadata_switch:
         before = get_track_meta()
@@ -186,33 +189,28 @@ def _build_steps(transform: Transform, kind: Kind, keys: tuple[str, ...], axes: 
 
     where = f"data.{kind}: {transform.name}"
     if kind != "volume_transforms" and is_extension(transform.name):
-        return [_load_package_transform(transform, where, keys)]
-    if transform.name not in ALLOWED[kind]:
-        listed = ", ".join(ALLOWED[kind])
-        nearest = suggest_nearest(transform.name, ALLOWED[kind])
-        raise ConfigError(f"{where} must be one of {listed}; it is none{nearest}")
-    factory = getattr(monai.transforms, transform.name + "d")
-    _check_options(transform, factory, where)
-    _check_spatial_size(transform, where, axes, channels)
+        factory = partial(load_extension(where, TRANSFORMS, transform.name), keys)
+        calls = [transform.options]
+    elif transform.name in ALLOWED[kind]:
+        factory = getattr(monai.transforms, transform.name + "d")
+        _check_options(transform, factory, where)
+        _check_spatial_size(transform, where, axes, channels)
+        calls = _options_by_key(transform, keys)
+    else:
+        raise ConfigError(
+            f"data.{kind} must be among {', '.join(ALLOWED[kind])}, not {transform.name!r}"
+            f"{suggest_nearest(transform.name, ALLOWED[kind])}"
+        )
     try:
-        steps = [factory(**options) for options in _options_by_key(transform, keys)]
-        # How large a resampled volume becomes is known only once the volume is there.
-        return [_limit_spacing(transform.options.get("pixdim")), *steps] if transform.name == "Spacing" else steps
-    except Exception as error:  # MONAI raises whatever its checks raise
-        raise ConfigError(f"{where} must have options that MONAI accepts; it says: {error_text(error)}") from None
-
-
-def _load_package_transform(transform: Transform, where: str, keys: tuple[str, ...]) -> Callable[[dict], dict]:
-    # Like MONAI's transforms, it maps a dictionary to another one.
-    make = load_extension(where, TRANSFORMS, transform.name)
-    try:
-        return make(keys, **transform.options)
-    except Exception as error:  # whatever the package raises
-        raise ConfigError(f"{where} must have options that it accepts; it says: {error_text(error)}") from None
+        steps = [factory(**options) for options in calls]
+    except Exception as error:  # MONAI and packages raise whatever their checks raise
+        raise ConfigError(f"{where} refuses its options: {error_text(error)}") from None
+    # How large a resampled volume becomes is known only once the volume is there.
+    return [_limit_spacing(transform.options.get("pixdim")), *steps] if transform.name == "Spacing" else steps
 
 
 def _check_options(transform: Transform, factory: type, where: str) -> None:
-    signature = inspect.signature(factory.__init__).parameters
+    signature = inspect.signature(factory).parameters
     allowed = [key for key in signature if key not in RESERVED and not key.endswith("kwargs")]
     if transform.name in PADDING:
         # MONAI takes the padded value among its keyword arguments, which the signature does not name.
@@ -220,19 +218,20 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
     for key in transform.options:
         if key not in allowed:
             raise ConfigError(
-                f"{where} must have options among {', '.join(allowed)}, not {key!r}{suggest_nearest(key, allowed)}"
+                f"{where}: options must be among {', '.join(allowed)}, not {key!r}{suggest_nearest(key, allowed)}"
             )
     prob = transform.options.get("prob", 0)
     if isinstance(prob, bool) or not isinstance(prob, int | float) or not 0 <= prob <= 1:
-        raise ConfigError(f"{where} must have prob from 0 to 1, not {prob!r}")
+        raise ConfigError(f"{where}: prob must be from 0 to 1, not {prob!r}")
     for key, (low, high) in RANGES.items():
         for number in numbers_in(transform.options.get(key)):
             if number not in AS_IT_IS and not low <= number <= high:
-                raise ConfigError(f"{where} must have {key} from {low:g} to {high:g}, not {number:g}")
+                raise ConfigError(f"{where}: {key} must be from {low:g} to {high:g}, not {number:g}")
     for key in ("mode", "padding_mode"):
-        mode = transform.options.get(key, "")
-        if not isinstance(mode, str):
-            raise ConfigError(f"{where} must have a {key} that is one word, not {mode!r}; the label's is set for you")
+        if not isinstance(transform.options.get(key, ""), str):
+            raise ConfigError(
+                f"{where}: {key} must be one word, not {transform.options[key]!r}; the label's is set for you"
+            )
 
 
 def _check_spatial_size(transform: Transform, where: str, axes: int, channels: int) -> None:
@@ -243,12 +242,12 @@ def _check_spatial_size(transform: Transform, where: str, axes: int, channels: i
         sides = sides * axes
     if channels * math.prod(sides) > MOST_VOXELS:
         raise ConfigError(
-            f"{where} must have a spatial_size of at most {MOST_VOXELS} pixels or voxels together, of all channels"
+            f"{where}: spatial_size must be of at most {MOST_VOXELS} pixels or voxels, of all channels, not {size}"
         )
 
 
-def _limit_spacing(pixdim: object) -> Callable[[dict], dict]:
-    def check(case: dict) -> dict:
+def _limit_spacing(pixdim: object) -> Step:
+    def check(case: dict[str, Any]) -> dict[str, Any]:
         before = np.linalg.norm(np.asarray(case["image"].affine)[:3, :3], axis=0)
         # As MONAI fills up: an axis without a number gets 1, and what is not above 0 stays as it is.
         after = [*numbers_in(pixdim), 1.0, 1.0, 1.0][:3]
@@ -278,7 +277,7 @@ def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[st
         return [{"keys": ("image",), **options}, {"keys": ("label",), **background}]
     if transform.name in LABEL_MODE:
         factory = getattr(monai.transforms, transform.name + "d")
-        default = inspect.signature(factory.__init__).parameters["mode"].default
+        default = inspect.signature(factory).parameters["mode"].default
         options |= {"keys": keys, "mode": (options.get("mode", default), LABEL_MODE[transform.name])}
         if "anti_aliasing" in options:
             options["anti_aliasing"] = (options["anti_aliasing"], False)
@@ -299,28 +298,30 @@ def _make_certain(transform: Transform) -> Transform:
 
 
 def _try_transforms(settings: DataSettings, kind: Kind, size: tuple[int, ...], has_label_map: bool) -> None:
-    from monai.data import MetaTensor
-    from monai.transforms import Compose
+    from monai.data.meta_tensor import MetaTensor
+    from monai.transforms.compose import Compose
 
     name = getattr(settings, kind)[-1].name
     where = f"data.{kind}: {name}"
     steps = compose(settings, kind, has_label_map)
+    if steps is None:
+        return
     # The image is a ramp, since some transforms of intensities divide by the range of values.
     ramp = np.linspace(0, 1, settings.channels * math.prod(size), dtype=np.float32)
-    blank = {"image": MetaTensor(ramp.reshape(settings.channels, *size), affine=np.eye(4))}
+    blank = {"image": MetaTensor(ramp.reshape(settings.channels, *size))}
     if has_label_map:
-        blank["label"] = MetaTensor(np.zeros((1, *size), dtype=np.float32), affine=np.eye(4))
+        blank["label"] = MetaTensor(np.zeros((1, *size), dtype=np.float32))
     try:
         with metadata_tracking(True):
             after = tuple(steps(blank)["image"].shape[1:])
     except Exception as error:  # MONAI raises whatever its array code raises
         reason = error_text(error.__cause__ or error)
-        raise ConfigError(f"{where} must have options that run on a {len(size)}D image; MONAI says: {reason}") from None
+        raise ConfigError(f"{where} fails on a {len(size)}D image; MONAI says: {reason}") from None
     if len(after) != len(size):
-        raise ConfigError(f"{where} must give a {len(size)}D image, not one of size {after}; change its options")
+        raise ConfigError(f"{where} makes size {after} of a {len(size)}D image; change its options")
     # Batches hold images of one size, and nobody knows what a package's transform does to a volume's grid.
     if kind == "augment" or is_extension(name):
         with metadata_tracking(True):
             before = tuple(Compose(steps.transforms[:-1])(blank)["image"].shape[1:])
         if after != before:
-            raise ConfigError(f"{where} must keep an image's size, {before}, not make it {after}; change its options")
+            raise ConfigError(f"{where} changes an image's size from {before} to {after}; change its options")

@@ -40,16 +40,17 @@ def find_units(
         patient_of: Case -> its patient, or None.
         recording_of: Case -> its recording, or None; the same for one that is missing.
     """
-    patients = {*patient_of.values()}
-    if len(patients) > 1 and None not in patients:
-        return Units("patient", patient_of)
-    is_one_person = bool(patients) and None not in patients
+    known = {case: patient for case, patient in patient_of.items() if patient is not None}
+    has_patients = bool(known) and len(known) == len(patient_of)
+    if has_patients and len({*known.values()}) > 1:
+        return Units("patient", known)
+    # Patients that are all known, and not several, are one.
     if patient_of and all(recording_of.get(case) for case in patient_of):
         # Two patients' recordings may have one name.
         of_both = {case: repr((patient, recording_of[case])) for case, patient in patient_of.items()}
-        return Units("recording", of_both, is_one_person)
-    if is_one_person:
-        return Units("case", {case: case for case in patient_of}, is_one_person)
+        return Units("recording", of_both, is_one_person=has_patients)
+    if has_patients:
+        return Units("case", {case: case for case in patient_of}, is_one_person=True)
     unit_of = {}
     for case, patient in patient_of.items():
         # A case may be called as a patient is: the words keep them apart.

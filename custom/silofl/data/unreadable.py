@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from silofl.base.documents import read_json_document
 from silofl.base.errors import MOST_FAULTS, DataError, Faults, UnreadableError
@@ -92,10 +93,10 @@ class UnreadableCases:
         if count > most:
             faults = Faults(MOST_FAULTS + 1)
             faults.errors = [*self.errors[:MOST_FAULTS]]
-            remedy = "; mend them and write dataset.json anew, or raise it"
+            remedy = f": {faults.describe()}" if self.errors else "; mend them and write dataset.json anew, or raise it"
             raise DataError(
-                f"at most {most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}, "
-                f"not {count}{f': {faults.describe()}' if self.errors else remedy}"
+                f"{count} of {self.num_cases} cases cannot be read, and skip_unreadable {self.share:g} leaves out "
+                f"{most}{remedy}"
             )
 
 
@@ -109,7 +110,7 @@ def read_unreadable(cache_dir: Path, manifest: Manifest, share: float) -> Unread
     # The key is of dataset.json alone: files that were mended or damaged since do not begin another list.
     key = hashlib.sha256(f"{manifest.folder.resolve()} {manifest.digest}".encode()).hexdigest()[:32]
     path = cache_dir / f"left-out-{key}.json"
-    reasons = read_json_document(path) if share and path.exists() else {}
+    reasons: Any = read_json_document(path) if share and path.exists() else {}
     return UnreadableCases(path, share, num_cases=len(manifest.records), known=reasons)
 
 

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -30,10 +30,10 @@ class Volumes:
         arrays: Each (C, X, Y, Z), an image, or (X, Y, Z), a label map.
     """
 
-    arrays: tuple[NDArray, ...]
+    arrays: tuple[np.ndarray, ...]
 
     @classmethod
-    def of(cls, flat: NDArray, shapes: Sequence[Sequence[int]]) -> Volumes:
+    def of(cls, flat: np.ndarray, shapes: Sequence[Sequence[int]]) -> Volumes:
         """Cut a flat array into volumes, without a copy.
 
         Raises:
@@ -53,16 +53,22 @@ class Volumes:
     def __len__(self) -> int:
         return len(self.arrays)
 
-    def __iter__(self) -> Iterator[NDArray]:
+    def __iter__(self) -> Iterator[np.ndarray]:
         return iter(self.arrays)
 
-    def __getitem__(self, rows: int | slice | Sequence[int]) -> NDArray | Volumes:
-        """Return one volume by its number, or several as such a row again."""
-        if isinstance(rows, slice):
-            return Volumes(self.arrays[rows])
-        return self.arrays[rows] if np.ndim(rows) == 0 else Volumes(tuple(self.arrays[row] for row in rows))
+    @overload
+    def __getitem__(self, rows: int) -> np.ndarray: ...
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NDArray:
+    @overload
+    def __getitem__(self, rows: slice | Sequence[int] | np.ndarray) -> Volumes: ...
+
+    def __getitem__(self, rows: int | slice | Sequence[int] | np.ndarray) -> np.ndarray | Volumes:
+        """Return one volume by its number, or several as such a row again."""
+        if isinstance(rows, int | np.integer):
+            return self.arrays[rows]
+        return Volumes(self.arrays[rows] if isinstance(rows, slice) else tuple(self.arrays[row] for row in rows))
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Return volumes of one size as one array; a case has one volume, and so one size."""
         return np.stack(self.arrays).astype(dtype or self.arrays[0].dtype, copy=False)
 
@@ -72,7 +78,7 @@ class Volumes:
         return 1 + max((array.ndim for array in self.arrays), default=3)
 
 
-Array = NDArray | Volumes
+Array = np.ndarray | Volumes
 
 
 def concatenate_parts(parts: Sequence[Array]) -> Array:
@@ -92,7 +98,7 @@ class PatchSampler:
 
     def __init__(self, patches: PatchSettings, seed: int) -> None:
         # MONAI is imported here because it takes seconds, which studies without patches need not wait.
-        from monai.transforms import RandCropByPosNegLabel, SpatialCrop
+        from monai.transforms.croppad.array import RandCropByPosNegLabel, SpatialCrop
 
         share = patches.foreground
         self._size = patches.size
@@ -105,7 +111,7 @@ class PatchSampler:
         """What the patches are drawn with."""
         return self._cropper.R
 
-    def draw(self, image: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:
+    def draw(self, image: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a patch of an image (C, X, Y, Z), and of its label map (X, Y, Z).
 
         A volume that is smaller is padded with zeros on both sides, as MONAI's sliding window does.
@@ -113,13 +119,16 @@ class PatchSampler:
         with warnings.catch_warnings():
             # MONAI warns of a volume without a label, whose patches then lie anywhere.
             warnings.simplefilter("ignore", UserWarning)
-            self._cropper.randomize(find_labelled(target)[None])
+            # An array serves as well as the tensor that MONAI names.
+            labelled: Any = find_labelled(target)[None]
+            self._cropper.randomize(labelled)
         # MONAI moves the centre where the patch would reach over the border.
-        slices = self._compute_slices(roi_center=self._cropper.centers[0], roi_size=self._size)
+        (center,) = filter(None, self._cropper.centers or ())
+        slices = self._compute_slices(roi_center=center, roi_size=self._size)
         return pad_to_size(image[(slice(None), *slices)], self._size), pad_to_size(target[slices], self._size)
 
 
-def pad_to_size(array: NDArray, size: Sequence[int]) -> NDArray:
+def pad_to_size(array: np.ndarray, size: Sequence[int]) -> np.ndarray:
     """Return an array (..., X, Y, Z) with zeros on both sides where it is smaller than a size."""
     widths = [(0, 0)] * (array.ndim - len(size))
     for wanted, side in zip(size, array.shape[-len(size) :], strict=True):
@@ -130,7 +139,7 @@ def pad_to_size(array: NDArray, size: Sequence[int]) -> NDArray:
     return np.pad(array, widths) if np.any(widths) else array
 
 
-def central_slices(image: NDArray) -> NDArray[np.float32]:
+def central_slices(image: np.ndarray) -> NDArray[np.float32]:
     """Return the slices in the middle of the last axis of an image (C, X, Y, Z), resized: (SLICES, C, SIDE, SIDE).
 
     They stand for the volume where it is recognised as a whole; one with fewer slices gives one several times.

@@ -72,7 +72,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
         ledger=read_finished_rounds(state),
         best_parts={role: parts[role].restored(saved) for role, saved in state["best_parts"].items()},
         image_shape=plain["shape"] and tuple(plain["shape"]),
-        data_profile=schema.read_record(DataProfile, plain["domain"], "the checkpoint's domain"),
+        data_profile=schema.read_record(DataProfile, plain["domain"], "the checkpoint's data profile"),
         lost=plain["lost"],
         losses=plain["losses"],
     )

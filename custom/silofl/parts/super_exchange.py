@@ -66,7 +66,7 @@ def read_contents(
 
 def read_data_profile(facts: Mapping[str, Any]) -> DataProfile:
     """Return what the super model's images are like."""
-    return schema.read_record(DataProfile, facts.get("domain", {}), "the domain of the super model")
+    return schema.read_record(DataProfile, facts.get("domain", {}), "the data profile of the super model")
 
 
 def evaluate_super_model(work: Work, contents: Contents) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Header:
         has_place: Whether it states where its first voxel lies; readers put it at 0, or the middle, where it does not.
     """
 
-    modality: str | None = None
+    modality: Modality | None = None
     has_spacing: bool = False
     has_orientation: bool = False
     has_place: bool = False

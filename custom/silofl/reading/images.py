@@ -26,8 +26,13 @@ RENUMBER = "save it with the study's numbers"
 class Background(Protocol):
     """What padding becomes: values below ``below`` become it, and NaN becomes ``nan``; None changes nothing."""
 
-    below: float | None
-    nan: float | None
+    @property
+    def below(self) -> float | None:
+        """What every lower value becomes."""
+
+    @property
+    def nan(self) -> float | None:
+        """What NaN becomes."""
 
 
 def read_image(

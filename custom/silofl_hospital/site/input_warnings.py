@@ -1,4 +1,4 @@
-"""Doubts about a site's data that can be read and learnt from, and should be looked at all the same."""
+"""Warnings of a site's data that can be read and learnt from, and should be looked at all the same."""
 
 from collections.abc import Iterator, Mapping
 
@@ -27,9 +27,8 @@ def find_warnings(data: SiteData, study: Study) -> list[str]:
     if study.task == "segmentation":
         manifest = data.manifest
         pairs = []
-        for records in manifest.parts.values():
-            for record in records:
-                pairs.append((manifest.source(record).first[0], manifest.places[record.label]))
+        for record in manifest.records:
+            pairs.append((manifest.source(record).first[0], manifest.places[record.label]))
         warnings += find_reoriented(pairs)
     if study.data.intensity == "dtype":
         warnings += _find_dark(data.training)
@@ -42,8 +41,8 @@ def _find_dark(part: Examples) -> list[str]:
     if not 0 < highest < LEAST_RANGE:
         return []
     return [
-        "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
-        f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
+        f"the brightest training image reaches {highest:.2g} of the range of its file's type, which data.intensity "
+        "'dtype' divides by; set the study's data.intensity to percentiles"
     ]
 
 
@@ -53,7 +52,7 @@ def _find_unreadable(data: SiteData) -> list[str]:
     if not count:
         return []
     reasons = ", ".join(f"{number} {reason}" for reason, number in data.unreadable.items())
-    total = count + sum(map(len, data.manifest.parts.values()))
+    total = count + len(data.manifest.records)
     return [
         f"{count} of {total} cases cannot be read and are left out, as skip_unreadable allows ({reasons}); who "
         "mends them writes dataset.json anew, because they stay left out until it changes"
@@ -76,14 +75,14 @@ def _find_patient_warnings(data: SiteData) -> list[str]:
     warnings = []
     if divided:
         warnings.append(
-            f"a patient must have one name in dataset.json; {divided} of {count} PatientIDs in DICOM headers stand "
-            "for several: see that these are different persons, of whom an archive writes one number"
+            f"{divided} of {count} PatientIDs in DICOM headers stand for several patients of dataset.json; see that "
+            "these are different persons, of whom an archive writes one number"
         )
     # One number for all images is an archive's, and no patient's.
     if scattered and count_unnamed > 1:
         warnings.append(
-            f"a patient must stand in one part; of those whom DICOM headers name (PatientID), and dataset.json does "
-            f"not, {scattered} of {count_unnamed} stand in several: name them in dataset.json, or import again"
+            f"{scattered} of {count_unnamed} patients whom DICOM headers name (PatientID), and dataset.json does not, "
+            "stand in several parts; name them in dataset.json, or import again"
         )
     return warnings
 
@@ -100,8 +99,8 @@ def find_label_warnings(data: SiteData, study: Study, counts: Mapping[str, int])
     if not absent or not study.rounds:
         return []
     return [
-        f"every label must stand in a training case; {', '.join(absent)} stands in none: look at the labels, or "
-        "where nobody drew it list the others alone as labels_annotated in dataset.json"
+        f"no training case has {' or '.join(absent)}; look at the labels, or, where nobody drew it, list the others "
+        "alone as labels_annotated in dataset.json"
     ]
 
 
