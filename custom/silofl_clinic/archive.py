@@ -54,7 +54,7 @@ def connect(clinic: Clinic, contexts: Sequence[str]) -> Iterator[Association]:
     if not association.is_established:
         said = "it refused this system" if association.is_rejected else "it did not answer"
         raise DataError(
-            f"archive {archive.ae_title} must take a connection at {archive.address}:{archive.port}; {said}: have it "
+            f"archive {archive.ae_title} takes no connection at {archive.address}:{archive.port} ({said}); have it "
             f"know the AE title {clinic.ae_title}, or correct clinic.yaml"
         )
     try:
@@ -74,7 +74,7 @@ def send_files(clinic: Clinic, files: Sequence[Path]) -> None:
             # 0xB000 to 0xBFFF are warnings about a file that the archive keeps.
             if status is None or (status and status >> 12 != 0xB):
                 said = "nothing" if status is None else f"0x{status:04X}"
-                raise DataError(f"the archive must take {path.name}; it said {said}: see its log, and start again")
+                raise DataError(f"the archive did not take {path.name} and said {said}; see its log, and start again")
 
 
 def find_study(clinic: Clinic, accession: str) -> list[ArchivedExam]:
@@ -92,7 +92,7 @@ def find_study(clinic: Clinic, accession: str) -> list[ArchivedExam]:
     with connect(clinic, [Find]) as association:
         for status, study in association.send_c_find(query, Find):
             if "Status" not in status:
-                raise DataError("the archive must answer which exams it has; the connection broke: start again")
+                raise DataError("the connection broke before the archive answered which exams it has; start again")
             if status.Status in PENDING:
                 uid, patient, count = [str(study.get(key) or "") for key in KEYS]
                 check_uid(uid)

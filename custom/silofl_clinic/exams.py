@@ -74,7 +74,7 @@ class Inbox:
             header = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=UIDS)
             study, series, instance = [str(header.get(key, "")) for key in UIDS]
         except Exception as error:  # pydicom raises whatever its parsers raise on broken bytes
-            raise DataError(f"a file must be DICOM; it is not ({type(error).__name__}): send it again") from None
+            raise DataError(f"a file is no DICOM ({type(error).__name__}); send it again") from None
         for uid in (study, series, instance):
             check_uid(uid)
         folder = self._root / ARRIVING / study

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     clinic = load_settings(Clinic, options.config)
     wanted = read_exams(options.list)
     if clinic.archive is None:
-        raise ConfigError("clinic.yaml must name the archive, with ae_title, address and port; it does not: add it")
+        raise ConfigError("clinic.yaml names no archive; add it, with ae_title, address and port")
     inbox = Inbox(clinic)
     counts: Counter[str] = Counter()
     # By C-MOVE the archive calls back.
@@ -50,7 +50,7 @@ def read_exams(path: Path) -> list[tuple[str, str]]:
     text = read_document(path, "CSV", LONGEST_LIST) or ""
     rows = list(csv.DictReader(text.splitlines()))
     if not rows or ACCESSION not in rows[0]:
-        raise ConfigError(f"{path.name} must have a column {ACCESSION} and a row for each exam; it has not: add them")
+        raise ConfigError(f"{path.name} has no column {ACCESSION}, or no row; add them, a row for each exam")
     pairs = []
     for number, row in enumerate(rows, start=2):
         accession = (row[ACCESSION] or "").strip()

@@ -59,7 +59,7 @@ class Receiver:
 
         clinic = self._clinic
         if not clinic.allowed:
-            raise ConfigError("callers of clinic.yaml must name who may send, as {CT1: 10.0.0.7}; it is empty: add one")
+            raise ConfigError("callers of clinic.yaml is empty; add who may send, as {CT1: 10.0.0.7}")
         entity = make_entity(clinic)
         entity.require_called_aet = True
         entity.require_calling_aet = [*clinic.allowed]
@@ -182,8 +182,8 @@ def make_tls(clinic: Clinic, is_server: bool) -> ssl.SSLContext | None:
         context.load_cert_chain(clinic.tls.certificate, clinic.tls.key)
     except OSError as error:
         raise ConfigError(
-            f"tls of clinic.yaml must name three PEM files that belong together; the system said "
-            f"{error.strerror or str(error)!r}: correct it"
+            f"tls of clinic.yaml does not name three PEM files that belong together: the system said "
+            f"{error.strerror or str(error)!r}; correct it"
         ) from None
     # Archives are called by their addresses, which certificates seldom name; the authority is the hospital's own.
     context.check_hostname = False

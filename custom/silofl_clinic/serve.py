@@ -45,7 +45,9 @@ class Service:
 
     def __init__(self, model: Path, clinic: Clinic) -> None:
         if clinic.has_pseudonyms:
-            raise ConfigError("has_pseudonyms of clinic.yaml must be false for serve, whose answers go back; remove it")
+            raise ConfigError(
+                "the answers of serve go back, and has_pseudonyms of clinic.yaml would rename their patients; remove it"
+            )
         self._clinic = clinic
         self._answers = clinic.root / ANSWERS
         self._watched = Path(clinic.watched).expanduser() if clinic.watched else clinic.root / EXAMS

@@ -91,7 +91,7 @@ def collect_settings(settings: Iterable[tuple[str, object]]) -> dict[str, object
             )
         for other, _ in flatten_keys(changes):
             if replaces(key, other):
-                raise ConfigError(f"{other} must not be set before {key}, which would replace it; leave one out")
+                raise ConfigError(f"{other} is set before {key}, which replaces it; leave one out")
         changes[key] = value
     return changes
 

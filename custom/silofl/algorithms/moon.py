@@ -79,8 +79,8 @@ class Contrast(AlgorithmOption):
         if self.projection_head and model.is_segmenting:
             named = f"{model.network or model.name}, not {self.projection_head}"
             raise ConfigError(
-                f"algorithm.moon.projection_head must be 0 with {named}: from its encoder to its output go maps "
-                "and no vector; set it to 0, and the mean of the deepest maps is contrasted"
+                f"{named} has no vector between encoder and output for algorithm.moon.projection_head, only maps; set "
+                "it to 0, and the mean of the deepest maps is contrasted"
             )
 
     def conflict(self, recipe: Recipe) -> str | None:

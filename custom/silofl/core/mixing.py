@@ -123,13 +123,13 @@ def check_array(site: str, name: str, array: NDArray, shape: tuple[int, ...], wh
         AggregationError: Names the site and the key.
     """
     if np.shape(array) != shape:
-        raise AggregationError(f"site {site!r} must send {name!r} with shape {shape}{whose}, not {np.shape(array)}")
+        raise AggregationError(f"site {site!r} sent {name!r} with shape {np.shape(array)} in place of {shape}{whose}")
     _check_finite(site, name, array)
 
 
 def _check_finite(site: str, name: str, array: NDArray) -> None:
     if not np.all(np.isfinite(array)):
-        raise AggregationError(f"site {site!r} must send finite numbers; {name!r} holds NaN or infinity")
+        raise AggregationError(f"{name!r} of site {site!r} holds NaN or infinity")
 
 
 def _check_weights(weights: NDArray, sites: list[str]) -> None:
@@ -140,7 +140,10 @@ def _check_weights(weights: NDArray, sites: list[str]) -> None:
     for site, row in zip(sites, weights, strict=True):
         # Rows that somebody computed in float32 sum to 1 within some 1e-7.
         if not np.isclose(row.sum(), 1.0, rtol=0, atol=1e-6):
-            raise AggregationError(f"the weights that site {site!r} listens with must sum to 1, not {row.sum():.6g}")
+            raise AggregationError(
+                f"the aggregation weights for site {site!r} sum to {row.sum():.6g} in place of 1; correct the part "
+                "that set them"
+            )
 
 
 def is_float(array: NDArray) -> bool:

@@ -60,7 +60,7 @@ def load_presets(algorithm: str) -> Mapping[str, Recipe]:
         return importlib.import_module(f"silofl.algorithms.{algorithm}").PRESETS
     except Exception as error:
         raise ConfigError(
-            f"algorithms/{algorithm} must load; {type(error).__name__}: {error}: repair it, or name another one"
+            f"algorithms/{algorithm} cannot be loaded ({type(error).__name__}: {error}); repair it, or name another one"
         ) from error
 
 
@@ -181,20 +181,21 @@ def _check_recipe(recipe: Recipe, sections: Mapping[str, Any]) -> None:
         for name, (key, values) in option.only_with.items():
             if name in sections.get(option.section, ()) and getattr(option, key) not in values:
                 raise ConfigError(
-                    f"algorithm.{option.section}.{name} must go with {option.section}.{key}: {' or '.join(values)}; "
-                    "without it, it does nothing: leave it out"
+                    f"algorithm.{option.section}.{name} does nothing without {option.section}.{key}: "
+                    f"{' or '.join(values)}; leave it out"
                 )
     for option in recipe.options:
         if sentence := option.conflict(recipe):
             raise ConfigError(f"algorithm.{sentence}")
     if recipe.start_from_pretrained and recipe.input is not None:
         raise ConfigError(
-            "algorithm.input must be none with a pretrained model, which has seen images as they are; choose "
-            "start_from_pretrained: false"
+            "the pretrained model has seen images as they are, and algorithm.input changes them; set algorithm.input "
+            "to none, or start_from_pretrained to false"
         )
     if recipe.start_from_pretrained and len(recipe.traveling_roles) > 1:
         raise ConfigError(
-            "algorithm.start_from_pretrained must be false where a global and a personalised model train side by side"
+            "a global and a personalised model, trained side by side, cannot both start from the pretrained one; set "
+            "algorithm.start_from_pretrained to false"
         )
 
 

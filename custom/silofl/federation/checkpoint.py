@@ -103,8 +103,8 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
     elif changed:
         values = [f"{key} {_format_value(before.get(key))}, not {_format_value(now.get(key))}" for key in changed]
         raise StateError(
-            f"study.yaml must be the one that run {plain['run']} was begun with: {', '.join(values)}; set "
-            "it back, or start anew"
+            f"study.yaml has changed since run {plain['run']} was begun: {', '.join(values)}; set it back, or start "
+            "anew"
         )
 
 

@@ -132,7 +132,7 @@ class Request:
         """Return what a message of the server asks for; the errors of `TaskHeader.of`, and of arrays of no numbers."""
         for name, array in message.arrays.items():
             if np.asarray(array).dtype.kind not in "biuf":
-                raise TrainingError(f"the task's array {quote_value(name)} holds no numbers; the server must be mended")
+                raise TrainingError(f"the task's array {quote_value(name)} holds no numbers; have the server mended")
         header = TaskHeader.of(message)
         return cls(
             task,

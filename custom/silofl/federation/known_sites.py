@@ -118,7 +118,7 @@ def take_software(server: ServerRounds, site: str, said: Software | None) -> Non
         # A process says it with its first answer only.
         if site in server.software:
             return
-        raise AggregationError(f"site {site!r} must say which software it runs; install the study's wheel there")
+        raise AggregationError(f"site {site!r} does not say which software it runs; install the study's wheel there")
     try:
         read_software().check_compatible(said, f"site {site!r}")
     except ConfigError as error:
@@ -136,7 +136,7 @@ def check_sites(server: ServerRounds) -> None:
     """
     for site in server.sites:
         if site in server.parts:
-            raise ConfigError(f"a site must not be called {site!r}, as one of the models is; give it another name")
+            raise ConfigError(f"site {site!r} is called as one of the models is; give it another name")
 
 
 def last_with_state(study: Study) -> int:

@@ -29,9 +29,9 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         AggregationError: Names the site and the number.
     """
     if numbers.round != exchange.round:
-        raise AggregationError(f"site {site!r} must answer for round {exchange.round}, not {numbers.round}")
+        raise AggregationError(f"site {site!r} answered for round {numbers.round} in round {exchange.round}")
     if numbers.metrics.round_test and not study.evaluate_every_round:
-        raise AggregationError(f"site {site!r} must send no test score of a round, for which the study does not ask")
+        raise AggregationError(f"site {site!r} sent a test score of a round, for which the study does not ask")
     examples = numbers.num_examples
     steps = numbers.steps
     metrics = numbers.metrics
@@ -54,7 +54,7 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         wanted["drift"] = metrics.drift
     missing = next((name for name, value in wanted.items() if value is None), None)
     if missing or examples is None or steps is None:
-        raise AggregationError(f"site {site!r} must send its {missing}; it is missing from its answer")
+        raise AggregationError(f"the answer of site {site!r} lacks its {missing}")
     if most_examples is not None and examples > most_examples:
         raise AggregationError(
             f"site {site!r} must have at most {most_examples} training examples, as in its first round, not "
@@ -63,7 +63,9 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
     # With more steps than its data allow, a site's update would look short by step.
     most = study.training.local_epochs * study.steps_an_epoch(examples)
     if steps > most:
-        raise AggregationError(f"site {site!r} must take at most {most} steps with {examples} examples, not {steps}")
+        raise AggregationError(
+            f"site {site!r} claims {steps} steps; with {examples} examples it can take at most {most}"
+        )
 
 
 def check_image_shape(site: str, shape: tuple[int, ...] | None, study: Study) -> None:
@@ -116,8 +118,8 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
         unknown += [name for name in names if name not in allowed]
     if unknown:
         raise AggregationError(
-            f"site {site!r} must send numbers of the study's own labels, metrics and models, not of "
-            f"{quote_value(min(unknown))}"
+            f"site {site!r} sent numbers of {quote_value(min(unknown))}, which is no label, metric or model of the "
+            "study"
         )
 
 

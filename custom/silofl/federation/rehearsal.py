@@ -131,7 +131,7 @@ def rehearse_round(server: ServerRounds, ask: Network) -> dict[str, SiteReport]:
             take_software(server, site, numbers.software)
             rehearsal = numbers.rehearsal
             if rehearsal is None:
-                raise TrainingError(f"site {site!r} must rehearse, not train; have it upgraded")
+                raise TrainingError(f"site {site!r} trained in place of a rehearsal; have it upgraded")
         except Exception as error:  # whatever a site sends hides no other's report
             reports[site] = SiteReport((explain_refusal(site, error),))
             continue

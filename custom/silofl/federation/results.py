@@ -205,7 +205,7 @@ def find_results(folder: Path) -> Results:
         results = read_results(folder / place)
         if results is not None:
             return results
-    raise ConfigError(f"{folder} must hold the {FILE} of a run; it holds none: name the folder of a run")
+    raise ConfigError(f"{folder} has no {FILE}; name the folder of a run")
 
 
 PAGE = """# results.json

@@ -120,8 +120,8 @@ class RunFolder:
             return None
         if state is None:
             raise StateError(
-                f"{self.path} must hold a whole checkpoint of the rounds that have finished: {'; '.join(damage)}: "
-                "restore one of them, or start anew and lose these rounds"
+                f"{self.path} has no whole checkpoint of the rounds that have finished: {'; '.join(damage)}; restore "
+                "one of them, or start anew and lose these rounds"
             )
         server = restore_run(self.study, state, pretrained)
         self._saved = None if damage else server.finished_rounds

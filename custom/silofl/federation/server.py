@@ -188,7 +188,7 @@ class ServerRounds:
         check_numbers(site, exchange, answer.numbers, self.study, examples)
         arrays = store(check_arrays(site, answer.arrays, expected))
         if exchange.is_needed and expected and not arrays:
-            raise AggregationError(f"site {site!r} must send arrays that were asked for; its answer holds none")
+            raise AggregationError(f"the answer of site {site!r} has no array that was asked for")
         answer = replace(answer, arrays=arrays, withheld=tuple(sorted(expected.keys() - arrays.keys())))
         # After each answer: the first accepted one may decide a shape for the others.
         self.parts = {role: part.checked(site, exchange, answer, self) for role, part in self.parts.items()}

@@ -24,7 +24,7 @@ def check_task(site: str, task: str, asked: TaskHeader, study: Study) -> None:
             raise TrainingError(f"site {site!r}: {error}") from None
     if asked.digest != study.digest:
         raise PinError(
-            f"study {study.name!r} must be the same at the server as at site {site!r}, with digest {study.digest}; "
+            f"study {study.name!r} differs at the server and at site {site!r}, where its digest is {study.digest}; "
             "have deploy_map of meta.json name one app for all"
         )
     rounds = min(study.ended_after(asked.joint_rounds).total_rounds, study.total_rounds)

@@ -34,7 +34,7 @@ def read_blocked(path: Path) -> dict[str, str]:
     """
     names: dict[str, Any] = read_json(path, absent={})
     if not all(isinstance(name, str) for name in names.values()):
-        raise ConfigError(f"{path.name} must be an object of serial numbers and names; take the one of remove-kit")
+        raise ConfigError(f"{path.name} is not an object of serial numbers and names; take the one of remove-kit")
     return names
 
 

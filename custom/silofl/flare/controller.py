@@ -67,8 +67,7 @@ def _lock_folder(folder: RunFolder, run: str) -> Iterator[None]:
             stack.enter_context(folder.locked())
         except ConfigError:
             raise ConfigError(
-                f"run {run} must not be in use; an earlier job of it runs still: wait until that has ended, or end it "
-                "with nvflare job abort"
+                f"an earlier job of run {run} still runs; wait until it has ended, or end it with nvflare job abort"
             ) from None
         yield
 
@@ -258,8 +257,8 @@ class RoundsController(ModelController):
         if len(sites) < study.federation.min_sites:
             missing = ", ".join(sorted({*study.federation.named} - {*sites})) or "the missing sites"
             raise AggregationError(
-                f"at least {study.federation.min_sites} sites must join before the first round, not {len(sites)}; "
-                f"start {missing} or lower federation.min_sites"
+                f"{len(sites)} of at least {study.federation.min_sites} sites joined before the first round; start "
+                f"{missing} or lower federation.min_sites"
             )
         return sites
 

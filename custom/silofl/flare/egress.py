@@ -118,7 +118,7 @@ def check_scope(scope: Scope | None) -> None:
     """
     if scope is None or not _is_sound(scope):
         raise ConfigError(
-            "local/privacy.json must have silofl.flare.egress.RunNote under task_data_filters and "
+            "local/privacy.json lacks silofl.flare.egress.RunNote under task_data_filters or "
             "silofl.flare.egress.Egress as the last of task_result_filters, in the scope that jobs get; take the one "
             "that came with the kit"
         )
@@ -160,8 +160,8 @@ def _read_privacy(kit: Kit) -> PrivacyManager:
         # What is wrong stands at the end of its sentence.
         reason = one_line(str(error)[-LONGEST_REASON:])
         raise ConfigError(
-            f"local/privacy.json of {kit.name!r} must be one that NVFlare reads; it says {reason!r}: correct the names "
-            "of its filters, or take the one that came with the kit"
+            f"NVFlare cannot read local/privacy.json of {kit.name!r} ({reason!r}); correct the names of its filters, "
+            "or take the one that came with the kit"
         ) from None
     finally:
         logging.disable(before)
@@ -198,6 +198,7 @@ def _read_request(fl_ctx: FLContext) -> Request:
     request = fl_ctx.get_prop(REQUEST)
     if request is None:
         raise ConfigError(
-            "the task's run must be noted; put silofl.flare.egress.RunNote under task_data_filters in privacy.json"
+            "no filter has noted the task's run; put silofl.flare.egress.RunNote under task_data_filters in "
+            "privacy.json"
         )
     return request

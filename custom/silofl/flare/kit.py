@@ -118,7 +118,7 @@ class Kit:
             path = self.folder / "local" / present
             if path.is_file():
                 return present, read_json(path)
-        raise ConfigError(f"{self.folder} must have local/{name} or its default; neither is there: {REMEDY}")
+        raise ConfigError(f"{self.folder} has neither local/{name} nor its default; {REMEDY}")
 
     def tls(self) -> ssl.SSLContext:
         """Return the TLS settings that NVFlare uses: only the project's root is trusted, the host name is not checked.
@@ -156,7 +156,7 @@ def read_kit(folder: Path, kinds: tuple[Kind, ...] = KINDS) -> Kit:
     if folder.name == "startup" and any((folder / name).is_file() for name in SETTINGS.values()):
         raise ConfigError(f"{folder} must be a kit, not the startup folder in it; name {folder.parent}")
     names = " or ".join(map(SETTINGS.__getitem__, kinds))
-    raise ConfigError(f"{names} must exist in {folder / 'startup'}; it is not there: {REMEDY}")
+    raise ConfigError(f"{folder / 'startup'} has no {names}; {REMEDY}")
 
 
 def _read_kit(folder: Path, kind: Kind, settings: dict[str, Any]) -> Kit:
@@ -165,7 +165,7 @@ def _read_kit(folder: Path, kind: Kind, settings: dict[str, Any]) -> Kit:
     try:
         address = _read_address(kind, settings, certificate)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, x509.ExtensionNotFound):
-        raise ConfigError(f"{SETTINGS[kind]} must name a server as host:port; it does not: {REMEDY}") from None
+        raise ConfigError(f"{SETTINGS[kind]} names no server as host:port; {REMEDY}") from None
     return Kit(folder, kind, certificate, root, address, settings.get("require_signed_jobs") is True)
 
 
@@ -209,9 +209,9 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except FileNotFoundError:
-        raise ConfigError(f"{path} must exist; it is not there: {REMEDY}") from None
+        raise ConfigError(f"{path} is missing; {REMEDY}") from None
     except ValueError:
-        raise ConfigError(f"{path} must hold a certificate; it does not: {REMEDY}") from None
+        raise ConfigError(f"{path} holds no certificate; {REMEDY}") from None
 
 
 def subject(certificate: x509.Certificate, attribute: x509.ObjectIdentifier) -> str:

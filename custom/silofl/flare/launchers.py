@@ -45,6 +45,6 @@ def check_container(job_meta: Mapping[str, Any]) -> None:
     named |= {JobMetaKey.JOB_LAUNCHER_SPEC.value} if job_meta.get(JobMetaKey.JOB_LAUNCHER_SPEC.value) else set()
     if named:
         raise RuntimeError(
-            f"a job must leave its container to the machine that runs it, and not say {sorted(named)[0]!r} in its "
-            "meta.json; delete it"
+            f"meta.json of the job has {sorted(named)[0]!r}; delete it, because each machine chooses the container of "
+            "a job itself"
         )

@@ -122,7 +122,7 @@ def _read_local(fl_ctx: FLContext, name: str, section: type[S], default: S | Non
     if path is not None:
         return load_settings(section, path)
     if default is None:
-        raise ConfigError(f"local/{name} must exist at site {fl_ctx.get_identity_name()!r}; write it, {remedy}")
+        raise ConfigError(f"site {fl_ctx.get_identity_name()!r} has no local/{name}; write it, {remedy}")
     return default
 
 

@@ -240,7 +240,7 @@ def read_site_rights(kit: Kit) -> Rights:
     try:
         return Rights(file, FLAuthorizer(kit.org, policy))
     except SyntaxError as error:
-        raise ConfigError(f"local/{file} of {kit.name!r} must be a policy; {error}: correct it") from None
+        raise ConfigError(f"local/{file} of {kit.name!r} is no policy: {error}; correct it") from None
 
 
 def list_old_rights(kit: Kit) -> Iterator[str]:

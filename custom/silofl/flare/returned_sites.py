@@ -91,33 +91,33 @@ def give_job(engine: Any, number: str, site: Client) -> None:  # noqa: ANN401 - 
     process = engine.run_processes.get(number)
     job = runner.running_jobs.get(number)
     if job is None or process is None or job.run_aborted:
-        raise RuntimeError("the job must run; it has ended, or has just begun")
+        raise RuntimeError("the job has ended, or has just begun")
     reply = engine.send_app_command(number, RETURNED, {"site": site}, ANSWER_S)
     answer = reply.get(ServerCommandKey.DATA) if isinstance(reply, dict) else None
     if not isinstance(answer, dict) or answer.get("is_taken") is not True:
-        raise RuntimeError("the job must take the site; its study does not name it, or lets it go")
+        raise RuntimeError("the job's study does not name the site, or lets it go")
     with engine.new_context() as context:
         app = find_app(job, site.name)
         needs = {site.name: get_resource_manager_spec(job.meta, site.name)}
         free = engine.check_client_resources(job, needs, context)
         is_free, token = free.get(site.name, (False, ""))
         if not is_free:
-            raise RuntimeError("the site must have the job's resources free, and answer")
+            raise RuntimeError("the site did not answer, or has not the job's resources free")
         try:
             _deploy(engine, job, app, site, context)
             with runner.lock:
                 pending = find_pending_sites(runner, number)
                 if pending is None:
-                    raise RuntimeError("the job must run; it has ended meanwhile")
+                    raise RuntimeError("the job has ended meanwhile")
                 pending.add(site.name)
             dispatch = {site.name: DispatchInfo(app, needs[site.name], token)}
             replies = engine.start_client_job(job, dispatch, context)
             if check_client_replies(replies, [site.name], "start the job", strict=True):
-                raise RuntimeError("the site must answer that it starts the job")
+                raise RuntimeError("the site did not answer that it starts the job")
             # Messages go by the site's name: the job may run there under a token that it does not know.
             if engine.get_client_from_name(site.name) is not site:
                 runner.abort_client_run(number, [site.name], context)
-                raise RuntimeError("the site must stay; it was started once more meanwhile")
+                raise RuntimeError("the site was started once more meanwhile")
         except Exception:
             runner.resolve_client_outcome(number, site.name)
             engine.cancel_client_resources(free, needs, context)
@@ -137,7 +137,7 @@ def find_app(job: Job, site: str) -> str:
         names = extract_participants(targets)
         if site in names or [name.upper() for name in names] == [ALL_SITES]:
             return app
-    raise RuntimeError("the job must have an app for the site; its deploy_map names none")
+    raise RuntimeError("deploy_map of the job has no app for the site")
 
 
 def list_named(runner: JobRunner, number: str) -> set[str]:
@@ -153,4 +153,4 @@ def _deploy(engine: Any, job: Job, app: str, site: Client, context: Any) -> None
     admin = engine.server.admin_server
     reply = admin.send_requests_and_get_reply_dict({site.token: message}, timeout_secs=admin.timeout)[site.token]
     if reply is None or reply.get_header(MsgHeader.RETURN_CODE, ReturnCode.OK) != ReturnCode.OK:
-        raise RuntimeError(f"the site must take the app; it said {reply and reply.body!r}")
+        raise RuntimeError(f"the site did not take the app; it said {reply and reply.body!r}")

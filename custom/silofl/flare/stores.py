@@ -41,7 +41,7 @@ def _find_arguments(resources: dict[str, Any]) -> tuple[dict[str, Any], dict[str
         jobs = next(part for part in resources["components"] if part["id"] == "job_manager")["args"]
     except (KeyError, TypeError, StopIteration):
         raise ConfigError(
-            "the server's resources.json must have a snapshot_persistor with a storage and a component job_manager; "
-            "start from NVFlare's resources.json.default"
+            "the server's resources.json lacks a snapshot_persistor with a storage, or a component job_manager; start "
+            "from NVFlare's resources.json.default"
         ) from None
     return snapshots, jobs

@@ -74,8 +74,8 @@ class Answered:
         earlier = [frozenset(answer.cases) for answer in self.answers if having[ALL].issuperset(answer.cases)]
         if not earlier:
             raise PinError(
-                f"the site's test patients must be those of an earlier evaluation, or differ from them by {least} or "
-                "more; add patients there, or use the earlier results"
+                f"the site's test patients differ by fewer than {least} from those of an earlier evaluation; add "
+                "patients there, or use the earlier results"
             )
         # Scores of that set were told already; the largest one says most.
         return max(earlier, key=len)

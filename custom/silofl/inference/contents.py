@@ -168,9 +168,9 @@ def _check_rule(contents: Contents) -> None:
     }
     if not is_whole.get(contents.rule, False) or len({*outputs}) != len(outputs) or not {*outputs} <= models.keys():
         raise ConfigError(
-            f"a super model must hold all that its rule needs ({', '.join(RULES)}: one model, sites' models, or the "
-            f"global model and a selector of different models); rule {quote_value(contents.rule)} with {sorted(models)}"
-            f" and outputs {list(outputs)} does not: take the super model as it was written"
+            f"the super model's rule {quote_value(contents.rule)} needs other contents than {sorted(models)} and "
+            f"outputs {list(outputs)} (rules are {', '.join(RULES)}: one model, sites' models, or the global model and "
+            "a selector of different models); take the super model as it was written"
         )
 
 
@@ -183,8 +183,8 @@ def _check_numbers(contents: Contents) -> None:
         is_of_task = not contents.bias and operating_point.thresholds.keys() <= {*study.called}
     if not is_of_task:
         raise ConfigError(
-            "a super model must have a bias in a segmentation alone, and in a classification alone an operating "
-            "point, with thresholds of findings, or of the second of two classes"
+            "the super model has a bias though it is no segmentation, or an operating point that is not of a "
+            "classification's findings or second class; take the super model as it was written"
         )
     _check_number("bias", contents.bias, -MOST_BIAS, MOST_BIAS)
     _check_number("temperature", operating_point.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)

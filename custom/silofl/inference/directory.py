@@ -43,7 +43,7 @@ def write_model_folder(folder: Path, contents: Contents) -> None:
         ConfigError: The place is taken by something else, or the facts are no plain values.
     """
     if not is_free(folder) and not (folder / HEAD).is_file():
-        raise ConfigError(f"{folder.name} must be free or an older super model; it is something else: move it away")
+        raise ConfigError(f"{folder.name} already exists and is no super model; move it away")
     # Beside the folder, as only within one file system a rename is at once.
     new = folder.with_name(f".{folder.name}.new")
     old = folder.with_name(f".{folder.name}.old")
@@ -72,14 +72,14 @@ def read_model_folder(folder: Path) -> Contents:
     try:
         study = parse(Study, facts["study"], f"{folder.name}/model.json", STORED)
         if facts["fingerprint"] != _compute_fingerprint(facts, study) or facts["content"] != _hash_facts(facts):
-            raise ConfigError(f"{folder.name}/{HEAD} must be as it was written; it was changed: copy the folder again")
+            raise ConfigError(f"{folder.name}/{HEAD} was changed after it was written; copy the folder again")
         states = {name: _read_weights(folder, name, entry) for name, entry in facts["weights"].items()}
         # A folder of version 0.4 has a README.md too, which this one does not read.
         _read_checked(folder, card.FILE, facts["pages"][card.FILE])
         return build_contents(facts, study, states)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{folder.name}/model.json must be whole; {error} is missing or of another kind: copy the folder again"
+            f"{error} of {folder.name}/model.json is missing or of another kind; copy the folder again"
         ) from None
 
 
@@ -146,7 +146,9 @@ def _write_files(folder: Path, contents: Contents) -> None:
         # NaN would be written, and is no JSON for other readers.
         json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
+        raise ConfigError(
+            f"the facts of the super model hold other things than plain finite values: {error}; convert them"
+        ) from None
     # After the fingerprint, which stands in the card.
     text = card.model_card(contents, facts["versions"], facts["fingerprint"])
     write_text(folder / card.FILE, text)
@@ -222,8 +224,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     facts = read_json_document(folder / HEAD)
     if facts is ABSENT:
         raise ConfigError(
-            f"{folder} must be a super model with a model.json; there is none: name a folder {FOLDER} or chosen that a "
-            "run has written"
+            f"{folder} has no model.json of a super model; name a folder {FOLDER} or chosen that a run has written"
         )
     return check_facts(facts, f"{folder.name}/{HEAD}")
 
@@ -238,7 +239,7 @@ def _read_weights(folder: Path, name: str, entry: dict[str, str]) -> dict[str, T
     except Exception:  # torch raises many kinds on bytes that are no weights
         state = None
     if not is_state(state):
-        raise ConfigError(f"{folder.name}/{file} must hold weights; it does not: copy the folder again")
+        raise ConfigError(f"{folder.name}/{file} holds no weights; copy the folder again")
     return state
 
 
@@ -250,8 +251,5 @@ def _read_checked(folder: Path, file: str, sha256: str) -> bytes:
     except OSError:
         content = None
     if content is None or _sha256(content) != sha256:
-        raise ConfigError(
-            f"{folder.name}/{file} must be the file that was written; it is missing or was changed: copy the folder "
-            "again"
-        )
+        raise ConfigError(f"{folder.name}/{file} is missing or was changed; copy the folder again")
     return content

@@ -176,8 +176,8 @@ def unpack_scores(
             not_said[group] = (*not_said.get(group, ()), name)
         elif cases != int(cases) or cases < 0 or low > high or not is_possible:
             raise AggregationError(
-                f"site {site!r} must send {name} with a share, or a size, the ends of its interval and a number of "
-                f"cases, not {row}"
+                f"site {site!r} sent {row} as {name}, in place of a share, or a size, the ends of its interval and a "
+                "number of cases"
             )
         elif cases:
             # Narrower than numbers of so many digits tell, it is none; a hospital's score would count alone by it.

@@ -38,7 +38,7 @@ def load_weights(network: HarmonizedModel, state: Mapping[str, Tensor], name: st
         network.load_state_dict(counters | dict(state))
     except RuntimeError as error:
         raise ConfigError(
-            f"the weights of {name!r} must be those of the study's network; {one_line(error, 200)}: take the super "
+            f"the weights of {name!r} are not those of the study's network: {one_line(error, 200)}; take the super "
             "model as it was written"
         ) from None
     _check_magnitudes(network, name)
@@ -53,6 +53,6 @@ def _check_magnitudes(network: nn.Module, name: str) -> None:
         # Every comparison with NaN is false: it is refused too.
         if value.is_floating_point() and not bool((value.abs() <= most).all()):
             raise ConfigError(
-                f"the weights of {name!r} must be finite numbers of at most {most:g} in size; {key} has others: train "
-                "the model anew"
+                f"{key} of the weights of {name!r} has NaN, infinity or numbers above {most:g} in size; train the "
+                "model anew"
             )

@@ -68,7 +68,7 @@ def check_is_not_blank(images: NDArray, name: str, names: Sequence[str], missing
         shown = images[:, number :: len(names) or 1]
         if contrast not in missing and np.isclose(shown.min(), shown.max(), rtol=ROUNDING, atol=0):
             blank = f" in {contrast}; export it again, or leave that contrast out" if contrast else "; export it again"
-            raise DataError(f"{name} must show something, not one intensity alone{blank}")
+            raise DataError(f"{name} shows one intensity alone{blank}")
 
 
 def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
@@ -79,8 +79,8 @@ def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
     """
     if not np.isfinite(probabilities).all():
         raise DataError(
-            f"the model {name!r} must answer with finite probabilities, not NaN; its numbers overflow on this image: "
-            "look at the image, or train the model anew"
+            f"the model {name!r} answered with NaN, as its numbers overflow on this image; look at the image, or train "
+            "the model anew"
         )
 
 
@@ -171,7 +171,7 @@ def _invert_transforms(
             return np.asarray(steps.inverse({"image": moved})["image"], dtype=np.float32)
     except Exception as error:  # MONAI passes on any error of its array code
         reason = " ".join(str(error.__cause__ or error).split())[:200]
-        raise DataError(f"the study's transforms must be invertible on this image; MONAI says: {reason}") from None
+        raise DataError(f"the study's transforms cannot be inverted on this image: MONAI says {reason}") from None
 
 
 def _make_linear(operation: dict[str, Any], num_axes: int) -> dict[str, Any]:
@@ -189,5 +189,7 @@ def _check_input_shape(values: NDArray, shape: tuple[int, ...]) -> NDArray:
     if len(shape) == 2:
         values = values[..., 0]
     if values.shape != shape:
-        raise DataError(f"the answer must come back in the image's size {shape}, not {values.shape}; report this study")
+        raise DataError(
+            f"the answer came back in the size {values.shape}, and the image has {shape}; report this study"
+        )
     return values

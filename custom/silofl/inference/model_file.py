@@ -74,8 +74,8 @@ def join_model(facts: Mapping[str, Any], arrays: Arrays, study: Study) -> Conten
         contents = build_contents(facts, own, states)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"model.pretrained must hold a whole {HEAD}; {error} is missing or of another kind: have silofl "
-            "evaluation-job write the job anew"
+            f"{error} in {HEAD} of model.pretrained is missing or of another kind; have silofl evaluation-job write "
+            "the job anew"
         ) from None
     theirs = _list_deciding(own)
     ours = _list_deciding(study)

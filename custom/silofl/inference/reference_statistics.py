@@ -52,7 +52,7 @@ class FeatureSpread:
     def __post_init__(self) -> None:
         """Refuse what no features have."""
         if len(self.mean) != len(self.variance) or min(self.variance, default=0) < 0:
-            raise ConfigError("features must have as many means as variances, none of them below 0")
+            raise ConfigError("features have unlike numbers of means and variances, or a variance below 0")
 
     @classmethod
     def of(cls, features: NDArray[np.float64]) -> FeatureSpread:

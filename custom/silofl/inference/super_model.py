@@ -276,8 +276,8 @@ class SuperModel:
         """
         if len(images) == 1 and self.contents.study.model.normalization == "batch_stateless":
             raise DataError(
-                "a single image must not be predicted alone by a network with model.normalization batch_stateless, "
-                "whose answer depends on the other images of its batch; train one with batch, group or instance"
+                "the answer of a network with model.normalization batch_stateless depends on the other images of its "
+                "batch, so that it cannot predict a single one; train one with batch, group or instance"
             )
 
     def compare_images(self, images: NDArray, form: Form) -> list[str]:
@@ -328,7 +328,7 @@ class SuperModel:
         check_threshold(threshold)
         if threshold is not None and not (site is None and self.contents.is_choice):
             raise ConfigError(
-                "threshold must go with a selector's choice; none is made here: leave the threshold or the site out"
+                "no selector chooses here, and threshold is for its choice; leave the threshold or the site out"
             )
         if site is not None:
             self.network(site)
@@ -362,7 +362,7 @@ class SuperModel:
             }
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(
-                f"the facts of a super model must hold its tests as they were written; {error}: copy the folder again"
+                f"the tests in the super model's facts are not as they were written: {error}; copy the folder again"
             ) from None
 
     def _list_fallback(self, answer: CaseAnswer, threshold: float | None) -> list[str]:

@@ -183,7 +183,7 @@ def read_answer(
     try:
         # Measured before anything is parsed, so that a huge answer costs the server little.
         if len(json.dumps(meta)) > LONGEST_META:
-            raise ConfigError(f"{where} must hold at most {LONGEST_META} characters of numbers and texts; it has more")
+            raise ConfigError(f"{where} has more than {LONGEST_META} characters of numbers and texts")
         read = {role: parse(entry, meta.get(role, {}), f"{where}: {role}") for role, entry in entries.items()}
         data_profile = schema.read_record(DataProfile, meta.get("domain", {}), f"{where}: domain")
         numbers = {key: value for key, value in meta.items() if key not in entries and key != "domain"}
@@ -193,7 +193,9 @@ def read_answer(
     except ConfigError as error:
         raise AggregationError(str(error)) from None
     except (TypeError, ValueError, RecursionError) as error:
-        raise AggregationError(f"{where} must hold plain numbers and texts; {type(error).__name__}") from None
+        raise AggregationError(
+            f"{where} holds other things than plain numbers and texts ({type(error).__name__})"
+        ) from None
 
 
 @cache

@@ -38,7 +38,7 @@ def check_all_sent(site: str, answer: SiteAnswer, wanted: Collection[str], role:
     missing = sorted(set(wanted) - answer.arrays.keys())
     # A part of the arrays would be compared with others' whole ones.
     if missing and not answer.metadata(role, Withheld).withheld:
-        raise AggregationError(f"site {site!r} must send all of {what}; it lacks {missing}")
+        raise AggregationError(f"site {site!r} sent only a part of {what}; it lacks {missing}")
 
 
 def suppress_few_patients(work: Work, role: str, meta: dict[str, Any]) -> Message | None:

@@ -128,8 +128,8 @@ class SiteDpSgd(SitePart):
             if limit is not None and epsilon > limit:
                 digits = count_digits_apart(epsilon, limit)
                 raise TrainingError(
-                    f"site {self.work.site!r} must not spend more than epsilon {limit:g}, as its max_epsilon says; "
-                    f"this round would bring it to {epsilon:.{digits}g}: end the study, or ask the site"
+                    f"this round would bring site {self.work.site!r} to epsilon {epsilon:.{digits}g}, above its "
+                    f"max_epsilon of {limit:g}; end the study, or ask the site"
                 )
             record = {"spent": [steps._asdict() for steps in spent]}
             # The count first: a copy that is ahead of it after a power cut would be taken for a count that was lost.

@@ -144,8 +144,7 @@ class EvaluationPart(Part):
             most = max([most, *(score.num_cases for score in group.values())])
         if not max(1, most) <= tested.num_cases:
             raise AggregationError(
-                f"site {site!r} must send scores of at most num_cases cases and patients, {tested.num_cases}, and at "
-                f"least one, not of {most}"
+                f"site {site!r} sent scores of {most} cases or patients, where it tested {tested.num_cases}"
             )
         record = HospitalEvaluation(
             **vars(tested), is_checked=entry.is_checked, scores=scores, not_said=not_said or None

@@ -129,5 +129,5 @@ def _load_module(name: str) -> ModuleType:
     except Exception as error:
         path = name.removeprefix("silofl.").replace(".", "/")
         raise ConfigError(
-            f"{path}.py must load; {type(error).__name__}: {error}: repair it, or choose another algorithm"
+            f"{path}.py cannot be loaded ({type(error).__name__}: {error}); repair it, or choose another algorithm"
         ) from error

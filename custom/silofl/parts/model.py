@@ -509,8 +509,8 @@ class SiteModels(SitePart):
         work = self.work
         if not self.has_learnt:
             raise TrainingError(
-                f"site {work.site!r} must have trained in a round up to {work.number}, because a part of its model "
-                "never leaves it, and it has kept none of such a round"
+                f"site {work.site!r} has kept no model of a round up to {work.number}, and the server has none of the "
+                "part that never leaves it"
             )
         return work.deployed
 

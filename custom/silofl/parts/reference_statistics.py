@@ -92,7 +92,9 @@ class ReferenceStatisticsPart(Part):
         try:
             return replace(self, found={**self.found, site: unpack_arrays(arrays, self.study)})
         except (ConfigError, KeyError) as error:
-            raise AggregationError(f"site {site!r} must send what is usual as means and deviations; {error}") from None
+            raise AggregationError(
+                f"site {site!r} sent reference statistics that are no means and deviations: {error}"
+            ) from None
 
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Add what is usual at the sites to the super model, as far as the other sites' make it likely."""

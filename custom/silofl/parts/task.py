@@ -198,26 +198,24 @@ def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str,
     """
     for name in arrays:
         if name not in expected:
-            raise AggregationError(
-                f"site {site!r} must send only arrays that were asked for; {quote_value(name)} is none of them"
-            )
+            raise AggregationError(f"site {site!r} sent {quote_value(name)}, which was not asked for")
     # Arrays that are not required may be kept back by the site's policy.
     for name, wanted in expected.items():
         if name not in arrays and wanted.is_required:
-            raise AggregationError(f"site {site!r} must send {name!r}; it is missing from its answer")
+            raise AggregationError(f"the answer of site {site!r} lacks {name!r}")
     return {name: _check_and_cast(site, name, array, expected[name]) for name, array in arrays.items()}
 
 
 def _check_and_cast(site: str, name: str, array: object, wanted: ArraySpec) -> NDArray:
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
         sent = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise AggregationError(f"site {site!r} must send {name!r} as an array of float32 or float64, not of {sent}")
+        raise AggregationError(f"site {site!r} sent {name!r} as an array of {sent} in place of float32 or float64")
     check_array(site, name, array, array.shape if wanted.shape is None else wanted.shape, wanted.origin)
     # Larger ones are no numbers of a model, and their squares and sums would overflow in float32.
     if np.max(np.abs(array), initial=0) > LARGEST:
-        raise AggregationError(f"site {site!r} must send {name!r} with values of at most {LARGEST:g}")
+        raise AggregationError(f"{name!r} of site {site!r} has a value above {LARGEST:g}")
     if wanted.minimum is not None and np.any(is_below := array < wanted.minimum):
         least = np.broadcast_to(wanted.minimum, array.shape)[is_below][0]
-        raise AggregationError(f"site {site!r} must send {name!r} with values of at least {least:g}")
+        raise AggregationError(f"{name!r} of site {site!r} has a value below {least:g}")
     # All that follows counts on the expected width: sums over sites are taken in it.
     return np.asarray(array, wanted.dtype)

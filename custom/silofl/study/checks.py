@@ -91,8 +91,8 @@ def _check_findings(study: Study) -> None:
     for name in study.labels.values():
         if name in absent:
             raise ConfigError(
-                f"the name of a label must not be that of another's absence, {quote_value(name)}; remove it, "
-                "because an example without findings has no label"
+                f"label {quote_value(name)} is named as the absence of another one; remove it, because an example "
+                "without findings has no label"
             )
 
 
@@ -119,15 +119,13 @@ def _check_volumes(study: Study) -> None:
         )
     has_maps = study.task == "segmentation"
     if has_maps and not study.data.patches:
-        raise ConfigError(
-            "data.patches must be given for a segmentation in 3D, as {size: [96, 96, 32]}; it is missing: add it"
-        )
+        raise ConfigError("data.patches is missing for a segmentation in 3D; add it, as {size: [96, 96, 32]}")
     if study.data.patches and not has_maps:
-        raise ConfigError("data.patches must be left out for a classification, which sees whole volumes; remove it")
+        raise ConfigError("a classification sees whole volumes; remove data.patches")
     if has_maps and study.model.normalization == "batch_stateless":
         raise ConfigError(
-            "model.normalization must be another than batch_stateless with data.patches: an answer would depend on "
-            "the other patches of a volume; take batch, instance or group"
+            "with model.normalization batch_stateless and data.patches an answer would depend on the other patches of "
+            "a volume; take batch, instance or group"
         )
 
 
@@ -157,8 +155,8 @@ def _check_maps_only(study: Study) -> None:
     # Tables show a metric by what stands behind the slash.
     if len({name.rpartition("/")[2] for name in names}) < len(names):
         raise ConfigError(
-            "extra_metrics must each have another name after the slash, by which tables show them, not "
-            f"{quote_value([*names])}; remove one"
+            f"two of extra_metrics have one name after the slash, by which tables show them: {quote_value([*names])}; "
+            "remove one"
         )
 
 
@@ -167,7 +165,7 @@ def _check_classes(study: Study) -> None:
     is_balanced = study.training.sampler == "balanced"
     if study.task == "segmentation" and (weights is not None or is_balanced):
         key = "class_weights" if weights is not None else "sampler"
-        raise ConfigError(f"training.{key} must be left out for segmentation, which has no classes; remove it")
+        raise ConfigError(f"a segmentation has no classes; remove training.{key}")
     if is_balanced and study.is_multilabel:
         raise ConfigError(
             "training.sampler must be shuffled for multilabel, whose examples have several labels or none, not "
@@ -183,8 +181,8 @@ def _check_classes(study: Study) -> None:
     if study.is_private and (weights == "balanced" or is_balanced):
         key = "class_weights" if weights == "balanced" else "sampler"
         raise ConfigError(
-            f"training.{key} must not be balanced with privacy.dp_sgd, whose noise does not cover the numbers of "
-            "examples of each class; give class_weights by class"
+            "the noise of privacy.dp_sgd does not cover the numbers of examples of each class, by which "
+            f"training.{key} balances; give class_weights by class"
         )
 
 
@@ -254,19 +252,19 @@ def _check_privacy(study: Study) -> None:
     )
     for key, is_on, reason in switches:
         if is_on:
-            raise ConfigError(f"{key} must be false with privacy.dp_sgd: {reason}")
+            raise ConfigError(f"{key} cannot be used with privacy.dp_sgd: {reason}")
 
 
 def _check_use(study: Study) -> None:
     if study.do_not_use and study.do_not_use.on_fallback and not study.recipe.threshold:
         raise ConfigError(
-            "do_not_use.on_fallback must go with a selector that falls back to a global model, as fedsm's with "
-            f"labels site and answer choice, not {quote_value(study.algorithm.name)}; remove it"
+            f"{quote_value(study.algorithm.name)} never falls back to a global model, as fedsm's selector does with "
+            "labels site and answer choice; remove do_not_use.on_fallback"
         )
     if study.operating_point and not study.called:
         raise ConfigError(
-            "operating_point must go with two classes or with multilabel, whose answers have a threshold, not with "
-            f"{study.task} of {len(study.labels)} labels; remove it"
+            f"the answers of {study.task} of {len(study.labels)} labels have no threshold, as those of two classes or "
+            "of multilabel have; remove operating_point"
         )
 
 
@@ -288,4 +286,4 @@ def _check_rounds(study: Study) -> None:
             "written by silofl evaluation-job"
         )
     if study.rounds and study.subgroups:
-        raise ConfigError("subgroups must go with rounds 0, in a job of silofl evaluation-job --by; remove them")
+        raise ConfigError("subgroups are for a job of silofl evaluation-job --by, with rounds 0; remove them")

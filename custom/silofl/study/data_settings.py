@@ -156,7 +156,9 @@ class DataSettings(Section):
                 f"{quote_value([*names])}; set data.channels to their number, and name each once"
             )
         if self.resample and not names:
-            raise ConfigError("data.resample must go with channel_names, whose files may differ; leave it out")
+            raise ConfigError(
+                "data.resample is for several contrasts in files of their own (channel_names); leave it out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -167,7 +169,9 @@ class DataSettings(Section):
                 "remove it"
             )
         if self.dimensions == 2 and self.patches:
-            raise ConfigError("data.patches must go with data.dimensions 3, which cuts no slices; remove one of both")
+            raise ConfigError(
+                "data.patches are cut from volumes, and data.dimensions 2 cuts slices; remove one of both"
+            )
         return self
 
     @model_validator(mode="after")

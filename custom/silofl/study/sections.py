@@ -127,7 +127,9 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _names_one_network(self) -> ModelSettings:
         if self.network is None and self.arguments:
-            raise ConfigError("model.arguments must go with model.network, whose arguments they are; leave them out")
+            raise ConfigError(
+                "model.arguments are those of model.network, which is missing; leave them out, or name it"
+            )
         for key in ("name", "features", "dropout"):
             value = getattr(self, key)
             # These describe SiloFL's own networks: another one would silently do without.
@@ -142,8 +144,8 @@ class ModelSettings(Section):
     def _settles_its_weights(self) -> ModelSettings:
         if (self.weights is None) != (self.weights_sha256 is None):
             raise ConfigError(
-                "model.weights must go with model.weights_sha256, so that the study's digest settles what everybody "
-                "starts from; give both, as --weights does, or none"
+                "one of model.weights and model.weights_sha256 is missing; give both, as --weights does, so that the "
+                "study's digest settles what everybody starts from, or none"
             )
         return self
 
@@ -210,8 +212,8 @@ class TrainingSettings(Section):
     def _has_a_momentum_to_look_ahead_with(self) -> TrainingSettings:
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ConfigError(
-                f"training.nesterov must go with sgd and a momentum, not with {self.optimizer} and momentum "
-                f"{self.momentum:g}; leave it out"
+                f"training.nesterov has no effect with {self.optimizer} and momentum {self.momentum:g}, only with sgd "
+                "and a momentum; leave it out"
             )
         return self
 
@@ -279,7 +281,7 @@ class DoNotUseSettings(Section):
     @model_validator(mode="after")
     def _states_a_rule(self) -> DoNotUseSettings:
         if not (self.on_fallback or self.on_unlike_image or self.label_below):
-            raise ConfigError("do_not_use must state at least one rule, as {label_below: 0.7}; add one, or remove it")
+            raise ConfigError("do_not_use states no rule; add one, as {label_below: 0.7}, or remove it")
         return self
 
 
@@ -320,7 +322,10 @@ class OperatingPointSettings(Section):
     @model_validator(mode="after")
     def _asks_for_one(self) -> OperatingPointSettings:
         if (self.specificity is None) == (self.sensitivity is None):
-            raise ConfigError("operating_point must ask for one of both, as {specificity: 0.9}; give or remove one")
+            raise ConfigError(
+                "operating_point asks for both or neither of sensitivity and specificity; give one, as "
+                "{specificity: 0.9}"
+            )
         return self
 
     @property
@@ -400,7 +405,7 @@ class FederationSettings(Section):
             )
         if self.may_miss > max(0, len(self.named) - self.min_sites):
             raise ConfigError(
-                "federation.may_miss must leave federation.min_sites of the hospitals that federation.sites names, not "
-                f"be {self.may_miss} of {len(self.named)}; name them, or lower it"
+                f"federation.may_miss, {self.may_miss} of the {len(self.named)} hospitals that federation.sites names, "
+                "leaves fewer than federation.min_sites; name them, or lower it"
             )
         return self

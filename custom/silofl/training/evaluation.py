@@ -83,9 +83,7 @@ def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.dev
 def _check_is_finite(outputs: Tensor) -> Tensor:
     """Return a model's answers, of which the largest would otherwise be a label that it never gave."""
     if not torch.isfinite(outputs).all():
-        raise TrainingError(
-            "the model must answer with finite numbers, not NaN or infinity: lower training.learning_rate"
-        )
+        raise TrainingError("the model answered with NaN or infinity; lower training.learning_rate")
     return outputs
 
 

@@ -36,8 +36,8 @@ def check_extra_metrics(study: Study, image_shape: Sequence[int]) -> None:
             _score_case(metric, [(mask, mask)])
         except Exception as error:  # whatever the package raises
             raise ConfigError(
-                f"extra_metrics {name} must give a number in [0, 1], or None, for masks {mask.shape}; it says: "
-                f"{error_text(error)}: repair its package, or leave it out"
+                f"extra_metrics {name} gave no number in [0, 1], nor None, for masks {mask.shape}: "
+                f"{error_text(error)}; repair its package, or leave it out"
             ) from None
 
 

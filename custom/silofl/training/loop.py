@@ -147,7 +147,7 @@ class _Progress:
     def result(self, where: str) -> TrainingResult:
         # Each loss is that before its step, so the last step's damage shows in the parameters only.
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self._parameters):
-            raise TrainingError(f"the parameters of the {self._whose} must stay finite; they are not {where}")
+            raise TrainingError(f"the parameters of the {self._whose} became NaN or infinity {where}")
         drift = float(torch.stack(self._distances).mean()) if self._distances else None
         return TrainingResult(sum(self._losses) / len(self._losses), len(self._losses), drift, self._learner.stays)
 

@@ -92,8 +92,8 @@ def check_loss(study: Study, image_shape: Sequence[int]) -> None:
         loss(logits, targets.reshape(2, *size)).backward()
     except Exception as error:  # whatever the package raises
         raise ConfigError(
-            f"training.loss {name} must give one number with a gradient for logits {tuple(logits.shape)} and targets "
-            f"of this study; it says: {error_text(error)}: repair its package, or take another loss"
+            f"training.loss {name} gave no single number with a gradient for logits {tuple(logits.shape)} and targets "
+            f"of this study: {error_text(error)}; repair its package, or take another loss"
         ) from None
 
 

@@ -65,8 +65,8 @@ def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Priva
         counted = -1
     if counted < least:
         raise TrainingError(
-            f"site {site!r} must hold the count of what its rounds have spent of its patients' privacy; {FILE} in its "
-            "state folder is missing, broken or older than its state: restore it"
+            f"{FILE} in the state folder of site {site!r} is missing, broken or older than its state, and counts what "
+            "the rounds have spent of its patients' privacy; restore it"
         )
     for earlier in spent:
         # Neither promise holds the other: without one of several examples a patient's gradient is another, not absent.

@@ -40,8 +40,8 @@ def group_rows(examples: Examples, unit: str) -> list[NDArray[np.int64]]:
         rows.setdefault(patient, []).append(row)
     if None in rows:
         raise TrainingError(
-            f"privacy.dp_sgd.unit must be example where patients are not known, as those of {len(rows[None])} of "
-            f"{len(examples)} training examples; name them in dataset.json, or change it"
+            f"the patients of {len(rows[None])} of {len(examples)} training examples are not known; name them in "
+            "dataset.json, or set privacy.dp_sgd.unit to example"
         )
     return [np.array(of_patient) for of_patient in rows.values()]
 
@@ -115,8 +115,8 @@ def private_step(settings: DpSgdSettings, units: float, generators: list[torch.G
             # Opacus refuses running statistics only of layers that also learn.
             if isinstance(module, nn.modules.batchnorm._BatchNorm) or getattr(module, "track_running_stats", False):
                 raise TrainingError(
-                    "the network must have no BatchNorm and no running statistics with privacy.dp_sgd, which no noise "
-                    "covers; take another one, or other model.arguments"
+                    "the network has BatchNorm or running statistics, which the noise of privacy.dp_sgd does not "
+                    "cover; take another one, or other model.arguments"
                 )
             # Opacus sees what goes into a layer, which an activation in place would change behind its back.
             if getattr(module, "inplace", False):
@@ -150,8 +150,8 @@ def _check_apart(model: nn.Module, inputs: Tensor) -> None:
     """Refuse a network whose answer to an image depends on others: only what it does to its own gradient is clipped."""
     if find_influence(model, inputs) == "others":
         raise TrainingError(
-            "the network must answer each image of a batch from that image alone with privacy.dp_sgd, not from the "
-            "others too, which no noise covers; take another one"
+            "the network answers an image from the others of its batch too, which the noise of privacy.dp_sgd does not "
+            "cover; take another one"
         )
 
 
@@ -241,7 +241,5 @@ def _import_opacus() -> ModuleType:
         import opacus.accountants
         import opacus.optimizers
     except ImportError:
-        raise ConfigError(
-            "Opacus must be installed for privacy.dp_sgd; it is missing: pip install 'silofl[dp]'"
-        ) from None
+        raise ConfigError("Opacus, which privacy.dp_sgd needs, is not installed; pip install 'silofl[dp]'") from None
     return opacus

@@ -171,11 +171,11 @@ class _Worker:
         except (EOFError, OSError):
             self._process.join()
             raise TrainingError(
-                f"{self._name} must live until the round ends; it ended with exit code {self._process.exitcode}: see "
-                "whether the machine's memory was full, and set processes: 1 in site.yaml if it was"
+                f"{self._name} ended with exit code {self._process.exitcode} before the round did; see whether the "
+                "machine's memory was full, and set processes: 1 in site.yaml if it was"
             ) from None
         if isinstance(answer, str):
-            raise TrainingError(f"{self._name} must compute its share of a batch; it says: {answer}: set processes: 1")
+            raise TrainingError(f"{self._name} could not compute its share of a batch: {answer}; set processes: 1")
         return answer
 
     def close(self) -> None:

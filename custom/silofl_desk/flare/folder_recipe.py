@@ -60,7 +60,7 @@ class FolderRecipe(Recipe):
         if isinstance(env, PocEnv):
             raise ConfigError("A recipe does not run in PocEnv. Take SimEnv, or ProdEnv with a kit.")
         if isinstance(env, SimEnv) and not env.clients:
-            raise ConfigError("SimEnv must name the sites in clients, and not number them with num_clients.")
+            raise ConfigError("SimEnv numbers the sites with num_clients; name them in clients")
         if not isinstance(env, SimEnv):
             self.check_submission()
 

@@ -144,7 +144,7 @@ class Lead:
             except Exception as error:  # NVFlare has an exception of its own for each reason
                 remedy = "; see that it runs there, and that this machine reaches it" if "connect" in str(error) else ""
                 says = f"NVFlare says: {error}{remedy}"
-                raise ConfigError(f"the server {self._address} must take the job; {says}") from None
+                raise ConfigError(f"the server {self._address} did not take the job: {says}") from None
 
     def connected(self) -> set[str]:
         """Return the names of the sites that are connected to the server."""
@@ -217,15 +217,14 @@ class Lead:
             try:
                 return question(self._connect())
             except (AuthorizationError, JobNotFound) as error:
-                whose = f"that the server knows and that {self.kit.name} submitted"
-                raise ConfigError(f"the job must be one {whose}; NVFlare says: {error}") from None
+                raise ConfigError(f"the server knows no such job of {self.kit.name}; NVFlare says: {error}") from None
             except SiloFLError:
                 raise
             except Exception as error:  # NVFlare raises what it likes where a server goes away
                 self.__exit__()
                 if time.monotonic() > deadline:
                     raise TrainingError(
-                        f"the server {self._address} must answer within {self._patience_s:.0f} s; it did not, see "
-                        f"that it runs there and can be reached: {error}"
+                        f"the server {self._address} did not answer within {self._patience_s:.0f} s ({error}); see "
+                        "that it runs there and can be reached"
                     ) from None
             time.sleep(RETRY_S)

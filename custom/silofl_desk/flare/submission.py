@@ -39,7 +39,7 @@ def check_job(job: Path, study: Study) -> list[str]:
     _check_deployed(job, study)
     for name in FILES:
         if not (app / "config" / name).is_file():
-            raise ConfigError(f"{app}/config must hold {name}; it is missing: take it from a job of jobs/")
+            raise ConfigError(f"{app}/config has no {name}; take it from a job of jobs/")
     check_components(app / "config", study.algorithm.name)
     notices = [f"hospitals that pin their studies take part where they have pinned this digest: {study.digest}"]
     # An evaluation and a survey train no model.

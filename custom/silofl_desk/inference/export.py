@@ -58,7 +58,7 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
     """
     # Asked before the model is loaded, and again when the folder is filled.
     if not is_free(out):
-        raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
+        raise ConfigError(f"{out.name} already exists; name another folder")
     super_model = SuperModel.load(super_model_folder, "cpu")
     with fill_folder(out) as folder:
         _write_bundle(folder, super_model, read_fingerprint(super_model_folder))

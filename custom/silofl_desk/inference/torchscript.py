@@ -165,7 +165,7 @@ class Script(nn.Module):
         if self.has_windows and len(shape) == len(self.image_shape):
             shape = shape[:1] + self.image_shape[1:]
         if shape != self.image_shape:
-            raise ValueError(f"images must have shape (n, C, ...) as in training, {self.image_shape}, resize them")
+            raise ValueError(f"images have another shape (C, ...) than in training, {self.image_shape}; resize them")
         weights = self.weigher(images)
         total = torch.zeros(0, device=images.device)
         for number, member in enumerate(self.members):
@@ -226,8 +226,8 @@ def _check_equal(script: torch.jit.ScriptModule, super_model: SuperModel, count:
     if not np.allclose(probabilities, super_model.answer(images).probabilities, atol=TOLERANCE):
         network = contents.study.model.network or contents.study.model.name
         raise ConfigError(
-            f"{network} must be a network that TorchScript can trace; its way depends on the images: predict with the "
-            "super model's own folder"
+            f"TorchScript cannot trace {network}, whose way depends on the images; predict with the super model's own "
+            "folder"
         )
 
 

@@ -141,8 +141,8 @@ def read_run(path: Path) -> RunRecords:
     ledger = read_ledger(path)
     if stored is None and ledger is None and not (path / "run.json").is_file():
         raise ConfigError(
-            f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json: name the folder "
-            "given to --out, or that of a download"
+            f"{path} has no results.json, ledger.json or run.json; name the folder given to --out, or that of a "
+            "download"
         )
     # A simulation has the first, the run of a real federation the second.
     files = (path / CONFIG / "study.yaml", path / "model" / "study.yaml")

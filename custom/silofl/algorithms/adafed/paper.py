@@ -63,8 +63,8 @@ class Similarity(AlgorithmOption):
             )
         if study.model.weights and self.source == "pretrained":
             raise ConfigError(
-                "model.weights must be left out where sites are compared by a pretrained model; leave it out, or "
-                f"choose algorithm.{self.section}.source: running"
+                "model.weights has no effect where sites are compared by a pretrained model; leave it out, or choose "
+                f"algorithm.{self.section}.source: running"
             )
         normalization = study.model.normalization
         # The inputs of a layer can be measured whether it keeps statistics of them or not.
@@ -246,7 +246,7 @@ def running_statistics(model: nn.Module) -> Statistics:
     layers = _watched_layers(model, "all")
     if any(layer.running_mean is None for layer in layers):
         raise ConfigError(
-            "every BatchNorm layer must keep running statistics to compare sites by; choose normalization: batch"
+            "a BatchNorm layer keeps no running statistics, by which sites are compared; choose normalization: batch"
         )
     return [(_to_array(layer.running_mean), _to_array(layer.running_var)) for layer in layers]
 
@@ -280,5 +280,7 @@ def _watched_layers(model: nn.Module, layers: str) -> list[Any]:
     layer_class = {"all": _BatchNorm, "last": nn.Linear}[layers]
     watched = [module for module in model.modules() if isinstance(module, layer_class)]
     if not watched:
-        raise ConfigError(f"the model must have a {layer_class.__name__.strip('_')} layer to collect statistics of")
+        raise ConfigError(
+            f"the model has no {layer_class.__name__.strip('_')} layer to collect statistics of; choose another network"
+        )
     return watched if layers == "all" else watched[-1:]

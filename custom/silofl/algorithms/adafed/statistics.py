@@ -80,8 +80,8 @@ class StatisticsPart(Part):
         sizes = tuple(len(mean) for mean, _ in running_statistics(model))
         if batchnorm_names(model) <= model.frozen:
             raise ConfigError(
-                "training.frozen must leave BatchNorm that learns, by whose statistics sites are compared; remove a "
-                "pattern, or choose statistics.source: pretrained"
+                "training.frozen leaves no BatchNorm layer that learns, by whose statistics sites are compared; remove "
+                "a pattern, or choose statistics.source: pretrained"
             )
         return [cls(study, sizes)]
 
@@ -246,7 +246,7 @@ class SiteStatistics(SitePart):
         settings = work.study.recipe.option(ROLE)
         if settings.source == "running":
             if not work.held:
-                raise TrainingError(f"site {work.site!r} must have trained a round before it has statistics to share")
+                raise TrainingError(f"site {work.site!r} has trained no round and so has no statistics to share")
             return running_statistics(work.own)
         model = build_plain_model(work.study, work.study.seed).to(work.device)
         # All sites measure with the same model, or their statistics could not be compared.

@@ -108,12 +108,12 @@ class SuperModelPart(Part):
         table = answer.metadata(ROLE, SuperModelMetadata).by_threshold
         if table and len(table) != len(self.selector.thresholds):
             raise AggregationError(
-                f"site {site!r} must send by_threshold for {len(self.selector.thresholds)} thresholds, not {len(table)}"
+                f"site {site!r} sent by_threshold for {len(table)} of {len(self.selector.thresholds)} thresholds"
             )
         for total, cases in table:
             if total > cases:
                 raise AggregationError(
-                    f"site {site!r} must send sums of by_threshold of at most 1 a case, not {total:g} of {cases}"
+                    f"a sum of by_threshold of site {site!r}, {total:g}, is above 1 for each of its {cases} cases"
                 )
         return self
 

@@ -160,9 +160,8 @@ class SuperModel(AlgorithmOption):
         """Refuse a rule on the fallback where the selector knows the global model too."""
         if study.do_not_use and study.do_not_use.on_fallback and not self.falls_back(study.recipe):
             raise ConfigError(
-                "do_not_use.on_fallback must go with selector.labels site and super_model.answer choice, by which the "
-                f"global model is fallen back to, not {study.recipe.option('selector').labels} and {self.answer}; "
-                "remove it"
+                f"selector.labels {study.recipe.option('selector').labels} with super_model.answer {self.answer} never "
+                "falls back to the global model; remove do_not_use.on_fallback, or choose site and choice"
             )
 
     def falls_back(self, recipe: Recipe) -> bool:

@@ -64,8 +64,8 @@ class Amplitude(AlgorithmOption):
             )
         if missing:
             raise DataError(
-                f"all cases must have all contrasts for {self.section} normalisation; some lack {', '.join(missing)}: "
-                "add what they lack, or choose an algorithm without input normalisation for the study"
+                f"some cases lack {', '.join(missing)}, and {self.section} normalisation needs all contrasts; add what "
+                "they lack, or choose an algorithm without input normalisation for the study"
             )
 
     def make_layer(self, shape: Sequence[int]) -> AmplitudeNorm:
@@ -240,8 +240,8 @@ class SiteAmplitude(SitePart):
         work = self.work
         if work.message.find_entry(ROLE).get("is_wanted") and not work.has_enough_patients:
             raise TrainingError(
-                f"site {work.site!r} must have {work.min_patients} patients in training for an amplitude to leave it; "
-                "it has fewer: add patients, stay out, or ask for a study without, as input: none"
+                f"site {work.site!r} has fewer than {work.min_patients} patients in training, so that no amplitude may "
+                "leave it; add patients, stay out, or ask for a study without, as input: none"
             )
         # All models of a site see the same batches, so that they share one amplitude.
         if MEAN in self.work.message.arrays:

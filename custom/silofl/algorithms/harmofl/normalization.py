@@ -107,7 +107,7 @@ class AmplitudeNorm(nn.Module):
                 self._update_amplitude(power.detach().sqrt())
                 return self._apply_amplitude(spectrum, power)
             if not (torch.compiler.is_exporting() or self.is_known):
-                raise TrainingError("the amplitude must be learned or fixed before evaluation; train one round first")
+                raise TrainingError("no amplitude has been learned or fixed yet; train one round before the evaluation")
             # A program and a trace hold for batches of all sizes.
             is_whole = torch.compiler.is_exporting() or torch.jit.is_tracing() or images.device.type != "cpu"
             if is_whole or len(wide) <= PIECE:

@@ -43,8 +43,8 @@ class Perturbation(AlgorithmOption):
         """Refuse to follow a rate that does not fall."""
         if self.follows_rate and not study.training.has_falling_rate:
             raise ConfigError(
-                f"{self.section}.follows_rate must be false with a constant training.schedule, along which alpha would "
-                "not fall; set training.schedule: poly"
+                f"{self.section}.follows_rate has no effect with a constant training.schedule, along which alpha would "
+                "not fall; set training.schedule: poly, or follows_rate: false"
             )
 
     def make_step(self) -> Step:
