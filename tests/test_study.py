@@ -63,9 +63,9 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ),
         (
             {"federation": {"may_miss": 1}},
-            "may_miss must leave federation.min_sites of .*, not be 1 of 0",
+            "may_miss, 1 of the 0 hospitals .* fewer than federation.min_sites",
         ),
-        ({"federation": {"sites": ["a", "b"], "may_miss": 1}}, "not be 1 of 2; name them, or lower it"),
+        ({"federation": {"sites": ["a", "b"], "may_miss": 1}}, "1 of the 2 hospitals .*; name them, or lower it"),
         # patience
         ({"federation": {"patience": 0}}, "federation.patience must be greater than 0, not 0"),
         (
@@ -190,13 +190,13 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
             "data.neighbours must be 0 for activity_cnn, .*, not 1; remove it",
         ),
         # a file of weights
-        ({"model": {"weights": "w.pt"}}, "model.weights must go with model.weights_sha256"),
-        ({"model": {"weights_sha256": "0" * 64}}, "model.weights must go with model.weights_sha256"),
+        ({"model": {"weights": "w.pt"}}, "one of model.weights and model.weights_sha256 is missing"),
+        ({"model": {"weights_sha256": "0" * 64}}, "one of model.weights and model.weights_sha256 is missing"),
         ({"model": {"weights": "../w.pt", "weights_sha256": "0" * 64}}, "model.weights must be letters, digits"),
         ({"model": {"weights": "w.pt", "weights_sha256": "abc"}}, "must be the 64 digits of the file's SHA-256.*'abc'"),
         # rules of use and operating points that say nothing
         ({"do_not_use": {}, "algorithm": {"name": "fedsm"}}, "do_not_use must state at least one rule.* remove it"),
-        ({"do_not_use": {"on_fallback": True}}, r"do_not_use\.on_fallback must go with a selector .*'fedavg'"),
+        ({"do_not_use": {"on_fallback": True}}, r"'fedavg' never falls back to a global model"),
         ({"do_not_use": {"label_below": 1.5}}, r"do_not_use.*label_below.*1.5"),
         ({"do_not_use": {"on_fall_back": True}}, r"do_not_use\.on_fall_back is not a known key"),
         ({"codes": {"heart": {"code": "80891009", "meaning": "Heart"}}}, "codes must name labels of a seg.*'heart'"),
@@ -209,11 +209,11 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         (CLASSES | {"operating_point": {"specificity": 1.5}}, "operating_point.*specificity.*1.5"),
         (
             {"operating_point": {"specificity": 0.9}},
-            "operating_point must go with two classes or.*not with segmentation",
+            "the answers of segmentation .* have no threshold",
         ),
         (
             CLASSES | {"labels": {0: "a", 1: "b", 2: "c"}, "operating_point": {"sensitivity": 0.9}},
-            "not with classification of 3 labels",
+            "the answers of classification of 3 labels have no threshold",
         ),
     ],
 )
@@ -455,7 +455,7 @@ def test_options_that_no_digest_tells_apart_are_refused(value):
 )
 def test_a_rule_on_a_missing_fallback_is_refused(changes):
     study(do_not_use={"on_fallback": True}, algorithm={"name": "fedsm"})
-    with pytest.raises(ConfigError, match=r"do_not_use\.on_fallback must go with selector\.labels site and"):
+    with pytest.raises(ConfigError, match=r"never falls back to the global model"):
         study(do_not_use={"on_fallback": True}, algorithm={"name": "fedsm"} | changes)
 
 

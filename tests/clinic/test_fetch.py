@@ -119,4 +119,4 @@ def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tm
     config = configure({"ae_title": "PACS", "address": "127.0.0.1", "port": 1}, 0)
     (tmp_path / "list.csv").write_text("accession\na\n")
     command = ("fetch", "--config", config, "--list", tmp_path / "list.csv")
-    assert "archive PACS must take a connection at 127.0.0.1:1; it did not answer: have it know" in refused(*command)
+    assert "archive PACS takes no connection at 127.0.0.1:1 (it did not answer); have it know" in refused(*command)

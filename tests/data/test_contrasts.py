@@ -83,7 +83,7 @@ def test_contrasts_on_different_grids_are_refused(volumes, read):
     remedy = "; resample it to a/T1.nii.gz, or train with data.resample: true"
     with pytest.raises(DataError, match=re.escape(sentence + remedy)):
         read(volumes(affine=moved))
-    with pytest.raises(DataError, match=r"T2.nii.gz must have the size of a/T1.nii.gz, \(4, 5, 3\), not \(8, 5, 3\)"):
+    with pytest.raises(DataError, match=r"T2.nii.gz has the size \(8, 5, 3\), and a/T1.nii.gz \(4, 5, 3\)"):
         read(volumes(t2=np.repeat(T2, 2, axis=0)))
 
 

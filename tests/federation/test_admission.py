@@ -75,13 +75,13 @@ ARRAYS = {
 # What the reason says beside the site.
 SENTENCES = {
     "no examples": "num_examples must be greater than or equal to 1, not 0",
-    "examples unsaid": "its num_examples; it is missing",
+    "examples unsaid": "lacks its num_examples",
     "NaN loss": "metrics.loss must be a finite number, not nan",
-    "no loss": "its loss; it is missing",
+    "no loss": "lacks its loss",
     "a NaN Dice": "metrics.validation.value must be a finite number, not nan",
-    "one more array": "only arrays that were asked for; 'model/extra'",
+    "one more array": "sent 'model/extra', which was not asked for",
     "a shape that is broadcast": "'model/network",
-    "infinity": "finite numbers; 'model/network",
+    "infinity": "'model/network",
 }
 RECORDED = {}
 
@@ -191,4 +191,4 @@ def test_negative_variance_costs_only_its_site(play, precision):
     # Every variance begins at 1, so a change of -1 makes it 0 and one of -1.5 makes it -0.5.
     assert refused(1) == {}
     (reason,) = refused(1.5).values()
-    assert "site 'west'" in reason and "running_var' with values of at least -1" in reason
+    assert "site 'west'" in reason and "has a value below -1" in reason

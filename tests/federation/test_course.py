@@ -176,7 +176,7 @@ def test_measured_drift_changes_no_weight_and_must_come(play):
     assert (record.drift, record.dissimilarity) == (None, None)
     assert_alike(measured.models("east"), plain.models("east"))
     refused = measured.round(change=spoilt("west", without_drift)).failed
-    assert refused == {"west": "site 'west' must send its drift; it is missing from its answer"}
+    assert refused == {"west": "the answer of site 'west' lacks its drift"}
 
 
 @pytest.mark.parametrize(("name", "shared"), [("fedavg", True), ("softpull", False)])

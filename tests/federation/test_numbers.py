@@ -23,13 +23,13 @@ NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
     ("changes", "sentence"),
     [
         ({"round": 1}, "site 'west' must answer for round 2, not 1"),
-        ({"steps": None}, "site 'west' must send its steps; it is missing from its answer"),
+        ({"steps": None}, "the answer of site 'west' lacks its steps"),
         ({"num_examples": 7}, "at most 6 training examples, as in its first round, not 7; start the study anew"),
         # batches of 2, one epoch: 3 at most
         ({"steps": 4}, "site 'west' must take at most 3 steps with 5 examples, not 4"),
         (
             {"metrics": {"loss": 0.5, "round_test": ROUND_TEST}},
-            "site 'west' must send no test score of a round, for which",
+            "site 'west' sent a test score of a round, for which",
         ),
         ({"num_patients": 6}, "site 'west' must have at most as many patients in training as examples, 5, not 6"),
     ],
@@ -61,7 +61,7 @@ def test_findings_and_areas_are_those_of_the_study(make_study):
 
     check_names("west", tested({"0": 0.5, "no effusion": 1.0, "no nodule": 1.0}, {"1": 0.5}), study, ())
     for labels, areas, name in (({"no mass": 1.0}, {}, "no mass"), ({}, {"no nodule": 1.0}, "no nodule")):
-        with pytest.raises(AggregationError, match=f"must send numbers of the study's own .* not of '{name}'"):
+        with pytest.raises(AggregationError, match=f"sent numbers of '{name}', which is no label"):
             check_names("west", tested(labels, areas), study, ())
 
 
@@ -69,7 +69,7 @@ def test_only_the_test_of_a_super_model_has_choices(make_study):
     score = {"value": 0.5, "num_cases": 1, "num_excluded": 0, "models": {"model": 0.5}, "choices": {"global": 1}}
     test = SuperScore(**score, selector=SelectorCounts({}))
     check_names("west", Metrics[SuperScore](test=test), make_study(), ())
-    with pytest.raises(AggregationError, match="must send numbers of the study's own .* not of 'global'"):
+    with pytest.raises(AggregationError, match="sent numbers of 'global'"):
         check_names("west", Metrics[SiteScore](test=SiteScore(**score)), make_study(), ("model",))
 
 

@@ -61,8 +61,8 @@ def test_late_site_without_validation_tests_no_random_model(play, name):
     assert found.best_round == 1 and found.sites.keys() == {"east", "north", "west"}
     assert found.status == "INCOMPLETE" and found.values["east"] is None
     assert found.reasons == (
-        "site east did not test the model (site 'east' must have trained in a round up to 1, because a part of its "
-        "model never leaves it, and it has kept none of such a round)",
+        "site east did not test the model (site 'east' has kept no model of a round up to 1, and the server has none "
+        "of the part that never leaves it)",
     )
     assert not (game.folder("east") / "supermodel").exists()
 

@@ -124,5 +124,5 @@ def test_answer_of_a_site_that_trained_is_not_taken(rehearsed, play):
     trained.round()
     given = {"east": trained.answers["train"]["east"], "north": game.answers["train"]["north"]}
     reports = rehearse_round(game.server, lambda task, messages: separate_failures(given))
-    assert reports["east"].faults == ("site 'east' must rehearse, not train; have it upgraded",)
+    assert reports["east"].faults == ("site 'east' trained in place of a rehearsal; have it upgraded",)
     assert reports["north"].faults == ()

@@ -91,7 +91,7 @@ def test_result_of_a_removed_algorithm_is_refused():
 
 @pytest.mark.parametrize("place", [".", "workspace/silofl", "server/simulate_job/silofl"])
 def test_result_is_found_in_run_download_and_simulation(tmp_path, place):
-    with pytest.raises(ConfigError, match=f"{tmp_path} must hold the results.json of a run; it holds none"):
+    with pytest.raises(ConfigError, match=f"{tmp_path} has no results.json"):
         silofl.read_results(str(tmp_path))
     with pytest.raises(ConfigError, match="NVFlare has no result of the run"):
         silofl.read_results(None)

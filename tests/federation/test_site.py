@@ -144,7 +144,7 @@ def test_site_refuses_unasked_arrays_without_any_filter(begun, monkeypatch):
 def test_an_amplitude_of_too_few_patients_is_not_even_learnt(play):
     game = play(("east",), name="harmofl", min_patients=1000)
     reason = game.sites["east"].answer("train", game.upcoming("train")["east"]).meta["error"]
-    assert "must have 1000 patients in training for an amplitude" in reason
+    assert "has fewer than 1000 patients in training" in reason
 
 
 # --- the hospital's own switch

@@ -37,7 +37,7 @@ def test_site_silent_on_its_software_is_refused(play):
         return Message(answer.arrays, kept) if site == "west" else answer
 
     refused = play().round(change=silent).failed
-    assert refused["west"].startswith("site 'west' must say which software it runs; install")
+    assert refused["west"].startswith("site 'west' does not say which software it runs; install")
 
 
 def test_a_site_trains_nothing_for_a_server_of_another_release(play, monkeypatch):

@@ -141,7 +141,7 @@ def test_job_of_a_locked_run_leaves_it_alone(ended, tmp_path, make_study):
     assert results.status == "FAILED" and not results.was_stopped
     # The lead knows the job, and not the server's folders.
     (reason,) = results.reasons
-    assert reason.startswith(f"run {results.run} must not be in use; an earlier job of it runs still")
+    assert reason.startswith(f"an earlier job of run {results.run} still runs")
     assert str(tmp_path) not in reason
 
 
@@ -246,7 +246,7 @@ def test_a_run_begins_with_the_named_sites_that_are_there(make_study):
 
 def test_too_few_named_sites_do_not_begin(make_study):
     study = make_study(federation={"sites": ["north", "south", "west"], "min_sites": 2})
-    with pytest.raises(AggregationError, match="at least 2 sites must join .*, not 1; start north, south or lower"):
+    with pytest.raises(AggregationError, match="1 of at least 2 sites joined .*; start north, south or lower"):
         controller_of("west")._wait_for_sites(study)
 
 

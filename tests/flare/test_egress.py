@@ -140,7 +140,7 @@ def test_without_the_note_of_the_run_nothing_leaves(site):
     filtered = site()
     filtered.context = FLContext()
     filtered.context.get_job_id = lambda: "job"
-    with pytest.raises(ConfigError, match="run must be noted; put silofl.flare.egress.RunNote"):
+    with pytest.raises(ConfigError, match="no filter has noted the task's run; put silofl.flare.egress.RunNote"):
         filtered.send(Message(meta=META))
 
 

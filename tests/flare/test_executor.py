@@ -53,7 +53,7 @@ def test_site_without_sound_filters_begins_no_study(filters, monkeypatch):
     monkeypatch.setattr(executor, "log_error", lambda fl_ctx, text, fire_event: said.append((text, fire_event)))
     executor.handle_event(EventType.START_RUN, context(filters))
     ((sentence, fires),) = said
-    assert sentence.startswith("local/privacy.json must have silofl.flare.egress.RunNote") and not fires
+    assert sentence.startswith("local/privacy.json lacks silofl.flare.egress.RunNote") and not fires
     reply = answer(executor, FLContext(), round=1)
     assert reply.arrays == {} and "the site's settings have a fault" in reply.meta["error"]
 

@@ -183,7 +183,7 @@ def test_a_study_that_the_server_has_otherwise_is_refused(begin, make_study, has
     """A job can give the server one app and its sites another, by ``deploy_map``: here one that waits for fewer."""
     agreed, fewer = make_study(**NAMED), {"federation": NAMED["federation"] | {"min_sites": 1}}
     reason = begin(pin(make_study) if has_pins else None, server=make_study(**fewer))
-    assert reason.startswith("study 'small' must be the same at the server as at site 'north', with digest ")
+    assert reason.startswith("study 'small' differs at the server and at site 'north', where its digest is ")
     assert agreed.digest in reason
 
 

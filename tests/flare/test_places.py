@@ -51,7 +51,7 @@ def test_own_file_goes_before_workspace_and_environment(tmp_path, monkeypatch):
 def test_a_site_without_any_settings_is_refused_by_its_name(tmp_path, monkeypatch, value):
     if value is not None:
         monkeypatch.setenv("SILOFL_DATA", value)
-    with pytest.raises(ConfigError, match="local/site.yaml must exist at site 'south'.*set SILOFL_DATA"):
+    with pytest.raises(ConfigError, match="site 'south' has no local/site.yaml.*set SILOFL_DATA"):
         read_site_settings(context(tmp_path / "south", "south"))
 
 

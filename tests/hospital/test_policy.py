@@ -139,7 +139,7 @@ def test_roles_that_may_bring_code_are_named(candidate, kit):
         write(kit, "authorization.json", {"format_version": "1.0", **policy})
         assert check_brought_code(candidate()).status == status
     write(kit, "authorization.json", policy)
-    with pytest.raises(ConfigError, match=r"local/authorization.json of 'north' must be a policy; .*format_version"):
+    with pytest.raises(ConfigError, match=r"local/authorization.json of 'north' is no policy: .*format_version"):
         check_brought_code(candidate())
 
 

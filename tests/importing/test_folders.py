@@ -103,7 +103,7 @@ def test_cases_of_several_contrasts_become_records_with_their_files(run_patterns
 
 
 def test_an_unnamed_value_and_one_pattern_alone_are_refused(run_patterns, tmp_path):
-    sentence = r"site 'north': c0/seg.nii.gz must hold the label values .*, 2 .lesion., not 4; name each value with"
+    sentence = r"site 'north': c0/seg.nii.gz holds 4, but the labels are .*, 2 .lesion.; name each value with"
     with pytest.raises(DataError, match=sentence):
         run_patterns(labels=("organ", "lesion"))
     assert not (tmp_path / "target").exists()

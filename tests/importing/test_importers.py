@@ -65,10 +65,10 @@ def test_all_wrong_masks_are_told_before_images_are_copied(source, tmp_path, mon
     told = str(error.value)
     assert told.startswith("4 faults: (1) ")
     for sentence in (
-        "site 'north': masks/1.png must have the size of its image, (8, 8), not (4, 8); export both",
-        "site 'south': masks/0.png must have the size of its image, (8, 8), not (9, 9)",
+        "site 'north': masks/1.png has the size (4, 8), and its image (8, 8); export both",
+        "site 'south': masks/0.png has the size (9, 9), and its image (8, 8)",
         "site 'south': masks/2.png is truncated or corrupt",
-        "site 'south': masks/3.png must hold the label values 0 (background), 1 (foreground), not 7",
+        "site 'south': masks/3.png holds 7, but the labels are 0 (background), 1 (foreground)",
     ):
         assert sentence in told
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
@@ -103,7 +103,7 @@ def test_an_absent_source_or_another_layout_is_refused(tmp_path, layout):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("x")
     for wrong in ("empty", "text"):
-        with pytest.raises((ConfigError, DataError), match="must"):
+        with pytest.raises((ConfigError, DataError), match="^(SOURCE|text|empty|TARGET|image-pattern)"):
             import_layout(layout, tmp_path / wrong, tmp_path / "target")
     assert not (tmp_path / "target").exists()
 

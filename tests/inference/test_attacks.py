@@ -64,9 +64,9 @@ def smooth_volume(shape=(32, 32, 6)):
 )
 def test_weights_that_no_training_ends_with_are_refused(tmp_path, make_contents, value, key):
     write_model_folder(tmp_path / "supermodel", spoilt(make_contents("only"), value, key))
-    with pytest.raises(ConfigError, match="the weights of 'global' must be finite numbers of at most 1e.(06|15)"):
+    with pytest.raises(ConfigError, match="of the weights of 'global' has NaN, infinity or numbers above 1e.(06|15)"):
         SuperModel.load(tmp_path / "supermodel", "cpu")
-    with pytest.raises(ConfigError, match="the weights of 'global' must be finite"):
+    with pytest.raises(ConfigError, match="the weights of 'global' has NaN"):
         export_bundle(tmp_path / "supermodel", tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
@@ -76,7 +76,7 @@ def test_weights_whose_answer_overflows_are_refused_with_the_image(make, write_v
     with torch.no_grad():
         for value in model.network("global").parameters():
             value.fill_(1e30)
-    with pytest.raises(DataError, match="the model 'global' must answer with finite probabilities"):
+    with pytest.raises(DataError, match="the model 'global' answered with NaN"):
         model.predict(write_volume())
 
 
@@ -141,9 +141,7 @@ def test_a_blank_contrast_is_refused_and_a_missing_one_answered(make_contents, m
     # 0.1 is interpolated to neighbours of 0.1.
     blank = np.full((37, 53, 3), 0.1)
     files = {"T1": write_volume("t1.nii.gz", blank.shape), "T2": write_volume("t2.nii.gz", array=blank)}
-    with pytest.raises(
-        DataError, match="t1.nii.gz must show something, .* alone in T2; export it again, or leave that"
-    ):
+    with pytest.raises(DataError, match="t1.nii.gz shows one intensity alone in T2; export it again, or leave that"):
         model.predict(files)
     assert "contrast T2 is missing; zeros stand in its place" in model.predict({"T1": files["T1"]}).warnings
     # Of one file for all contrasts nobody can leave one out.

@@ -7,7 +7,7 @@ from silofl.base.errors import ConfigError
 from silofl.core.operating_point import OperatingPoint
 from silofl.inference.contents import Contents
 
-NEEDS = "a super model must hold all that its rule needs"
+NEEDS = "needs other contents than"
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_what_changes_every_answer_is_in_the_fingerprint(
     # A model's file keeps the name that release 0.4 gave the operating point.
     edit(tmp_path / "with", **{"calling" if key == "operating_point" else key: changed})
     edit(tmp_path / "with", content=directory._hash_facts(read_facts(tmp_path / "with")))
-    assert_refused(tmp_path / "with", "with/model.json must be as it was written; it was changed")
+    assert_refused(tmp_path / "with", "with/model.json was changed after it was written")
 
 
 @pytest.mark.parametrize("rule", ["only", "mean", "selector"])
@@ -124,12 +124,12 @@ def test_a_write_that_fails_leaves_the_older_one(folder, make_contents, monkeypa
 
 
 def test_taken_folders_and_facts_that_are_not_plain_are_refused(tmp_path, make_contents):
-    with pytest.raises(ConfigError, match="facts of a super model must be plain finite values"):
+    with pytest.raises(ConfigError, match="hold other things than plain finite values"):
         write_model_folder(tmp_path / "supermodel", replace(make_contents(), facts={"dice": float("nan")}))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="photos must be free or an older super model"):
+    with pytest.raises(ConfigError, match="photos already exists and is no super model"):
         write_model_folder(tmp_path / "photos", make_contents())
     assert (tmp_path / "photos" / "a.txt").read_text() == "mine"
 
@@ -160,7 +160,7 @@ def replace_by(make):
 )
 def test_a_file_that_is_not_the_written_one_is_refused(folder, name, damage):
     damage(folder / name)
-    assert_refused(folder, f"supermodel/{name} must be the file that was written; it is missing or was changed: copy")
+    assert_refused(folder, f"supermodel/{name} is missing or was changed; copy")
 
 
 # These decide answers: their change is refused by the fingerprint, whoever has signed the rest.
@@ -183,7 +183,7 @@ def test_a_change_is_refused(folder, changes):
     edit(folder, **changes)
     if is_signed:
         edit(folder, content=directory._hash_facts(read_facts(folder)))
-    assert_refused(folder, "supermodel/model.json must be as it was written; it was changed")
+    assert_refused(folder, "supermodel/model.json was changed after it was written")
 
 
 def test_the_readme_of_version_0_4_is_not_read(folder):
@@ -203,7 +203,7 @@ def test_a_broken_or_missing_model_json_is_refused(tmp_path, folder):
         (folder / "model.json").write_text(text)
         assert_refused(folder, "supermodel/model.json")
     for path in (folder / "weights", tmp_path / "missing"):
-        assert_refused(path, "must be a super model with a model.json")
+        assert_refused(path, "has no model.json of a super model")
 
 
 def test_equal_contents_have_equal_fingerprints_whatever_their_facts(tmp_path, make_contents):
@@ -222,4 +222,4 @@ def test_signed_weights_that_are_none_are_refused(folder, content):
     facts["weights"]["north"]["sha256"] = hashlib.sha256((folder / "weights" / "north.pt").read_bytes()).hexdigest()
     sign(folder, facts)
     edit(folder, content=directory._hash_facts(read_facts(folder)))
-    assert_refused(folder, "supermodel/weights/north.pt must hold weights")
+    assert_refused(folder, "supermodel/weights/north.pt holds no weights")

@@ -55,5 +55,5 @@ def test_a_share_may_not_lie_below_0(make_study):
     scores, _ = unpack_scores("east", rows, study)
     assert scores["organ"]["size_error"] == Estimate(-0.1, (-0.2, 0.0), 5)
     rows[places.index(("age: 40 to under 65", "Dice of organ"))] = (-0.1, -0.2, 0.0, 5)
-    with pytest.raises(AggregationError, match="must send Dice of organ with a share"):
+    with pytest.raises(AggregationError, match="as Dice of organ, in place of a share"):
         unpack_scores("east", rows, study)

@@ -124,7 +124,7 @@ def test_what_is_usual_comes_back_from_plain_values():
         packed = pack_reference_statistics({"north": NORTH})
         packed["north"]["features"]["global"]["mean"] = "a b"
         unpack_reference_statistics(packed)
-    with pytest.raises(ConfigError, match="as many means as variances"):
+    with pytest.raises(ConfigError, match="unlike numbers of means and variances"):
         FeatureSpread((0.0,), (1.0, 1.0), Spread(0, 1))
 
 

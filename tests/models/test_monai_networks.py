@@ -118,7 +118,7 @@ def test_a_network_with_batchnorm_alone_is_refused_without_it():
         ("ResNet", {}, "model.network must be one of .* for segmentation, not 'monai.networks.nets.ResNet'"),
         ("UNet", {"dropout": 0.2}, "model.dropout must be left out with model.network, not 0.2"),
         ("UNet", {"name": "densenet121"}, "model.name must be left out with model.network, not densenet121"),
-        ("UNet", {"network": None}, "model.arguments must go with model.network"),
+        ("UNet", {"network": None}, "model.arguments are those of model.network"),
     ],
 )
 def test_a_study_names_only_networks_of_the_list(name, changes, sentence):

@@ -60,11 +60,11 @@ def test_a_patch_that_a_network_cannot_halve_is_refused(normalization, depth, re
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": {"dimensions": 3}}, "data.patches must be given for a segmentation in 3D"),
-        ({"data": {"patches": {"size": [8, 8, 8]}}}, "data.patches must go with data.dimensions 3"),
+        ({"data": {"dimensions": 3}}, "data.patches is missing for a segmentation in 3D"),
+        ({"data": {"patches": {"size": [8, 8, 8]}}}, "data.patches are cut from volumes"),
         ({"data": {"dimensions": 3, "patches": {"size": [8, 8, 8]}, "neighbours": 1}}, "data.neighbours must be 0"),
         ({"data": {"dimensions": 3, "patches": {"size": [8, 8]}}}, "data.patches.size.2 is missing"),
-        ({"model": UNET | {"normalization": "batch_stateless"}}, "must be another than batch_stateless"),
+        ({"model": UNET | {"normalization": "batch_stateless"}}, "batch_stateless and data.patches"),
     ],
 )
 def test_settings_that_do_not_fit_a_volume_are_refused(changes, message):

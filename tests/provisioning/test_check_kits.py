@@ -295,7 +295,7 @@ def change_key(change):
             "the wheel of silofl and silofl_desk and silofl_hospital; fill the kit with",
         ),
         (LEAD, remove(LOCK), "requirements.lock must be there and have a version and a"),
-        ("north", remove("local/privacy.json"), "local/privacy.json must have silofl.flare.egress.RunNote"),
+        ("north", remove("local/privacy.json"), "local/privacy.json lacks silofl.flare.egress.RunNote"),
         ("north", remove("local/authorization.json"), "local/authorization.json must exist"),
         ("north", remove(LOCK), "requirements.lock must be there"),
         ("server", empty_at_restart, "durable folder, not /tmp/nvflare/jobs-storage"),

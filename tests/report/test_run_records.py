@@ -131,7 +131,7 @@ def test_a_run_without_result_is_described_by_its_study(run, record):
 @pytest.mark.parametrize("name", ["missing", "empty"])
 def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=f"{name} must be the folder of a run; it holds no results.json"):
+    with pytest.raises(ConfigError, match=f"{name} has no results.json"):
         read_run(tmp_path / name)
 
 

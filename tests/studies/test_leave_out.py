@@ -199,7 +199,7 @@ def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, c
 def test_a_case_that_a_clinic_would_be_refused_does_not_count(tmp_path, load):
     volumes = replace(make_contents("only"), data_profile=DataProfile(kinds=("volumes",)))
     write_model_folder(tmp_path / "supermodel", volumes)
-    with pytest.raises(DataError, match="must be"):
+    with pytest.raises(DataError, match="unlike the training images: pictures"):
         run_unseen_test(tmp_path, "coast", "d", load, Console(quiet=True))
 
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
 def test_resume_of_a_folder_without_a_run_is_refused(refused, tmp_path):
     (tmp_path / "file").write_text("a run")
-    assert "RUN must be the folder of a run" in refused("resume", tmp_path / "absent")
+    assert "RUN has no results.json" in refused("resume", tmp_path / "absent")
     for place in (tmp_path, tmp_path / "file"):
         assert "must hold a run, with a run.json; it holds none" in refused("resume", place)
 

@@ -52,7 +52,7 @@ def test_a_model_whose_numbers_overflow_has_no_score(network, part, make_study, 
         network = build_plain_model(study, 0)
     # As of a BatchNorm whose statistics have diverged, where no weight has.
     list(network.modules())[-1].register_forward_hook(lambda module, inputs, output: output.fill_(np.nan))
-    with pytest.raises(TrainingError, match="must answer with finite numbers"):
+    with pytest.raises(TrainingError, match="answered with NaN or infinity"):
         evaluate(network, part, study, CPU)
 
 

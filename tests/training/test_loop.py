@@ -98,7 +98,7 @@ def test_parameters_that_the_last_step_broke_are_refused():
             nn.init.constant_(model.weight, float("nan"))
         return torch.tensor(0.5)
 
-    with pytest.raises(TrainingError, match="parameters of the model must stay finite.* epoch 2, batch 2"):
+    with pytest.raises(TrainingError, match="parameters of the model became NaN or infinity.* epoch 2, batch 2"):
         train_one(model, [[0, 1], [2, 3]], sgd(model), nn.functional.mse_loss, step)
 
 

@@ -230,6 +230,8 @@ def test_a_site_measures_the_inputs_of_the_pretrained_models_layers(play, pretra
 
 def test_running_statistics_of_frozen_layers_tell_no_sites_apart(make_study):
     frozen = {"frozen": ["conv_0.*", "down_*", "upcat_*"]}
-    with pytest.raises(ConfigError, match=r"training\.frozen must leave BatchNorm that learns, .*source: pretrained"):
+    with pytest.raises(
+        ConfigError, match=r"training\.frozen leaves no BatchNorm layer that learns, .*source: pretrained"
+    ):
         start_parts(make_study(rounds=4, name="adafed", training=frozen, network=UNET), "abc", None)
     start_parts(make_study(rounds=4, name="adafed", training={"frozen": ["down_*"]}, network=UNET), "abc", None)
