@@ -195,13 +195,13 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"model": {"weights": "../w.pt", "weights_sha256": "0" * 64}}, "model.weights must be letters, digits"),
         ({"model": {"weights": "w.pt", "weights_sha256": "abc"}}, "must be the 64 digits of the file's SHA-256.*'abc'"),
         # rules of use and operating points that say nothing
-        ({"do_not_use": {}, "algorithm": {"name": "fedsm"}}, "do_not_use must state at least one rule.* remove it"),
+        ({"do_not_use": {}, "algorithm": {"name": "fedsm"}}, "do_not_use states no rule.* remove it"),
         ({"do_not_use": {"on_fallback": True}}, r"'fedavg' never falls back to a global model"),
         ({"do_not_use": {"label_below": 1.5}}, r"do_not_use.*label_below.*1.5"),
         ({"do_not_use": {"on_fall_back": True}}, r"do_not_use\.on_fall_back is not a known key"),
         ({"codes": {"heart": {"code": "80891009", "meaning": "Heart"}}}, "codes must name labels of a seg.*'heart'"),
         ({"codes": {"heart": {"code": "D1", "meaning": "Heart"}}}, "codes.heart.code"),
-        (CLASSES | {"operating_point": {}}, r"operating_point must ask for one of both, as \{specificity: 0\.9\}"),
+        (CLASSES | {"operating_point": {}}, r"operating_point asks for both or neither .* as \{specificity: 0\.9\}"),
         (
             CLASSES | {"operating_point": {"specificity": 0.9, "sensitivity": 0.9}},
             "operating_point must ask for one of",

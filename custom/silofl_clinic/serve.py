@@ -86,7 +86,7 @@ class Service:
         try:
             headers = [*dicom_headers(folder)]
         except Exception as error:  # pydicom raises whatever its parsers raise; the other series go on
-            yield f"{folder.name} must hold DICOM files alone; {one_line(error)}: take the others away"
+            yield f"{folder.name} holds other files than DICOM ({one_line(error)}); take them away"
             return
         # Answers, that the archive may send on, are images too.
         wanted = self._clinic.modalities or {header.get("Modality") for header in headers} - {"SEG"}

@@ -16,8 +16,8 @@ from silofl_clinic.fetch import read_exams
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("patient\np1\n", "must have a column accession and a row for each exam"),
-        ("accession\n", "must have a column accession and a row for each exam"),
+        ("patient\np1\n", "has no column accession"),
+        ("accession\n", "has no column accession"),
         ("accession\na\n \n*\n", "line [34] of list.csv must name an accession, not '.*'; correct it"),
     ],
 )

@@ -86,7 +86,7 @@ def test_records_without_time_and_broken_models_are_refused(clinic, tmp_path, ca
     assert "old/prediction.json must hold answers with their time" in capsys.readouterr().err
     write_json(tmp_path / "model" / "model.json", {})
     assert clinic(months=4) == ExitCode.BAD_INPUT
-    assert "--model has no model.json of a super model" in capsys.readouterr().err
+    assert "--model must be a super model with a model.json" in capsys.readouterr().err
 
 
 def test_refused_inputs_count_and_have_no_numbers(tmp_path):

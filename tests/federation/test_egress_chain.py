@@ -42,14 +42,14 @@ def test_any_altered_byte_is_found_in_its_record(place, bit):
         line[i] ^= bit
         # A byte that becomes the end of a line makes two of one; the first of the two is the altered one.
         fault = check_chain(b"".join([*lines[: place - 1], bytes(line), *lines[place:]])).fault
-        assert fault and fault.startswith(f"record {place} must "), (i, fault)
+        assert fault and fault.startswith(f"record {place} "), (i, fault)
 
 
 @pytest.mark.parametrize(("gone", "place"), [([1], 2), ([3], 4), ([2, 3, 4], 5)])
 def test_removed_records_are_found_by_the_one_after_them(gone, place):
     lines = [line for number, line in enumerate(chain(5), start=1) if number not in gone]
     fault = check_chain(b"".join(lines)).fault
-    assert fault == f"record {place} must not follow record {gone[0] - 1}; one was removed, added or replaced"
+    assert fault == f"record {place} follows record {gone[0] - 1}: one was removed, added or replaced"
 
 
 def test_inserted_or_replaced_record_is_found():
@@ -59,9 +59,9 @@ def test_inserted_or_replaced_record_is_found():
         check_chain(b"".join([*lines[:2], *others])).fault
         for others in ([false, *lines[2:]], [lines[1], *lines[2:]], [false, *lines[3:]])
     )
-    assert inserted.startswith("record 3 must not follow record 3")
-    assert repeated.startswith("record 2 must not follow record 2")
-    assert replaced.startswith("record 4 must not follow record 3")
+    assert inserted.startswith("record 3 follows record 3")
+    assert repeated.startswith("record 2 follows record 2")
+    assert replaced.startswith("record 4 follows record 3")
 
 
 def test_a_line_without_its_end_is_no_record():
@@ -73,4 +73,4 @@ def test_a_line_without_its_end_is_no_record():
 @pytest.mark.parametrize("body", [b'{"a": 1', b"[1", b'{"number": "x", "before": ""', b"7"])
 def test_line_without_record_is_altered_despite_its_hash(body):
     line = body + b', "hash": "' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
-    assert check_chain(line).fault == "record 1 must be as it was written; it was altered"
+    assert check_chain(line).fault == "record 1 was altered"

@@ -34,7 +34,7 @@ def test_a_job_that_nvflares_scheduler_cannot_count_with_is_refused(values):
 def test_what_the_server_sets_a_lead_does_not():
     assert OF_SERVER >= {"job_id", "status", "submitter_name", "schedule_count", "cloned_from", "submit_time"}
     for key in OF_SERVER:
-        assert refuse_meta(META | {key: "local"}) == f"meta.json of a job must leave {key} to the server; remove it"
+        assert refuse_meta(META | {key: "local"}) == f"meta.json of the job has {key}, which the server sets; remove it"
 
 
 @pytest.mark.parametrize("name", [None, "", "a\x1b[2Jb", "a\nb", "x" * 201])

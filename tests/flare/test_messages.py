@@ -117,8 +117,8 @@ def deploy(ask, name, app):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        *((name, "a job must be named by its id; nothing was deployed") for name in ("local", "transfer", "", None, 7)),
-        (RUNNING, "a job that runs must stay as it is; nothing was deployed"),
+        *((name, "no job is named by its id; nothing was deployed") for name in ("local", "transfer", "", None, 7)),
+        (RUNNING, "the job runs already; nothing was deployed"),
     ],
 )
 def test_only_idle_jobs_folders_are_replaced(ask, kit, name, reason):

@@ -83,12 +83,12 @@ def test_returned_site_gets_job_under_new_token(server):
 @pytest.mark.parametrize(
     ("goes", "asked", "reason"),
     [
-        ({"number": "another"}, [], "the job must run"),
-        ({"aborted": True}, [], "the job must run"),
+        ({"number": "another"}, [], "the job has ended, or has just begun"),
+        ({"aborted": True}, [], "the job has ended, or has just begun"),
         # The study does not name the site, or lets it go; the job's process does not answer.
-        ({"taken": {"data": {}}}, ["job"], "the job must take the site"),
-        ({"taken": {"data": {"is_taken": 1}}}, ["job"], "the job must take the site"),
-        ({"taken": None}, ["job"], "the job must take the site"),
+        ({"taken": {"data": {}}}, ["job"], "does not name the site, or lets it go"),
+        ({"taken": {"data": {"is_taken": 1}}}, ["job"], "does not name the site, or lets it go"),
+        ({"taken": None}, ["job"], "does not name the site, or lets it go"),
         ({"free": (False, "")}, ["job", "resources"], "resources free"),
         ({"deployed": error_reply("no right")}, ["job", "resources", "deploy", "cancel"], "it said 'no right'"),
         ({"deployed": None}, ["job", "resources", "deploy", "cancel"], "it said None"),
@@ -97,12 +97,12 @@ def test_returned_site_gets_job_under_new_token(server):
             ["job", "resources", "deploy", "start", "cancel"],
             "no disk",
         ),
-        ({"started": None}, ["job", "resources", "deploy", "start", "cancel"], "must answer that it starts"),
-        ({"pending": "another"}, ["job", "resources", "deploy", "cancel"], "it has ended meanwhile"),
+        ({"started": None}, ["job", "resources", "deploy", "start", "cancel"], "did not answer that it starts"),
+        ({"pending": "another"}, ["job", "resources", "deploy", "cancel"], "the job has ended meanwhile"),
         (
             {"here": Client("north", "n3")},
             ["job", "resources", "deploy", "start", "abort", "cancel"],
-            "it was started once more",
+            "the site was started once more",
         ),
     ],
 )

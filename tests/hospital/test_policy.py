@@ -103,7 +103,7 @@ WIDE = "silofl. silofl.flare silofl_desk.studies.processes nvflare.app_common. *
 @pytest.mark.parametrize(
     ("entries", "others", "sentence"),
     [
-        *(([entry], {}, f"not name {entry!r}, by which a job starts any program") for entry in LAUNCHERS),
+        *(([entry], {}, f"names {entry!r}, by which a job starts any program") for entry in LAUNCHERS),
         *(([entry], {}, f"not {entry!r}, which lets") for entry in WIDE),
         *(
             ([], {"class_list_enforcement_mode": mode}, f"must be 'enforce', not {mode!r}")
@@ -148,7 +148,9 @@ def test_a_right_of_an_earlier_release_fails(candidate, kit):
     for role, right in (("project_admin", "submit_job"), ("project_admin", "clone_job"), ("lead", "operate")):
         write(kit, "authorization.json", {"format_version": "1.0", "permissions": {role: {right: "any"}}})
         answer = check_rights(candidate())
-        assert answer.status == "failed" and answer.sentence.startswith(f"{right} in local/authorization.json must be ")
+        assert answer.status == "failed" and answer.sentence.startswith(
+            f"{role} has {right} in local/authorization.json, "
+        )
         write(kit, "authorization.json", {"format_version": "1.0", "permissions": {role: {right: "none"}}})
         assert check_rights(candidate()).status == "ok"
 

@@ -114,7 +114,7 @@ def test_a_site_may_keep_its_personal_model(inside, tmp_path):
         ({"name": "finetuning", "parts": ["fedsm"], "selector": {"labels": "best_model"}}, "go with mixing: soft"),
         ({"name": "finetuning", "parts": ["fedsm"], "stays": "batchnorm"}, "stays must be nothing"),
         ({"name": "perfedavg", "parts": ["fedsm"], "extra_rounds": 2}, "extra_rounds must be 0 with meta-steps"),
-        ({"name": "perfedavg", "parts": ["ditto", "fedsm"]}, "step must go with one model of all sites"),
+        ({"name": "perfedavg", "parts": ["ditto", "fedsm"]}, "a meta-step needs one model of all sites"),
     ],
 )
 def test_what_does_not_go_together_is_refused(play, algorithm, sentence):

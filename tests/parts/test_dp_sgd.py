@@ -130,7 +130,7 @@ def test_a_site_whose_count_is_lost_trains_no_more(play, private):
         path.unlink() if content is None else path.write_text(content)
         for game in (run, again):
             error = game.sites["east"].answer(TRAIN, game.upcoming(TRAIN)["east"]).meta["error"]
-            assert f"{FILE} in its state folder is missing, broken or older" in error
+            assert f"{FILE} in the state folder of site 'east' is missing, broken or older" in error
 
 
 def test_the_gate_lets_no_loss_and_no_intensities_leave(play, private):
@@ -191,7 +191,7 @@ def test_a_weaker_promise_does_not_pass_the_limit(private, settings_in, tmp_path
         ({"normalization": "batch"}, "must be instance or group with privacy.dp_sgd, not 'batch'"),
         ({"normalization": "batch_stateless"}, "not 'batch_stateless'"),
         ({"training": {"batch_dice": True}}, "batch_dice cannot be used"),
-        ({"training": {"measures_drift": True}}, "measures_drift must be false with privacy.dp_sgd"),
+        ({"training": {"measures_drift": True}}, "measures_drift cannot be used with privacy.dp_sgd"),
         ({"name": "fedsm"}, "not 'fedsm' with selector"),
         ({"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}}, "not 'scaffold' with scaffold"),
         ({"name": "moon", "network": UNET | {"normalization": "instance"}}, "take fedavg"),

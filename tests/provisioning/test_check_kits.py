@@ -264,7 +264,7 @@ def change_key(change):
         ("server", give("project_admin", clone_job="any"), "must be none for project_admin, as leads alone submit"),
         ("north", give("lead", operate="o:site"), "operate in local/authorization.json must be none for lead, who"),
         ("north", allow_too("acme.Widget"), "class_allow_list in local/resources.json must not have 'acme.Widget'"),
-        ("north", allow_too("subprocess.Popen"), "must not name 'subprocess.Popen'"),
+        ("north", allow_too("subprocess.Popen"), "must names 'subprocess.Popen'"),
         ("north", change_resources(class_allow_list=["*"]), "must name the classes that may run, not '*'"),
         ("north", change_resources(class_allow_list=["silofl."]), "must name exact classes, not 'silofl.'"),
         ("north", change_resources(class_list_enforcement_mode="warn"), "must be 'enforce', not 'warn'"),

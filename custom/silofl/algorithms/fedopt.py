@@ -76,7 +76,7 @@ class ServerOptimizer(AlgorithmOption):
     def conflict(self, recipe: Recipe) -> str | None:
         """It steps from one model of all sites, at its own learning rate."""
         if recipe.mixing is not None or len(recipe.traveling_roles) > 1 or recipe.stays == "everything":
-            return "parts must go with one model of all sites where they hold a server optimiser; choose mixing: shared"
+            return "a server optimiser needs one model of all sites; choose mixing: shared"
         if recipe.server_lr != 1:
             return f"server_lr must be 1 with fedopt.learning_rate, not {recipe.server_lr:g}; leave it out"
         if recipe.extra_rounds and recipe.second_model != SecondModel.FINE_TUNED:

@@ -47,7 +47,7 @@ class HeadThenBody(AlgorithmOption):
         if recipe.stays != "head":
             return f"stays must be head where sites train it before the body, not {recipe.stays}"
         if part := recipe.counting_steps:
-            return f"parts must be without {part}, which counts all steps, where the body takes only the last ones"
+            return f"{part} counts all steps, and here the body takes only the last ones; leave {part} out of parts"
         return None
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:

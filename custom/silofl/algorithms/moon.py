@@ -86,7 +86,7 @@ class Contrast(AlgorithmOption):
     def conflict(self, recipe: Recipe) -> str | None:
         """A site's model is drawn to the one of all sites."""
         if not recipe.trains_one_model:
-            return "step must go with one model of all sites where it contrasts models; choose mixing: shared"
+            return "moon contrasts with one model of all sites; choose mixing: shared"
         return None
 
     def sentence(self) -> str:

@@ -85,11 +85,11 @@ class MetaStep(AlgorithmOption):
     def conflict(self, recipe: Recipe) -> str | None:
         """A model of all sites is trained for the steps that each site takes from it; and a step is several batches."""
         if recipe.mixing is not None or recipe.personal is not None or recipe.stays == "everything":
-            return "step must go with one model of all sites where it is a meta-step; choose mixing: shared"
+            return "a meta-step needs one model of all sites; choose mixing: shared"
         if recipe.extra_rounds:
             return f"extra_rounds must be 0 with meta-steps, not {recipe.extra_rounds}; raise perfedavg.deployed_steps"
         if part := recipe.counting_steps:
-            return f"parts must be without {part}, which counts a step for every batch, with meta-steps of several"
+            return f"{part} counts a step for every batch, and a meta-step takes several; leave {part} out of parts"
         return None
 
     def sentence(self) -> str:

@@ -139,7 +139,7 @@ class AlgorithmOption(Section):
 def find_other_models(option: AlgorithmOption, recipe: Recipe) -> str | None:
     """Return why an answer does not go with a recipe in which sites have models of their own; None in any other."""
     if not recipe.trains_one_model:
-        return f"{option.section} must go with one model of all sites; choose mixing: shared and no personal model"
+        return f"{option.section} needs one model of all sites; choose mixing: shared and no personal model"
     if recipe.extra_rounds:
         return f"extra_rounds must be 0 with {option.section}, not {recipe.extra_rounds}; leave it out"
     return None

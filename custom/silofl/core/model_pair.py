@@ -38,11 +38,11 @@ def find_personal_conflict(recipe: Recipe) -> str | None:
     if [traits.second_model for traits in recipe.traits].count(SecondModel.STAYS) > 1:
         return "parts must hold one algorithm with a personal model, not more; leave the others out"
     if recipe.mixing is not None:
-        return "mixing must be shared with a personal model, which stays at home; leave it out"
+        return "a personal model stays at home and is mixed with none; leave mixing out"
     if recipe.stays != "nothing":
         return f"stays must be nothing with a personal model, which is whole, not {recipe.stays!r}"
     if recipe.input is not None or recipe.step is not None:
-        return "input must be none, and step plain, with a personal model, which steps by its own rule; leave them out"
+        return "a personal model steps by its own rule on images as they are; leave input and step out"
     if recipe.extra_rounds:
         return f"extra_rounds must be 0 with a personal model, not {recipe.extra_rounds}; it is the site's own already"
     return None

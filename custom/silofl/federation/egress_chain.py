@@ -73,10 +73,10 @@ def check_chain(content: bytes) -> Verdict:
         before = links[-1] if links else Link()
         link, hash_before = _read_line(line)
         if link is None:
-            fault = f"record {index} must be as it was written; it was altered"
+            fault = f"record {index} was altered"
             break
         if (link.number, hash_before) != (before.number + 1, before.hash):
-            fault = f"record {link.number} must not follow record {before.number}; one was removed, added or replaced"
+            fault = f"record {link.number} follows record {before.number}: one was removed, added or replaced"
             break
         links.append(link)
     return Verdict(tuple(links), fault, bool(torn))

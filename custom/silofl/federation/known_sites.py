@@ -180,8 +180,8 @@ def vital_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str |
     if not vital:
         return None
     return (
-        f"site {site!r} must hold {' and '.join(vital)} of round {should_hold(server, site, exchange.models_round)}, "
-        "which is not in its state; restore its state folder, or start the study anew"
+        f"the state of site {site!r} lacks {' and '.join(vital)} of round "
+        f"{should_hold(server, site, exchange.models_round)}; restore its state folder, or start the study anew"
     )
 
 

@@ -162,8 +162,8 @@ def find_long_updates(norms: Mapping[str, float], most: float, min_sites: int) -
         # Where most others have not moved, any length would be too long.
         if norms[site] > most * median > 0:
             reasons[site] = (
-                f"site {site!r} must send an update at most {most:g} times as long by step as the others' median "
-                f"{median:.3g}, not {norms[site]:.3g}; look for a fault there, or raise federation.max_update_ratio"
+                f"the update of site {site!r} is {norms[site]:.3g} long by step, more than {most:g} times the others' "
+                f"median {median:.3g}; look for a fault there, or raise federation.max_update_ratio"
             )
     return reasons
 

@@ -60,9 +60,9 @@ def part_lonely(
         if names and accepted[site].arrays.keys().isdisjoint(names):
             accepted.pop(site)
             lonely[site] = (
-                f"site {site!r} must have its answer mixed with those of at least "
-                f"{count_partners(answer.numbers.min_partners)}, as min_partners of its site.yaml asks; fewer sent "
-                "the like: let more sites take part"
+                f"too few sites sent an answer to mix with that of site {site!r}, which asks for at least "
+                f"{count_partners(answer.numbers.min_partners)} by min_partners of its site.yaml; let more sites take "
+                "part"
             )
     return accepted, lonely
 

@@ -139,7 +139,7 @@ def rehearse_round(server: ServerRounds, ask: Network) -> dict[str, SiteReport]:
         seconds = rehearsal.round_seconds + max(0.0, answers.seconds.get(site, 0.0) - rehearsal.seconds)
         faults = rehearsal.faults
         if seconds > limit:
-            late = f"a round must take at most {limit:.0f} s, not {seconds:.0f} s; raise federation.task_timeout_s"
+            late = f"a round takes {seconds:.0f} s, and {limit:.0f} s are allowed; raise federation.task_timeout_s"
             faults = (*faults, late)
         reports[site] = SiteReport(
             faults=faults,

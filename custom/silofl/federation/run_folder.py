@@ -127,7 +127,7 @@ class RunFolder:
         self._saved = None if damage else server.finished_rounds
         notes = [f"the run went on after this round from {BEFORE}: {damage[0]}"] if damage else []
         if not self._belongs_to and (self.path / RUN_ID).is_file():
-            notes.append(f"{RUN_ID} must be as it was written; its checksum does not fit: the checkpoint names the run")
+            notes.append(f"{RUN_ID} was changed after it was written; the checkpoint names the run")
         for note in notes:
             logger.warning("round %s: %s", server.finished_rounds, note)
             server.ledger[-1].notes.append(note)

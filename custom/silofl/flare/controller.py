@@ -367,7 +367,7 @@ class RoundsController(ModelController):
         # NVFlare does not call the callback for such a result: the round would wait until its time is over.
         reason = f"NVFlare at the site answered {code}; the site's own log says why"
         if code == ReturnCode.OK:
-            reason = f"site {name!r} must send an answer that can be read; the server's log says what NVFlare missed"
+            reason = f"the answer of site {name!r} cannot be read; the server's log says what NVFlare missed"
         model = to_model(Message(meta={"error": reason}), is_difference=True)
         model.meta["client_name"] = name
         client_task.task.get_prop(AppConstants.TASK_PROP_CALLBACK)(model)

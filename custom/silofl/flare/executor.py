@@ -65,7 +65,7 @@ class SiteExecutor(Executor):
         """Carry out one task, whatever its name; one that cannot be done is answered with the reason."""
         message = from_model(FLModelUtils.from_shareable(shareable))
         if self._rounds is None:
-            answer = message.failed(public_reason(self._fault or SiloFLError("the job must begin before its tasks")))
+            answer = message.failed(public_reason(self._fault or SiloFLError("a task came before the job began")))
         else:
             answer = self._rounds.answer(task_name, message)
             # Training keeps what it frees (`keep_freed_memory`), while the server needs most memory after it.

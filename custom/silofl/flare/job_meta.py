@@ -27,7 +27,7 @@ def refuse_meta(meta: Mapping[str, Any]) -> str | None:
     """Return why a server does not take a job, by its ``meta.json``; None where it may."""
     key = min(OF_SERVER & meta.keys(), default=None)
     if key is not None:
-        return f"meta.json of a job must leave {key} to the server; remove it"
+        return f"meta.json of the job has {key}, which the server sets; remove it"
     name = meta.get(JobMetaKey.JOB_NAME.value)
     # NVFlare's console prints it as it is.
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:

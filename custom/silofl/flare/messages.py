@@ -46,9 +46,9 @@ class DeployJob(DeployProcessor):
         """Unpack the job, or answer why not."""
         job = req.get_header(RequestHeader.JOB_ID)
         if not is_job(job):
-            return error_reply("a job must be named by its id; nothing was deployed")
+            return error_reply("no job is named by its id; nothing was deployed")
         if job in app_ctx.get_all_job_ids():
-            return error_reply("a job that runs must stay as it is; nothing was deployed")
+            return error_reply("the job runs already; nothing was deployed")
         reason = _refuse_size(req.body)
         return error_reply(reason) if reason else super().process(req, app_ctx)
 
@@ -59,7 +59,7 @@ class DeleteJob(DeleteRunNumberProcessor):
     def process(self, req: Message, app_ctx: object) -> Message:
         """Delete the folder, or answer why not."""
         if not is_job(req.get_header(RequestHeader.JOB_ID)):
-            return error_reply("a job must be named by its id; nothing was deleted")
+            return error_reply("no job is named by its id; nothing was deleted")
         return super().process(req, app_ctx)
 
 

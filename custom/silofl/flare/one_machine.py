@@ -43,7 +43,7 @@ HEARD_S = 60.0
 # certificate is blocked. And the question of `ask_machines`, which connects nobody.
 PROCESS, PLACE, REFUSED, BLOCKED = "silofl.process", "silofl.place", "silofl.refused", "silofl.blocked"
 ASK, ANSWER = "silofl.ask", "silofl.answer"
-IS_BLOCKED = "the server must let %s in, and has blocked the certificate of this kit; ask the study lead"
+IS_BLOCKED = "the server has blocked the certificate of this kit and does not let %s in; ask the study lead"
 # Of a message, where NVFlare sends large ones in parts of 1 MiB; by a blocked certificate, whose handshake is read.
 MOST_BYTES, MOST_BYTES_BLOCKED = 1 << 26, 1 << 16
 # A refused machine ends by itself before; one with older software would stay.

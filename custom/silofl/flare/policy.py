@@ -116,8 +116,8 @@ class ClassPolicy:
                 )
             if _starts_programs(str(entry)):
                 return (
-                    f"class_allow_list in local/{self.file} must not name {entry!r}, by which a job starts any program "
-                    "with this account's rights; delete it, as SiloFL's jobs need none"
+                    f"class_allow_list in local/{self.file} names {entry!r}, by which a job starts any program with "
+                    "this account's rights; delete it, as SiloFL's jobs need none"
                 )
         if self.mode != "enforce":
             return f"class_list_enforcement_mode in local/{self.file} must be 'enforce', not {self.mode!r}; change it"
@@ -192,8 +192,8 @@ def list_replaced(kit: Kit) -> Iterator[str]:
         if (path := part.get("path")) in REPLACED and (path != STREAMER or streams_logs(kit)):
             replacement, does = REPLACED[path]
             yield (
-                f"local/resources.json must have {replacement} in place of {path}, {does}; take it from the "
-                "resources.json of site_configs/"
+                f"local/resources.json has {path} in place of {replacement}, {does}; take it from the resources.json "
+                "of site_configs/"
             )
 
 
@@ -252,7 +252,7 @@ def list_old_rights(kit: Kit) -> Iterator[str]:
     rights = read_site_rights(kit)
     for (right, role), reason in TAKEN_BACK.items():
         if role in rights.roles and rights.has(right, "anybody", kit.org, role):
-            yield f"{right} in local/{rights.file} must be none for {role}, {reason}; set it to none"
+            yield f"{role} has {right} in local/{rights.file}, {reason}; set it to none"
 
 
 def _is_module(name: str) -> bool:

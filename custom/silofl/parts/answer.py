@@ -209,7 +209,7 @@ def explain_refusal(site: str, error: Exception) -> str:
     """Return why a site's answer is refused, as one bounded line."""
     if isinstance(error, SiloFLError):
         return plain_text(str(error))
-    return plain_text(f"site {site!r} must send an answer that can be read; {type(error).__name__}: {error}")
+    return plain_text(f"the answer of site {site!r} cannot be read ({type(error).__name__}: {error})")
 
 
 def public_reason(error: Exception, log: str = "the site's own log") -> str:

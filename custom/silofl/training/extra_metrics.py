@@ -73,8 +73,8 @@ def measure_extra_metric(
             values.append(_score_case(metric, pairs))
     except Exception as error:  # whatever the package raises
         logger.warning(
-            "extra_metrics %s must give a number in [0, 1], or None, for every case; at %s it says: %s: this test has "
-            "no value of it; repair its package",
+            "extra_metrics %s gave no number in [0, 1], nor None, at %s: %s; this test has no value of it: repair its "
+            "package",
             *(name, step, error_text(error)),
         )
         return {"value": None, "num_cases": 0, "has_failed": True}

@@ -57,7 +57,7 @@ def check_job(job: Path, study: Study) -> list[str]:
                 )
     packages = sorted({name for _, _, name in study.extensions})
     if packages:
-        notices.append(f"hospitals must have installed, and name under extensions of site.yaml: {', '.join(packages)}")
+        notices.append(f"for hospitals to install, and name under extensions of site.yaml: {', '.join(packages)}")
     # A network of a package may run at hospitals and not here.
     if study.model.network in packages:
         return notices
@@ -72,7 +72,7 @@ def check_job(job: Path, study: Study) -> list[str]:
     further = sorted({kind.name for kind in list_outbound_payloads(study)}.difference(ready))
     if further:
         notices.append(
-            f"hospitals must add to may_leave of site.yaml, where the ready-made one has it not: {', '.join(further)}"
+            f"for hospitals to add to may_leave of site.yaml, since the ready-made one lacks it: {', '.join(further)}"
         )
     return notices
 

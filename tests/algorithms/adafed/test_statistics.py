@@ -105,7 +105,7 @@ def test_sites_without_an_answer_are_asked_again(play):
 def test_a_site_that_has_not_trained_is_asked_again(play):
     game = play(rounds=4, name="adafed", statistics={"rounds": 1})
     game.round(absent=("west",))
-    assert "must have trained a round before it has statistics" in game.round().notes[0]
+    assert "has trained no round and so has no statistics" in game.round().notes[0]
     record = game.round()
     assert record.notes == [] and record.weights["west"]["west"] == 0.5
 

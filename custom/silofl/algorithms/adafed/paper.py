@@ -78,10 +78,10 @@ class Similarity(AlgorithmOption):
     def conflict(self, recipe: Recipe) -> str | None:
         """Refuse to mix what never leaves a site, and running statistics that travel: averaged, they are all equal."""
         if recipe.stays == "everything":
-            return "stays must not be everything where sites listen to each other; choose batchnorm"
+            return "with stays: everything nothing travels that sites could mix; choose batchnorm"
         if self.source == "pretrained" and recipe.input is not None:
             return (
-                "input must be none with a pretrained model, which has seen images as they are; choose "
+                "the pretrained model has seen images as they are, and input changes them; leave input out, or choose "
                 "statistics.source: running"
             )
         if self.source == "running" and recipe.stays != "batchnorm":

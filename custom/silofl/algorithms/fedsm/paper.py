@@ -93,8 +93,8 @@ class Selector(AlgorithmOption):
         """Refuse recipes without complete models of the sites, which the selector hands out."""
         if not (isinstance(recipe.mixing, SoftPull) or recipe.collects_personal):
             return (
-                "parts must go with mixing: softpull where they hold a selector, which chooses among sites' models, or "
-                "with an algorithm that keeps a personal model at each site, fine-tunes one or takes steps to one"
+                "a selector chooses among sites' models, and this study makes none; choose mixing: softpull, or an "
+                "algorithm that keeps a personal model at each site, fine-tunes one or takes steps to one"
             )
         if recipe.stays != "nothing":
             return (
@@ -108,8 +108,8 @@ class Selector(AlgorithmOption):
             )
         if self.learns_site and recipe.extra_rounds and recipe.second_model != SecondModel.FINE_TUNED:
             return (
-                "extra_rounds must go with selector.labels: best_model or ensemble, or with mixing: shared, where each "
-                "site fine-tunes the global model in them; leave it out"
+                "extra_rounds has no use with selector.labels: site and mixed models, only with best_model or "
+                "ensemble, or with mixing: shared, where each site fine-tunes the global model in them; leave it out"
             )
         if not self.learns_site and not recipe.extra_rounds:
             return "extra_rounds must be at least 1 where the selector learns after the models, not 0"
@@ -171,7 +171,7 @@ class SuperModel(AlgorithmOption):
     def conflict(self, recipe: Recipe) -> str | None:
         """Refuse a threshold of a study's own where no case falls back to the global model."""
         if self.threshold != "tuned" and not self.falls_back(recipe):
-            return "super_model.threshold must go with a selector that learns the site; leave it out"
+            return "super_model.threshold has no use without a selector that learns the site; leave it out"
         return None
 
     def sentence(self) -> str:
