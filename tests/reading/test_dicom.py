@@ -147,7 +147,7 @@ content, *TABLES = encapsulate_extended([jpeg_2000(np.ascontiguousarray(frame)) 
 EXTENDED = {"PixelData": content, "ExtendedOffsetTable": TABLES[0], "ExtendedOffsetTableLengths": TABLES[1]}
 # What a file holds, its elements, what is read, and how near.
 READ = {
-    "filled up to a block": (GREY, {"PixelData": GREY.tobytes() + bytes(128)}, GREY, 0),
+    "filled up to a block": (GREY, {"PixelData": GREY.tobytes() + bytes(100)}, GREY, 0),
     "filled up to an even length": (GREY[:3, :3], {}, GREY[:3, :3], 0),
     "colours of which half are stored": (COLOUR, HALVED | {"PixelData": HALVES}, HALVES_READ, 0),
     "no scale of colours": (COLOUR, RGB | {"RescaleSlope": 1, "RescaleIntercept": 0}, COLOUR, 0),
@@ -256,6 +256,13 @@ REFUSED = [
         for syntax in (uid.ExplicitVRLittleEndian, uid.ExplicitVRBigEndian)
     ),
     (GREY, {"NumberOfFrames": 3}, "holds 384 bytes of PixelData, .*NumberOfFrames .3. need 1152"),
+    # Each row is filled up, each column, each frame, or each row of bits; or half a frame is left of another.
+    (GREY[:, :22], {"PixelData": GREY.tobytes()}, "holds 384 bytes of PixelData, .* need 352"),
+    (GREY[:15, :21], {"PixelData": GREY[:15, :23].tobytes() + b"\0"}, "holds 346 bytes of PixelData, .* need 315"),
+    (GREY[:14], {"PixelData": GREY.tobytes()}, "holds 384 bytes of PixelData, .* need 336"),
+    (TWO[:, :5, :5], {"PixelData": b"".join(frame[:5, :5].tobytes() + b"\0" for frame in TWO)}, "holds 52 .* need 50"),
+    (np.ones((100, 12), np.uint8), BIT | {"PixelData": bytes(200)}, "holds 200 bytes of PixelData, .* need 150"),
+    (GREY, {"PixelData": GREY.tobytes() + bytes(194)}, "holds 578 bytes of PixelData, .* need 384"),
     (GREY, {"PixelData": GREY.tobytes() * 2}, "holds 768 bytes of PixelData, .*NumberOfFrames .1. need 384"),
     *(
         (COLOUR, HALVED | {"PixelData": wrong}, f"holds {len(wrong)} bytes of PixelData, .* need 768")

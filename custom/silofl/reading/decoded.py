@@ -55,6 +55,8 @@ def check_bytes(name: str, shape: Iterable[int], item_bytes: int) -> int:
         raise ValueError(f"it states a size of {min(sizes)}")
     size = math.prod(sizes) * item_bytes
     if size > MAX_BYTES:
-        limit = f"at most {MAX_BYTES >> 30} GiB are allowed"
-        raise DataError(f"{name} takes {size / (1 << 30):.3g} GiB once decoded, and {limit}; cut it into parts")
+        raise DataError(
+            f"{name} takes {size / (1 << 30):.3g} GiB once decoded, and at most {MAX_BYTES >> 30} GiB are allowed; cut "
+            "it into parts"
+        )
     return size

@@ -225,11 +225,16 @@ def _judge_bytes(header: Dataset) -> tuple[bool, str]:
     frames = count_frames(header)
     needed = get_expected_length(header)
     held = len(header.PixelData)
-    # Some writers fill up to a block. Half a frame more is no filling: it may be colours that are not halved
-    # (YBR_FULL_422), or another frame.
-    spare = max(needed // frames // 2, 2)
+    spare = held - needed
+    # Some writers fill up to a block. Bytes for each row, column or frame, and one to make them even, are no filling:
+    # each is stored longer than the header says, or there are more of them. Rows of bits may be stored in whole bytes.
+    is_filled = (
+        (frames == 1 and header.BitsAllocated > 1)
+        and (1 < spare < needed // 2)
+        and (spare % header.Rows > 1 and spare % header.Columns > 1)
+    )
     return (
-        not needed <= held < needed + spare,
+        spare not in (0, 1) and not is_filled,
         f"holds {held} bytes of PixelData, where its Rows and Columns ({header.Rows} x {header.Columns}), "
         f"SamplesPerPixel, BitsAllocated and NumberOfFrames ({frames}) need {needed}; {COPY_OR_EXPORT}",
     )

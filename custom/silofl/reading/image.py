@@ -59,7 +59,7 @@ def check_affine(affine: NDArray[np.float64], name: str) -> None:
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
     if spacing.min() < low or spacing.max() > high:
         shown = " x ".join(f"{size:g}" for size in spacing)
-        raise DataError(f"{name} has voxels of {shown} mm, of {low:g} to {high:g} mm that are allowed; {remedy}")
+        raise DataError(f"{name} has voxels of {shown} mm, beyond {low:g} to {high:g} mm; {remedy}")
     if abs(np.linalg.det(affine[:3, :3] / spacing)) < LEAST_VOLUME:
         raise DataError(f"{name} has axes that do not point in three directions; {remedy}")
 

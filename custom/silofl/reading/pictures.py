@@ -46,8 +46,9 @@ def unpack_picture(path: Path, name: str, is_label: bool) -> Unpacked[list[bytes
     # Not by its name: Pillow would map a TIFF without compression into memory, with the sides that it has once turned.
     with path.open("rb") as stream, _open_picture(stream) as picture:
         if picture.width * picture.height > MAX_PIXELS:
-            size = f"{picture.width} x {picture.height}"
-            raise DataError(f"{name} has {size} pixels, of at most {MAX_PIXELS}; cut it into tiles")
+            raise DataError(
+                f"{name} has {picture.width} x {picture.height} pixels, more than {MAX_PIXELS}; cut it into tiles"
+            )
         if (count := getattr(picture, "n_frames", 1)) > 1:
             raise several_error(name, count)
         # Only TIFF has such a table.

@@ -165,5 +165,6 @@ def _check_content(content: bytes, piece: Piece, tags: Any) -> None:  # noqa: AN
         tables = tags.get(JPEG_TABLES, b"")
         columns, rows = check_scans(tables[:-2] + content[2 if tables else 0 :])
         if columns < piece.columns or rows < piece.rows:
-            stated = f"{piece.columns} x {piece.rows}"
-            raise ValueError(f"a strip or a tile of {columns} x {rows} pixels where its tags state {stated}")
+            raise ValueError(
+                f"a strip or a tile of {columns} x {rows} pixels where its tags state {piece.columns} x {piece.rows}"
+            )
