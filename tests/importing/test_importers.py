@@ -63,12 +63,11 @@ def test_all_wrong_masks_are_told_before_images_are_copied(source, tmp_path, mon
     with pytest.raises(DataError) as error:
         import_layout("folders", source, tmp_path / "target")
     told = str(error.value)
-    assert told.startswith("4 faults: (1) ")
+    assert "masks/0.png" not in told
     for sentence in (
-        "site 'north': masks/1.png must have the size of its image, (8, 8), not (4, 8); export both",
-        "site 'south': masks/0.png must have the size of its image, (8, 8), not (9, 9)",
-        "site 'south': masks/2.png must be a whole file",
-        "site 'south': masks/3.png must hold the label values 0 (background), 1 (foreground), not 7",
+        "4 faults: (1) site 'north': masks/1.png must have the size of its image, (8, 8), not (4, 8); export both",
+        " (and 1 more of this kind). (2) site 'south': masks/2.png must be a whole file",
+        "(3) site 'south': masks/3.png must hold the label values 0 (background), 1 (foreground), not 7",
     ):
         assert sentence in told
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

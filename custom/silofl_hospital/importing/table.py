@@ -36,8 +36,9 @@ from silofl.base.naming import normalise_accents
 from silofl.data.manifest import PARTS
 from silofl.reading.patient_names import key_patient, normalise_name
 from silofl_hospital.importing.cases import shorten_names
+from silofl_hospital.importing.layout import Layout
 from silofl_hospital.importing.masks import ENDINGS, split_ending
-from silofl_hospital.importing.options import ImportOptions, Layout
+from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import FILE, LABEL, NOBODY, PART, PATIENT, SITE, is_nothing, read_rows
 from silofl_hospital.importing.site_files import (
     Case,
