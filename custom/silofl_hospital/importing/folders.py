@@ -86,7 +86,7 @@ def _find_by_patterns(folder: Path, options: ImportOptions) -> Arranged:
     if images is None and masks is None:
         return replace(find_cases(folder.name, folder, BY_STEM), images_in="images"), values, {}
     if images is None or masks is None:
-        raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
+        raise ConfigError("one of image-pattern and mask-pattern is missing; give both or none")
     return find_cases(folder.name, folder, parse_patterns(images, masks, options.labels or ())), values, {}
 
 

@@ -128,13 +128,13 @@ def list_content(layout: str, source: Path) -> list[dict[str, str]]:
     """
     chosen = _find_layout(layout, source)
     if chosen.list_content is None:
-        raise ConfigError(f"TARGET must be given with layout {layout!r}, which lists nothing; name a new folder")
+        raise ConfigError(f"TARGET is missing, and layout {layout!r} lists nothing without it; name a new folder")
     try:
         content = chosen.list_content(source)
     except OSError as error:
         raise open_error(source.name, error) from None
     if not content:
-        raise DataError(f"{source.name} must hold a folder for each site with DICOM files in it, not none; make one")
+        raise DataError(f"{source.name} has no folder of a site with DICOM files; make one")
     return content
 
 
@@ -144,14 +144,14 @@ def _find_layout(layout: str, source: Path) -> Layout:
             f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{suggest_nearest(layout, LAYOUTS)}"
         )
     if not source.exists():
-        raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
+        raise DataError(f"SOURCE {source.name} is missing; give the folder of the data")
     return LAYOUTS[layout]
 
 
 def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
     """Return the plans with labels and regions as they are kept; refuse names that other programs take for commands."""
     if not plans:
-        raise DataError("SOURCE must hold a folder for each site, not none. Make one, or choose another layout.")
+        raise DataError("SOURCE has no folder of a site; make one for each, or choose another layout")
     checked = {}
     for site, plan in plans.items():
         if not SITE_NAME.fullmatch(site):

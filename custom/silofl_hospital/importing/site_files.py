@@ -158,13 +158,10 @@ def _read_parts(site: str, cases: Sequence[Case], units: Sequence[str]) -> dict[
     part_of: dict[str, str] = {}
     for case, unit in zip(cases, units, strict=True):
         if case.part is not None and part_of.setdefault(unit, case.part) != case.part:
-            raise DataError(
-                f"site {site!r} must have {unit} in one part, not in {part_of[unit]} and {case.part}; correct the "
-                "column part"
-            )
+            raise DataError(f"site {site!r} has {unit} in {part_of[unit]} and {case.part}; correct the column part")
     for part in ("training", "test"):
         if part_of and part not in part_of.values():
-            raise DataError(f"site {site!r} must have rows for the {part}, not none; name them in the column part")
+            raise DataError(f"site {site!r} has no row for the {part}; name some in the column part")
     return part_of
 
 
@@ -189,12 +186,14 @@ def split_patients(
     # One patient in training and test at once would make results look too good.
     if len(part_of) < 2:
         raise DataError(
-            f"site {site!r} must have at least 2 {units} to keep training and test apart, not {len(part_of)}; join it "
+            f"site {site!r} has {len(part_of)} {units}, fewer than the 2 that keep training and test apart; join it "
             "with another site or leave it out"
         )
     # Without a test nobody would learn how good the model is.
     if "test" not in part_of.values():
-        raise DataError(f"site {site!r} must have a share of its {units} for the test, not {options.test}; raise it")
+        raise DataError(
+            f"test must be above 0 for a share of the {units} of site {site!r}, not {options.test}; raise it"
+        )
     return part_of
 
 

@@ -119,9 +119,7 @@ def _read_folders(source: Path) -> dict[str, SiteTable]:
     tables = {}
     for folder, table in table_of.items():
         if table is None:
-            raise DataError(
-                f"site {folder.name!r} must have {TABLES[0]}; it is not there: write it, or remove the folder"
-            )
+            raise DataError(f"site {folder.name!r} has no {TABLES[0]}; write it, or remove the folder")
         name = f"{table.name} of site {folder.name!r}"
         tables[folder.name] = SiteTable(folder, name, read_rows(table, name, (FILE,)))
     return tables
@@ -144,9 +142,9 @@ def _list_class_folders(source: Path, sites: Sequence[Path]) -> dict[str, SiteTa
     # Folders of images and masks are a segmentation's, and no classes.
     if len(tables) < len(sites) or len(names) < 2 or names & {"images", "masks"}:
         raise DataError(
-            f"{source.name} must hold a folder for each site with {TABLES[0]} (columns file, label and patient), or "
-            "with a folder of images for each class, or be such a table, not none of these; put the folders of classes "
-            "into one that is named as their site"
+            f"{source.name} holds no folders of sites with {TABLES[0]} (columns file, label and patient), or with a "
+            "folder of images for each class, and is no such table; put the folders of classes into one that is named "
+            "as their site"
         )
     return tables
 
@@ -169,8 +167,8 @@ def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | No
     findings = given or [column for column in columns if column not in known and column.casefold() != NO_FINDING]
     if not findings:
         raise DataError(
-            f"{lacking[0].name} must have the columns {FILE} and {LABEL}, not {', '.join(columns)}; rename them, or "
-            "give each finding a column of 0 and 1"
+            f"{lacking[0].name} has no column {LABEL} among {', '.join(columns)}; rename one, or give each finding a "
+            "column of 0 and 1"
         )
     for finding in findings:
         if SEVERAL in finding:
@@ -210,13 +208,11 @@ def _read_cases(table: SiteTable, task: str, given: Collection[str]) -> list[Cas
     counts = Counter(case.name for case in cases)
     twins = [name for name, count in counts.items() if count > 1]
     if twins:
-        raise DataError(
-            f"{table.name} must have one row a file, not several of {shorten_names(twins)}; remove the others"
-        )
+        raise DataError(f"{table.name} has several rows of {shorten_names(twins)}; keep one of a file")
     unknown = [case.name for case in cases if case.patient == ""]
     if unknown and len(unknown) < len(cases):
         raise DataError(
-            f"{table.name} must name the patient of {shorten_names(unknown)}, as of the others; add them ({NOBODY})"
+            f"{table.name} names no patient of {shorten_names(unknown)}, but those of the others; add them ({NOBODY})"
         )
     return cases
 
@@ -229,7 +225,7 @@ def _read_case(row: Mapping[str, str], table: SiteTable, task: str, given: Colle
         raise DataError(f"{table.name} must name files by their path within its folder, not {quote_value(row[FILE])}")
     path = table.folder / file
     if not path.exists():
-        raise DataError(f"{table.name} must name files that are there, not {quote_value(row[FILE])}; correct the row")
+        raise DataError(f"{table.name} names a file that is not there, {quote_value(row[FILE])}; correct the row")
     split_ending(path, f"{table.name}: {file}")
     label = normalise_accents(row[LABEL])
     labels = (label,) if task == CLASSES else _split_findings(label)
@@ -238,16 +234,15 @@ def _read_case(row: Mapping[str, str], table: SiteTable, task: str, given: Colle
         if is_nothing(name) and name not in given:
             what = "class" if task == CLASSES else "findings"
             raise DataError(
-                f"{table.name} must name the {what} of {file}, not {quote_value(name)}; fill the column {LABEL} (No "
-                "Finding where nothing was found), remove the row, or, where a label is called so, name all with "
-                "--labels"
+                f"{table.name} has {quote_value(name)} as the {what} of {file}; fill the column {LABEL} (No Finding "
+                "where nothing was found), remove the row, or, where a label is called so, name all with --labels"
             )
     patient = normalise_name(row[PATIENT]) if PATIENT in row else None
     part = GIVEN.get(row[PART].casefold()) if PART in row else None
     if PART in row and part is None:
         raise DataError(
-            f"{table.name} must put {file} into training, validation or test, not {quote_value(row[PART])}; correct "
-            f"the column {PART}"
+            f"the part of {file} in {table.name} must be training, validation or test, not {quote_value(row[PART])}; "
+            f"correct the column {PART}"
         )
     return Case(normalise_accents(str(file)), (path,), labels=labels, patient=patient, part=part)
 
@@ -262,9 +257,7 @@ def _number_classes(names: Collection[str], given: Sequence[str] | None) -> dict
     if given is not None:
         lacking = {*names} - {*given}
         if lacking:
-            raise ConfigError(
-                f"labels must name all classes of the tables, not leave out {shorten_names(lacking)}; add them"
-            )
+            raise ConfigError(f"labels leave out classes of the tables, {shorten_names(lacking)}; add them")
         return number_labels(given, first=0)
     numbers = {}
     for name in names:
@@ -284,7 +277,7 @@ def _number_classes(names: Collection[str], given: Sequence[str] | None) -> dict
     alike = Counter(name.casefold() for name in names)
     twins = sorted(name for name in names if alike[name.casefold()] > 1)
     if twins:
-        raise DataError(f"{LABEL} must write a class in one way, not as {' and '.join(twins)}; correct the tables")
+        raise DataError(f"{LABEL} writes one class as {' and '.join(twins)}; correct the tables")
     # Numbers are sorted as numbers: 10 comes after 9.
     return number_labels(sorted(names, key=lambda name: (numbers.get(name, 0), name)), first=0)
 
@@ -308,8 +301,8 @@ def _check_sites(plans: Mapping[str, SitePlan]) -> None:
             for column, name in keys:
                 if site_of.setdefault((column, name), site) != site:
                     raise DataError(
-                        f"{column} {name!r} must be at one site, not at {site_of[column, name]!r} and {site!r}; "
-                        f"correct the column {SITE}, or give two patients two names"
+                        f"{column} {name!r} is at two sites, {site_of[column, name]!r} and {site!r}; correct the "
+                        f"column {SITE}, or give two patients two names"
                     )
 
 

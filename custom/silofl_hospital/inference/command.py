@@ -140,9 +140,7 @@ def predict_inputs(
     inputs = [Input.from_case(case, options.is_named_by_folder) for case in cases]
     _check_input_names(inputs)
     if not is_free(out) and not any((out / name).is_file() for name in (RECORD, LOCK)):
-        raise ConfigError(
-            f"{out.name} must be a new folder or that of an earlier prediction; it holds something else: name another"
-        )
+        raise ConfigError(f"{out.name} holds something else than an earlier prediction; name another folder")
     runner = Runner(super_model, out, options)
     make_folder(out)
     # Two at once would each write the record without the other's answers.
@@ -245,7 +243,7 @@ class Runner:
             for path in list_case_files(one.case):
                 message = message.replace(str(path), path.name)
             message = " ".join(message.split())[:200]
-            reason = f"it must be predicted without {type(error).__name__}; {message}: check the image, or report this"
+            reason = f"it cannot be predicted ({type(error).__name__}: {message}); check the image, or report this"
         # A label map without its picture is no answer.
         self._delete_files(one)
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
@@ -261,8 +259,7 @@ class Runner:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise DataError(
-                f"its answer must be written to {self.out.name}; the system said {reason!r}: make room, or name "
-                "another folder"
+                f"its answer cannot be written to {self.out.name} ({reason}); make room, or name another folder"
             ) from None
 
     def _write_answer(self, one: Input, prediction: Prediction) -> tuple[dict[str, Any], str]:
@@ -334,8 +331,8 @@ def _check_input_names(inputs: Sequence[Input]) -> None:
         earlier = seen.setdefault(given.stem.casefold(), given)
         if earlier is not given:
             raise ConfigError(
-                f"inputs must have different names, not {earlier.name} and {given.name}, whose results would be one "
-                "file: call them by their folders with --by-folder, or predict them into two folders"
+                f"the results of {earlier.name} and {given.name} would be one file; call them by their folders with "
+                "--by-folder, or predict them into two folders"
             )
 
 
@@ -363,5 +360,5 @@ def _read_earlier_records(out: Path) -> list[dict[str, Any]]:
     if records is ABSENT:
         return []
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise ConfigError(f"{out.name}/{RECORD} must be as a prediction wrote it; it is not: name another folder")
+        raise ConfigError(f"{out.name}/{RECORD} is no record of a prediction; name another folder")
     return records

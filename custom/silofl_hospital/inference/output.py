@@ -42,8 +42,8 @@ def input_stem(path: Path) -> str:
     stem = name_stem(name)
     if stem in ("", ".", "..") or not is_one_line(name):
         raise DataError(
-            f"{quote_value(name)} must be named by more than dots, and without line breaks or other control "
-            "characters, as its results are named after it; rename it, or give a link of another name"
+            f"{quote_value(name)} names no file of results: it is empty or of dots alone, or has a line break or a "
+            "control character; rename it, or give a link of another name"
         )
     return stem
 

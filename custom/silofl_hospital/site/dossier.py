@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
             runs[run.name] = run
     if not runs:
         raise ConfigError(
-            f"study {candidate.study.name!r} must have a run with {FILE} in {candidate.state_folder}; there is none: "
-            "take part first, or name another study"
+            f"study {candidate.study.name!r} has no run with {FILE} in {candidate.state_folder}; take part first, or "
+            "name another study"
         )
     with fill_folder(options.out) as folder:
         digests = _copy_records(folder / RECORDS, options, runs)

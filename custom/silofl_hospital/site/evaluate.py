@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     if not is_free(out):
         raise ConfigError(f"--out must be a new folder, not {out}, which holds something; name another")
     if options.cache and out.absolute() in (options.cache.absolute(), *options.cache.absolute().parents):
-        raise ConfigError("--cache must be a folder outside of --out, which is written whole; name another")
+        raise ConfigError("--cache lies in --out, which is written whole; name another folder")
     model = SuperModel.load(options.model, options.device)
     fingerprint = read_fingerprint(options.model)
     set_threads("auto")
