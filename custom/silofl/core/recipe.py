@@ -99,7 +99,7 @@ class Recipe:
         """Roles of the models that a site may send."""
         if self.keeps_personal:
             return ("global",)
-        return ("global", "personal") if self.has_super_model else ("model",)
+        return ("global", "personal") if self.has_paired_models else ("model",)
 
     @property
     def counts_examples(self) -> bool:
@@ -121,8 +121,8 @@ class Recipe:
         return SecondModel.FINE_TUNED if is_tuned else SecondModel.PAIRED
 
     @property
-    def has_super_model(self) -> bool:
-        """Whether a selector hands out the global model and one of each site."""
+    def has_paired_models(self) -> bool:
+        """Whether a global and a personalised model of each site are trained, of which a selector chooses."""
         return any(traits.second_model == SecondModel.PAIRED for traits in self.traits)
 
     @property
@@ -149,7 +149,7 @@ class Recipe:
             return "no model leaves a hospital"
         if not self.makes_personalised:
             return "the server delivers the shared model"
-        delivered = "the global model" if self.has_super_model else "no model"
+        delivered = "the global model" if self.has_paired_models else "no model"
         return (
             f"the server delivers {delivered}; each hospital's personalised model stays there, unless all hospitals "
             "name personal_model in may_leave of site.yaml"
@@ -163,7 +163,7 @@ class Recipe:
     @property
     def collects_personal(self) -> bool:
         """Whether what a site alone has of its personal model travels once in the end, into the super model."""
-        return self.has_super_model and self.second_model != SecondModel.PAIRED
+        return self.has_paired_models and self.second_model != SecondModel.PAIRED
 
     @property
     def needs_pretrained(self) -> bool:
