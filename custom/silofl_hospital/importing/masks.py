@@ -195,7 +195,7 @@ def _write_numbers(numbers: NDArray[np.uint8], affine: NDArray[np.float64] | Non
     else:
         import nibabel
 
-        nibabel.save(nibabel.Nifti1Image(numbers, affine), target)
+        nibabel.save(nibabel.Nifti1Image(numbers, affine), target)  # type: ignore[no-untyped-call]
 
 
 def _save_layers(masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, target: Path) -> None:

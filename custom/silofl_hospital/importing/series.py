@@ -138,7 +138,7 @@ def _is_damaged(path: Path) -> bool:
 
 
 def _group_files(headers: dict[Path, Dataset]) -> tuple[Series, ...]:
-    groups: dict[tuple, list[Path]] = {}
+    groups: dict[tuple[object, ...], list[Path]] = {}
     for path, header in headers.items():
         # Each file of a segmentation is one of its own; some scanners put localizers into the series of the volume.
         apart = path if header.get("Modality") == SEGMENTATION else LOCALIZER in _list_image_types(header)

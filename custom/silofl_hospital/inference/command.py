@@ -290,7 +290,7 @@ class Runner:
         """Write a DICOM segmentation and return the record's entries; what prevents it is one more warning."""
         name = f"{one.stem}_seg.dcm"
         try:
-            if not one.headers:
+            if not one.headers or prediction.label_map is None or prediction.affine is None:
                 raise DataError("no DICOM segmentation: the input is no DICOM, and names no patient")
             write_dicom_seg(
                 self.out / name,

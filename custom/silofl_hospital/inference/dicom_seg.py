@@ -23,8 +23,9 @@ from silofl.reading.raw_volume import LPS_TO_RAS
 from silofl.study import Study
 
 if TYPE_CHECKING:
+    from highdicom.seg import SegmentDescription
     from pydicom import Dataset
-    from pydicom.sr.codedict import Code
+    from pydicom.sr.coding import Code
 
 # A viewer lists the series by it; those of scanners have low numbers.
 SERIES_NUMBER = 9000
@@ -117,7 +118,7 @@ def _find_slices(
 def _encode(
     headers: Sequence[Dataset],
     pixels: NDArray[np.uint8],
-    segments: Sequence[object],
+    segments: Sequence[SegmentDescription],
     study: Study,
     fingerprint: str,
     uids: Sequence[str],
@@ -172,7 +173,7 @@ def _refusal(reason: str) -> DataError:
     return DataError(f"no DICOM segmentation, because {reason}; take the NIfTI label map, or export the series again")
 
 
-def _describe_segment(number: int, study: Study, fingerprint: str, remark: str):  # noqa: ANN202 - of an extra
+def _describe_segment(number: int, study: Study, fingerprint: str, remark: str) -> SegmentDescription:
     from highdicom import AlgorithmIdentificationSequence
     from highdicom.seg import SegmentDescription
     from pydicom.sr.codedict import codes
@@ -189,7 +190,8 @@ def _describe_segment(number: int, study: Study, fingerprint: str, remark: str):
 
 def find_codes(study: Study, number: int) -> tuple[Code, Code]:
     """Return DICOM's category and type of what a label shows; "tissue", which every viewer knows, without a code."""
-    from pydicom.sr.codedict import Code, codes
+    from pydicom.sr.codedict import codes
+    from pydicom.sr.coding import Code
 
     label_code = study.codes.get(study.labels[number])
     if label_code is None:

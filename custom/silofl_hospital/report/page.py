@@ -305,7 +305,8 @@ def _open_templates() -> Environment:
 
 
 def _place(block: Block) -> str:
-    return getattr(_open_templates().get_template("blocks.html.j2").module, type(block).__name__.lower())(block)
+    placed: str = getattr(_open_templates().get_template("blocks.html.j2").module, type(block).__name__.lower())(block)
+    return placed
 
 
 def write_page(path: Path, page: Page) -> Path:

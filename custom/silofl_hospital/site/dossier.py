@@ -186,7 +186,7 @@ def _sum_records(run: str, records: Sequence[Mapping[str, Any]], unmixed: Sequen
     """Return what left in each round by kind, and of how many sites the server says that it asked and mixed them."""
     mixed: dict[int, int] = {}
     asked = {}
-    sums: dict[tuple, list[int]] = {}
+    sums: dict[tuple[Any, ...], list[int]] = {}
     for record in records:
         if record.get("mixed"):
             number, partners = record["mixed"]

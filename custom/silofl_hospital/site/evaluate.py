@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from glob import escape, glob
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -135,7 +136,7 @@ def _read_least(site_config: Path) -> int:
     """Return how many patients a number must be of: what a hospital's site.yaml says, or would say by default."""
     if site_config.is_file():
         return load_settings(Site, site_config).min_patients
-    return Site.model_fields["min_patients"].default
+    return int(Site.model_fields["min_patients"].default)
 
 
 def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases:
@@ -203,7 +204,7 @@ def _draw_label_map(model: SuperModel, evaluated: EvaluatedCase, case: Examples)
     examples = replace(case, targets=wrong.astype(np.uint8)) if wrong.any() else case
     row = find_largest_slice(examples, evaluated.case)
 
-    def show(plane: ArrayLike) -> NDArray:
+    def show(plane: ArrayLike) -> NDArray[Any]:
         return show_plane(np.asarray(plane), examples, row)
 
     title = f"{short_metric(evaluated.score.metric)} {evaluated.score.by_case[evaluated.case]:.3f}"

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from silofl.base.errors import ConfigError, ExitCode, suggest_nearest
 from silofl.base.files import hold_lock
-from silofl.base.settings import Section, load_settings, parse
+from silofl.base.settings import Name, Section, load_settings, parse
 from silofl.federation.egress_log import LOCK
 from silofl.flare.paths import JOB_LOCK
 from silofl.setup.site import Site
-from silofl.study import Name
 from silofl_hospital.site import forget_patient
 from silofl_hospital.site.kept import find_runs, find_studies, require_site_name
 

@@ -190,7 +190,7 @@ def _read_rows(path: Path) -> list[list[str]]:
 
 def _read_pictured_cases(path: Path) -> Sequence[str]:
     with np.load(path, allow_pickle=False) as arrays:
-        return arrays["cases"].tolist()
+        return list(map(str, arrays["cases"]))
 
 
 def _remove_rows(path: Path, cases: set[str]) -> None:
