@@ -108,10 +108,10 @@ class Faults:
         for error in self.errors:
             causes.setdefault(_find_cause(error), []).append(error)
         sentences = []
-        for number, errors in enumerate(causes.values(), start=1):
-            place = f"({number}) " if len(causes) > 1 else ""
-            more = f" (and {len(errors) - 1} more of this kind)" if len(errors) > 1 else ""
-            sentences.append(f"{place}{errors[0]}{more}")
+        for number, (first, *others) in enumerate(causes.values(), start=1):
+            more = f" (and {len(others)} more of this kind)" if others else ""
+            place = f"({number}) " * (len(causes) > 1)
+            sentences.append(f"{place}{first}{more}")
         # The search ended at the last fault that is counted.
         count = f"{len(self.errors)} faults{', or more' * (len(self.errors) == self.most)}"
         return f"{count}: {'. '.join(sentences)}"
@@ -121,9 +121,8 @@ def _find_cause(error: BaseException) -> object:
     """Return the line of code that raised an error, and what it met: faults of one differ in names and numbers."""
     while isinstance(error.__context__, DataError):
         error = error.__context__
-    frames = extract_tb(error.__traceback__)
-    line = (frames[-1].filename, frames[-1].lineno) if frames else str(error)
-    return line, type(error.__context__)
+    place = extract_tb(error.__traceback__)[-1]
+    return place.filename, place.lineno, type(error.__context__)
 
 
 class AggregationError(SiloFLError):

@@ -39,12 +39,11 @@ from silofl_hospital.importing.cases import (
     shorten_names,
     split_contrasts,
 )
-from silofl_hospital.importing.layout import Layout
 from silofl_hospital.importing.masks import ENDINGS, MASK_OPTIONS, read_values, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import TABLES, read_patients
 from silofl_hospital.importing.series import SEGMENTATION, Export, Series, count_names, read_export
-from silofl_hospital.importing.site_files import Case, SitePlan, visible_folders
+from silofl_hospital.importing.site_files import Case, Layout, SitePlan, visible_folders
 
 ANY_SEGMENTATION = f"{SEGMENTATION}/*"
 

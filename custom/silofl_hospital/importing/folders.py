@@ -53,11 +53,10 @@ from silofl_hospital.importing.cases import (
     plan_cases,
     shorten_names,
 )
-from silofl_hospital.importing.layout import Layout
 from silofl_hospital.importing.masks import ENDINGS, MASK_OPTIONS, read_values
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import read_patients
-from silofl_hospital.importing.site_files import SitePlan, visible_files, visible_folders
+from silofl_hospital.importing.site_files import Layout, SitePlan, visible_files, visible_folders
 
 # Without patterns: images and masks of one name.
 BY_STEM = Patterns((f"images/{CASE}",), f"masks/{CASE}")

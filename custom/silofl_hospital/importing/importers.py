@@ -15,10 +15,9 @@ from silofl.data.progress import track_slow_progress
 from silofl.reading.access import open_error
 from silofl_hospital.importing import dicom, folders, table
 from silofl_hospital.importing.arrangements import ARRANGEMENTS
-from silofl_hospital.importing.layout import Layout
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import warn_unknown_patients
-from silofl_hospital.importing.site_files import SitePlan, Writer
+from silofl_hospital.importing.site_files import Layout, SitePlan, Writer
 
 LAYOUTS: Mapping[str, Layout] = {"folders": folders.LAYOUT, "dicom": dicom.LAYOUT, "table": table.LAYOUT}
 # Public sets that earlier versions imported.
@@ -26,8 +25,6 @@ RECIPES = (
     *("brats", "camelyon17-wilds", "covid-xray", "fundus-disc-cup", "hmp", "medmnist", "nuclei-dsb2018"),
     *("nuclei-histology", "nuclei-tiles", "pamap2", "prostate-saml", "spine-gm"),
 )
-# At most so many wrong masks are counted.
-MOST_MASKS = 500
 # NVFlare uses a site's name in folders, certificates and addresses.
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -172,7 +169,7 @@ def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
 
 def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> None:
     # Writing a mask checks it: all wrong ones are counted before any image is copied, which may take hours.
-    faults = Faults(MOST_MASKS)
+    faults = Faults()
     for site, plan in plans.items():
         for name in track_slow_progress(list(plan.masks), len(plan.masks), f"checking {site}", unit="masks"):
             with faults.collect_fault():

@@ -36,13 +36,13 @@ from silofl.base.naming import normalise_accents
 from silofl.data.manifest import PARTS
 from silofl.reading.patient_names import key_patient, normalise_name
 from silofl_hospital.importing.cases import shorten_names
-from silofl_hospital.importing.layout import Layout
 from silofl_hospital.importing.masks import ENDINGS, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import FILE, LABEL, NOBODY, PART, PATIENT, SITE, is_nothing, read_rows
 from silofl_hospital.importing.site_files import (
     Case,
     JsonRecord,
+    Layout,
     SitePlan,
     Writer,
     copy_image,
@@ -91,7 +91,8 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     findings = _list_finding_columns(tables.values(), options.labels)
     if findings:
         tables = {site: _join_findings(table, findings) for site, table in tables.items()}
-    task = "multilabel" if findings or _names_several(tables.values()) else CLASSES
+    has_several = any(SEVERAL in row[LABEL] for table in tables.values() for row in table.rows)
+    task = "multilabel" if findings or has_several else CLASSES
     given = findings or options.labels
     cases = {site: _read_cases(tables[site], task, given or ()) for site in sorted(tables)}
     names: set[str] = set()
@@ -104,10 +105,6 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     if source.is_file():
         _check_sites(plans)
     return plans
-
-
-def _names_several(tables: Iterable[SiteTable]) -> bool:
-    return any(SEVERAL in row[LABEL] for table in tables for row in table.rows)
 
 
 def _read_folders(source: Path) -> dict[str, SiteTable]:

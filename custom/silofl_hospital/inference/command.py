@@ -267,7 +267,9 @@ class Runner:
         options = self.options
         study = self.model.contents.study
         # So that an answer can be told to be this image's, long after.
-        record = {"sha256": _checksums(one.case)} | prediction_record(prediction, study, self.threshold)
+        files = {input_name(one.case): one.case} if isinstance(one.case, Path) else one.case
+        sums = {name: content_digest(path, input_name(path)) for name, path in files.items()}
+        record = {"sha256": sums} | prediction_record(prediction, study, self.threshold)
         if is_dicom(one.first):
             one = replace(one, headers=one.headers or [*dicom_headers(one.first, skips_others=True)])
             record["dicom"] = {"patient": str(one.headers[0].get("PatientID", ""))} | list_uids(one.headers)
@@ -344,11 +346,6 @@ def _check_not_answered(inputs: Sequence[Input], records: Sequence[dict[str, Any
             raise ConfigError(
                 f"{out.name} already holds an answer to {given.name}. Leave that input out, or name another folder."
             )
-
-
-def _checksums(case: Case) -> dict[str, str]:
-    named = {input_name(case): case} if isinstance(case, Path) else case
-    return {name: content_digest(path, input_name(path)) for name, path in named.items()}
 
 
 def _record_stem(record: dict[str, Any]) -> str:

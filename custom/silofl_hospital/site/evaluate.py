@@ -97,7 +97,8 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         # Decoded images are nobody's to keep, unless somebody says where.
         cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silofl-evaluate-")))
-        site = _read_cases(options.data, study, cache, options.part)
+        needed = () if options.part == ALL else (options.part,)
+        site = SiteCases.of(load_site_data(options.data, study, cache, needed=needed), needed or PARTS)
         # This comes before the answers, which take long.
         if options.part == "test":
             check_not_learnt(_find_records(options.model, model, options.site_config), site.data, study)
@@ -137,11 +138,6 @@ def _read_least(site_config: Path) -> int:
     if site_config.is_file():
         return load_settings(Site, site_config).min_patients
     return int(Site.model_fields["min_patients"].default)
-
-
-def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases:
-    names = PARTS if part == ALL else (part,)
-    return SiteCases.of(load_site_data(folder, study, cache, needed=() if part == ALL else names), names)
 
 
 def _find_records(folder: Path, model: SuperModel, site_config: Path) -> list[Path]:
