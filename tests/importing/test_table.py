@@ -168,7 +168,7 @@ def test_columns_of_0_and_1_are_findings(run, source, values):
 def test_a_finding_that_is_neither_there_nor_not_is_refused(run, source, value):
     write_findings(source, ("0", value), sites=("south",))
     write_findings(source, sites=("north",))
-    sentence = f"labels.csv of site 'south' must hold 0 or 1 in the column .* of findings, not '{value}'; decide it"
+    sentence = f"faults: .* 'south' must hold 0 or 1 in the column .* of findings, not '{value}'; .* more"
     with pytest.raises(DataError, match=sentence):
         run()
 

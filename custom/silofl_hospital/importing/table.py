@@ -178,20 +178,24 @@ def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | No
 
 def _join_findings(table: SiteTable, findings: Sequence[str]) -> SiteTable:
     """Return a table with the findings of a row in its column label, where each has a column of 0 and 1."""
+    faults = Faults()
     rows = []
     for row in table.rows:
         present = []
         for finding in findings:
             value = row.get(finding, "")
             number = _parse_number(value)
-            if number not in (0, 1):
-                raise DataError(
-                    f"{table.name} must hold 0 or 1 in the column {quote_value(finding)} of findings, not "
-                    f"{quote_value(value)}; decide it, remove the row, or name the columns of findings with --labels"
-                )
+            with faults.collect_fault():
+                if number not in (0, 1):
+                    raise DataError(
+                        f"{table.name} must hold 0 or 1 in the column {quote_value(finding)} of findings, not "
+                        f"{quote_value(value)}; decide it, remove the row, or name the columns of findings with "
+                        "--labels"
+                    )
             if number == 1:
                 present.append(finding)
         rows.append({**row, LABEL: SEVERAL.join(present)})
+    faults.tell()
     return replace(table, rows=rows)
 
 
@@ -225,7 +229,9 @@ def _read_case(row: Mapping[str, str], table: SiteTable, task: str, given: Colle
         raise DataError(f"{table.name} names a file that is not there, {quote_value(row[FILE])}; correct the row")
     split_ending(path, f"{table.name}: {file}")
     label = normalise_accents(row[LABEL])
-    labels = (label,) if task == CLASSES else _split_findings(label)
+    findings = dict.fromkeys(map(str.strip, label.split(SEVERAL)))
+    present = tuple(name for name in findings if name and name.casefold() != NO_FINDING)
+    labels = (label,) if task == CLASSES else present
     for name in labels:
         # An exam that nobody has read is of no class, and not without findings.
         if is_nothing(name) and name not in given:
@@ -242,11 +248,6 @@ def _read_case(row: Mapping[str, str], table: SiteTable, task: str, given: Colle
             f"correct the column {PART}"
         )
     return Case(normalise_accents(str(file)), (path,), labels=labels, patient=patient, part=part)
-
-
-def _split_findings(text: str) -> tuple[str, ...]:
-    names = dict.fromkeys(map(str.strip, text.split(SEVERAL)))
-    return tuple(name for name in names if name and name.casefold() != NO_FINDING)
 
 
 def _number_classes(names: Collection[str], given: Sequence[str] | None) -> dict[int, str]:

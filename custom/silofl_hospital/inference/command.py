@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress
 
-from silofl.base.documents import ABSENT, read_json_document
 from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.base.files import hold_lock, is_free, make_folder, write_atomically, write_json
+from silofl.base.files import hold_lock, is_free, make_folder, read_json, write_atomically, write_json
 from silofl.base.options import make_console
 from silofl.data.contrasts import Case, list_case_files, parse_case
 from silofl.inference import RECORD
@@ -353,9 +352,7 @@ def _record_stem(record: dict[str, Any]) -> str:
 
 
 def _read_earlier_records(out: Path) -> list[dict[str, Any]]:
-    records = read_json_document(out / RECORD)
-    if records is ABSENT:
-        return []
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+    records: list[dict[str, Any]] = read_json(out / RECORD, list, absent=[])
+    if not all(isinstance(record, dict) for record in records):
         raise ConfigError(f"{out.name}/{RECORD} is no record of a prediction; name another folder")
     return records

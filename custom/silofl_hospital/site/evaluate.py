@@ -233,10 +233,10 @@ def _write_page(
 def _print_evaluation(
     record: Evaluation, cautions: Sequence[str], refused: Sequence[RefusedCase], out: Path, console: Console
 ) -> None:
-    refusals = [f"{case.case} refused: {case.reason}" for case in refused]
+    first = [f"{case.case} refused (all are in {CASES}): {case.reason}" for case in refused[:1]]
     _print_warnings(cautions, console)
     print_blocks(evaluation_blocks(record), console)
-    _print_warnings([*alarm_lines(record), *warning_lines(record), *refusals], console)
+    _print_warnings([*alarm_lines(record), *warning_lines(record), *first], console)
     quality = [f"What these models can do: {record.quality}"] if record.quality else []
     print_lines([*quality, RESEARCH, f"page: {out / PAGE}", STAYS], console)
 
