@@ -83,7 +83,7 @@ def test_who_had_answers_of_which_model_is_listed(clinic, tmp_path):
 def test_records_without_time_and_broken_models_are_refused(clinic, tmp_path, capsys):
     write_json(tmp_path / "records" / "old" / "prediction.json", [{"input": "a.png"}])
     assert clinic(months=4) == ExitCode.BAD_INPUT
-    assert "old/prediction.json must hold answers with their time" in capsys.readouterr().err
+    assert "old/prediction.json has no answers with their time" in capsys.readouterr().err
     write_json(tmp_path / "model" / "model.json", {})
     assert clinic(months=4) == ExitCode.BAD_INPUT
     assert "--model must be a super model with a model.json" in capsys.readouterr().err

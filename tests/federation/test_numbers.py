@@ -26,7 +26,7 @@ NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
         ({"steps": None}, "the answer of site 'west' lacks its steps"),
         ({"num_examples": 7}, "at most 6 training examples, as in its first round, not 7; start the study anew"),
         # batches of 2, one epoch: 3 at most
-        ({"steps": 4}, "site 'west' must take at most 3 steps with 5 examples, not 4"),
+        ({"steps": 4}, "site 'west' claims 4 steps; with 5 examples it can take at most 3"),
         (
             {"metrics": {"loss": 0.5, "round_test": ROUND_TEST}},
             "site 'west' sent a test score of a round, for which",

@@ -32,7 +32,7 @@ def test_an_absent_label_and_an_empty_part_are_warnings(candidate, pictures):
     change_json(path, labels_annotated=[1])
     assert check_data(candidate(labels=labels)).status == "ok"
     change_json(path, validation=[])
-    assert "validation must have cases" in check_data(candidate(labels=labels)).sentence
+    assert "no validation case is there" in check_data(candidate(labels=labels)).sentence
 
 
 def test_unknown_patients_are_said_and_one_in_two_parts_refused(candidate, pictures):

@@ -80,4 +80,4 @@ def test_an_altered_record_and_an_absent_one_are_named(silofl, refused, site, tm
     assert code == 1 and "it was altered" in out
     assert "--out must be a new folder" in refused("site", "dossier", *words)
     path.unlink()
-    assert "must have a run with egress.jsonl" in refused("site", "dossier", *words[:-1], tmp_path / "new")
+    assert "has no run with egress.jsonl" in refused("site", "dossier", *words[:-1], tmp_path / "new")

@@ -68,7 +68,7 @@ def test_an_own_cache_goes_and_a_shared_one_is_named(tmp_path, site):
 def test_a_folder_around_the_data_is_never_deleted(tmp_path, site, data):
     dataset = write(tmp_path / "state/organs/data/dataset.json")
     (tmp_path / "link").symlink_to(tmp_path / "state/organs/data")
-    with pytest.raises(ConfigError, match="the data must lie outside of what is deleted"):
+    with pytest.raises(ConfigError, match="which would be deleted"):
         find_kept(site(data=data), "organs", None)
     assert dataset.exists()
 
@@ -78,7 +78,7 @@ def test_a_study_without_data_can_be_forgotten(tmp_path):
     state = str(tmp_path / "state/{study}")
     found = find_kept(Site(data={"other": str(tmp_path / "data")}, state_dir=state), "organs", None)
     assert found.folders == {tmp_path / "state/organs": (1, 5)}
-    with pytest.raises(ConfigError, match="the data must lie outside"):
+    with pytest.raises(ConfigError, match="which would be deleted"):
         find_kept(Site(data={"other": str(tmp_path / "state/organs/other")}, state_dir=state), "organs", None)
 
 
@@ -131,7 +131,7 @@ def test_forget_deletes_the_study_and_names_a_slip(silofl, tmp_path, kept):
 
 def test_images_that_stay_are_no_success(silofl, refused, tmp_path, kept, settle):
     settle(state_dir=f"{tmp_path}/state/{{study}}/{{site}}")
-    assert "--site must name the site" in refused("site", "forget", "organs", "--yes")
+    assert "--site is missing" in refused("site", "forget", "organs", "--yes")
     (tmp_path / "scratch").mkdir()
     settle(state_dir=f"{tmp_path}/state/{{study}}/{{site}}", cache_dir=str(tmp_path / "scratch"))
     code, out, _ = silofl("site", "forget", "organs", "--yes", "--site", "run")
@@ -150,4 +150,4 @@ def test_forget_asks_first(silofl, monkeypatch, kept, answer, is_deleted):
 def test_nothing_is_deleted_where_nobody_can_answer(silofl, monkeypatch, kept):
     monkeypatch.setattr("builtins.input", Mock(side_effect=EOFError))
     code, _, error = silofl("site", "forget", "organs")
-    assert code == 2 and "--yes must be given where nobody can answer" in error and kept.exists()
+    assert code == 2 and "--yes is missing where nobody can answer" in error and kept.exists()

@@ -89,7 +89,7 @@ def test_a_pattern_without_an_ending_takes_files_of_all_endings(find):
     found = find(files, "{case}/t1", "{case}/seg")
     assert names_of(found) == {"a": ["a/t1.nii"], "b": ["b/t1.nii.gz"]}
     assert [case.masks[0].name for case in found.cases] == ["seg.NII.GZ", "seg.seg.nrrd"]
-    with pytest.raises(DataError, match="must have one file for a as {case}/t1, not a/t1.nii and a/t1.nii.gz; remove"):
+    with pytest.raises(DataError, match="has two files for a as {case}/t1, a/t1.nii and a/t1.nii.gz; remove"):
         find([*files, "a/t1.nii.gz"], "{case}/t1", "{case}/seg")
 
 
@@ -108,14 +108,14 @@ def test_hidden_and_deeper_files_are_left_out(find):
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        (["a.nii"], "site 'north' must have files as {case}/t1.nii, {case}/t2.nii, {case}/seg.nii, not none"),
-        (["a/t1.nii", "b/t2.nii", "b/seg.nii"], "site 'north' must have masks for a; add them, remove the others"),
+        (["a.nii"], "site 'north' has no file as {case}/t1.nii, {case}/t2.nii, {case}/seg.nii; correct"),
+        (["a/t1.nii", "b/t2.nii", "b/seg.nii"], "site 'north' has no masks for a; add them, remove the others"),
         (
             ["a/t1.nii", "a/seg.nii", "b/seg.nii"],
-            "site 'north' must have images for b; add them, remove the others",
+            "site 'north' has no images for b; add them, remove the others",
         ),
-        ([f"{case}/t1.nii" for case in "edcba"], "site 'north' must have masks for a, b, c and 2 more"),
-        (["a\udce4/t1.nii"], r"site 'north' must have file names in UTF-8, .* not 'a\\udce4/t1.nii'"),
+        ([f"{case}/t1.nii" for case in "edcba"], "site 'north' has no masks for a, b, c and 2 more"),
+        (["a\udce4/t1.nii"], r"site 'north' has a file whose name is outside UTF-8, .* 'a\\udce4/t1.nii'"),
         (["a/t2.bmp", "a/seg.nii"], r"site 'north': a/t2.bmp must end in one of .png"),
     ],
 )

@@ -62,11 +62,11 @@ def test_what_is_left_over_is_counted(run, source):
 @pytest.mark.parametrize(
     ("pattern", "sentence"),
     [
-        (None, "image-pattern must name .*as MODALITY/DESCRIPTION.*: CT/Abdomen portal"),
-        ("MR/*", r"site 'north' must have a series as MR/\*; it has CT/Abdomen portal, CT/Bone"),
+        (None, "image-pattern is missing; name .*as MODALITY/DESCRIPTION.*: CT/Abdomen portal"),
+        ("MR/*", r"site 'north' has no series as MR/\*, but CT/Abdomen portal, CT/Bone"),
         # A mask by its path cannot serve two series.
-        ("CT/*", r"exam0 of site 'north' must have one series as CT/\*, not 2"),
-        ("all=CT/*,bone=CT/bone", r"exam0 of site 'north' must have one series as CT/\*, not 2: Abdomen portal"),
+        ("CT/*", r"exam0 of site 'north' has 2 series as CT/\*"),
+        ("all=CT/*,bone=CT/bone", r"exam0 of site 'north' has 2 series as CT/\*: Abdomen portal"),
     ],
 )
 def test_a_pattern_of_no_series_or_several_is_refused(run, pattern, sentence):
@@ -104,7 +104,7 @@ def test_two_segmentations_of_one_series_are_refused(tmp_path, names):
         write_segmentation(folder / "a" / f"SEG{number}", "p0", study, series, name)
     options = ImportOptions(image_pattern="CT/*", scratch=tmp_path / "scratch")
     shown = ", ".join(rf"{name or 'without a description'} \(a/SEG{number}\)" for number, name in enumerate(names))
-    said = rf"a of site 'north' must have one mask as SEG/\*, not 2: {shown}; .* move the others out of"
+    said = rf"a of site 'north' has 2 masks as SEG/\*: {shown}; .* move the others out of"
     with pytest.raises(DataError, match=said):
         find_exams(folder, options)
     chosen = replace(options, mask_pattern="SEG/second*")
@@ -118,7 +118,7 @@ def test_two_segmentations_of_one_series_are_refused(tmp_path, names):
 def test_an_empty_source_lists_nothing(silofl, tmp_path):
     (tmp_path / "empty").mkdir()
     code, _, error = silofl("import", "dicom", tmp_path / "empty")
-    assert code == 2 and "empty must hold a folder for each site with DICOM files in it, not none" in error
+    assert code == 2 and "empty has no folder of a site with DICOM files" in error
 
 
 def test_without_a_target_the_series_are_listed(silofl, source):

@@ -63,12 +63,11 @@ def test_all_wrong_masks_are_told_before_images_are_copied(source, tmp_path, mon
     with pytest.raises(DataError) as error:
         import_layout("folders", source, tmp_path / "target")
     told = str(error.value)
-    assert told.startswith("4 faults: (1) ")
+    assert "masks/0.png" not in told
     for sentence in (
-        "site 'north': masks/1.png has the size (4, 8), and its image (8, 8); export both",
-        "site 'south': masks/0.png has the size (9, 9), and its image (8, 8)",
-        "site 'south': masks/2.png is truncated or corrupt",
-        "site 'south': masks/3.png holds 7, but the labels are 0 (background), 1 (foreground)",
+        "4 faults: (1) site 'north': masks/1.png has the size (4, 8), and its image (8, 8); export both",
+        " (and 1 more of this kind). (2) site 'south': masks/2.png is truncated or corrupt",
+        "(3) site 'south': masks/3.png holds 7, but the labels are 0 (background), 1 (foreground)",
     ):
         assert sentence in told
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
@@ -98,12 +97,12 @@ def test_an_unknown_layout_is_refused_with_the_nearest(source, tmp_path):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_absent_source_or_another_layout_is_refused(tmp_path, layout):
-    with pytest.raises(DataError, match="SOURCE must exist; nowhere is not there"):
+    with pytest.raises(DataError, match="SOURCE nowhere is missing"):
         import_layout(layout, tmp_path / "nowhere", tmp_path / "target")
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("x")
     for wrong in ("empty", "text"):
-        with pytest.raises((ConfigError, DataError), match="^(SOURCE|text|empty|TARGET|image-pattern)"):
+        with pytest.raises((ConfigError, DataError), match="SOURCE has no|is missing|holds no|be read|text lacks"):
             import_layout(layout, tmp_path / wrong, tmp_path / "target")
     assert not (tmp_path / "target").exists()
 

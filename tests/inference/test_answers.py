@@ -31,5 +31,5 @@ def test_the_month_of_an_answer_is_that_of_universal_time(tmp_path):
     ],
 )
 def test_a_record_that_predict_did_not_write_is_named(tmp_path, change):
-    with pytest.raises(ConfigError, match=r"^a/prediction.json must hold answers with their time"):
+    with pytest.raises(ConfigError, match=r"^a/prediction.json has no answers with their time"):
         read(tmp_path, change)

@@ -110,7 +110,7 @@ def test_what_cannot_be_a_dicom_segmentation_is_a_warning(predict, write_dicom, 
     code, (bare, plane), _ = predict(series, picture, has_dicom_seg=True)
     assert code == ExitCode.COMPLETE and "dicom_seg" not in bare | plane
     assert "no DICOM segmentation: the input is no DICOM, and names no patient" in plane["warnings"]
-    assert any("the series must have all that it refers to" in warning for warning in bare["warnings"])
+    assert any("no DICOM segmentation, because" in warning for warning in bare["warnings"])
     assert (tmp_path / "out" / bare["label_map"]).is_file()
 
 
@@ -150,7 +150,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_answer(predict, picture, tmp_pa
     # The label map is written already, and then its picture.
     monkeypatch.setattr(command, "write_atomically", full)
     code, (record,), _ = predict(picture, has_picture=True)
-    sentence = "its answer must be written to out; the system said 'No space left on device': "
+    sentence = "its answer cannot be written to out (No space left on device); "
     assert code == ExitCode.FAILED and record["error"] == f"{sentence}make room, or name another folder"
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"prediction.json", "prediction.lock"}
 
@@ -168,7 +168,9 @@ def test_cases_in_folders_of_their_own_are_called_by_these(predict, tmp_path, pi
     for name in ("first", "second.case"):
         (tmp_path / name).mkdir()
         inputs.append(shutil.copy(picture, tmp_path / name / "t1.png"))
-    with pytest.raises(ConfigError, match="not t1.png and t1.png, .* call them by their folders with --by-folder, "):
+    with pytest.raises(
+        ConfigError, match="the results of t1.png and t1.png .* call them by their folders with --by-folder, "
+    ):
         predict(*map(Path, inputs))
     code, records, text = predict(*map(Path, inputs), is_named_by_folder=True, has_picture=True)
     assert code == ExitCode.COMPLETE and [record["input"] for record in records] == ["first", "second.case"]
@@ -177,11 +179,11 @@ def test_cases_in_folders_of_their_own_are_called_by_these(predict, tmp_path, pi
 
 
 def test_equal_names_and_names_that_lead_elsewhere_are_refused(predict, tmp_path, picture, write_volume):
-    with pytest.raises(ConfigError, match="inputs must have different names, not pic.png and PIC.nii.gz"):
+    with pytest.raises(ConfigError, match="the results of pic.png and PIC.nii.gz would be one file"):
         predict(picture, tmp_path / "PIC.nii.gz")
     scan = write_volume().rename(tmp_path / "..nii.gz")
     (tmp_path / "out_labels.nii.gz").write_text("precious")
-    with pytest.raises(DataError, match="must be named by more than dots"):
+    with pytest.raises(DataError, match="names no file of results"):
         predict(picture, scan)
     assert (tmp_path / "out_labels.nii.gz").read_text() == "precious" and not (tmp_path / "out").exists()
 
@@ -209,7 +211,7 @@ def test_earlier_answers_stay_and_what_failed_is_predicted_again(
 def test_a_folder_that_holds_something_else_is_refused(predict, picture, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="out must be a new folder or that of an earlier prediction"):
+    with pytest.raises(ConfigError, match="out holds something else than an earlier prediction"):
         predict(picture)
     (tmp_path / "out" / "prediction.json").write_text("[3]")
     with pytest.raises(ConfigError, match="prediction.json"):
@@ -316,12 +318,12 @@ def test_a_model_that_its_lead_withdraws_answers_no_further_case(super_model, pr
     def check(folder, fingerprint):
         if next(checks, False):
             return True
-        raise ConfigError("the super model must not be withdrawn")
+        raise ConfigError("the super model is withdrawn")
 
     monkeypatch.setattr(command, "check_not_withdrawn", check)
     # It is put on the list after the batch began.
     code, (record,), text = predict_into(tmp_path / "later", super_model, picture)
-    assert code == ExitCode.FAILED and record["error"] == "the super model must not be withdrawn"
+    assert code == ExitCode.FAILED and record["error"] == "the super model is withdrawn"
     assert "Nobody has checked" not in text
-    with pytest.raises(ConfigError, match="must not be withdrawn"):
+    with pytest.raises(ConfigError, match="is withdrawn"):
         predict(picture)

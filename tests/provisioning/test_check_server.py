@@ -89,22 +89,22 @@ def let_key_be_read(kit, home, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "check", "sentence"),
     [
-        (expose, "modes", "not 1 of"),
+        (expose, "modes", "1 of"),
         (
             lambda kit, home, _: (home / "jobs").rmdir(),
             "folders",
-            "the folder of jobs must be there; it is not: install -d -m 700 ",
+            "the folder of jobs is missing; install -d -m 700 ",
         ),
         (
             replace_resources(set_stores, "/tmp/nvflare"),
             "folders",
-            "must outlive a restart of the machine, not be /tmp",
+            "is lost at a restart of the machine",
         ),
         (replace_resources(dict.update, {"class_allow_list": ["*"]}), "classes", "lets every class in"),
         (replace_resources(dict.pop, "app_validator"), "job_files", "app_validator"),
         (replace_resources(add_component, RECEIVER), "components", "SiteLogs in place of"),
-        (expire, "certificate", "must hold 30 days or more"),
-        (let_key_be_read, "certificate", "must be readable by its owner only"),
+        (expire, "certificate", "days, fewer than 30"),
+        (let_key_be_read, "certificate", "other accounts can read"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_remedy(server, capsys, monkeypatch, change, check, sentence):
@@ -142,7 +142,7 @@ def test_a_full_disk_is_a_warning(server, capsys, monkeypatch):
     ("said", "status", "words"),
     [
         ("loaded\nactive\n", "ok", "is active"),
-        ("loaded\nfailed\n", "failed", "must be active, not failed"),
+        ("loaded\nfailed\n", "failed", "is failed, so that"),
         ("not-found\ninactive\n", "ok", "is not known here"),
         ("", "ok", "is not known here"),
     ],
@@ -159,7 +159,7 @@ def test_a_firewall_that_failed_to_load_is_found(monkeypatch, said, status, word
         (None, 0, 0, ("ok", "the server has not run here yet")),
         ("", 1, 0, ("ok", "the server starts jobs")),
         ("", 5, 0, ("warning", "has looked for no job to start for 5 minutes")),
-        ("jobs cannot be started: full", 1, 1, ("failed", "it says: jobs cannot be started: full; mend that")),
+        ("jobs cannot be started: full", 1, 1, ("failed", "(jobs cannot be started: full); mend that")),
     ],
 )
 def test_whether_jobs_are_started_is_said(server, capsys, fault, minutes, code, found):

@@ -146,5 +146,5 @@ def test_a_page_names_the_files_beside_it(tmp_path):
         beside = ["comparison_figures", "comparison_results.csv"] if numbers else []
         assert sorted(one.name for one in (tmp_path / name).iterdir()) == ["comparison.html", *beside]
     assert name_beside(tmp_path / "report.html", "figures") == tmp_path / "figures"
-    with pytest.raises(ConfigError, match="must be a file to write, not a folder"):
+    with pytest.raises(ConfigError, match="cannot be written .Is a directory.; name another"):
         write_with_files(tmp_path, page, ())

@@ -203,7 +203,7 @@ def test_one_part_alone_is_evaluated_and_decoded_images_are_kept_where_asked(eva
     assert code == ExitCode.BAD_INPUT and "--out must be a new folder" in printed
     inside = "--out", tmp_path / "new", "--cache", tmp_path / "new" / "kept"
     code, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE, *inside)
-    assert code == ExitCode.BAD_INPUT and "--cache must be a folder outside of --out" in printed
+    assert code == ExitCode.BAD_INPUT and "--cache lies in --out" in printed
 
 
 def test_a_case_that_predict_refuses_is_left_out_and_named_and_what_it_warns_of_is_counted(evaluate, contents, clinic):

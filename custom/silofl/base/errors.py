@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from traceback import clear_frames, extract_tb
 from typing import Literal
 
 # Without dots: Markdown makes a link of www.example.org.
@@ -58,14 +59,14 @@ class UnreadableError(DataError):
 
 
 # So many are enough: what makes each case wrong would be looked for in all of them.
-MOST_FAULTS = 20
+MOST_FAULTS = 100
 
 
 class Faults:
     """Several faults of a site's data that one error tells: who mends the first need not come back for the second.
 
     Args:
-        most: How many are told; `MOST_FAULTS` by default.
+        most: How many are counted; `MOST_FAULTS` by default.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -77,11 +78,13 @@ class Faults:
         """Keep the `DataError` of what is done here, and go on.
 
         Raises:
-            DataError: There are as many as are told.
+            DataError: There are as many as are counted.
         """
         try:
             yield
         except DataError as error:
+            # Otherwise the images of all wrong cases would stay in memory.
+            clear_frames(error.__traceback__)
             self.errors.append(error)
         if len(self.errors) == self.most:
             self.tell()
@@ -90,7 +93,7 @@ class Faults:
         """Raise what was gathered, if anything.
 
         Raises:
-            DataError: The only fault as it was, or how many there are and all of them.
+            DataError: The only fault as it was, or how many there are and the first of each cause.
         """
         if len(self.errors) == 1:
             raise self.errors[0]
@@ -98,14 +101,28 @@ class Faults:
             raise DataError(self.describe()) from self.errors[0]
 
     def describe(self) -> str:
-        """Return the only fault, or how many there are and all of them."""
-        count = len(self.errors)
-        if count == 1:
+        """Return the only fault, or how many there are and the first of each cause."""
+        if len(self.errors) == 1:
             return str(self.errors[0])
-        sentences = " ".join(f"({number}) {error}." for number, error in enumerate(self.errors, start=1))
-        # The search ended at the last fault that is told.
-        more = ", or more" if count == self.most else ""
-        return f"{count} faults{more}: {sentences}"
+        causes: dict[object, list[DataError]] = {}
+        for error in self.errors:
+            causes.setdefault(_find_cause(error), []).append(error)
+        sentences = []
+        for number, (first, *others) in enumerate(causes.values(), start=1):
+            more = f" (and {len(others)} more of this kind)" if others else ""
+            place = f"({number}) " * (len(causes) > 1)
+            sentences.append(f"{place}{first}{more}")
+        # The search ended at the last fault that is counted.
+        count = f"{len(self.errors)} faults{', or more' * (len(self.errors) == self.most)}"
+        return f"{count}: {'. '.join(sentences)}"
+
+
+def _find_cause(error: BaseException) -> object:
+    """Return the line of code that raised an error, and what it met: faults of one differ in names and numbers."""
+    while isinstance(error.__context__, DataError):
+        error = error.__context__
+    place = extract_tb(error.__traceback__)[-1]
+    return place.filename, place.lineno, type(error.__context__)
 
 
 class AggregationError(SiloFLError):

@@ -119,7 +119,7 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
         digest=digest,
         ignored=_parse_ignored(content, study),
     )
-    # All faults of one check are told together, up to a number.
+    # All faults of one check are counted, up to a number.
     faults = Faults()
     for record in manifest.records:
         with faults.collect_fault():

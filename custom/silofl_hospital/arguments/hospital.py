@@ -49,7 +49,8 @@ def parse_layout(text: str) -> str:
 def add_import(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl import``."""
     # Imported here, because no other command's arguments need what reads the data.
-    from silofl_hospital.importing.importers import ARRANGEMENTS, LAYOUTS
+    from silofl_hospital.importing.arrangements import ARRANGEMENTS
+    from silofl_hospital.importing.importers import LAYOUTS
 
     listed = [f"{name}:\n\n{layout.describe()}\n" for name, layout in LAYOUTS.items()]
     parser.epilog = "\n".join([*listed, "recipes/ in the repository imports public sets"])

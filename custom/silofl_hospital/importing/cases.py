@@ -173,21 +173,21 @@ def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
     if not with_image and not with_mask:
         wanted = ", ".join([*patterns.images, patterns.mask])
         raise DataError(
-            f"site {site!r} must have files as {wanted}, not none; correct the patterns (without an ending, as "
-            f"{CASE}/t1, they take .nii and .nii.gz), or remove its folder"
+            f"site {site!r} has no file as {wanted}; correct the patterns (without an ending, as {CASE}/t1, they take "
+            ".nii and .nii.gz), or remove its folder"
         )
     for absent, what in ((with_image - with_mask, "masks"), (with_mask - with_image, "images")):
         if absent:
             raise DataError(
-                f"site {site!r} must have {what} for {shorten_names(absent)}; add them, remove the others, or name the "
-                f'files with --image-pattern and --mask-pattern, as "T1=images/{CASE}_0000,T2=images/{CASE}_0001"'
+                f"site {site!r} has no {what} for {shorten_names(absent)}; add them, remove the others, or name the "
+                f"files with --image-pattern and --mask-pattern, as 'T1=images/{CASE}_0000,T2=images/{CASE}_0001'"
             )
     for pattern, files in zip(patterns.masks, masks, strict=True):
         # Every case has a mask of each label, because an absent one may have been forgotten.
         if lacking := with_mask - files.keys():
             raise DataError(
-                f"site {site!r} must have {pattern} of every case, not none of {shorten_names(lacking)}; add it, empty "
-                "where the label is not in the image, or leave the label out of --labels"
+                f"site {site!r} has no {pattern} for {shorten_names(lacking)}; add it, empty where the label is not in "
+                "the image, or leave the label out of --labels"
             )
     cases = []
     for name in sorted(with_image):
@@ -283,8 +283,8 @@ def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[
             # A name that is no UTF-8 could not be written to dataset.json, and control signs command a terminal.
             if not is_one_line(name):
                 raise DataError(
-                    f"site {site!r} must have file names in UTF-8, without line breaks and control characters, not "
-                    f"{quote_value(name)}; rename the file"
+                    f"site {site!r} has a file whose name is outside UTF-8, or has a line break or a control "
+                    f"character, {quote_value(name)}; rename it"
                 )
             split_ending(path, f"site {site!r}: {name}")
             taken.add(path)
@@ -292,8 +292,8 @@ def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[
             if case in files:
                 twins = sorted([files[case].relative_to(folder).as_posix(), name])
                 raise DataError(
-                    f"site {site!r} must have one file for {case} as {pattern}, not {' and '.join(twins)}; "
-                    "remove one, or write the pattern with its ending (accents may be written in two ways)"
+                    f"site {site!r} has two files for {case} as {pattern}, {' and '.join(twins)}; remove one, or write "
+                    "the pattern with its ending (accents may be written in two ways)"
                 )
             files[case] = path
     return matched

@@ -40,10 +40,10 @@ from silofl_hospital.importing.cases import (
     split_contrasts,
 )
 from silofl_hospital.importing.masks import ENDINGS, MASK_OPTIONS, read_values, split_ending
-from silofl_hospital.importing.options import ImportOptions, Layout
+from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import TABLES, read_patients
 from silofl_hospital.importing.series import SEGMENTATION, Export, Series, count_names, read_export
-from silofl_hospital.importing.site_files import Case, SitePlan, visible_folders
+from silofl_hospital.importing.site_files import Case, Layout, SitePlan, visible_folders
 
 ANY_SEGMENTATION = f"{SEGMENTATION}/*"
 
@@ -104,8 +104,8 @@ def plan_dicom(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         for folder in folders:
             images += read_export(folder).images
         raise ConfigError(
-            "image-pattern must name the series to take as MODALITY/DESCRIPTION, in which * stands for any letters; "
-            f"SOURCE holds these: {count_names(images) or 'none'}"
+            "image-pattern is missing; name the series to take as MODALITY/DESCRIPTION, in which * stands for any "
+            f"letters, of those in SOURCE: {count_names(images) or 'none'}"
         )
     plans = {}
     for folder in folders:
@@ -138,8 +138,7 @@ def find_exams(folder: Path, options: ImportOptions) -> tuple[SiteCases, list[st
         if not any(series.fits(pattern) for series in export.images):
             shown = shorten_names({series.name for series in export.images}) or "no image"
             raise DataError(
-                f"site {site!r} must have a series as {pattern}; it has {shown}: correct --image-pattern, or remove "
-                "the folder"
+                f"site {site!r} has no series as {pattern}, but {shown}; correct --image-pattern, or remove the folder"
             )
     masks = {}
     for exam in exams:
@@ -148,8 +147,7 @@ def find_exams(folder: Path, options: ImportOptions) -> tuple[SiteCases, list[st
             masks[exam] = mask
     if not masks:
         raise DataError(
-            f"site {site!r} must have a mask as {wanted} of a series that is taken, not none of {len(exams)}; correct "
-            "--mask-pattern, or add masks"
+            f"site {site!r} has no mask as {wanted} for any of {len(exams)} exams; correct --mask-pattern, or add masks"
         )
     cases = _stage_cases(folder, export, masks, contrasts, options.scratch / site)
     return cases, _describe_left_over(site, export, len(masks), exams)
@@ -191,7 +189,7 @@ def _choose_series(exam: str, members: Sequence[Series], pattern: str) -> Series
     fitting = [series for series in members if series.fits(pattern)]
     if len(fitting) > 1:
         raise DataError(
-            f"{exam} must have one series as {pattern}, not {len(fitting)}: "
+            f"{exam} has {len(fitting)} series as {pattern}: "
             f"{shorten_names(series.description for series in fitting)}; narrow --image-pattern, or move the others "
             "away"
         )
@@ -210,9 +208,9 @@ def _find_segmentation(folder: Path, exam: Exam, export: Export, pattern: str) -
         for series in fitting:
             shown.append(f"{series.description or 'without a description'} ({series.files[0].relative_to(folder)})")
         raise DataError(
-            f"{exam.name} must have one mask as {pattern}, not {len(fitting)}: {shorten_names(shown)}; name one with "
-            "--mask-pattern, move the others out of the site's folder, or put their segments into one DICOM "
-            "segmentation, for example with 3D Slicer"
+            f"{exam.name} has {len(fitting)} masks as {pattern}: {shorten_names(shown)}; name one with --mask-pattern, "
+            "move the others out of the site's folder, or put their segments into one DICOM segmentation, for example "
+            "with 3D Slicer"
         )
     return fitting[0].files[0] if fitting else None
 

@@ -54,9 +54,9 @@ from silofl_hospital.importing.cases import (
     shorten_names,
 )
 from silofl_hospital.importing.masks import ENDINGS, MASK_OPTIONS, read_values
-from silofl_hospital.importing.options import ImportOptions, Layout
+from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import read_patients
-from silofl_hospital.importing.site_files import SitePlan, visible_files, visible_folders
+from silofl_hospital.importing.site_files import Layout, SitePlan, visible_files, visible_folders
 
 # Without patterns: images and masks of one name.
 BY_STEM = Patterns((f"images/{CASE}",), f"masks/{CASE}")
@@ -85,7 +85,7 @@ def _find_by_patterns(folder: Path, options: ImportOptions) -> Arranged:
     if images is None and masks is None:
         return replace(find_cases(folder.name, folder, BY_STEM), images_in="images"), values, {}
     if images is None or masks is None:
-        raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
+        raise ConfigError("one of image-pattern and mask-pattern is missing; give both or none")
     return find_cases(folder.name, folder, parse_patterns(images, masks, options.labels or ())), values, {}
 
 

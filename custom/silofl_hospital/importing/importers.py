@@ -15,9 +15,9 @@ from silofl.data.progress import track_slow_progress
 from silofl.reading.access import open_error
 from silofl_hospital.importing import dicom, folders, table
 from silofl_hospital.importing.arrangements import ARRANGEMENTS
-from silofl_hospital.importing.options import ImportOptions, Layout
+from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import warn_unknown_patients
-from silofl_hospital.importing.site_files import SitePlan, Writer
+from silofl_hospital.importing.site_files import Layout, SitePlan, Writer
 
 LAYOUTS: Mapping[str, Layout] = {"folders": folders.LAYOUT, "dicom": dicom.LAYOUT, "table": table.LAYOUT}
 # Public sets that earlier versions imported.
@@ -25,8 +25,6 @@ RECIPES = (
     *("brats", "camelyon17-wilds", "covid-xray", "fundus-disc-cup", "hmp", "medmnist", "nuclei-dsb2018"),
     *("nuclei-histology", "nuclei-tiles", "pamap2", "prostate-saml", "spine-gm"),
 )
-# At most so many wrong masks are listed at once.
-MOST_MASKS = 500
 # NVFlare uses a site's name in folders, certificates and addresses.
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -127,13 +125,13 @@ def list_content(layout: str, source: Path) -> list[dict[str, str]]:
     """
     chosen = _find_layout(layout, source)
     if chosen.list_content is None:
-        raise ConfigError(f"TARGET must be given with layout {layout!r}, which lists nothing; name a new folder")
+        raise ConfigError(f"TARGET is missing, and layout {layout!r} lists nothing without it; name a new folder")
     try:
         content = chosen.list_content(source)
     except OSError as error:
         raise open_error(source.name, error) from None
     if not content:
-        raise DataError(f"{source.name} must hold a folder for each site with DICOM files in it, not none; make one")
+        raise DataError(f"{source.name} has no folder of a site with DICOM files; make one")
     return content
 
 
@@ -143,14 +141,14 @@ def _find_layout(layout: str, source: Path) -> Layout:
             f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{suggest_nearest(layout, LAYOUTS)}"
         )
     if not source.exists():
-        raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
+        raise DataError(f"SOURCE {source.name} is missing; give the folder of the data")
     return LAYOUTS[layout]
 
 
 def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
     """Return the plans with labels and regions as they are kept; refuse names that other programs take for commands."""
     if not plans:
-        raise DataError("SOURCE must hold a folder for each site, not none. Make one, or choose another layout.")
+        raise DataError("SOURCE has no folder of a site; make one for each, or choose another layout")
     checked = {}
     for site, plan in plans.items():
         if not SITE_NAME.fullmatch(site):
@@ -170,8 +168,8 @@ def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
 
 
 def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> None:
-    # Writing a mask checks it: all wrong ones are told before any image is copied, which may take hours.
-    faults = Faults(MOST_MASKS)
+    # Writing a mask checks it: all wrong ones are counted before any image is copied, which may take hours.
+    faults = Faults()
     for site, plan in plans.items():
         for name in track_slow_progress(list(plan.masks), len(plan.masks), f"checking {site}", unit="masks"):
             with faults.collect_fault():

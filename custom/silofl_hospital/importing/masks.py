@@ -195,7 +195,7 @@ def _write_numbers(numbers: NDArray[np.uint8], affine: NDArray[np.float64] | Non
     else:
         import nibabel
 
-        nibabel.save(nibabel.Nifti1Image(numbers, affine), target)
+        nibabel.save(nibabel.Nifti1Image(numbers, affine), target)  # type: ignore[no-untyped-call]
 
 
 def _save_layers(masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, target: Path) -> None:
@@ -221,5 +221,5 @@ def _read_layer(mask: Path, grid: Image, number: int, name: str) -> Image:
     stored = np.unique(label.array[label.array != 0])
     if len(stored) > 1:
         shown = ", ".join(map(str, stored[:8].tolist()))
-        raise DataError(f"{name} must hold 0 and one number, as a file of one label, not {shown}; save it with one")
+        raise DataError(f"{name} holds several numbers beside 0, {shown}; save it with one, as a file of one label")
     return replace(label, array=np.where(label.array != 0, np.int32(number), np.int32(0)))

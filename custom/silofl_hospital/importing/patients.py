@@ -60,7 +60,7 @@ def read_patients(found: SiteCases) -> SiteCases:
             patients |= rows.get(_normalise_path(name), set())
         if len({*map(key_patient, patients)}) > 1:
             raise DataError(
-                f"{table} must name one patient of {case.name}, not {shorten_names(patients)}; correct its rows"
+                f"{table} names several patients of {case.name}, {shorten_names(patients)}; correct its rows"
             )
         if not patients:
             unnamed.append(case)
@@ -69,8 +69,8 @@ def read_patients(found: SiteCases) -> SiteCases:
     if unnamed:
         example = found.list_image_paths(unnamed[0])[-1]
         raise DataError(
-            f"{table} must name the patient of {shorten_names(case.name for case in unnamed)}; add rows whose file is "
-            f"the case, as {unnamed[0].name}, or its image, as {example} ({NOBODY})"
+            f"{table} names no patient of {shorten_names(case.name for case in unnamed)}; add rows whose file is the "
+            f"case, as {unnamed[0].name}, or its image, as {example} ({NOBODY})"
         )
     return replace(found, cases=cases)
 
@@ -128,17 +128,17 @@ def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, s
         column = normalise_accents(field.strip())
         columns.append(spelled.get(column.casefold(), column))
     if twins := sorted({column for column in columns if column and columns.count(column) > 1}):
-        raise DataError(f"{name} must have each column once, not {quote_value(twins[0])} twice; rename or remove one")
-    if not {*wanted} <= set(columns):
-        raise DataError(f"{name} must have the columns {' and '.join(wanted)}, not {', '.join(columns)}; rename them")
+        raise DataError(f"{name} has the column {quote_value(twins[0])} twice; rename or remove one")
+    if lacking := [column for column in wanted if column not in columns]:
+        raise DataError(f"{name} lacks {' and '.join(lacking)} among its columns, {', '.join(columns)}; rename one")
     # What a label without a name means is judged by the reader of labels.
     judged = {*spelled.values()} - {LABEL}
     found = []
     for number, row in enumerate(rows, start=1):
         if any(field.strip() for field in row[len(columns) :]):
             raise DataError(
-                f"{name} must have at most {len(columns)} fields in a row, as its columns, not {len(row)} in row "
-                f"{number} below them; put a text with {quote_value(delimiter)} in it into double quotes"
+                f"{name} has {len(row)} fields in row {number} below its {len(columns)} columns; put a text with "
+                f"{quote_value(delimiter)} in it into double quotes"
             )
         values = {}
         for column, field in zip_longest(columns, row[: len(columns)], fillvalue=""):

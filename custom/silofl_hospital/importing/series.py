@@ -106,7 +106,8 @@ def read_export(folder: Path) -> Export:
     for path in track_slow_progress(paths, len(paths), f"listing {folder.name}", "files"):
         header = _read_header(path)
         if header is None:
-            if _is_damaged(path):
+            is_dicom = path.suffix.lower() in DICOM_ENDINGS or has_dicom_mark(path)
+            if is_dicom and path.name.upper() != INDEX:
                 damaged.append(path)
             continue
         image = tuple(str(header.get(key)) for key in IMAGE)
@@ -132,13 +133,8 @@ def _read_header(path: Path) -> Dataset | None:
         return None
 
 
-def _is_damaged(path: Path) -> bool:
-    is_dicom = path.suffix.lower() in DICOM_ENDINGS or has_dicom_mark(path)
-    return is_dicom and path.name.upper() != INDEX
-
-
 def _group_files(headers: dict[Path, Dataset]) -> tuple[Series, ...]:
-    groups: dict[tuple, list[Path]] = {}
+    groups: dict[tuple[object, ...], list[Path]] = {}
     for path, header in headers.items():
         # Each file of a segmentation is one of its own; some scanners put localizers into the series of the volume.
         apart = path if header.get("Modality") == SEGMENTATION else LOCALIZER in _list_image_types(header)

@@ -1,12 +1,14 @@
-"""The table of a site's cases, and the plan of its dataset.json and files before anything is written."""
+"""The table of a site's cases, the plan of its dataset.json and files before anything is written, and what plans it."""
 
+import inspect
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from silofl.base.errors import DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
 from silofl.data.targets import IGNORE
 from silofl.reading.access import read_bytes
@@ -19,6 +21,13 @@ Writer = Callable[[Path], Any]
 # A file's path at the site, and the function that writes it.
 File = tuple[str, Writer]
 JsonRecord = dict[str, Any]
+# Field of `ImportOptions` that not every layout uses -> its name on the command line.
+NAMES = {
+    "label_values": "values in labels",
+    "image_pattern": "image-pattern",
+    "mask_pattern": "mask-pattern",
+    "arrangement": "layout",
+}
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,30 @@ class SitePlan:
         if self.channel_names:
             content["channel_names"] = list(self.channel_names)
         return content | self.records
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The function that plans an import, the fields of `NAMES` that it uses, and one that lists what is there."""
+
+    plan: Callable[[Path, ImportOptions], dict[str, SitePlan]]
+    uses: tuple[str, ...] = ()
+    list_content: Callable[[Path], list[dict[str, str]]] | None = None
+
+    def check(self, layout: str, options: ImportOptions) -> None:
+        """Refuse an option that means nothing to the layout.
+
+        Raises:
+            ConfigError: Such an option is given.
+        """
+        for option, name in NAMES.items():
+            if getattr(options, option) and option not in self.uses:
+                raise ConfigError(f"Layout {layout!r} does not use {name}. Leave it out.")
+
+    def describe(self) -> str:
+        """Return what the files are, where to get them, and what SOURCE must hold: the text at the head of its file."""
+        text = inspect.getdoc(sys.modules[self.plan.__module__]) or ""
+        return text.replace("::\n", ":\n")
 
 
 def plan_site(
@@ -158,13 +191,10 @@ def _read_parts(site: str, cases: Sequence[Case], units: Sequence[str]) -> dict[
     part_of: dict[str, str] = {}
     for case, unit in zip(cases, units, strict=True):
         if case.part is not None and part_of.setdefault(unit, case.part) != case.part:
-            raise DataError(
-                f"site {site!r} must have {unit} in one part, not in {part_of[unit]} and {case.part}; correct the "
-                "column part"
-            )
+            raise DataError(f"site {site!r} has {unit} in {part_of[unit]} and {case.part}; correct the column part")
     for part in ("training", "test"):
         if part_of and part not in part_of.values():
-            raise DataError(f"site {site!r} must have rows for the {part}, not none; name them in the column part")
+            raise DataError(f"site {site!r} has no row for the {part}; name some in the column part")
     return part_of
 
 
@@ -189,12 +219,14 @@ def split_patients(
     # One patient in training and test at once would make results look too good.
     if len(part_of) < 2:
         raise DataError(
-            f"site {site!r} must have at least 2 {units} to keep training and test apart, not {len(part_of)}; join it "
+            f"site {site!r} has {len(part_of)} {units}, fewer than the 2 that keep training and test apart; join it "
             "with another site or leave it out"
         )
     # Without a test nobody would learn how good the model is.
     if "test" not in part_of.values():
-        raise DataError(f"site {site!r} must have a share of its {units} for the test, not {options.test}; raise it")
+        raise DataError(
+            f"test must be above 0 for a share of the {units} of site {site!r}, not {options.test}; raise it"
+        )
     return part_of
 
 

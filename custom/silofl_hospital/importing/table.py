@@ -37,11 +37,12 @@ from silofl.data.manifest import PARTS
 from silofl.reading.patient_names import key_patient, normalise_name
 from silofl_hospital.importing.cases import shorten_names
 from silofl_hospital.importing.masks import ENDINGS, split_ending
-from silofl_hospital.importing.options import ImportOptions, Layout
+from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import FILE, LABEL, NOBODY, PART, PATIENT, SITE, is_nothing, read_rows
 from silofl_hospital.importing.site_files import (
     Case,
     JsonRecord,
+    Layout,
     SitePlan,
     Writer,
     copy_image,
@@ -90,7 +91,8 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     findings = _list_finding_columns(tables.values(), options.labels)
     if findings:
         tables = {site: _join_findings(table, findings) for site, table in tables.items()}
-    task = "multilabel" if findings or _names_several(tables.values()) else CLASSES
+    has_several = any(SEVERAL in row[LABEL] for table in tables.values() for row in table.rows)
+    task = "multilabel" if findings or has_several else CLASSES
     given = findings or options.labels
     cases = {site: _read_cases(tables[site], task, given or ()) for site in sorted(tables)}
     names: set[str] = set()
@@ -105,10 +107,6 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     return plans
 
 
-def _names_several(tables: Iterable[SiteTable]) -> bool:
-    return any(SEVERAL in row[LABEL] for table in tables for row in table.rows)
-
-
 def _read_folders(source: Path) -> dict[str, SiteTable]:
     table_of: dict[Path, Path | None] = {}
     for folder in visible_folders(source):
@@ -118,9 +116,7 @@ def _read_folders(source: Path) -> dict[str, SiteTable]:
     tables = {}
     for folder, table in table_of.items():
         if table is None:
-            raise DataError(
-                f"site {folder.name!r} must have {TABLES[0]}; it is not there: write it, or remove the folder"
-            )
+            raise DataError(f"site {folder.name!r} has no {TABLES[0]}; write it, or remove the folder")
         name = f"{table.name} of site {folder.name!r}"
         tables[folder.name] = SiteTable(folder, name, read_rows(table, name, (FILE,)))
     return tables
@@ -143,9 +139,9 @@ def _list_class_folders(source: Path, sites: Sequence[Path]) -> dict[str, SiteTa
     # Folders of images and masks are a segmentation's, and no classes.
     if len(tables) < len(sites) or len(names) < 2 or names & {"images", "masks"}:
         raise DataError(
-            f"{source.name} must hold a folder for each site with {TABLES[0]} (columns file, label and patient), or "
-            "with a folder of images for each class, or be such a table, not none of these; put the folders of classes "
-            "into one that is named as their site"
+            f"{source.name} holds no folders of sites with {TABLES[0]} (columns file, label and patient), or with a "
+            "folder of images for each class, and is no such table; put the folders of classes into one that is named "
+            "as their site"
         )
     return tables
 
@@ -168,8 +164,8 @@ def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | No
     findings = given or [column for column in columns if column not in known and column.casefold() != NO_FINDING]
     if not findings:
         raise DataError(
-            f"{lacking[0].name} must have the columns {FILE} and {LABEL}, not {', '.join(columns)}; rename them, or "
-            "give each finding a column of 0 and 1"
+            f"{lacking[0].name} has no column {LABEL} among {', '.join(columns)}; rename one, or give each finding a "
+            "column of 0 and 1"
         )
     for finding in findings:
         if SEVERAL in finding:
@@ -182,20 +178,24 @@ def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | No
 
 def _join_findings(table: SiteTable, findings: Sequence[str]) -> SiteTable:
     """Return a table with the findings of a row in its column label, where each has a column of 0 and 1."""
+    faults = Faults()
     rows = []
     for row in table.rows:
         present = []
         for finding in findings:
             value = row.get(finding, "")
             number = _parse_number(value)
-            if number not in (0, 1):
-                raise DataError(
-                    f"{table.name} must hold 0 or 1 in the column {quote_value(finding)} of findings, not "
-                    f"{quote_value(value)}; decide it, remove the row, or name the columns of findings with --labels"
-                )
+            with faults.collect_fault():
+                if number not in (0, 1):
+                    raise DataError(
+                        f"{table.name} must hold 0 or 1 in the column {quote_value(finding)} of findings, not "
+                        f"{quote_value(value)}; decide it, remove the row, or name the columns of findings with "
+                        "--labels"
+                    )
             if number == 1:
                 present.append(finding)
         rows.append({**row, LABEL: SEVERAL.join(present)})
+    faults.tell()
     return replace(table, rows=rows)
 
 
@@ -209,13 +209,11 @@ def _read_cases(table: SiteTable, task: str, given: Collection[str]) -> list[Cas
     counts = Counter(case.name for case in cases)
     twins = [name for name, count in counts.items() if count > 1]
     if twins:
-        raise DataError(
-            f"{table.name} must have one row a file, not several of {shorten_names(twins)}; remove the others"
-        )
+        raise DataError(f"{table.name} has several rows of {shorten_names(twins)}; keep one of a file")
     unknown = [case.name for case in cases if case.patient == ""]
     if unknown and len(unknown) < len(cases):
         raise DataError(
-            f"{table.name} must name the patient of {shorten_names(unknown)}, as of the others; add them ({NOBODY})"
+            f"{table.name} names no patient of {shorten_names(unknown)}, but those of the others; add them ({NOBODY})"
         )
     return cases
 
@@ -228,32 +226,28 @@ def _read_case(row: Mapping[str, str], table: SiteTable, task: str, given: Colle
         raise DataError(f"{table.name} must name files by their path within its folder, not {quote_value(row[FILE])}")
     path = table.folder / file
     if not path.exists():
-        raise DataError(f"{table.name} must name files that are there, not {quote_value(row[FILE])}; correct the row")
+        raise DataError(f"{table.name} names a file that is not there, {quote_value(row[FILE])}; correct the row")
     split_ending(path, f"{table.name}: {file}")
     label = normalise_accents(row[LABEL])
-    labels = (label,) if task == CLASSES else _split_findings(label)
+    findings = dict.fromkeys(map(str.strip, label.split(SEVERAL)))
+    present = tuple(name for name in findings if name and name.casefold() != NO_FINDING)
+    labels = (label,) if task == CLASSES else present
     for name in labels:
         # An exam that nobody has read is of no class, and not without findings.
         if is_nothing(name) and name not in given:
             what = "class" if task == CLASSES else "findings"
             raise DataError(
-                f"{table.name} must name the {what} of {file}, not {quote_value(name)}; fill the column {LABEL} (No "
-                "Finding where nothing was found), remove the row, or, where a label is called so, name all with "
-                "--labels"
+                f"{table.name} has {quote_value(name)} as the {what} of {file}; fill the column {LABEL} (No Finding "
+                "where nothing was found), remove the row, or, where a label is called so, name all with --labels"
             )
     patient = normalise_name(row[PATIENT]) if PATIENT in row else None
     part = GIVEN.get(row[PART].casefold()) if PART in row else None
     if PART in row and part is None:
         raise DataError(
-            f"{table.name} must put {file} into training, validation or test, not {quote_value(row[PART])}; correct "
-            f"the column {PART}"
+            f"the part of {file} in {table.name} must be training, validation or test, not {quote_value(row[PART])}; "
+            f"correct the column {PART}"
         )
     return Case(normalise_accents(str(file)), (path,), labels=labels, patient=patient, part=part)
-
-
-def _split_findings(text: str) -> tuple[str, ...]:
-    names = dict.fromkeys(map(str.strip, text.split(SEVERAL)))
-    return tuple(name for name in names if name and name.casefold() != NO_FINDING)
 
 
 def _number_classes(names: Collection[str], given: Sequence[str] | None) -> dict[int, str]:
@@ -261,9 +255,7 @@ def _number_classes(names: Collection[str], given: Sequence[str] | None) -> dict
     if given is not None:
         lacking = {*names} - {*given}
         if lacking:
-            raise ConfigError(
-                f"labels must name all classes of the tables, not leave out {shorten_names(lacking)}; add them"
-            )
+            raise ConfigError(f"labels leave out classes of the tables, {shorten_names(lacking)}; add them")
         return number_labels(given, first=0)
     numbers = {}
     for name in names:
@@ -283,7 +275,7 @@ def _number_classes(names: Collection[str], given: Sequence[str] | None) -> dict
     alike = Counter(name.casefold() for name in names)
     twins = sorted(name for name in names if alike[name.casefold()] > 1)
     if twins:
-        raise DataError(f"{LABEL} must write a class in one way, not as {' and '.join(twins)}; correct the tables")
+        raise DataError(f"{LABEL} writes one class as {' and '.join(twins)}; correct the tables")
     # Numbers are sorted as numbers: 10 comes after 9.
     return number_labels(sorted(names, key=lambda name: (numbers.get(name, 0), name)), first=0)
 
@@ -307,8 +299,8 @@ def _check_sites(plans: Mapping[str, SitePlan]) -> None:
             for column, name in keys:
                 if site_of.setdefault((column, name), site) != site:
                     raise DataError(
-                        f"{column} {name!r} must be at one site, not at {site_of[column, name]!r} and {site!r}; "
-                        f"correct the column {SITE}, or give two patients two names"
+                        f"{column} {name!r} is at two sites, {site_of[column, name]!r} and {site!r}; correct the "
+                        f"column {SITE}, or give two patients two names"
                     )
 
 

@@ -56,8 +56,7 @@ def read_answers(folder: Path) -> Iterator[Answer]:
                 yield _read_answer(record)
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 raise ConfigError(
-                    f"{name} must hold answers with their time, as predict of 0.4 and later writes them; it does not: "
-                    "move it away"
+                    f"{name} has no answers with their time, as predict of 0.4 and later writes them; move it away"
                 ) from None
 
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress
 
-from silofl.base.documents import ABSENT, read_json_document
 from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.base.files import hold_lock, is_free, make_folder, write_atomically, write_json
+from silofl.base.files import hold_lock, is_free, make_folder, read_json, write_atomically, write_json
 from silofl.base.options import make_console
 from silofl.data.contrasts import Case, list_case_files, parse_case
 from silofl.inference import RECORD
@@ -140,9 +139,7 @@ def predict_inputs(
     inputs = [Input.from_case(case, options.is_named_by_folder) for case in cases]
     _check_input_names(inputs)
     if not is_free(out) and not any((out / name).is_file() for name in (RECORD, LOCK)):
-        raise ConfigError(
-            f"{out.name} must be a new folder or that of an earlier prediction; it holds something else: name another"
-        )
+        raise ConfigError(f"{out.name} holds something else than an earlier prediction; name another folder")
     runner = Runner(super_model, out, options)
     make_folder(out)
     # Two at once would each write the record without the other's answers.
@@ -245,7 +242,7 @@ class Runner:
             for path in list_case_files(one.case):
                 message = message.replace(str(path), path.name)
             message = " ".join(message.split())[:200]
-            reason = f"it must be predicted without {type(error).__name__}; {message}: check the image, or report this"
+            reason = f"it cannot be predicted ({type(error).__name__}: {message}); check the image, or report this"
         # A label map without its picture is no answer.
         self._delete_files(one)
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
@@ -261,8 +258,7 @@ class Runner:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise DataError(
-                f"its answer must be written to {self.out.name}; the system said {reason!r}: make room, or name "
-                "another folder"
+                f"its answer cannot be written to {self.out.name} ({reason}); make room, or name another folder"
             ) from None
 
     def _write_answer(self, one: Input, prediction: Prediction) -> tuple[dict[str, Any], str]:
@@ -270,7 +266,9 @@ class Runner:
         options = self.options
         study = self.model.contents.study
         # So that an answer can be told to be this image's, long after.
-        record = {"sha256": _checksums(one.case)} | prediction_record(prediction, study, self.threshold)
+        files = {input_name(one.case): one.case} if isinstance(one.case, Path) else one.case
+        sums = {name: content_digest(path, input_name(path)) for name, path in files.items()}
+        record = {"sha256": sums} | prediction_record(prediction, study, self.threshold)
         if is_dicom(one.first):
             one = replace(one, headers=one.headers or [*dicom_headers(one.first, skips_others=True)])
             record["dicom"] = {"patient": str(one.headers[0].get("PatientID", ""))} | list_uids(one.headers)
@@ -293,7 +291,7 @@ class Runner:
         """Write a DICOM segmentation and return the record's entries; what prevents it is one more warning."""
         name = f"{one.stem}_seg.dcm"
         try:
-            if not one.headers:
+            if not one.headers or prediction.label_map is None or prediction.affine is None:
                 raise DataError("no DICOM segmentation: the input is no DICOM, and names no patient")
             write_dicom_seg(
                 self.out / name,
@@ -334,8 +332,8 @@ def _check_input_names(inputs: Sequence[Input]) -> None:
         earlier = seen.setdefault(given.stem.casefold(), given)
         if earlier is not given:
             raise ConfigError(
-                f"inputs must have different names, not {earlier.name} and {given.name}, whose results would be one "
-                "file: call them by their folders with --by-folder, or predict them into two folders"
+                f"the results of {earlier.name} and {given.name} would be one file; call them by their folders with "
+                "--by-folder, or predict them into two folders"
             )
 
 
@@ -349,19 +347,12 @@ def _check_not_answered(inputs: Sequence[Input], records: Sequence[dict[str, Any
             )
 
 
-def _checksums(case: Case) -> dict[str, str]:
-    named = {input_name(case): case} if isinstance(case, Path) else case
-    return {name: content_digest(path, input_name(path)) for name, path in named.items()}
-
-
 def _record_stem(record: dict[str, Any]) -> str:
     return name_stem(str(record.get("input", "")))
 
 
 def _read_earlier_records(out: Path) -> list[dict[str, Any]]:
-    records = read_json_document(out / RECORD)
-    if records is ABSENT:
-        return []
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise ConfigError(f"{out.name}/{RECORD} must be as a prediction wrote it; it is not: name another folder")
+    records: list[dict[str, Any]] = read_json(out / RECORD, list, absent=[])
+    if not all(isinstance(record, dict) for record in records):
+        raise ConfigError(f"{out.name}/{RECORD} is no record of a prediction; name another folder")
     return records

@@ -23,8 +23,9 @@ from silofl.reading.raw_volume import LPS_TO_RAS
 from silofl.study import Study
 
 if TYPE_CHECKING:
+    from highdicom.seg import SegmentDescription
     from pydicom import Dataset
-    from pydicom.sr.codedict import Code
+    from pydicom.sr.coding import Code
 
 # A viewer lists the series by it; those of scanners have low numbers.
 SERIES_NUMBER = 9000
@@ -48,16 +49,14 @@ def check_can_write(study: Study) -> None:
             name.
     """
     if study.task != "segmentation":
-        raise ConfigError(
-            f"DICOM segmentations must be of a model that segments, not of a {study.task}; leave them out"
-        )
+        raise ConfigError(f"a model of task {study.task} has no DICOM segmentations; leave them out")
     if importlib.util.find_spec("highdicom") is None:
-        raise ConfigError("--dicom-seg must have the package highdicom; it is missing: pip install 'silofl[dicom]'")
+        raise ConfigError("the package highdicom is missing, which --dicom-seg needs; pip install 'silofl[dicom]'")
     for label in study.labels.values():
         if len(label) > MOST_LETTERS or "\\" in label or label != label.strip():
             raise ConfigError(
-                f"--dicom-seg must have labels of at most {MOST_LETTERS} letters, without a backslash and without "
-                f"blanks at an end, not {quote_value(label)}; leave it out and take the NIfTI label map"
+                f"label {quote_value(label)} has more than {MOST_LETTERS} letters, a backslash or a blank at an end, "
+                "which --dicom-seg cannot write; leave it out and take the NIfTI label map"
             )
 
 
@@ -119,7 +118,7 @@ def _find_slices(
 def _encode(
     headers: Sequence[Dataset],
     pixels: NDArray[np.uint8],
-    segments: Sequence[object],
+    segments: Sequence[SegmentDescription],
     study: Study,
     fingerprint: str,
     uids: Sequence[str],
@@ -171,13 +170,10 @@ def _hide_patient_values(error: Exception, header: Dataset) -> str:
 
 
 def _refusal(reason: str) -> DataError:
-    return DataError(
-        f"no DICOM segmentation: the series must have all that it refers to; {reason}; take the NIfTI label map, or "
-        "export the series again"
-    )
+    return DataError(f"no DICOM segmentation, because {reason}; take the NIfTI label map, or export the series again")
 
 
-def _describe_segment(number: int, study: Study, fingerprint: str, remark: str):  # noqa: ANN202 - of an extra
+def _describe_segment(number: int, study: Study, fingerprint: str, remark: str) -> SegmentDescription:
     from highdicom import AlgorithmIdentificationSequence
     from highdicom.seg import SegmentDescription
     from pydicom.sr.codedict import codes
@@ -194,7 +190,8 @@ def _describe_segment(number: int, study: Study, fingerprint: str, remark: str):
 
 def find_codes(study: Study, number: int) -> tuple[Code, Code]:
     """Return DICOM's category and type of what a label shows; "tissue", which every viewer knows, without a code."""
-    from pydicom.sr.codedict import Code, codes
+    from pydicom.sr.codedict import codes
+    from pydicom.sr.coding import Code
 
     label_code = study.codes.get(study.labels[number])
     if label_code is None:

@@ -4,6 +4,7 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +60,7 @@ def take_home_statistics(folder: Path, cases: list[Case], out: Path) -> None:
     for case in prepared:
         check_images(case.images, contents.image_shape, bool(study.data.patches))
     if study.data.patches:
-        volumes: list[NDArray] = []
+        volumes: list[NDArray[Any]] = []
         for case in prepared:
             volumes += case.images
         images: Array = Volumes(tuple(volumes))

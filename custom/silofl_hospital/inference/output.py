@@ -42,8 +42,8 @@ def input_stem(path: Path) -> str:
     stem = name_stem(name)
     if stem in ("", ".", "..") or not is_one_line(name):
         raise DataError(
-            f"{quote_value(name)} must be named by more than dots, and without line breaks or other control "
-            "characters, as its results are named after it; rename it, or give a link of another name"
+            f"{quote_value(name)} names no file of results: it is empty or of dots alone, or has a line break or a "
+            "control character; rename it, or give a link of another name"
         )
     return stem
 
@@ -60,7 +60,7 @@ def write_map(
     stem: str,
     source: Path,
     label_map: NDArray[np.uint8],
-    affine: NDArray | None,
+    affine: NDArray[Any] | None,
 ) -> str:
     """Write an input's label map and return the file's name.
 
@@ -68,9 +68,12 @@ def write_map(
         label_map: Label numbers, (X, Y, Z) or (rows, columns).
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
     """
-    is_picture = affine is None
-    name = f"{stem}_labels.{'png' if is_picture else 'nii.gz'}"
-    content = _encode_png(label_map) if is_picture else _encode_nifti(label_map, affine, source)
+    if affine is None:
+        name = f"{stem}_labels.png"
+        content = _encode_png(label_map)
+    else:
+        name = f"{stem}_labels.nii.gz"
+        content = _encode_nifti(label_map, affine, source)
     write_atomically(folder / name, lambda stream: stream.write(content))
     return name
 
@@ -97,7 +100,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         }
     if prediction.findings is not None:
         record["findings"] = list(prediction.findings)
-    else:
+    elif prediction.label is not None:
         record |= {"label": prediction.label, "label_name": study.labels[prediction.label]}
     for name in ("class_scores", "temperature", "decision_thresholds"):
         record[name] = getattr(prediction, name)
@@ -142,20 +145,22 @@ def _name_answer(model: str) -> str:
 
 
 def _answer_sentence(prediction: Prediction, study: Study) -> str:
+    scores = prediction.class_scores or {}
     if prediction.findings is not None:
         answers = []
-        for name, score in prediction.class_scores.items():
+        for name, score in scores.items():
             answer = "yes" if name in prediction.findings else "no"
             answers.append(f"{name} {answer} ({score:.2f}{_call_sentence(prediction, name)})")
         return ", ".join(answers)
     if prediction.label is not None:
         name = study.labels[prediction.label]
         calls = "".join(f", {label}{_call_sentence(prediction, label)}" for label in prediction.decision_thresholds)
-        return f"{name} ({prediction.class_scores[name]:.2f}{calls})"
+        return f"{name} ({scores[name]:.2f}{calls})"
     if prediction.volumes_ml is not None:
         return ", ".join(f"{name} {volume:.2f} ml" for name, volume in prediction.volumes_ml.items())
-    counts = {name: int((prediction.label_map == number).sum()) for number, name in sorted(study.labels.items())}
-    unit = "pixel" if prediction.label_map.ndim == 2 else "voxel"
+    label_map = np.asarray(prediction.label_map)
+    counts = {name: int((label_map == number).sum()) for number, name in sorted(study.labels.items())}
+    unit = "pixel" if label_map.ndim == 2 else "voxel"
     return ", ".join(f"{name} {count} {unit}{'s' * (count != 1)}" for name, count in counts.items())
 
 
@@ -170,9 +175,9 @@ def _encode_png(values: NDArray[np.uint8]) -> bytes:
     return content.getvalue()
 
 
-def _encode_nifti(values: NDArray, affine: NDArray, source: Path) -> bytes:
-    image = nibabel.Nifti1Image(values, affine)
-    image.header.set_xyzt_units("mm")
+def _encode_nifti(values: NDArray[Any], affine: NDArray[Any], source: Path) -> bytes:
+    image = nibabel.Nifti1Image(values, affine)  # type: ignore[no-untyped-call]
+    image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
     if source.name.lower().endswith((".nii", ".nii.gz")):
         # A file may give no grid, or two that differ, of which programs take one or the other: they take the same here.
         stored = read_nifti_header(source)

@@ -1,6 +1,7 @@
 """The overlay of a prediction: the slices with most of each label, the right way up."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import nibabel.orientations as orientations
 import numpy as np
@@ -20,13 +21,13 @@ PLANES = {"RLAP": "axial", "RLHF": "coronal", "APHF": "sagittal"}
 WIDER = 1.2
 # The letters stand here, as fractions of width and height: left, right, above, below.
 LETTERS_AT = ((0.04, 0.5), (0.96, 0.5), (0.5, 0.96), (0.5, 0.04))
-LPS = orientations.axcodes2ornt(("L", "P", "S"))
+LPS = orientations.axcodes2ornt(("L", "P", "S"))  # type: ignore[no-untyped-call]
 
 
 def draw_overlay(
-    image: NDArray,
-    label_map: NDArray | None,
-    affine: NDArray | None,
+    image: NDArray[Any],
+    label_map: NDArray[Any] | None,
+    affine: NDArray[Any] | None,
     labels: Mapping[int, str],
     title: str,
     is_oriented: bool,
@@ -58,14 +59,16 @@ def draw_overlay(
     return _draw_slices(slices, aspect, {} if label_map is None else labels, title, sides if is_oriented else "")
 
 
-def _turn_upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArray, NDArray, float, str]:
+def _turn_upright(
+    image: NDArray[Any], mask: NDArray[Any], affine: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], float, str]:
     """Return image (C, rows, columns, slices) and mask the right way up, a pixel's height by its width, and its sides.
 
     The sides are the letters of what lies left, right, above and below.
     """
-    turn = orientations.ornt_transform(orientations.io_orientation(affine), LPS)
+    turn = orientations.ornt_transform(orientations.io_orientation(affine), LPS)  # type: ignore[no-untyped-call]
     spacing = np.linalg.norm(affine[:3, :3], axis=0)[np.argsort(turn[:, 0])]
-    arrays = [orientations.apply_orientation(array, turn) for array in (*image, mask)]
+    arrays = [orientations.apply_orientation(array, turn) for array in (*image, mask)]  # type: ignore[no-untyped-call]
     axis = int(np.argmax(spacing))
     if spacing[axis] <= WIDER * np.delete(spacing, axis).max():
         axis = 2
@@ -77,7 +80,7 @@ def _turn_upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArr
     return np.stack(arrays[:-1]), arrays[-1], float(spacing[rows] / spacing[columns]), SIDES[columns] + SIDES[rows]
 
 
-def _choose_slices(mask: NDArray) -> list[int]:
+def _choose_slices(mask: NDArray[Any]) -> list[int]:
     """Return the slices with most of any label, then with most of each; the middle one where there is none."""
     counts = [np.count_nonzero(mask, axis=(0, 1))]
     counts += [np.count_nonzero(mask == number, axis=(0, 1)) for number in np.unique(mask) if number]
@@ -86,7 +89,11 @@ def _choose_slices(mask: NDArray) -> list[int]:
 
 
 def _draw_slices(
-    slices: list[tuple[str, NDArray, NDArray]], aspect: float, labels: Mapping[int, str], title: str, sides: str
+    slices: list[tuple[str, NDArray[Any], NDArray[Any]]],
+    aspect: float,
+    labels: Mapping[int, str],
+    title: str,
+    sides: str,
 ) -> bytes:
     height, width = slices[0][2].shape
     # A very long or wide slice would leave no room for the others.

@@ -74,15 +74,13 @@ def check_not_withdrawn(folder: Path, fingerprint: str) -> bool:
     if content is ABSENT or not root.exists():
         lacking = FILE if content is ABSENT else ROOT
         present = ROOT if content is ABSENT else FILE
-        raise ConfigError(
-            f"{lacking} must lie beside {present}; it is not there: {REMEDY}, and for {ROOT} of the network"
-        )
+        raise ConfigError(f"{lacking} is missing beside {present}; {REMEDY}, and for {ROOT} of the network")
     listed = _read_list(content, root)
     if datetime.now(UTC).date() - date.fromisoformat(listed.signed) > GOOD_FOR:
-        raise ConfigError(f"{FILE} must be at most {GOOD_FOR.days} days old, not of {listed.signed}; {REMEDY} anew")
+        raise ConfigError(f"{FILE} of {listed.signed} is older than {GOOD_FOR.days} days; {REMEDY} anew")
     if listed.number < (newest := read_json(parent / SEEN, int, absent=0)):
         # It may lack models that were withdrawn since.
-        raise ConfigError(f"{FILE} must be number {newest}, which was here, or later, not {listed.number}; {REMEDY}")
+        raise ConfigError(f"{FILE} is number {listed.number}, and number {newest} was here before; {REMEDY}")
     if listed.number > newest:
         # Who cannot write here cannot put an older list here either.
         with suppress(OSError):
@@ -92,7 +90,7 @@ def check_not_withdrawn(folder: Path, fingerprint: str) -> bool:
     for model in (fingerprint, facts.get(HOME_STATISTICS, {}).get("of")):
         if model in listed.models:
             raise ConfigError(
-                f"the super model must not be withdrawn; {model[:16]} is, as the lead signed on {listed.signed}: "
+                f"the super model {model[:16]} is withdrawn, as the lead signed on {listed.signed}: "
                 f"{quote_value(listed.models[model])}; take the version that follows it"
             )
     return True
@@ -106,9 +104,7 @@ def _read_list(found: Any, root: Path) -> Withdrawn:  # noqa: ANN401 - JSON of a
         listed = read_record(Withdrawn, json.loads(content), FILE)
         issuer = x509.load_pem_x509_certificate(root.read_bytes())
     except (OSError, KeyError, TypeError, AttributeError, ValueError, NoHexadecimal, ConfigError) as error:
-        raise ConfigError(
-            f"{FILE} and {ROOT} must be whole; {type(error).__name__} in reading them: {REMEDY}"
-        ) from None
+        raise ConfigError(f"{FILE} or {ROOT} is damaged ({type(error).__name__}); {REMEDY}") from None
     roles = [str(attribute.value) for attribute in signer.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)]
     public = signer.public_key()
     try:
@@ -117,10 +113,8 @@ def _read_list(found: Any, root: Path) -> Withdrawn:  # noqa: ANN401 - JSON of a
             raise InvalidSignature
         public.verify(signature, content, PKCS1v15(), SHA256())
     except (InvalidSignature, ValueError, TypeError):
-        raise ConfigError(
-            f"{FILE} must be signed by a lead of the network whose root is {ROOT}; it is not: {REMEDY}"
-        ) from None
+        raise ConfigError(f"{FILE} is signed by no lead of the network whose root is {ROOT}; {REMEDY}") from None
     day = date.fromisoformat(listed.signed)
     if not signer.not_valid_before_utc.date() <= day <= signer.not_valid_after_utc.date():
-        raise ConfigError(f"{FILE} must be signed while the lead's certificate held, not on {day}; {REMEDY} anew")
+        raise ConfigError(f"{FILE} is signed on {day}, when the lead's certificate did not hold; {REMEDY} anew")
     return listed

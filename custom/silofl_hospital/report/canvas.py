@@ -114,7 +114,7 @@ def lay_out_panels(
 
 def make_panels(
     rows: int, columns: int, size: tuple[float, float], layout: Layout = "constrained", shares_y: bool = False
-) -> tuple[Figure, NDArray]:
+) -> tuple[Figure, NDArray[Any]]:
     """Return a new figure of ``size`` inches and its axes, shape (rows, columns)."""
     from matplotlib.figure import Figure
 
@@ -214,7 +214,7 @@ def escape_math(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def as_values(values: Sequence[float | None]) -> NDArray:
+def as_values(values: Sequence[float | None]) -> NDArray[Any]:
     """Return values as an array, with NaN for None, which matplotlib draws as a gap."""
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 

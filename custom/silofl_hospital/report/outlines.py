@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ PICTURE_DPI = 110
 Window = tuple[float, float]
 
 
-def grey_window(images: Sequence[NDArray]) -> Window:
+def grey_window(images: Sequence[NDArray[Any]]) -> Window:
     """Return the values shown as black and white: 0 and 1 for colour within them, else the 0.5 and 99.5 percentile.
 
     Args:
@@ -73,7 +73,7 @@ def panel_inches(rows: int, columns: int, panel: float = PANEL_INCH) -> tuple[fl
     return panel * columns + MARGIN, (panel + 0.1) * rows + 2 * MARGIN
 
 
-def show_image(axes: Axes, image: NDArray, window: Window) -> None:
+def show_image(axes: Axes, image: NDArray[Any], window: Window) -> None:
     """Show a grey or colour image of shape (C, H, W)."""
     scaled = np.clip((image - window[0]) / (window[1] - window[0]), 0, 1)
     pixels = scaled.transpose(1, 2, 0) if len(image) == 3 else scaled[0]
@@ -82,7 +82,7 @@ def show_image(axes: Axes, image: NDArray, window: Window) -> None:
     axes.spines[:].set_visible(False)
 
 
-def draw_outlines(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
+def draw_outlines(axes: Axes, mask: NDArray[Any], labels: Mapping[int, str]) -> None:
     """Draw the outline of each label."""
     from matplotlib.patheffects import withStroke
 
@@ -138,8 +138,8 @@ class CaseColumn:
 
     title: str
     case: str
-    image: NDArray
-    masks: Mapping[str, NDArray] = field(default_factory=dict)
+    image: NDArray[Any]
+    masks: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def draw_cases(cases: Sequence[CaseColumn], labels: Mapping[int, str], window: Window | None = None) -> Figure:

@@ -305,7 +305,8 @@ def _open_templates() -> Environment:
 
 
 def _place(block: Block) -> str:
-    return getattr(_open_templates().get_template("blocks.html.j2").module, type(block).__name__.lower())(block)
+    placed: str = getattr(_open_templates().get_template("blocks.html.j2").module, type(block).__name__.lower())(block)
+    return placed
 
 
 def write_page(path: Path, page: Page) -> Path:
@@ -314,10 +315,6 @@ def write_page(path: Path, page: Page) -> Path:
     Raises:
         ConfigError: It cannot be written.
     """
-    if path.is_dir():
-        raise ConfigError(
-            f"{path} must be a file to write, not a folder; name one in it, as {path / 'comparison.html'}"
-        )
     _write_bytes(path, render(page).encode())
     return path
 
@@ -400,4 +397,4 @@ def _write_bytes(path: Path, content: bytes) -> None:
     try:
         write_atomically(path, lambda stream: stream.write(content))
     except OSError as error:
-        raise ConfigError(f"{path} must be writable; it is not: {error.strerror or error}") from None
+        raise ConfigError(f"{path} cannot be written ({error.strerror or error}); name another file") from None

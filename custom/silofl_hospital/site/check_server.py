@@ -89,12 +89,12 @@ def check_folders(server: ServerMachine) -> Finding:
     """Check that jobs and results lie in folders that are there, last, and can be written."""
     for what, folder in server.stores.items():
         if is_volatile(str(folder)):
-            return failed(f"the folder of {what} must outlive a restart of the machine, not be {folder}; name another")
+            return failed(f"the folder of {what}, {folder}, is lost at a restart of the machine; name another")
         if not folder.is_dir():
-            return failed(f"the folder of {what} must be there; it is not: install -d -m 700 {folder}")
+            return failed(f"the folder of {what} is missing; install -d -m 700 {folder}")
         if not machine.is_writable(folder):
             return failed(
-                f"the folder of {what}, {folder}, must be writable for this account; give it to the account that runs "
+                f"the folder of {what}, {folder}, cannot be written by this account; give it to the account that runs "
                 "NVFlare, and check as that account"
             )
     return ok(f"jobs and results lie below {', '.join(sorted({*map(str, server.stores.values())}))}")
@@ -114,9 +114,8 @@ def check_modes(server: ServerMachine) -> Finding:
     return expect(
         not num_exposed,
         f"all {num_files} files of kit, jobs and results are for this account alone",
-        f"what the server keeps must be for its account alone, not {num_exposed} of {num_files} files for all; "
-        "start it with umask 077, as startup/start.sh of a filled kit does, and call: chmod -R go= "
-        f"{' '.join(map(str, folders))}",
+        f"{num_exposed} of {num_files} files that the server keeps are open to other accounts; start it with umask "
+        f"077, as startup/start.sh of a filled kit does, and call: chmod -R go= {' '.join(map(str, folders))}",
         exposed=num_exposed,
     )
 
@@ -125,13 +124,13 @@ def check_disk(server: ServerMachine) -> Finding:
     """Compare what is free with what logs and results need for some time."""
     folders = [folder for folder in server.stores.values() if folder.is_dir()]
     if not folders:
-        return failed("jobs and results must have a folder; create it first")
+        return failed("the folders of jobs and results are missing; create them first")
     free, folder = min((shutil.disk_usage(folder).free, folder) for folder in folders)
     fine = f"{free / GIB:.1f} GiB are free at {folder}"
     return expect(
         free >= LEAST_FREE,
         fine,
-        f"at least {LEAST_FREE / GIB:.0f} GiB must be free for jobs, results and logs; {fine}: make room, since a full "
+        f"{fine}, less than the {LEAST_FREE / GIB:.0f} GiB that jobs, results and logs need; make room, since a full "
         "disk ends every run",
         is_serious=False,
         free_bytes=free,
@@ -150,7 +149,7 @@ def check_port(server: ServerMachine) -> Finding:
         return ok(f"port {port} is free: the server does not run")
     except PermissionError:
         return failed(
-            f"port {port} must be open to this account; as root: echo net.ipv4.ip_unprivileged_port_start={port} > "
+            f"port {port} is closed to this account; as root: echo net.ipv4.ip_unprivileged_port_start={port} > "
             "/etc/sysctl.d/50-silofl.conf; sysctl --system"
         )
     except OSError:
@@ -160,7 +159,7 @@ def check_port(server: ServerMachine) -> Finding:
     return expect(
         shown == server.kit.certificate.public_bytes(Encoding.DER),
         f"the server runs, and shows the kit's certificate at port {port}",
-        f"port {port} must be this server's, with the kit's certificate; restart the server where the certificate was "
+        f"port {port} shows another certificate than the kit's, or none; restart the server where the certificate was "
         "renewed, or end the other program, which ss -ltnp names",
     )
 
@@ -171,7 +170,7 @@ def check_jobs(server: ServerMachine) -> Finding:
     if not health.is_file():
         return ok("the server has not run here yet")
     if fault := health.read_text(encoding="utf-8"):
-        return failed(f"the server must start jobs; it says: {fault}; mend that, and restart the server where it stays")
+        return failed(f"the server starts no jobs ({fault}); mend that, and restart the server where it stays")
     minutes = (time.time() - health.stat().st_mtime) / 60
     return expect(
         60 * minutes <= MOST_SILENT_S,

@@ -125,14 +125,14 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
     """
     _check_names("--skip", skipped)
     if not CHECKS.keys() - {*skipped}:
-        raise ConfigError("--skip must leave a check, not name them all; leave one out")
+        raise ConfigError("--skip names all checks; leave one out")
     answers: dict[str, Finding] = {}
     reasons: list[str] = []
     for name, function in CHECKS.items():
         if name in skipped:
             continue
         if needs := _failed_before(name, answers):
-            answers[name] = failed(f"{name} must wait for {needs[0]}, which failed; put that right and check again")
+            answers[name] = failed(f"{name} waits for {needs[0]}, which failed; put that right and check again")
         else:
             answers[name] = _answer_check(name, function, candidate, reasons)
     log = _write_log(candidate.kit.folder / LOG, reasons)

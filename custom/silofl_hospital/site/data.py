@@ -41,7 +41,7 @@ def check_data(candidate: Candidate) -> Finding:
     if study.compares_with_baseline:
         worth_a_look += describe_few_units({candidate.kit.name: count_test_units(data)})
     if study.rounds and not cases["validation"]:
-        worth_a_look.append("validation must have cases to choose the best round by, not 0; move a patient there")
+        worth_a_look.append("no validation case is there to choose the best round by; move a patient there")
     listed = ", ".join(f"{count} {name}" for name, count in cases.items())
     fine = f"{listed} cases can be read"
     if agree_split_unit(study, manifest.split_unit) == "unknown":

@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
             runs[run.name] = run
     if not runs:
         raise ConfigError(
-            f"study {candidate.study.name!r} must have a run with {FILE} in {candidate.state_folder}; there is none: "
-            "take part first, or name another study"
+            f"study {candidate.study.name!r} has no run with {FILE} in {candidate.state_folder}; take part first, or "
+            "name another study"
         )
     with fill_folder(options.out) as folder:
         digests = _copy_records(folder / RECORDS, options, runs)
@@ -186,7 +186,7 @@ def _sum_records(run: str, records: Sequence[Mapping[str, Any]], unmixed: Sequen
     """Return what left in each round by kind, and of how many sites the server says that it asked and mixed them."""
     mixed: dict[int, int] = {}
     asked = {}
-    sums: dict[tuple, list[int]] = {}
+    sums: dict[tuple[Any, ...], list[int]] = {}
     for record in records:
         if record.get("mixed"):
             number, partners = record["mixed"]

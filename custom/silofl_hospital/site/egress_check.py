@@ -17,8 +17,8 @@ def run(options: argparse.Namespace) -> int:
     faults = [verdict.fault] if verdict.fault else []
     if options.noted and options.noted not in numbers:
         faults.append(
-            f"a record must have the noted hash, {options.noted}; none of the {len(numbers)} sound ones has: the end "
-            "was cut off since, or the records were written anew"
+            f"none of the {len(numbers)} sound records has the noted hash, {options.noted}: the end was cut off since, "
+            "or the records were written anew"
         )
     if faults:
         print("\n".join(faults))

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from glob import escape, glob
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     if not is_free(out):
         raise ConfigError(f"--out must be a new folder, not {out}, which holds something; name another")
     if options.cache and out.absolute() in (options.cache.absolute(), *options.cache.absolute().parents):
-        raise ConfigError("--cache must be a folder outside of --out, which is written whole; name another")
+        raise ConfigError("--cache lies in --out, which is written whole; name another folder")
     model = SuperModel.load(options.model, options.device)
     fingerprint = read_fingerprint(options.model)
     set_threads("auto")
@@ -96,7 +97,8 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         # Decoded images are nobody's to keep, unless somebody says where.
         cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silofl-evaluate-")))
-        site = _read_cases(options.data, study, cache, options.part)
+        needed = () if options.part == ALL else (options.part,)
+        site = SiteCases.of(load_site_data(options.data, study, cache, needed=needed), needed or PARTS)
         # This comes before the answers, which take long.
         if options.part == "test":
             check_not_learnt(_find_records(options.model, model, options.site_config), site.data, study)
@@ -135,12 +137,7 @@ def _read_least(site_config: Path) -> int:
     """Return how many patients a number must be of: what a hospital's site.yaml says, or would say by default."""
     if site_config.is_file():
         return load_settings(Site, site_config).min_patients
-    return Site.model_fields["min_patients"].default
-
-
-def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases:
-    names = PARTS if part == ALL else (part,)
-    return SiteCases.of(load_site_data(folder, study, cache, needed=() if part == ALL else names), names)
+    return int(Site.model_fields["min_patients"].default)
 
 
 def _find_records(folder: Path, model: SuperModel, site_config: Path) -> list[Path]:
@@ -203,7 +200,7 @@ def _draw_label_map(model: SuperModel, evaluated: EvaluatedCase, case: Examples)
     examples = replace(case, targets=wrong.astype(np.uint8)) if wrong.any() else case
     row = find_largest_slice(examples, evaluated.case)
 
-    def show(plane: ArrayLike) -> NDArray:
+    def show(plane: ArrayLike) -> NDArray[Any]:
         return show_plane(np.asarray(plane), examples, row)
 
     title = f"{short_metric(evaluated.score.metric)} {evaluated.score.by_case[evaluated.case]:.3f}"
@@ -236,10 +233,10 @@ def _write_page(
 def _print_evaluation(
     record: Evaluation, cautions: Sequence[str], refused: Sequence[RefusedCase], out: Path, console: Console
 ) -> None:
-    refusals = [f"{case.case} refused: {case.reason}" for case in refused]
+    first = [f"{case.case} refused (all are in {CASES}): {case.reason}" for case in refused[:1]]
     _print_warnings(cautions, console)
     print_blocks(evaluation_blocks(record), console)
-    _print_warnings([*alarm_lines(record), *warning_lines(record), *refusals], console)
+    _print_warnings([*alarm_lines(record), *warning_lines(record), *first], console)
     quality = [f"What these models can do: {record.quality}"] if record.quality else []
     print_lines([*quality, RESEARCH, f"page: {out / PAGE}", STAYS], console)
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from silofl.base.errors import ConfigError, ExitCode, suggest_nearest
 from silofl.base.files import hold_lock
-from silofl.base.settings import Section, load_settings, parse
+from silofl.base.settings import Name, Section, load_settings, parse
 from silofl.federation.egress_log import LOCK
 from silofl.flare.paths import JOB_LOCK
 from silofl.setup.site import Site
-from silofl.study import Name
 from silofl_hospital.site import forget_patient
 from silofl_hospital.site.kept import find_runs, find_studies, require_site_name
 
@@ -75,7 +74,7 @@ def _forget(site: Site, options: argparse.Namespace) -> int:
     if options.patient:
         return _forget_patient(site, options)
     if options.study is None or options.cases:
-        raise ConfigError("STUDY must be given, or --patient, with or without --cases; see silofl site forget --help")
+        raise ConfigError("STUDY or, with --cases, --patient is missing; see silofl site forget --help")
     kept = find_kept(site, options.study, options.site)
     if not kept.folders and not kept.shared:
         known = find_studies(site, require_site_name(site, options.study, options.site))
@@ -116,7 +115,7 @@ def _is_agreed(lines: list[str], is_found: bool, is_yes: bool) -> bool:
     try:
         answer = input("delete this, a study's record of what left included? [y/N] ")
     except EOFError:
-        raise ConfigError("--yes must be given where nobody can answer; nothing was deleted") from None
+        raise ConfigError("--yes is missing where nobody can answer; nothing was deleted") from None
     if answer.strip().lower() in ("y", "yes"):
         return True
     print("nothing was deleted")
@@ -175,8 +174,8 @@ def _check_holds_no_data(folders: list[Path], site: Site, study: str, name: str)
         for data in data_folders:
             if data.resolve().is_relative_to(folder.resolve()):
                 raise ConfigError(
-                    f"the data must lie outside of what is deleted, not {data} in {folder}; change site.yaml, and "
-                    "delete the state by hand"
+                    f"the data {data} lies in {folder}, which would be deleted; change site.yaml, and delete the state "
+                    "by hand"
                 )
 
 

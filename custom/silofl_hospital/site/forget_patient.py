@@ -163,8 +163,8 @@ def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
     if count:
         advice = "; where it is another patient's case, name the STUDY that is meant" if cases else ""
         raise DataError(
-            f"{folder / FILE_NAME} must name the patient no more, not in {count} of its records; remove these and the "
-            f"patient's files first, then call this again, before the site's next start{advice}"
+            f"{folder / FILE_NAME} still names the patient, in {count} of its records; remove these and the patient's "
+            f"files first, then call this again, before the site's next start{advice}"
         )
 
 
@@ -190,7 +190,7 @@ def _read_rows(path: Path) -> list[list[str]]:
 
 def _read_pictured_cases(path: Path) -> Sequence[str]:
     with np.load(path, allow_pickle=False) as arrays:
-        return arrays["cases"].tolist()
+        return list(map(str, arrays["cases"]))
 
 
 def _remove_rows(path: Path, cases: set[str]) -> None:

@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 from silofl.base.errors import ExitCode, make_printable
 from silofl.base.options import make_console
-from silofl_hospital.importing.importers import ImportOptions, ImportSummary, import_layout, list_content
+from silofl_hospital.importing.importers import ImportSummary, import_layout, list_content
+from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.report.partition import print_partition, write_partition
 
 

@@ -54,7 +54,7 @@ def require_site_name(site: Site, study: str, name: str | None) -> str:
     """
     folders = (site.state_dir, site.cache_dir or "", *site.data_by_study(study).values())
     if name is None and any("{site}" in folder for folder in folders):
-        raise ConfigError("--site must name the site, because {site} stands in site.yaml; give its name")
+        raise ConfigError("--site is missing, and {site} stands in site.yaml; give the site's name")
     return name or ""
 
 

@@ -39,7 +39,7 @@ def check_versions(candidate: Participant) -> Finding:
             requirement = Requirement(line.partition(" --hash=")[0])
         except InvalidRequirement:
             return failed(
-                f"{LOCK} must hold NAME==VERSION --hash=sha256:DIGEST in each line; take the kit's own", **named
+                f"{LOCK} has a line other than NAME==VERSION --hash=sha256:DIGEST; take the kit's own", **named
             )
         installed = find_installed_version(requirement.name)
         if installed is None or not requirement.specifier.contains(installed, prereleases=True):
@@ -47,8 +47,7 @@ def check_versions(candidate: Participant) -> Finding:
     return expect(
         not wrong,
         f"{', '.join(map(' '.join, named.items()))} and all other packages are as the kit's {LOCK} says",
-        f"the packages must be as the kit's {LOCK} says, not {', '.join(wrong)}; install the study's wheel in a new "
-        "environment",
+        f"packages differ from the kit's {LOCK}, {', '.join(wrong)}; install the study's wheel in a new environment",
         **named,
     )
 
@@ -73,8 +72,8 @@ def check_firewall(_: Participant) -> Finding:
     return expect(
         lines[1] == "active",
         f"{FIREWALL} is active",
-        f"{FIREWALL} must be active, not {lines[1]}: until then this account reaches every address; as root: "
-        f"systemctl restart {FIREWALL}, and where that fails systemctl status {FIREWALL}",
+        f"{FIREWALL} is {lines[1]}, so that this account reaches every address; as root: systemctl restart {FIREWALL}, "
+        f"and where that fails systemctl status {FIREWALL}",
     )
 
 

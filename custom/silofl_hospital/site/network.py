@@ -48,11 +48,11 @@ def check_certificate(candidate: Participant) -> Finding:
     except OSError as error:
         # An error of ssl has a reason, one of the system has strerror.
         reason = getattr(error, "reason", None) or error.strerror
-        return failed(f"the kit's key and certificate must be a whole pair, not broken ({reason}); ask for a new kit")
+        return failed(f"the kit's key and certificate are no whole pair ({reason}); ask for a new kit")
     if candidate.kit.is_key_exposed:
         return failed(
-            f"startup/{candidate.kit.key_path.name} must be readable by its owner only, since whoever reads it can "
-            f"take part in its place; other accounts can: chmod 600 {candidate.kit.key_path}"
+            f"other accounts can read startup/{candidate.kit.key_path.name}, and take part in this one's place; chmod "
+            f"600 {candidate.kit.key_path}"
         )
     kit = candidate.kit
     now = datetime.now(UTC)
@@ -72,16 +72,16 @@ def judge_validity(validity: tuple[datetime, datetime], now: datetime) -> Findin
     facts: dict[str, Any] = {"days_left": days, "valid_from": since.isoformat(), "valid_until": until.isoformat()}
     if now < since:
         return failed(
-            f"{what} must hold now, not be valid from {since:%Y-%m-%d %H:%M} UTC on, when it is {now:%Y-%m-%d %H:%M} "
-            f"by this machine's clock; set the clock by NTP where it is wrong, or {RENEW}",
+            f"{what} hold from {since:%Y-%m-%d %H:%M} UTC on, and it is {now:%Y-%m-%d %H:%M} by this machine's clock; "
+            f"set the clock by NTP where it is wrong, or {RENEW}",
             **facts,
         )
     if until < now:
-        return failed(f"{what} must hold today, not have ended on {until:%Y-%m-%d}; {RENEW}", **facts)
+        return failed(f"{what} ended on {until:%Y-%m-%d}; {RENEW}", **facts)
     return expect(
         days >= DAYS_TO_WARN,
         f"{what}: valid for {days} more days, until {until:%Y-%m-%d}",
-        f"{what} must hold {DAYS_TO_WARN} days or more, not {days}, until {until:%Y-%m-%d}; {RENEW}",
+        f"{what} hold for {days} days, fewer than {DAYS_TO_WARN}, until {until:%Y-%m-%d}; {RENEW}",
         is_serious=False,
         **facts,
     )
@@ -96,7 +96,7 @@ def check_server(candidate: Candidate) -> Finding:
         open_line(candidate.kit, TIMEOUT_S).close()
     except ProxyError as error:
         return failed(
-            f"the proxy {error.filename} must let this machine connect to {host}:{port}, not answer "
+            f"the proxy {error.filename} does not let this machine connect to {host}:{port}, and answers "
             f"{error.strerror!r}; ask the network people to allow CONNECT there (for 407: write "
             "http://USER:PASSWORD@HOST:PORT), or the study lead whether the server runs"
         )
@@ -125,11 +125,11 @@ def check_tls(candidate: Candidate) -> Finding:
         stranger = _foreign_issuer(candidate.kit)
         if stranger is None:
             return failed(
-                f"the server's certificate must be signed by the kit's root; {error.verify_message}: call the lead"
+                f"the kit's root does not confirm the server's certificate ({error.verify_message}); call the lead"
             )
         return failed(
-            f"the server's certificate must be signed by the kit's root, not by {stranger!r}: something between here "
-            "and the server answers in its place, as TLS inspection does; ask the network people to exempt "
+            f"the server's certificate is signed by {stranger!r} instead of the kit's root: something between here and "
+            "the server answers in its place, as TLS inspection does; ask the network people to exempt "
             f"{address.host}:{address.port} from it. Where nothing inspects, it is another network's server: call the "
             "lead",
             issuer=stranger,
@@ -137,12 +137,12 @@ def check_tls(candidate: Candidate) -> Finding:
     except OSError as error:
         reason = getattr(error, "reason", None) or error.strerror or "no answer in time"
         return failed(
-            f"the server must accept the kit's certificate, not answer {reason!r}; ask for a kit of the same project"
+            f"the server refuses the kit's certificate, and answers {reason!r}; ask for a kit of the same project"
         )
     return expect(
         handshake.server == address.identity,
         f"site and {handshake.server!r} accept each other over {handshake.protocol}",
-        f"the server must be {address.identity!r}, not {handshake.server!r}, as its certificate says: call the lead",
+        f"the server is {handshake.server!r} by its certificate, and {address.identity!r} by the kit; call the lead",
         protocol=handshake.protocol,
     )
 
@@ -199,14 +199,14 @@ def check_one_machine(candidate: Candidate) -> Finding:
     second = machines.get("second")
     if heard and not machines["is_here"]:
         return failed(
-            f"{name} must run on one machine, not on this one too: the server hears it from {heard}; stop it there or "
-            "delete this copy of the kit",
+            f"{name} runs on another machine too, {heard}, from which the server hears it; stop it there or delete "
+            "this copy of the kit",
             first=heard,
         )
     if second:
         return warning(
-            f"{name} must run on one machine, not on a second one at {second}, which the server refused "
-            f"{machines['seconds'] / 60:.0f} minutes ago; stop it there, or tell the study lead if it is not yours",
+            f"{name} runs on a second machine at {second} too, which the server refused {machines['seconds'] / 60:.0f} "
+            "minutes ago; stop it there, or tell the study lead if it is not yours",
             second=second,
         )
     return ok(f"no other machine is connected as {name}")

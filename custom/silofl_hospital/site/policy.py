@@ -68,7 +68,7 @@ def check_classes(candidate: Participant) -> Finding:
     missing = [name for name in needed if not policy.allows(name)]
     if missing:
         return failed(
-            f"class_allow_list in local/{policy.file} must name {', '.join(missing)}, which jobs need; add what is "
+            f"class_allow_list in local/{policy.file} lacks {', '.join(missing)}, which jobs need; add what is "
             "missing, or take the list of site_configs/"
         )
     return expect(
@@ -121,8 +121,7 @@ def check_egress(candidate: Candidate) -> Finding:
     """Check that what leaves passes SiloFL's filter, in the scope that NVFlare gives to jobs."""
     if not (candidate.kit.folder / "local" / "privacy.json").is_file():
         return failed(
-            "local/privacy.json must exist; it is not there, so that answers would leave unrecorded: take the one that "
-            "came with the kit"
+            "local/privacy.json is missing, so that answers would leave unrecorded; take the one that came with the kit"
         )
     try:
         scopes = list_open_scopes(candidate.kit)
@@ -133,9 +132,8 @@ def check_egress(candidate: Candidate) -> Finding:
     return expect(
         not scopes,
         "local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave",
-        "local/privacy.json must have the filters of SiloFL in every scope, not leave them out of "
-        f"{named}, which a job gets that names it: SiloFL does not begin there, but what else runs here sends "
-        "unrecorded; add RunNote and Egress to it, or delete the scope",
+        f"local/privacy.json leaves the filters of SiloFL out of {named}, which a job gets that names it: SiloFL does "
+        "not begin there, but what else runs here sends unrecorded; add RunNote and Egress to it, or delete the scope",
         is_serious=False,
         scopes=scopes,
     )
@@ -155,14 +153,14 @@ def check_partners(candidate: Candidate) -> Finding:
     if not asked:
         return warning(
             "min_partners of site.yaml must be at least 1 to keep the study from making a model of this site's "
-            "patients alone; it is 0: raise it"
+            "patients alone, not 0; raise it"
         )
     return expect(
         sites is None or sites - 1 >= asked,
         f"the server mixes this site's answer with those of at least {count_partners(asked)}, or not at all, as "
         f"min_partners of site.yaml asks; egress.jsonl says how many it has by its own word; {study.recipe.delivered}",
-        f"min_partners of site.yaml, {asked}, must be at most the other sites that the study waits for; of its {sites} "
-        "sites (federation.sites) one is this: ask the study lead for more sites, or lower it",
+        f"min_partners of site.yaml must be less than the study's {sites} sites (federation.sites), of which one is "
+        f"this, not {asked}; ask the study lead for more sites, or lower it",
     )
 
 
@@ -174,7 +172,7 @@ def check_logs(candidate: Candidate) -> Finding:
         not streams_logs(candidate.kit),
         "allow_log_streaming in local/resources.json keeps the site's log here",
         "allow_log_streaming in local/resources.json must be false to keep the site's log here, which may name a "
-        "patient's file; it is true: set it to false, unless no file's name names a patient",
+        "patient's file, not true; set it to false, unless no file's name names a patient",
         is_serious=False,
     )
 

@@ -8,6 +8,7 @@ import argparse
 import re
 import shutil
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -105,5 +106,5 @@ def _delete(path: Path, is_trial: bool) -> str | None:
 
 def _last_written(path: Path) -> float:
     """Return when a file, or the last one of a folder, was written, in seconds since 1970."""
-    inner = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
+    inner: Iterable[Path] = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
     return max(file.lstat().st_mtime for file in (path, *inner))

@@ -21,15 +21,14 @@ def check_disk(candidate: Candidate) -> Finding:
         # The folder may not exist yet; the first existing one above it is on the same disk.
         existing = next(path for path in (folder, *folder.parents) if path.exists())
         if not is_writable(existing):
-            return failed(
-                f"{folder} must be a folder that this account can write; it cannot: grant it, or name another"
-            )
+            return failed(f"this account cannot write in {folder}; grant it, or name another")
     # The state folder came last in the loop.
     free = shutil.disk_usage(existing).free
     return expect(
         need <= free,
         f"the disk has room for {need / GIB:.2f} GiB of state",
-        f"the disk of {folder} must have {need / GIB:.2f} GiB free, not {free / GIB:.2f}; make room, or name another",
+        f"the disk of {folder} has {free / GIB:.2f} GiB free, less than the {need / GIB:.2f} that the study needs; "
+        "make room, or name another",
         state_bytes=need,
     )
 

@@ -53,8 +53,8 @@ def check_training(candidate: Candidate) -> Finding:
         seconds <= limit,
         f"a step takes {cost.seconds:.3f} s and a round's {steps} steps {seconds:.0f} s on the {device.type}, with "
         f"{cost.peak_bytes / GIB:.2f} GiB at most",
-        f"a round must train in less than federation.task_timeout_s, {limit:.0f} s, not {seconds:.0f} s on this "
-        "machine; use a faster one, or ask the study lead for more time",
+        f"a round trains for {seconds:.0f} s on this machine, longer than federation.task_timeout_s, {limit:.0f} s; "
+        "use a faster one, or ask the study lead for more time",
         **facts,
     )
 
@@ -108,15 +108,15 @@ def check_leaving(candidate: Candidate) -> Finding:
         if "error" in answer.meta:
             reason = str(answer.meta["error"]).removesuffix(f": {ASK}")
             return failed(
-                f"the site's own policy must let the study's answers leave, and refuses one: {reason}; widen may_leave "
-                "in site.yaml, or stay out of the study"
+                f"the site's own policy refuses an answer of the study: {reason}; widen may_leave in site.yaml, or "
+                "stay out of the study"
             )
     gate = Gate.of(candidate.study, candidate.settings)
     needed, asked = _find_later_kinds(candidate, gate)
     if refused := sorted(needed - gate.allowed):
         return failed(
-            f"may_leave of site.yaml must name {', '.join(refused)}, which only a later round takes out; without it "
-            "the site's answer is refused then: add it, or stay out of the study"
+            f"may_leave of site.yaml lacks {', '.join(refused)}, which only a later round takes out; without it the "
+            "site's answer is refused then: add it, or stay out of the study"
         )
     kinds: dict[str, dict[str, Any]] = {}
     for task, answer in answers:
