@@ -134,7 +134,7 @@ def test_a_complete_run_is_refused_until_its_study_has_more_rounds(go_on, finish
         ),
         ([NUMBER], f"--out must name a new folder for the results where '{NUMBER}' is none"),
         (["{tmp_path}"], "must hold the job that goes on, as a folder that silofl run has written"),
-        (["run-1", "--job", "{tmp_path}", "--out", "new"], "must be a job folder with meta.json"),
+        (["run-1", "--job", "{tmp_path}", "--out", "new"], "is no job folder; meta.json is missing"),
         ([NUMBER, "--out", "{tmp_path}"], "--out must be a new or empty folder"),
     ],
     ids=["an id alone", "no folder", "another folder", "no job", "a used folder"],

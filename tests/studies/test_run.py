@@ -278,7 +278,7 @@ def test_what_cannot_be_rehearsed_and_a_study_that_is_no_run_are_refused(server,
     copy_job(JOB, tmp_path / "job", {"rehearsal": True})
     assert "call silofl run --rehearse, which sets it" in refused("run", tmp_path / "job", *kit, "--out", "out")
     simulated = refused("simulate", tmp_path / "job", "--data", tmp_path, "--out", tmp_path / "out")
-    assert "rehearsal must be left out of study.yaml" in simulated and submitted == []
+    assert "sets rehearsal" in simulated and submitted == []
 
 
 def test_a_job_that_a_restarted_server_has_lost_goes_on_although_nothing_can_be_downloaded(server, lead):

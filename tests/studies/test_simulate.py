@@ -112,7 +112,7 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     training.status["run"] = "INTERRUPTED"
     command = ("simulate", job, "--data", phantoms, "--out", run)
     error = refused(*command)
-    assert "must bring no code," in error and "app/custom; read it, then give simulate --trust-code" in error
+    assert "brings code, app/custom, which" in error and "Read it, then give simulate --trust-code" in error
     assert not run.exists()
     assert silofl(*command, "--trust-code")[0] == simulate.ExitCode.INTERRUPTED
     assert simulate.resume(run, Console(quiet=True), trusts_code=True) == simulate.ExitCode.INTERRUPTED
@@ -121,7 +121,7 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
 def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_path, phantoms, training, receiving_job):
     job, run, wanted = receiving_job, tmp_path / "run", Simulation(str(phantoms))
     training.status["run"] = "INTERRUPTED"
-    sentence = rf"must name no classes but those of SiloFL's own jobs, .*, not {RECEIVER}; .* --trust-code"
+    sentence = rf"names {RECEIVER}, a class that no job of SiloFL's own names. .* --trust-code"
     with pytest.raises(ConfigError, match=sentence):
         simulate.start_simulation(job, run, wanted, {}, Console(quiet=True))
     assert not run.exists()

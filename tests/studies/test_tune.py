@@ -171,7 +171,7 @@ def test_without_validation_data_nothing_can_be_chosen(silofl, phantoms, tmp_pat
     ("options", "reason"),
     [
         (["--set", "training.lr=1"], "did you mean 'training.learning_rate'"),
-        (["--pretrained", "f.pt"], "--pretrained must go with a study that needs a pretrained model"),
+        (["--pretrained", "f.pt"], "needs no pretrained model. Leave out --pretrained."),
         (["--out", "f.pt"], "--out must be a folder, not f.pt, which is a file"),
         (["--processes", "0"], "must be a whole number of at least 1"),
     ],
