@@ -144,7 +144,7 @@ def test_a_search_that_was_interrupted_goes_on_and_finished_runs_are_used_again(
     assert (code, carried_out) == (0, ["batch-0.01-seed0"])
     assert "The study's own values validate best: batch 0.003." in said
     code, said, carried_out = tuned(MASKS, phantoms, *FEDBN, "--rounds", "7", scores=scores)
-    assert code == 2 and "must be a run of what is asked for, not one that differs in rounds" in said
+    assert code == 2 and "holds another run, which differs in rounds" in said
 
 
 def test_a_rate_that_does_not_train_is_named_and_the_code_says_that_it_is_missing(tuned, phantoms, tmp_path):

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         methods=tuple(options.methods),
         variants=options.variants,
         changes=read_changes(options),
-        seeds=options.seeds,
+        seeds=tuple(dict.fromkeys(options.seeds)),
         data=path_to_text(options.data),
         is_pooled=options.pooled,
         pretrained=path_to_text(options.pretrained),

@@ -60,6 +60,11 @@ class Simulation:
     trusts_code: bool = declare_optional(False)
 
     @property
+    def data_folder(self) -> Path:
+        """The folder of the sites' data, which `settle_job` and `read_simulation` fill in."""
+        return Path(str(self.data))
+
+    @property
     def start_file(self) -> Path | None:
         """The file that everybody starts from, in place of the job's own, where one is given."""
         given = self.pretrained or self.weights
