@@ -75,7 +75,7 @@ def test_help_of_all_commands_loads_none_of_them():
     code = "import sys; from silofl.cli import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.splitlines()[-1].split() if name.startswith(("silofl.", "torch", "numpy"))}
-    assert loaded == {"silofl.cli", "silofl.command", "silofl.base", "silofl.base.errors"}
+    assert loaded == {"silofl.cli", "silofl.command", "silofl.base", "silofl.base.environment", "silofl.base.errors"}
 
 
 def test_a_missing_wheel_is_named_for_its_command(silofl, monkeypatch, refused):

@@ -1,7 +1,9 @@
-"""SiloFL: federated learning of medical-image models across hospitals, on NVFlare."""
+"""SiloFL: federated learning of medical-image models across hospitals, on NVFlare.
 
-import getpass
-import os
+Public: `read_results`; `silofl.recipes`; the formulas of `silofl.core` and `silofl.algorithms`, as `core.mixing.mix`;
+`silofl.inference.SuperModel`; the errors of `silofl.base.errors`; the classes that a job names in `silofl.flare`.
+"""
+
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,24 +11,6 @@ if TYPE_CHECKING:
     from silofl.federation.results import Results
 
 __version__ = "0.4.0"
-
-
-def _name_account() -> None:
-    """Give the account a name where the system knows none, as in a container that runs as a bare number.
-
-    MONAI and torch's compiler ask for it when they are imported, and so does `Path.home` where HOME is not set. Here,
-    since this file comes first in every command, and in the processes of server and sites that NVFlare starts.
-    """
-    try:
-        getpass.getuser()
-    except (KeyError, OSError):
-        os.environ["LOGNAME"] = str(os.getuid())
-
-
-_name_account()
-# Before torch is loaded: where other programs use the cores, threads that wait by computing take eight times as long as
-# one alone.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def read_results(folder: str | Path | None) -> "Results":

@@ -1,1 +1,4 @@
-"""The public data sets of the papers' experiments, for researchers; hospitals do not install this package."""
+"""What a researcher or a study lead uses: simulations, comparisons, reports; hospitals do not install this package.
+
+Public are its commands, as ``silofl simulate`` and ``silofl run``, and `silofl_desk.recipes`.
+"""

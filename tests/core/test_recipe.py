@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption, SecondModel, Traits
 from silofl.core.presets import algorithm_names, find_recipe
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.parts.part import Part
@@ -51,6 +51,27 @@ def test_no_constant_of_an_algorithm_is_read_outside_its_file():
     sources = [path for path in (Path(__file__).parents[2] / "custom").rglob("*.py") if "algorithms" not in path.parts]
     reading = re.compile(r"\.option\(\"|\.constant\(|\[\"constants\"\]\[")
     assert [path.name for path in sources if reading.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "second_model", "roles", "sent", "is_collected"),
+    [
+        ("fedavg", {}, SecondModel.NONE, ("model",), ("model",), False),
+        ("softpull", {}, SecondModel.NONE, ("model",), ("model",), False),
+        ("finetuning", {}, SecondModel.NONE, ("model",), ("model",), False),
+        ("fedsm", {}, SecondModel.PAIRED, ("global", "personal"), ("global", "personal"), False),
+        ("ditto", {}, SecondModel.STAYS, ("global", "personal"), ("global",), False),
+        ("perfedavg", {}, SecondModel.ADAPTED, ("model",), ("model",), False),
+        ("ditto", {"parts": ["ditto", "fedsm"]}, SecondModel.STAYS, ("global", "personal"), ("global",), True),
+        ("perfedavg", {"parts": ["fedsm"]}, SecondModel.ADAPTED, ("global", "personal"), ("global", "personal"), True),
+        ("finetuning", {"parts": ["fedsm"]}, SecondModel.FINE_TUNED, ("global", "personal"), ("global",), True),
+    ],
+)
+def test_the_second_model_decides_roles_and_what_travels(algorithm, changes, second_model, roles, sent, is_collected):
+    recipe = find_recipe(algorithm, "recommended", changes)
+    assert recipe.second_model == second_model
+    assert recipe.roles == roles and recipe.traveling_roles == sent
+    assert recipe.collects_personal == is_collected
 
 
 @pytest.mark.parametrize("weights", ["examples", "uniform"])

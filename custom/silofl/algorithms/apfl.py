@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.base.settings import Fraction, NotNegative
-from silofl.core.algorithm_option import AlgorithmOption, Traits, require_sgd
+from silofl.core.algorithm_option import AlgorithmOption, SecondModel, Traits, require_sgd
 from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step
@@ -38,7 +38,7 @@ class Mixture(AlgorithmOption):
 
     section: ClassVar[str] = "apfl"
     implementation: ClassVar[str] = "silofl.parts.personal"
-    traits: ClassVar[Traits] = Traits(local_model="stays")
+    traits: ClassVar[Traits] = Traits(second_model=SecondModel.STAYS)
     alpha: Fraction = 0.5
     learning_rate: Literal["same"] | NotNegative = "same"
 

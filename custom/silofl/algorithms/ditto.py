@@ -17,7 +17,7 @@ from typing import ClassVar
 from torch import nn
 
 from silofl.base.settings import NotNegative
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption, SecondModel, Traits
 from silofl.core.model_pair import ModelPair, find_personal_conflict
 from silofl.core.recipe import Recipe
 from silofl.core.steps import plain_step, pulled_step
@@ -32,7 +32,7 @@ class Pull(AlgorithmOption):
 
     section: ClassVar[str] = "ditto"
     implementation: ClassVar[str] = "silofl.parts.personal"
-    traits: ClassVar[Traits] = Traits(local_model="stays")
+    traits: ClassVar[Traits] = Traits(second_model=SecondModel.STAYS)
     strength: NotNegative = 1.0
 
     def conflict(self, recipe: Recipe) -> str | None:

@@ -142,7 +142,8 @@ class NormalizedStepsPart(Part):
         shares = example_weights(counts)[0]
         length = shares @ np.array(steps) if recipe.option("fednova").tau_eff == "steps" else None
         # FedProx's term takes eta mu times the distance so far from every step.
-        proximal = rate * sum(traits.pull for traits in recipe.traits)
+        fedprox = recipe.option("fedprox")
+        proximal = rate * fedprox.mu if fedprox else 0.0
         norms = [norm(taken, training.momentum, proximal, training.nesterov) for taken in steps]
         return factors(shares, norms, length)
 

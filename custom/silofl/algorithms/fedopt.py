@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from silofl.base.settings import BelowOne, Positive
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption, SecondModel, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Recipe
 from silofl.parts.part import Part
@@ -79,7 +79,7 @@ class ServerOptimizer(AlgorithmOption):
             return "parts must go with one model of all sites where they hold a server optimiser; choose mixing: shared"
         if recipe.server_lr != 1:
             return f"server_lr must be 1 with fedopt.learning_rate, not {recipe.server_lr:g}; leave it out"
-        if recipe.extra_rounds and not recipe.tunes_personal:
+        if recipe.extra_rounds and recipe.second_model != SecondModel.FINE_TUNED:
             return (
                 "extra_rounds must be 0 with a server optimiser, which would step from each site's own model, not "
                 f"{recipe.extra_rounds}; leave it out"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from silofl.base.settings import NotNegative
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, StatefulStep, Step, plain_step
 
@@ -28,11 +28,6 @@ class Proximal(AlgorithmOption):
 
     section: ClassVar[str] = "fedprox"
     mu: NotNegative = 0.01
-
-    @property
-    def traits(self) -> Traits:
-        """The pull of its steps."""
-        return Traits(pull=self.mu)
 
     def make_step(self) -> Step:
         """Return `proximal_step` with mu."""

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from silofl.base.errors import TrainingError
 from silofl.base.settings import Count, Positive
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption, SecondModel, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import (
     Batch,
@@ -66,7 +66,7 @@ class MetaStep(AlgorithmOption):
 
     section: ClassVar[str] = "perfedavg"
     implementation: ClassVar[str] = __name__
-    traits: ClassVar[Traits] = Traits(local_model="adapted")
+    traits: ClassVar[Traits] = Traits(second_model=SecondModel.ADAPTED)
     only_with: ClassVar = {"delta": ("variant", ("hf",))}
     alpha: Positive = 0.01
     variant: Literal["fo", "hf"] = "fo"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from silofl.base.errors import ConfigError
 from silofl.base.settings import Count, Positive
-from silofl.core.algorithm_option import AlgorithmOption, Traits, require_sgd
+from silofl.core.algorithm_option import AlgorithmOption, SecondModel, Traits, require_sgd
 from silofl.core.model_pair import ModelPair, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step, pulled_step
@@ -36,7 +36,7 @@ class Envelope(AlgorithmOption):
 
     section: ClassVar[str] = "pfedme"
     implementation: ClassVar[str] = "silofl.parts.personal"
-    traits: ClassVar[Traits] = Traits(local_model="stays")
+    traits: ClassVar[Traits] = Traits(second_model=SecondModel.STAYS)
     strength: Positive = 15.0
     inner_steps: Count = 5
     inner_learning_rate: Positive = 0.05

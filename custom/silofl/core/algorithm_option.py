@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict
@@ -16,6 +17,28 @@ if TYPE_CHECKING:
     from silofl.core.steps import Step
 
 
+class SecondModel(StrEnum):
+    """How a site comes to a model of its own beside the shared one. With `Recipe.stays` it decides what travels.
+
+    ========== ====================================== ================ ============================================
+    member     how it learns                          travels          in a super model
+    ========== ====================================== ================ ============================================
+    NONE       there is none                          -                -
+    PAIRED     beside the global one, mixed (FedSM)   every round      as the server mixed it
+    STAYS      beside the shared one (Ditto, APFL)    never            sent once, after the last round
+    ADAPTED    from the received one, by steps of     never            sent once, after the last round
+               the site's own before each use
+    FINE_TUNED from the global one, in extra rounds   never            sent once, after the last round
+    ========== ====================================== ================ ============================================
+    """
+
+    NONE = "none"
+    PAIRED = "paired"
+    STAYS = "stays"
+    ADAPTED = "adapted"
+    FINE_TUNED = "fine-tuned"
+
+
 @dataclass(frozen=True)
 class Traits:
     """What the rest of the program must know of an answer; by default nothing.
@@ -25,10 +48,8 @@ class Traits:
         weighed_by: A site's weight in the one mean of all, in words, where its part in ``parts`` has ``weights``.
         caution: What a reader of its results must know.
         deciding: Constants that act on a prediction; the others only say how weights are learned.
-        local_model: How a site comes to a model of its own by this answer: it is ``paired`` with the global one,
-            trained side by side and sent; it ``stays`` at home, learning beside the shared one as the answer's
-            ``begin`` says; or it is ``adapted`` from the received one by the site's own steps before each use. Empty
-            where it comes to none.
+        second_model: How a site comes to a model of its own by this answer. One that stays learns as the answer's
+            ``begin`` says.
         counts_steps: Whether it divides what a round changed by the number of its steps, each of which must have moved
             all of the model.
         is_of_steps: Whether all that leaves a site for it follows from plain steps of its model, so that noise in each
@@ -37,7 +58,6 @@ class Traits:
         needs: What it counts on: a ``pretrained`` model; a ``fresh_optimizer``, empty when a round begins.
         shared_rounds: How many of a study's rounds, or ``half`` of them, come before its mixing begins.
         takes_extra_rounds: Whether the extra rounds are its own, so that models no longer learn in them.
-        pull: Weight of half the squared distance to the received model in the loss of each step.
         projection_head: Width of a projection head that the network gets before its last layer; 0 for none.
         looks_inside: Whether its steps look at what the network's layers see, and so not at its answers alone.
         selector: The network of a selector that learns; empty without one.
@@ -49,14 +69,13 @@ class Traits:
     weighed_by: str = ""
     caution: str = ""
     deciding: tuple[str, ...] = ()
-    local_model: Literal["", "paired", "stays", "adapted"] = ""
+    second_model: SecondModel = SecondModel.NONE
     counts_steps: bool = False
     is_of_steps: bool = False
     asks_alone: bool = False
     needs: tuple[Literal["pretrained", "fresh_optimizer"], ...] = ()
     shared_rounds: int | Literal["half"] = 0
     takes_extra_rounds: bool = False
-    pull: float = 0.0
     projection_head: int = 0
     looks_inside: bool = False
     selector: Literal["", "light", "vgg11"] = ""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from silofl.core.algorithm_option import SecondModel
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Step
 
@@ -34,7 +35,7 @@ class ModelPair:
 
 def find_personal_conflict(recipe: Recipe) -> str | None:
     """Return why a recipe has no place for a personal model beside the shared one; None where it has."""
-    if [traits.local_model for traits in recipe.traits].count("stays") > 1:
+    if [traits.second_model for traits in recipe.traits].count(SecondModel.STAYS) > 1:
         return "parts must hold one algorithm with a personal model, not more; leave the others out"
     if recipe.mixing is not None:
         return "mixing must be shared with a personal model, which stays at home; leave it out"

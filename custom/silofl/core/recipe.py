@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from silofl.base.errors import ConfigError
 from silofl.base.settings import Natural, Positive
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption, SecondModel, Traits
 from silofl.core.robust import Robust
 
 if TYPE_CHECKING:
@@ -92,16 +92,14 @@ class Recipe:
     @property
     def roles(self) -> tuple[str, ...]:
         """The models that a site trains, by role; the last one is its own."""
-        if self.keeps_personal:
-            return ("global", "personal")
-        return self.traveling_roles
+        return ("global", "personal") if self.keeps_personal else self.traveling_roles
 
     @property
     def traveling_roles(self) -> tuple[str, ...]:
         """Roles of the models that a site may send."""
         if self.keeps_personal:
             return ("global",)
-        return ("global", "personal") if self.pairs_models else ("model",)
+        return ("global", "personal") if self.has_super_model else ("model",)
 
     @property
     def counts_examples(self) -> bool:
@@ -110,20 +108,27 @@ class Recipe:
         return is_chosen and (self.robust is None or self.robust.counts_examples)
 
     @property
-    def pairs_models(self) -> bool:
-        """Whether a global and a personalised model train side by side."""
-        return self._has_local_model("paired")
+    def second_model(self) -> SecondModel:
+        """How a site comes to a model of its own beside the shared one."""
+        declared = {traits.second_model for traits in self.traits}
+        for member in (SecondModel.STAYS, SecondModel.ADAPTED):
+            if member in declared:
+                return member
+        if SecondModel.PAIRED not in declared:
+            return SecondModel.NONE
+        # Where a part learns in the extra rounds, no model does.
+        is_tuned = self.mixing is None and self.extra_rounds > 0 and not self.extra_tasks
+        return SecondModel.FINE_TUNED if is_tuned else SecondModel.PAIRED
+
+    @property
+    def has_super_model(self) -> bool:
+        """Whether a selector hands out the global model and one of each site."""
+        return any(traits.second_model == SecondModel.PAIRED for traits in self.traits)
 
     @property
     def personal(self) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """The answer that keeps a personal model at home; None where none does."""
-        return next((option for option in self.options if option.traits.local_model == "stays"), None)
-
-    @property
-    def tunes_personal(self) -> bool:
-        """Whether the personal model is the global one, which each site fine-tunes in the extra rounds."""
-        has_another = self.mixing is not None or self.personal is not None or self.takes_own_steps
-        return self.pairs_models and self.extra_rounds > 0 and not (has_another or self.extra_tasks)
+        return next((option for option in self.options if option.traits.second_model == SecondModel.STAYS), None)
 
     @property
     def trains_one_model(self) -> bool:
@@ -133,7 +138,8 @@ class Recipe:
     @property
     def makes_personalised(self) -> bool:
         """Whether the server makes a model of its own for each site."""
-        tunes_alone = self.extra_rounds > 0 and not (self.extra_tasks or self.tunes_personal)
+        is_tuned_there = self.second_model == SecondModel.FINE_TUNED
+        tunes_alone = self.extra_rounds > 0 and not (self.extra_tasks or is_tuned_there)
         return self.mixing is not None or (tunes_alone and self.stays != "everything")
 
     @property
@@ -143,7 +149,7 @@ class Recipe:
             return "no model leaves a hospital"
         if not self.makes_personalised:
             return "the server delivers the shared model"
-        delivered = "the global model" if self.pairs_models else "no model"
+        delivered = "the global model" if self.has_super_model else "no model"
         return (
             f"the server delivers {delivered}; each hospital's personalised model stays there, unless all hospitals "
             "name personal_model in may_leave of site.yaml"
@@ -152,12 +158,12 @@ class Recipe:
     @property
     def keeps_personal(self) -> bool:
         """Whether a personal model beside the shared one stays at home in training."""
-        return self.personal is not None or self.tunes_personal
+        return self.second_model in (SecondModel.STAYS, SecondModel.FINE_TUNED)
 
     @property
     def collects_personal(self) -> bool:
         """Whether what a site alone has of its personal model travels once in the end, into the super model."""
-        return self.pairs_models and (self.keeps_personal or self.takes_own_steps)
+        return self.has_super_model and self.second_model != SecondModel.PAIRED
 
     @property
     def needs_pretrained(self) -> bool:
@@ -173,11 +179,6 @@ class Recipe:
     def counting_steps(self) -> str | None:
         """The section of an answer that counts steps; None where no answer does."""
         return next((option.section for option in self.options if option.traits.counts_steps), None)
-
-    @property
-    def takes_own_steps(self) -> bool:
-        """Whether a site uses the model only after steps of its own."""
-        return self._has_local_model("adapted")
 
     @property
     def weighs_models(self) -> bool:
@@ -216,7 +217,7 @@ class Recipe:
     def make_step(self, role: str) -> Step:
         """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""
         # A model that is good only after a site's own steps is no model for all: the global one beside it is FedAvg's.
-        is_plain = self.takes_own_steps and role != self.roles[-1]
+        is_plain = self.second_model == SecondModel.ADAPTED and role != self.roles[-1]
         if self.step is None or is_plain:
             return AlgorithmOption().make_step()
         return self.step.make_step()
@@ -247,7 +248,7 @@ class Recipe:
         """Return `choices` with what follows from them, and a sentence for each answer, for records and pages."""
         facts = {
             "keeps_personal": self.keeps_personal,
-            "takes_own_steps": self.takes_own_steps,
+            "takes_own_steps": self.second_model == SecondModel.ADAPTED,
             "weighs_models": self.weighs_models,
             "threshold": self.threshold,
             "cautions": self.cautions,
@@ -278,7 +279,7 @@ class Recipe:
             home += f" Frozen parameters neither learn nor travel: {', '.join(frozen)}."
         sent = [traits.beside for traits in self.traits if traits.beside]
         # A personal model does not travel; its sentence says what stays at home.
-        sent += [part.sentence() for part in self.parts if part.traits.local_model != "stays"]
+        sent += [part.sentence() for part in self.parts if part.traits.second_model != SecondModel.STAYS]
         return {
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
@@ -286,9 +287,6 @@ class Recipe:
             "Who listens to whom?": self._mixing_sentence(),
             "What else travels?": " ".join(sent) or "Nothing.",
         }
-
-    def _has_local_model(self, how: str) -> bool:
-        return any(traits.local_model == how for traits in self.traits)
 
     def _home_sentence(self) -> str:
         if not self.keeps_personal:

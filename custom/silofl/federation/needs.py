@@ -61,7 +61,7 @@ def site_disk_bytes(study: Study, num_sites: int) -> int:
     model = _model_bytes(study, study.recipe.roles[:1])
     beside = part_bytes(study, num_sites)
     kept = KEPT_ROUNDS * ((1 + OPTIMIZER) * (models_bytes(study) + beside) + home_bytes(study))
-    has_all_sites = study.recipe.pairs_models or _end_bytes(study) > 0
+    has_all_sites = study.recipe.has_super_model or _end_bytes(study) > 0
     final = model * (num_sites + 1 if has_all_sites else 1) + beside
     # A second super model holds the site's own model besides.
     num_second = sum(state.has_second for state in list_client_state(study, study.total_rounds))

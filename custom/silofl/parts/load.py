@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from silofl.base.errors import ConfigError
+from silofl.core.algorithm_option import SecondModel
 from silofl.core.mixing import Arrays
 from silofl.parts.part import ClientState, OutboundPayload, Part
 from silofl.parts.task import TEST, TRAIN
@@ -111,7 +112,7 @@ def _load_modules(study: Study) -> list[ModuleType]:
     names = ["silofl.parts.model"]
     if recipe.collects_personal:
         names.append("silofl.parts.collected")
-    if recipe.tunes_personal:
+    if recipe.second_model == SecondModel.FINE_TUNED:
         names.append("silofl.parts.personal")
     names += [option.implementation for option in recipe.options if option.implementation]
     # DP-SGD wraps the steps of all others, and reference statistics and baseline comparison read a finished model.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.base.errors import TrainingError
+from silofl.core.algorithm_option import SecondModel
 from silofl.core.array_file import ArrayFile, store
 from silofl.core.mixing import Arrays, mix, server_step, uniform_weights
 from silofl.core.steps import StatefulStep, Step
@@ -268,7 +269,7 @@ class ModelPart(Part):
         One model for all answers everybody. Where each site has its own, a new hospital gets the mean of them all.
         """
         recipe = self.study.recipe
-        is_whole = recipe.stays == "nothing" and not recipe.takes_own_steps and not self.home
+        is_whole = recipe.stays == "nothing" and recipe.second_model != SecondModel.ADAPTED and not self.home
         if not self._is_only or not is_whole or self.stays or run.image_shape is None:
             return None
         states = {}

@@ -25,6 +25,7 @@ from pydantic import (
 from silofl.base.errors import ConfigError
 from silofl.base.naming import normalise_texts
 from silofl.base.settings import Finite, Name, Natural, Section, Whole, describe_validation_error, load_settings
+from silofl.core.algorithm_option import SecondModel
 from silofl.core.findings import name_absence
 from silofl.core.presets import find_recipe
 from silofl.core.recipe import Recipe
@@ -330,7 +331,7 @@ class Study(Section):
 
     def learning_roles(self, number: int) -> tuple[str, ...]:
         """Return the roles of the models that learn in a round; a personal one may wait for the extra rounds."""
-        if self.recipe.tunes_personal and number <= self.joint_rounds:
+        if self.recipe.second_model == SecondModel.FINE_TUNED and number <= self.joint_rounds:
             return self.recipe.traveling_roles
         return self.recipe.roles
 

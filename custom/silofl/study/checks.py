@@ -225,7 +225,7 @@ def _check_home(study: Study) -> None:
             "same then"
         )
     # A model of another hospital answers here without the statistics that it keeps there.
-    if study.model.normalization == "batch_home" and study.recipe.pairs_models:
+    if study.model.normalization == "batch_home" and study.recipe.has_super_model:
         raise ConfigError(
             f"model.normalization must be batch, group or instance with {study.algorithm.name}, which has hospitals "
             "answer by each other's models, not batch_home, whose statistics stay at a hospital; change it"

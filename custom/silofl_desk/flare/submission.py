@@ -11,6 +11,7 @@ from typing import Any
 from silofl.base.bundled_jobs import META
 from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
+from silofl.base.settings import read_yaml
 from silofl.flare.components import check_components
 from silofl.flare.job_files import FILES, FOLDERS, refuse_app
 from silofl.flare.job_meta import find_unreached, refuse_meta
@@ -20,8 +21,8 @@ from silofl.parts.load import list_outbound_payloads
 from silofl.study import Study
 
 CLASSES = {"config_fed_client.json": SITE_CLASSES, "config_fed_server.json": SERVER_CLASSES}
-# What the ready-made site.yaml lets leave.
-READY = frozenset("weights batchnorm amplitude statistics selector control survey evaluation usual_values".split())
+# A link to site_configs/hospital/site.yaml, from which a hospital's kit is made.
+READY_MADE = Path(__file__).parent / "site.yaml"
 
 
 def check_job(job: Path, study: Study) -> list[str]:
@@ -67,7 +68,8 @@ def check_job(job: Path, study: Study) -> list[str]:
             "the digest does not settle from which pretrained model everybody starts; write into study.yaml: "
             f"model.pretrained_sha256: {hashlib.sha256(content).hexdigest()}"
         )
-    further = sorted({kind.name for kind in list_outbound_payloads(study)} - READY)
+    ready = read_yaml(READY_MADE)["may_leave"]
+    further = sorted({kind.name for kind in list_outbound_payloads(study)}.difference(ready))
     if further:
         notices.append(
             f"hospitals must add to may_leave of site.yaml, where the ready-made one has it not: {', '.join(further)}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from silofl.algorithms.softpull import SoftPull
 from silofl.base.errors import ConfigError, DataError
 from silofl.base.settings import Count, Fraction, Positive
-from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.algorithm_option import AlgorithmOption, SecondModel, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Loss
@@ -65,7 +65,7 @@ class Selector(AlgorithmOption):
         return Traits(
             caution=caution,
             deciding=("network",),
-            local_model="paired",
+            second_model=SecondModel.PAIRED,
             selector=self.network,
             takes_extra_rounds=not self.learns_site,
         )
@@ -106,7 +106,7 @@ class Selector(AlgorithmOption):
                 "robust must be clipped with a selector, which each site teaches something else, not "
                 f"{recipe.robust.rule}"
             )
-        if self.learns_site and recipe.extra_rounds and not recipe.tunes_personal:
+        if self.learns_site and recipe.extra_rounds and recipe.second_model != SecondModel.FINE_TUNED:
             return (
                 "extra_rounds must go with selector.labels: best_model or ensemble, or with mixing: shared, where each "
                 "site fine-tunes the global model in them; leave it out"
