@@ -41,4 +41,4 @@ def test_two_sites_of_one_name_and_a_folder_without_sites_are_refused(silofl, tm
     assert code == 2 and "DATA must name sites of different names" in error
     (tmp_path / "empty").mkdir()
     code, _, error = silofl("survey", tmp_path / "empty")
-    assert code == 2 and "DATA must hold a dataset.json, or a folder with one for each site" in error
+    assert code == 2 and "holds no dataset.json, nor folders with one" in error

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -81,9 +82,14 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder, not {out}, which is a file; name a folder")
-    runs, others = plan_runs(asked, out), list_other_methods(asked)
-    if own := [name for name in asked.methods if name not in others]:
-        console.print(f"{', '.join(own)}: the row {runs[0].name}, which is what the first job does", markup=False)
+    runs = plan_runs(asked, out)
+    # A method that is what the first job does has no row of its own.
+    further_methods = list_other_methods(asked)
+    same_methods = [name for name in asked.methods if name not in further_methods]
+    if same_methods:
+        console.print(
+            f"{', '.join(same_methods)}: the row {runs[0].name}, which is what the first job does", markup=False
+        )
     if asked.is_pooled:
         runs += centralised.plan_centralised_runs(asked, out, console)
     # Local training leaves its models, trained to their end, to the other rows, which compare with them.
@@ -102,8 +108,9 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     _write_table(rows, [*_describe_unfinished(unfinished), *_describe_changes(asked)], runs, out, console)
     if unfinished:
         return ExitCode.FAILED
-    statuses = {run.results.status for of_row in rows.values() for run in of_row}
-    return ExitCode.INCOMPLETE if "INCOMPLETE" in statuses else ExitCode.COMPLETE
+    if any(run.results.status == "INCOMPLETE" for run in chain(*rows.values())):
+        return ExitCode.INCOMPLETE
+    return ExitCode.COMPLETE
 
 
 def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, str]:
@@ -148,10 +155,11 @@ def collect_rows(
         elif not results.is_finished:
             unfinished[run.name, run.seed] = "; ".join(results.reasons)
         else:
+            records = read_run(run.path)
             # A run on pooled data has its results by the sites that the cases come from.
-            is_pooled = run.name == CENTRALISED
-            found = centralised.regroup_by_site(run.path, results) if is_pooled else results
-            rows[run.name].append(replace(read_run(run.path), results=found))
+            if run.name == CENTRALISED:
+                records = replace(records, results=centralised.regroup_by_site(run.path, results))
+            rows[run.name].append(records)
     return rows, unfinished
 
 
@@ -166,13 +174,18 @@ def _describe_changes(asked: ComparisonPlan) -> list[str]:
 
 def _write_table(rows: RowRuns, more: Sequence[str], runs: Sequence[ComparedRun], out: Path, console: Console) -> None:
     """Print what joining gave and the table with its notes, and write them for readers and for programs."""
-    trained, notes = list_trained_rows(rows), [*list_notes(rows), *more]
+    trained = list_trained_rows(rows)
+    notes = [*list_notes(rows), *more]
     console.print()
     print_comparison(rows, console, more)
-    joining, differences = hospital_table(trained), list_differences(trained)
-    text = markdown_table(joining, [NOTE], [*list_losses(trained), *conclude(trained)]) + "\n" if joining else ""
-    write_text(out / "table.md", text + markdown_table(methods_table(rows), notes, differences))
-    statuses = {run.path: run.results.status for of_row in rows.values() for run in of_row}
+    differences = list_differences(trained)
+    text = markdown_table(methods_table(rows), notes, differences)
+    joining = hospital_table(trained)
+    if joining:
+        # What joining gave stands first: it is what a hospital asks.
+        text = markdown_table(joining, [NOTE], [*list_losses(trained), *conclude(trained)]) + "\n" + text
+    write_text(out / "table.md", text)
+    statuses = {run.path: run.results.status for run in chain(*rows.values())}
     values = {
         "seeds": sorted({run.seed for run in runs}),
         "sites": compared_sites(rows),

@@ -99,10 +99,10 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
         DataError: A site's data is wrong.
     """
     _check_changes(asked)
-    first = asked.jobs[0]
+    main_job = asked.jobs[0]
     entries: list[tuple[str, Path, Mapping[str, object]]] = [(job.resolve().name, job, {}) for job in asked.jobs]
-    entries += [(name, first, changes) for name, changes in asked.variants.items()]
-    entries += [(name, first, _find_changes(asked, name)) for name in list_other_methods(asked)]
+    entries += [(name, main_job, changes) for name, changes in asked.variants.items()]
+    entries += [(name, main_job, _find_changes(asked, name)) for name in list_other_methods(asked)]
     # Rows of one name would share their runs' folders.
     folders = Counter(_folder_name(name) for name, _, _ in entries)
     folders[CENTRALISED] += 1
@@ -142,8 +142,8 @@ def list_other_methods(asked: ComparisonPlan) -> list[str]:
     if not asked.methods:
         return []
     # The recipes are compared, since a preset's constants and those that the job names are alike in them.
-    own = changed_study(asked.jobs[0], asked.changes).recipe
-    return [name for name in asked.methods if _find_recipe(asked, name) != own]
+    recipe = changed_study(asked.jobs[0], asked.changes).recipe
+    return [name for name in asked.methods if _find_recipe(asked, name) != recipe]
 
 
 def _find_recipe(asked: ComparisonPlan, method: str) -> Recipe | None:
@@ -212,6 +212,7 @@ def check_all_data(runs: Sequence[ComparedRun]) -> None:
     Raises:
         DataError: A site's data is wrong.
     """
+    # The names of rows whose data have been read.
     read: set[str] = set()
     for run in runs:
         if run.name not in read:

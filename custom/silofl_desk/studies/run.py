@@ -61,18 +61,18 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("study.yaml sets rehearsal. Remove it; silofl run --rehearse sets it for one run.")
     if options.rehearse:
         return rehearse(options.job, study, kit, options)
-    if options.out is None:
-        raise ConfigError("The results have no folder. Name a new one with --out.")
     check_new(options.out)
     return carry_out_job(options.job, kit, options.out, options)
 
 
-def check_new(out: Path) -> None:
+def check_new(out: Path | None) -> None:
     """Refuse a folder for results that holds something.
 
     Raises:
-        ConfigError: It does.
+        ConfigError: It does, or none is named.
     """
+    if out is None:
+        raise ConfigError("The results have no folder. Name a new one with --out.")
     if not is_free(out):
         raise ConfigError(f"--out must be a new or empty folder, not {out}; name another")
 

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _list_folders(given: Sequence[Path]) -> list[Path]:
     """Return the sites' folders, of which no two have one name."""
-    folders = {folder.resolve(): folder for data in given for folder in list_site_folders(data, "DATA")}
+    folders = {folder.resolve(): folder for data in given for folder in list_site_folders(data)}
     names: dict[str, Path] = {}
     for folder in folders:
         if names.setdefault(folder.name, folder) != folder:
