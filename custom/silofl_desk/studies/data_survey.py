@@ -195,10 +195,10 @@ def _survey_site(folder: Path) -> Survey:
     counts: Counter[int] = Counter()
     if task == "classification":
         for value in records:
-            number = value.get("label") if isinstance(value, dict) else None
+            label = value.get("label") if isinstance(value, dict) else None
             # A record with a wrong label is refused when the data are read for a training.
-            if isinstance(number, int) and number in labels:
-                counts[number] += 1
+            if isinstance(label, int) and label in labels:
+                counts[label] += 1
     is_validated = bool(content.get("validation"))
     return Survey((site,), task, labels, regions, names, unit, tuple(samples), counts, is_validated)
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -26,12 +27,12 @@ def run(options: argparse.Namespace) -> int:
     """Print an estimate."""
     study = changed_study(options.job, read_changes(options))
     console = make_console(options)
-    found = estimate(study, options.sites, options.image_size)
+    values = estimate(study, options.sites, options.image_size)
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(values, indent=1))
     else:
-        print_estimate(found, console)
-    print_lines([f"CAUTION  {one}" for one in study.cautions], console)
+        print_estimate(values, console)
+    print_lines([f"CAUTION  {caution}" for caution in study.cautions], console)
     return ExitCode.COMPLETE
 
 
@@ -81,8 +82,9 @@ def read_size(text: str, study: Study) -> tuple[int, ...]:
 def print_estimate(found: dict[str, Any], console: Console) -> None:
     """Print an estimate as a table of rounds and lines."""
     table = Table("round", "MiB to a site", "MiB from a site", box=SIMPLE_HEAD)
-    for (to, back), group in groupby(found["rounds"], key=lambda one: (one["bytes_to"], one["bytes_from"])):
-        numbers = [str(one["round"]) for one in group]
+    # Rounds that send as much stand in one line.
+    for (to, back), group in groupby(found["rounds"], key=itemgetter("bytes_to", "bytes_from")):
+        numbers = [str(record["round"]) for record in group]
         table.add_row("-".join(dict.fromkeys((numbers[0], numbers[-1]))), f"{to / MIB:.2f}", f"{back / MIB:.2f}")
     table.add_row("end", f"{found['finish_bytes_to'] / MIB:.2f}", f"{found['finish_bytes_from'] / MIB:.2f}")
     console.print(table)

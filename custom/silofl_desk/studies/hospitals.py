@@ -26,7 +26,7 @@ NOTE = (
     "threshold of 0.5. Then the mean difference, federated minus local, and its 95 % interval. Over several starts: "
     "does the hospital gain by joining, at 5 % after Holm's correction over all hospitals and methods?"
 )
-# What is in a table -> name of its column.
+# Model -> the column of a table that it has.
 MODELS = {LOCAL: "local", SHIFTED: "federated"}
 # Row and hospital -> what joining gives it over several starts.
 Effects = Mapping[tuple[str, str], MeanEffect]
@@ -39,8 +39,7 @@ def hospital_table(rows: RowRuns) -> TextTable | None:
     gaining = find_gains(effects)
     lines = []
     for name, runs in chosen.items():
-        for site in dict.fromkeys(site for run in runs for site in run.results.joining):
-            joined = [run.results.joining[site] for run in runs if site in run.results.joining]
+        for site, joined in _group_choices(runs).items():
             verdict = _describe_verdicts(joined)
             if effect := effects.get((name, site)):
                 word = "gains" if (name, site) in gaining else "no gain shown"
@@ -52,6 +51,15 @@ def hospital_table(rows: RowRuns) -> TextTable | None:
     compared = next((_name_compared(run) for run in chain(*chosen.values())), "")
     columns = ("method", "hospital", "kept", f"verdict{compared}", *MODELS.values())
     return TextTable(columns, tuple(lines), num_text=4) if lines else None
+
+
+def _group_choices(runs: Sequence[RunRecords]) -> dict[str, list[Joined]]:
+    """Return site -> its choice in each run in which it made one."""
+    choices: dict[str, list[Joined]] = {}
+    for run in runs:
+        for site, joined in (run.results.joining or {}).items():
+            choices.setdefault(site, []).append(joined)
+    return choices
 
 
 def _average_over_runs(joined: Sequence[Joined], model: str) -> str:
@@ -89,8 +97,8 @@ def list_losses(rows: RowRuns) -> list[str]:
             # A run that goes on may still make up for it.
             if not run.results.is_finished:
                 continue
-            place = f"{name}, seed {run.results.seed}" if len(runs) > 1 else name
-            losses += [f"{place}: {sentence}" for tone, sentence in describe_problems(run.results) if tone == "bad"]
+            row = f"{name}, seed {run.results.seed}" if len(runs) > 1 else name
+            losses += [f"{row}: {sentence}" for tone, sentence in describe_problems(run.results) if tone == "bad"]
     return losses
 
 
@@ -99,12 +107,13 @@ def unseen_tables(rows: RowRuns) -> list[TextTable]:
     tables = []
     for (site, metric), tests in group_unseen(rows).items():
         values = []
-        for name, several in tests.items():
-            for test in several:
+        for name, of_row in tests.items():
+            for test in of_row:
                 local = test.own or {}
                 values += [Value(name, f"local: {owner}", value) for owner, value in local.items() if owner != ENSEMBLE]
                 values += [Value(name, "local: mean", local.get(ENSEMBLE)), Value(name, "federated", test.value)]
-        if any(test.own for several in tests.values() for test in several):
+        # Without any local model there is nothing to compare with.
+        if any(test.own for test in chain(*tests.values())):
             tables.append(make_values_table(pivot(values), f"{metric} at {site}"))
     return tables
 
@@ -118,6 +127,7 @@ def conclude(rows: RowRuns) -> list[str]:
     """
     chosen = rows_with_choices(rows)
     guessing = list_guessing(chosen)
+    # What a row that guesses gives a hospital is chance.
     warnings = [f"{', '.join(guessing)}: {GUESSING}."] if guessing else []
     chosen = {name: runs for name, runs in chosen.items() if name not in guessing}
     if not chosen:
@@ -158,10 +168,8 @@ def _measure_effects(rows: RowRuns) -> Effects:
 
 def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Effect]]:
     """Return site -> what each run gives it, of sites that tested the same data and models trained to their end."""
-    sites = dict.fromkeys(site for run in runs for site in run.results.joining)
     starts: dict[str, list[Effect]] = {}
-    for site in sites:
-        joined = [run.results.joining[site] for run in runs if site in run.results.joining]
+    for site, joined in _group_choices(runs).items():
         is_whole = len(joined) == len(runs) and not any(choice.unfinished for choice in joined)
         # Starts are compared with each other, which holds of the same test cases only.
         if not is_whole or has_other_data(runs, site):
@@ -193,6 +201,7 @@ def _conclude_federated(rows: RowRuns) -> str:
     below = []
     for name, runs in rows.items():
         means = average_models(runs)
+        # A row without tested models of both kinds says nothing.
         federated, local = means[SHIFTED], means[LOCAL]
         if federated is not None and local is not None and federated < local - SMALLEST:
             below.append(f"{name} {format_number(federated)} (local {format_number(local)})")
