@@ -125,7 +125,7 @@ def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
         (["--set", "training.lr=0.1"], "did you mean 'training.learning_rate'"),
         (["--as", "slow"], "--as must follow at least one --set, with a name of its own"),
         (["--set", "rounds=2", "--as", "a/b"], "letters, digits, '.', '_' and '-', not 'a/b'"),
-        (["--set", "seed=3"], "seed must be given as --seeds"),
+        (["--set", "seed=3"], "Give the seeds with --seeds"),
         (["--set", "rounds=2", "--rounds", "3"], "rounds must be given once, not 2 and 3"),
         (["--set", "rounds=2", "--set", "rounds=3", "--as", "a"], "rounds must be given once, not 2 and 3"),
         (["--set", "algorithm.name=fedbn", "--methods", "local"], "changes the algorithm of every row"),

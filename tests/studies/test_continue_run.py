@@ -132,7 +132,7 @@ def test_a_complete_run_is_refused_until_its_study_has_more_rounds(go_on, finish
         ([NUMBER, "--job", "{tmp_path}"], "The results have no folder"),
         (["{tmp_path}"], "holds no job to go on with"),
         (["run-1", "--job", "{tmp_path}", "--out", "new"], "is no job folder; meta.json is missing"),
-        ([NUMBER, "--job", "{tmp_path}", "--out", "{tmp_path}"], "--out must be a new or empty folder"),
+        ([NUMBER, "--job", "{tmp_path}", "--out", "{tmp_path}"], "already exists. Name a new or empty folder"),
     ],
     ids=["an id alone", "no folder", "another folder", "no job", "a used folder"],
 )

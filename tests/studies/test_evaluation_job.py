@@ -56,7 +56,7 @@ def test_the_job_holds_the_model_as_it_is_and_raises_no_doubt(write, tmp_path, c
     assert [*server.parts] == ["evaluation"] and server.test.task == "evaluation"
     # A job is not written over another.
     assert main(["evaluation-job", str(tmp_path / "model"), "--out", str(job)]) == ExitCode.BAD_INPUT
-    assert "--out must be a new folder" in capsys.readouterr().err
+    assert "already exists. Name a new folder with --out" in capsys.readouterr().err
 
 
 def test_hospitals_divide_their_cases_by_the_groups_that_the_lead_names(write, tmp_path, capsys):

@@ -176,7 +176,7 @@ def test_a_job_of_another_kind_is_refused(refused, pictures, windows, tmp_path, 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("data", ["--from", JOBS / "adafed_mednist"], "must be a new folder"),
+        ("data", ["--from", JOBS / "adafed_mednist"], "already exists. Choose another name"),
         ("my study", ["--from", JOBS / "adafed_mednist"], "name must be letters"),
         ("own", ["--algorithm", "fedadg"], "(did you mean 'fedavg'?)"),
     ],

@@ -120,7 +120,7 @@ def test_a_run_folder_that_is_a_file_or_holds_something_is_refused_and_kept(refu
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text("kept")
     error = refused_run()
-    assert "must be a new or empty folder" in error and ("silofl resume" in error) == (inside == "run.json")
+    assert "already" in error and ("silofl resume" in error) == (inside == "run.json")
     assert kept.read_text() == "kept"
 
 

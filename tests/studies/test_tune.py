@@ -171,7 +171,7 @@ def test_without_validation_data_nothing_can_be_chosen(silofl, phantoms, tmp_pat
     [
         (["--set", "training.lr=1"], "did you mean 'training.learning_rate'"),
         (["--pretrained", "f.pt"], "needs no pretrained model. Leave out --pretrained."),
-        (["--out", "f.pt"], "--out must be a folder, not f.pt, which is a file"),
+        (["--out", "f.pt"], "f.pt is a file. Name a folder with --out."),
         (["--processes", "0"], "must be a whole number of at least 1"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from silofl.base.errors import ConfigError, ExitCode, SiloFLError
+from silofl.base.errors import ExitCode, SiloFLError
 from silofl.base.files import write_json, write_text
 from silofl.base.options import make_console
 from silofl.federation.results import read_results
@@ -35,7 +35,7 @@ from silofl_desk.studies.comparison_page import print_comparison, write_rows
 from silofl_desk.studies.conditions import list_differences
 from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses
 from silofl_desk.studies.side_by_side import run_side_by_side
-from silofl_desk.studies.simulation import changed_study
+from silofl_desk.studies.simulation import changed_study, check_no_file
 from silofl_desk.studies.weights import find_weights_file
 from silofl_hospital.report.tables import markdown_table
 
@@ -80,8 +80,7 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
         ConfigError: A job, a method or a seed is wrong, or an earlier run in ``out`` is another; before any training.
         DataError: A site's data is wrong; before any training.
     """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out must be a folder, not {out}, which is a file; name a folder")
+    check_no_file(out, "--out")
     runs = plan_runs(asked, out)
     # A method that is what the first job does has no row of its own.
     further_methods = list_other_methods(asked)

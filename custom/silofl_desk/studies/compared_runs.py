@@ -227,7 +227,7 @@ def _check_changes(asked: ComparisonPlan) -> None:
     rows |= {f"--methods {name}": {"algorithm": find_method_algorithm(name)} for name in asked.methods}
     for changes in (asked.changes, *asked.variants.values()):
         if "seed" in changes:
-            raise ConfigError("seed must be given as --seeds, not with --set")
+            raise ConfigError("--set changes the seed. Give the seeds with --seeds.")
     if (asked.methods or asked.is_pooled) and changes_algorithm(asked.changes):
         raise ConfigError(
             "--set changes the algorithm of every row, but --methods and --pooled bring their own. Name the row that "

@@ -270,9 +270,9 @@ def _find_leaders(rows: RowRuns, values: Sequence[Value]) -> dict[str, str]:
     # A row that lacks a seed is not compared.
     complete: dict[str, dict[str, SeedValues]] = {}
     for row, cells in pivot(values).items():
-        for column, known in cells.items():
-            if methods[row] != CENTRALISED and len(known) == num_seeds:
-                complete.setdefault(column, {})[row] = known
+        for column, seed_values in cells.items():
+            if methods[row] != CENTRALISED and len(seed_values) == num_seeds:
+                complete.setdefault(column, {})[row] = seed_values
     leaders = {}
     for column, compared in complete.items():
         best = find_best(compared)
@@ -371,10 +371,10 @@ def list_notes(rows: RowRuns) -> list[str]:
     sentences = [sentence for holds, sentence in notes if holds]
     for name, of_row in results.items():
         for run in of_row:
-            place = f"{name}, seed {run.seed}: {run.status}"
+            state = f"{name}, seed {run.seed}: {run.status}"
             if run.ended_early:
-                sentences.append(f"{place}: {run.ended_early}.")
-            sentences += [f"{place}: {reason}" for reason in run.reasons]
+                sentences.append(f"{state}: {run.ended_early}.")
+            sentences += [f"{state}: {reason}" for reason in run.reasons]
     return sentences
 
 

@@ -14,8 +14,8 @@ from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import read_results
 from silofl.flare.kit import Kit, read_kit
 from silofl_desk.options import read_changes
-from silofl_desk.studies.run import JOB, LOCK, carry_out_job, check_new, set_run
-from silofl_desk.studies.simulation import change_job, changed_study, study_file
+from silofl_desk.studies.run import JOB, LOCK, carry_out_job, set_run
+from silofl_desk.studies.simulation import change_job, changed_study, check_new, study_file
 from silofl_hospital.report.page import FIGURES, NUMBERS, REPORT
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from silofl.base.bundled_jobs import JOBS
-from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.errors import ExitCode
 from silofl.base.files import make_folder, open_own, read_json
 from silofl.base.options import PlainConsole, make_console
 from silofl.core.gain import BETTER
@@ -25,7 +25,7 @@ from silofl_desk.studies.hospitals import conclude, hospital_table, unseen_table
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import announce
 from silofl_desk.studies.side_by_side import LOGS, run_side_by_side
-from silofl_desk.studies.simulation import Simulation, changed_study
+from silofl_desk.studies.simulation import Simulation, changed_study, check_no_file
 from silofl_hospital.inference.command import Options, predict_inputs
 from silofl_hospital.report.tables import print_table
 
@@ -77,8 +77,7 @@ def run_demo(out: Path, changes: dict[str, Any], console: Console) -> int:
     Raises:
         ConfigError: The folder is a file, or a job or a change is wrong; before anything was written.
     """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out must be a folder, not {out}, which is a file; name another")
+    check_no_file(out, "--out")
     # Every study is checked before the first one trains.
     for method in METHODS:
         changed_study(*_choose_study(method, changes))

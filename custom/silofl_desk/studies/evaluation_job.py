@@ -64,7 +64,7 @@ def write_evaluation_job(model: Path, target: Path, divisions: Divisions) -> Stu
                 f"--by {division}=VALUE,VALUE."
             )
     if target.exists():
-        raise ConfigError(f"--out must be a new folder, not {target}, which exists; name another")
+        raise ConfigError(f"{target} already exists. Name a new folder with --out.")
     trained = read_model_folder(model).study
     copy_folder(TEMPLATE, target)
     path = study_file(target)

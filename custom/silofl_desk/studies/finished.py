@@ -15,7 +15,7 @@ from silofl.study import STORED, Study, load_study
 from silofl_desk.studies import simulate
 from silofl_desk.studies.leave_out import assemble_models
 from silofl_desk.studies.simulated_sites import read_data
-from silofl_desk.studies.simulation import Moved, read_simulation, study_file
+from silofl_desk.studies.simulation import Moved, check_run, read_simulation, study_file
 
 
 def read_finished_run(path: Path, moved: Moved) -> tuple[Contents, dict[str, SiteData]]:
@@ -29,8 +29,7 @@ def read_finished_run(path: Path, moved: Moved) -> tuple[Contents, dict[str, Sit
         ConfigError: The folder holds no simulation, it is not finished, or its models or data are gone.
         DataError: A site's data is wrong, or not what the run learnt from.
     """
-    if not (path / "run.json").is_file():
-        raise ConfigError(f"{path} holds no simulation; run.json is missing. Name the folder given to --out.")
+    check_run(path)
     if not simulate.is_finished(path):
         raise ConfigError(f"{path} has no result yet. Finish the run with silofl resume {quote(str(path))}.")
     models = assemble_models(path)

@@ -148,8 +148,9 @@ def _join_models(run: Path, models: Mapping[str, Contents]) -> Contents:
     for further in profiles:
         profile |= further
     states = {site: next(iter(contents.models.values())) for site, contents in models.items()}
-    first = next(iter(models.values()))
-    return Contents(first.study, first.image_shape, states, "mean", facts=facts, data_profile=profile)
+    # The sites' studies and images are alike; the first site's stand for all.
+    shared = next(iter(models.values()))
+    return Contents(shared.study, shared.image_shape, states, "mean", facts=facts, data_profile=profile)
 
 
 def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tuple[str, nn.Module]]:

@@ -28,8 +28,8 @@ def run(options: argparse.Namespace) -> int:
     results = write_workspace(options.workspace, options.job, simulation)
     read_data(study, simulation, results)
     sites = simulation.sites
-    places = f"{quote(str(options.job))} -w {quote(str(options.workspace))}"
-    print(f"results: {results}\nnow run:\nnvflare simulator {places} -c {','.join(sites)} -t {len(sites)}")
+    folders = f"{quote(str(options.job))} -w {quote(str(options.workspace))}"
+    print(f"results: {results}\nnow run:\nnvflare simulator {folders} -c {','.join(sites)} -t {len(sites)}")
     return ExitCode.COMPLETE
 
 
@@ -53,8 +53,8 @@ def write_workspace(workspace: Path, job: Path, simulation: Simulation) -> Path:
     check_whole("the workspace", workspace)
     if workspace.is_dir() and any(workspace.iterdir()) and not (workspace / "local" / "resources.json").is_file():
         raise ConfigError(
-            f"the workspace must be a new folder, or one that was prepared before, not {workspace}, which holds other "
-            "files; NVFlare's simulator would delete them: name another"
+            f"The workspace {workspace} holds files that NVFlare's simulator would delete. Name a new folder, or one "
+            "that was prepared before."
         )
     check_code(job, simulation)
     results = workspace.with_name(workspace.name + "-results")

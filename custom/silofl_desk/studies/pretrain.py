@@ -30,8 +30,8 @@ from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, make_optimizer, train
 from silofl.training.losses import make_loss
 from silofl_desk.options import path_to_text, read_changes
-from silofl_desk.studies import simulate
 from silofl_desk.studies.joined_examples import join_examples
+from silofl_desk.studies.simulated_sites import read_data
 from silofl_desk.studies.simulation import Simulation, settle_job
 
 WARNING = (
@@ -79,10 +79,10 @@ def pretrain(
     study, simulation = settle_job(job, wanted, changes)
     if study.model.weights:
         raise ConfigError(
-            "model.weights must be left out for a pretrained model, which begins with the seed's weights, not "
-            f"{study.model.weights!r}; remove it from study.yaml"
+            f"The study begins with {study.model.weights!r}, but a pretrained model begins with the seed's weights. "
+            "Remove model.weights from study.yaml."
         )
-    sites = simulate.read_data(study, simulation, out.parent)
+    sites = read_data(study, simulation, out.parent)
     # What is frozen later is to learn here.
     study = study.unfrozen
     pool = join_examples({site: draw_share(data.training, share, study.seed, site) for site, data in sites.items()})

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from silofl.base.bundled_jobs import META
 from silofl.base.errors import ConfigError, ExitCode, TrainingError, make_printable, suggest_nearest
-from silofl.base.files import copy_file, copy_folder, hold_lock, is_free, read_json, write_json, write_text
+from silofl.base.files import copy_file, copy_folder, hold_lock, read_json, write_json, write_text
 from silofl.base.options import make_console
 from silofl.base.schema import dump_record, read_record
 from silofl.base.settings import dump_yaml, read_yaml
@@ -37,7 +37,7 @@ from silofl_desk.studies.print_results import describe_end, print_notes, print_r
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import RoundLines
 from silofl_desk.studies.simulate import print_json
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.simulation import check_new, study_file
 from silofl_desk.studies.watched import RUNNING, describe_in_flight
 from silofl_hospital.report.tables import format_bytes, format_duration
 
@@ -63,18 +63,6 @@ def run(options: argparse.Namespace) -> int:
         return rehearse(options.job, study, kit, options)
     check_new(options.out)
     return carry_out_job(options.job, kit, options.out, options)
-
-
-def check_new(out: Path | None) -> None:
-    """Refuse a folder for results that holds something.
-
-    Raises:
-        ConfigError: It does, or none is named.
-    """
-    if out is None:
-        raise ConfigError("The results have no folder. Name a new one with --out.")
-    if not is_free(out):
-        raise ConfigError(f"--out must be a new or empty folder, not {out}; name another")
 
 
 def carry_out_job(job: Path, kit: Kit, out: Path, options: argparse.Namespace) -> int:

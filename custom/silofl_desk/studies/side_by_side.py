@@ -63,7 +63,7 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
                 if results is None or not results.is_finished:
                     failures[run.path] = f"it ended early, and {log_path(run, out)} says why"
                 left = len(waiting) + len(running)
-                validation = format_number(results and results.validation_mean)
+                validation = format_number(results.validation_mean if results else None)
                 console.print(f"{_name_run(run)}: {ending}, validation {validation}; {left} left", markup=False)
     finally:
         for _, tree in running:
@@ -86,14 +86,23 @@ def build_command(run: ComparedRun) -> list[str]:
     if run.has_started:
         return [*silofl, "resume", str(run.path)]
     wanted = run.wanted
-    options = {"--out": run.path, "--data": wanted.data}
-    options |= {"--cache": wanted.cache, "--pretrained": wanted.pretrained, "--weights": wanted.weights}
-    options |= {"--skip-unreadable": wanted.skip_unreadable or None, "--leave-out": wanted.left_out}
-    given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]
-    given += ["--sites", ",".join(wanted.sites)] if wanted.sites else []
-    given += ["--in-process"] if wanted.is_in_process else []
-    changes = format_set_options(run.changes)
-    return [*silofl, "simulate", str(run.job), *given, *changes]
+    options: dict[str, object] = {
+        "--out": run.path,
+        "--data": wanted.data,
+        "--cache": wanted.cache,
+        "--pretrained": wanted.pretrained,
+        "--weights": wanted.weights,
+        "--skip-unreadable": wanted.skip_unreadable or None,
+        "--leave-out": wanted.left_out,
+        "--sites": ",".join(wanted.sites) or None,
+    }
+    command = [*silofl, "simulate", str(run.job)]
+    for option, value in options.items():
+        if value is not None:
+            command += [option, str(value)]
+    if wanted.is_in_process:
+        command.append("--in-process")
+    return [*command, *format_set_options(run.changes)]
 
 
 def log_path(run: ComparedRun, out: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from silofl.base.bundled_jobs import META
 from silofl.base.errors import ConfigError, quote_value, suggest_nearest
-from silofl.base.files import copy_file, copy_folder, read_json, write_json, write_text
+from silofl.base.files import copy_file, copy_folder, is_free, read_json, write_json, write_text
 from silofl.base.naming import check_name, is_one_line
 from silofl.base.schema import declare_optional, read_record
 from silofl.base.settings import check_key, dump_yaml, parse, read_yaml
@@ -101,7 +101,7 @@ def read_simulation(run: Path, moved: Moved = UNMOVED) -> Simulation:
     settings = read_json(path)
     settings.pop("changes", None)
     simulation = read_record(Simulation, settings, str(path))
-    _check_cache(moved.cache)
+    check_no_file(moved.cache, "--cache")
     # A run may come from elsewhere, and its sites' states are written by their names.
     _check_site_names(simulation.sites)
     if simulation.left_out is not None:
@@ -111,6 +111,38 @@ def read_simulation(run: Path, moved: Moved = UNMOVED) -> Simulation:
     if moved.cache:
         simulation = replace(simulation, cache=str(moved.cache.resolve()))
     return simulation
+
+
+def check_run(run: Path) -> None:
+    """Refuse a folder that holds no simulation.
+
+    Raises:
+        ConfigError: Its run.json is missing.
+    """
+    if not (run / "run.json").is_file():
+        raise ConfigError(f"{run} holds no simulation; run.json is missing. Name the folder given to --out.")
+
+
+def check_new(out: Path | None) -> None:
+    """Refuse a folder for results that holds something.
+
+    Raises:
+        ConfigError: It does, or none is named.
+    """
+    if out is None:
+        raise ConfigError("The results have no folder. Name a new one with --out.")
+    if not is_free(out):
+        raise ConfigError(f"{out} already exists. Name a new or empty folder with --out.")
+
+
+def check_no_file(path: str | Path | None, option: str) -> None:
+    """Refuse a file where an option names a folder, which may be new.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if path is not None and Path(path).is_file():
+        raise ConfigError(f"{path} is a file. Name a folder with {option}.")
 
 
 def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
@@ -323,9 +355,6 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
     """Check the data folder and the named sites, and fill in all sites."""
     data = Path(wanted.data) if wanted.data else _provide_phantoms(study)
     sites = wanted.sites
-    if not data.is_dir():
-        state = "a file" if data.exists() else "not there"
-        raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
     present = sorted(path.parent.name for path in data.glob("*/dataset.json"))
     available = present.copy()
     # The phantoms' last hospital is the clinic that trains in no study and tests the models.
@@ -347,7 +376,7 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
         available = _drop_left_out(wanted.left_out, available, present, sites)
     names = tuple(sorted({*sites}) or available)
     _check_names(names, wanted.is_in_process)
-    _check_cache(wanted.cache)
+    check_no_file(wanted.cache, "--cache")
     cache = wanted.cache and str(Path(wanted.cache).resolve())
     return replace(wanted, data=str(data.resolve()), sites=names, cache=cache)
 
@@ -387,11 +416,6 @@ def _check_site_names(names: Iterable[str]) -> None:
                 "characters. Rename the site."
             )
         check_name(name, "a site", ConfigError, "rename its folder")
-
-
-def _check_cache(cache: str | Path | None) -> None:
-    if cache is not None and Path(cache).is_file():
-        raise ConfigError(f"--cache must be a folder, not {cache}, which is a file; name another")
 
 
 def _drop_left_out(left_out: str, available: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:

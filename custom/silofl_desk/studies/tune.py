@@ -29,7 +29,14 @@ from silofl_desk.studies.comparison import SeedValues, Value, is_clearly_above, 
 from silofl_desk.studies.conditions import NORMALIZATION
 from silofl_desk.studies.side_by_side import run_side_by_side
 from silofl_desk.studies.simulated_sites import read_data
-from silofl_desk.studies.simulation import Simulation, changed_study, check_code, check_pretrained, settle_job
+from silofl_desk.studies.simulation import (
+    Simulation,
+    changed_study,
+    check_code,
+    check_no_file,
+    check_pretrained,
+    settle_job,
+)
 from silofl_hospital.report.tables import print_lines, print_table
 
 RATE = "training.learning_rate"
@@ -63,8 +70,7 @@ def run(options: argparse.Namespace) -> int:
     """Search, and print the table and what follows from it."""
     changes = read_changes(options)
     console = make_console(options)
-    if options.out.exists() and not options.out.is_dir():
-        raise ConfigError(f"--out must be a folder, not {options.out}, which is a file; name a folder")
+    check_no_file(options.out, "--out")
     wanted = Simulation(
         path_to_text(options.data),
         pretrained=path_to_text(options.pretrained),
