@@ -162,7 +162,7 @@ def test_without_validation_data_nothing_can_be_chosen(silofl, phantoms, tmp_pat
         path.write_text(json.dumps(json.loads(path.read_text()) | {"validation": []}))
     code, _, error = silofl("tune", MASKS, "--data", data, *SMALL)
     assert code == 2 and error.endswith(
-        f"No site in {data} has validation data to choose the values by. Import it with --validation 0.2\n"
+        f"No site in {data} has validation data to choose the values by. Import it with --validation 0.2.\n"
     )
 
 

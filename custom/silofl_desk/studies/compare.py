@@ -58,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
         has_equal_rounds=options.equal_rounds,
     )
     code = compare(asked, options.out, make_console(options), options.processes)
+    # An interrupted comparison has written no table.
     if options.json and code != ExitCode.INTERRUPTED:
         print((options.out / "table.json").read_text(), end="")
     return code
@@ -104,7 +105,12 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
         console.print("to go on with the comparison, give the same command again")
         return ExitCode.INTERRUPTED
     rows, unfinished = collect_rows(runs, failures)
-    _write_table(rows, [*_describe_unfinished(unfinished), *_describe_changes(asked)], runs, out, console)
+    more = [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in unfinished.items()]
+    for name, changes in {"every row": asked.changes, **asked.variants}.items():
+        if changes:
+            more.append(f"Set for {name}: {changes_sentence(changes)}.")
+    _write_table(rows, more, runs, out, console)
+    # A run without numbers weighs more than one in which a site failed.
     if unfinished:
         return ExitCode.FAILED
     if any(run.results.status == "INCOMPLETE" for run in chain(*rows.values())):
@@ -119,8 +125,10 @@ def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, st
         console.print(f"\n{run.name}, seed {run.seed}:", markup=False)
         try:
             if _carry_out_run(run, console) == ExitCode.INTERRUPTED:
+                # The runs that are left must not begin.
                 raise KeyboardInterrupt
         except (SiloFLError, OSError) as error:
+            # The other rows are trained all the same: a comparison may take days.
             console.print(f"the run failed: {error}", markup=False)
             failures[run.path] = str(error)
     return failures
@@ -145,8 +153,10 @@ def collect_rows(
         failures: Folder -> why a run could not be carried out.
     """
     unfinished: dict[tuple[str, int], str] = {}
-    rows: dict[str, list[RunRecords]] = {run.name: [] for run in runs}
+    rows: dict[str, list[RunRecords]] = {}
     for run in runs:
+        # A row without any number keeps its place in the table.
+        of_row = rows.setdefault(run.name, [])
         results = read_results(run.path)
         if results is None:
             early = f"it ended early, and {run.path / 'log.txt'} says why"
@@ -158,17 +168,8 @@ def collect_rows(
             # A run on pooled data has its results by the sites that the cases come from.
             if run.name == CENTRALISED:
                 records = replace(records, results=centralised.regroup_by_site(run.path, results))
-            rows[run.name].append(records)
+            of_row.append(records)
     return rows, unfinished
-
-
-def _describe_unfinished(unfinished: Mapping[tuple[str, int], str]) -> list[str]:
-    return [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in unfinished.items()]
-
-
-def _describe_changes(asked: ComparisonPlan) -> list[str]:
-    changed = {"every row": asked.changes, **asked.variants}
-    return [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
 
 
 def _write_table(rows: RowRuns, more: Sequence[str], runs: Sequence[ComparedRun], out: Path, console: Console) -> None:
@@ -185,6 +186,7 @@ def _write_table(rows: RowRuns, more: Sequence[str], runs: Sequence[ComparedRun]
         text = markdown_table(joining, [NOTE], [*list_losses(trained), *conclude(trained)]) + "\n" + text
     write_text(out / "table.md", text)
     statuses = {run.path: run.results.status for run in chain(*rows.values())}
+    # A program finds all runs here, also those without numbers.
     values = {
         "seeds": sorted({run.seed for run in runs}),
         "sites": compared_sites(rows),

@@ -119,6 +119,7 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
     for name, job, changes in entries:
         runs += make_seeded_runs(asked, out, ComparedRun(name, 0, out, job, wanted, changes))
     check_all_data(runs)
+    # The folders keep the names of the jobs, which do not change when another row is added.
     names = _name_jobs(runs, {job.resolve().name for job in asked.jobs})
     return [replace(run, name=names.get(run.name, run.name)) for run in runs]
 
@@ -244,12 +245,14 @@ def _check_changes(asked: ComparisonPlan) -> None:
 
 
 def _folder_name(name: str) -> str:
+    # A method's name has a colon, which not every file system takes.
     return re.sub(r"[^\w.=-]+", "-", name)
 
 
 def _check_startable(run: ComparedRun) -> None:
     """Refuse a run that could not start, or whose folder contains something else."""
     study, simulation = _settle_run(run)
+    # An earlier run is used again, which a changed study or other data would make another one.
     if run.has_started:
         _check_same(run, study, simulation)
         return
@@ -270,11 +273,13 @@ def _name_errors(run: ComparedRun) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
+        # Of many rows, nobody could tell which one is wrong.
         raise ConfigError(f"{run.name}: {error}") from None
 
 
 def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
     """Refuse an earlier run of another study, or on other data or sites."""
+    # The run's own copy of the study counts: the job may have been edited since.
     trained = load_study(study_file(run.path / "job"), STORED)
     wanted = flat_settings(plain_study(study))
     used = flat_settings(plain_study(trained))

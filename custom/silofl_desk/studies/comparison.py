@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, starmap
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,10 +133,9 @@ def make_values_table(cells: Cells, corner: str, best: Mapping[str, str] | None 
                 best_cells.add((number, 1 + columns.index(column)))
     if not is_turned:
         return TextTable((corner, *columns), tuple(texts), best_cells=frozenset(best_cells))
-    # The first column of the turned table holds the names of the columns.
-    names, *turned = zip(*texts, strict=True)
-    lines = tuple((column, *line) for column, line in zip(columns, turned, strict=True))
-    return TextTable(("site", *names), lines, best_cells=frozenset(best_cells))
+    # The names of the rows become the header of the turned table, and those of the columns its first column.
+    header, *lines = zip(("site", *columns), *texts, strict=True)
+    return TextTable(header, tuple(lines), best_cells=frozenset(best_cells))
 
 
 def _format_seeds(column: str, values: SeedValues) -> str:
@@ -173,7 +173,7 @@ def _measure_models(run: RunRecords, sites: Sequence[str]) -> dict[str, dict[str
     for key, average in compute_further_averages(results, sites).items():
         tested[AVERAGES_ALSO[key]] = average
     for key, column in DRIFT.items():
-        drift = mean_of_known(getattr(record, key) for record in run.ledger)
+        drift = mean_of_known(map(attrgetter(key), run.ledger))
         if drift is not None:
             tested[column] = drift
     if not results.super_model:

@@ -90,8 +90,10 @@ def make_comparison_page(rows: RowRuns, folder: Path, more: Sequence[str] = ()) 
     runs = list(chain(*trained.values()))
     sections = []
     joining = joining_blocks(trained)
+    # What joining gave stands first: a hospital asks that, and no table of methods.
     if joining:
         sections.append(make_section("hospitals", PAYS, PAYS, make_picture(hospitals_image(trained)), joining))
+    # Only a simulation's runs have pictures: hospitals keep theirs.
     pictures = [Picture(image, "titled shrink") for image in comparison_images(runs)]
     if pictures:
         sections.append(make_section("pictures", "Pictures", "The same test case in each run", pictures))
@@ -159,5 +161,6 @@ def _link_run(name: str, run: RunRecords, folder: Path) -> Markup:
     """Return a run with its state and folder, and a link to its report where it has one."""
     address = page_address(run.path / REPORT, folder)
     link = Markup('<a href="{}">report</a> of ').format(address) if address else Markup()
+    # A run that failed early has no model.
     facts = [name, f"seed {run.results.seed}", run.results.status, run.results.model]
     return Markup("{}: {}<code>{}</code>").format(", ".join(filter(None, facts)), link, run.path)

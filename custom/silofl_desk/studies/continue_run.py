@@ -30,6 +30,7 @@ def run(options: argparse.Namespace) -> int:
         if out != folder:
             check_new(out)
             copy_folder(folder, out)
+        # Two commands that go on with one folder would submit the run twice.
         with hold_lock(out / LOCK):
             return _carry_out_or_restore(out, kit, options, changes)
     # From here on the run is known by its id alone.
@@ -41,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     check_new(options.out)
     study_file(options.job)
     with TemporaryDirectory() as scratch:
+        # The user's own job stays as it is.
         job = copy_folder(options.job, Path(scratch) / JOB)
         set_run(job, options.run)
         change_job(job, changes)

@@ -60,6 +60,7 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
     device = choose_device(study.device)
     tests = {site: site_data.test for site, site_data in data.items()}
     tests[EVERYONE] = join_examples(tests)
+    # The study's number of threads is one site's of many; here one model is tested at a time.
     set_threads("auto")
     values: dict[str, dict[str, float | None]] = {}
     # The models come one at a time, so that only one is in memory.

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from silofl.base.errors import ConfigError, DataError, Faults
 from silofl.data.contrasts import ImageFiles, check_contrasts, list_missing_contrasts, read_source
@@ -74,8 +75,7 @@ class Survey:
         """
         kinds: dict[Kind, str] = {image_kind(sample.image): sample.record.case for sample in self.samples}
         if len(kinds) > 1:
-            listed = ", ".join(f"{kind} (case {case!r})" for kind, case in kinds.items())
-            raise DataError(f"The images are of several kinds: {listed}. Make a study of each.")
+            raise DataError(f"The images are of several kinds: {_list_with_cases(kinds)}. Make a study of each.")
         return next(iter(kinds))
 
     @property
@@ -92,8 +92,8 @@ class Survey:
         if self.kind != "windows" and stored.keys() <= {1, 3, 4}:
             return 1 if stored.keys() == {1} else 3
         if len(stored) > 1:
-            listed = ", ".join(f"{number} (case {case!r})" for number, case in stored.items())
-            raise DataError(f"The images have different numbers of channels: {listed}. Bring them to one form.")
+            numbers = _list_with_cases(stored)
+            raise DataError(f"The images have different numbers of channels: {numbers}. Bring them to one form.")
         return next(iter(stored))
 
     @property
@@ -121,6 +121,11 @@ class Survey:
         return all(sample.image.dtype_max == BYTE for sample in self.samples)
 
 
+def _list_with_cases(cases: Mapping[Any, str]) -> str:
+    """List values, each with a case that has it."""
+    return ", ".join(f"{value} (case {case!r})" for value, case in cases.items())
+
+
 def survey_sites(data: Path) -> Survey:
     """Survey one site's data folder, or all site folders in a folder.
 
@@ -143,6 +148,7 @@ def survey_sites(data: Path) -> Survey:
     contrasts = tuple(dict.fromkeys(chain.from_iterable(part.channel_names for part in parts)))
     counts: Counter[int] = Counter()
     for site, part in surveys.items():
+        # Without names nobody knows which channel of the others an image is.
         if contrasts and not part.channel_names:
             raise DataError(f"site {site!r} has no channel_names in {FILE_NAME}, which other sites have; add them")
         _check_spelling(part, contrasts)
@@ -181,6 +187,7 @@ def _survey_site(folder: Path) -> Survey:
         names = parse_channel_names(content)
         regions = parse_regions(content)
         check_contrasts(names, f"channel_names in {FILE_NAME}")
+        # Contrasts on different grids are read too: whether the study resamples follows from them.
         settings = DataSettings(channels=max(1, len(names)), channel_names=names, resample=bool(names))
         samples = []
         faults = Faults()
@@ -190,8 +197,8 @@ def _survey_site(folder: Path) -> Survey:
                 samples.append(_read_sample(folder, record, settings))
         faults.tell()
     except (ConfigError, DataError) as error:
+        # The sentences name files as dataset.json does, which all sites have.
         raise DataError(f"site {site!r}: {error}") from None
-    unit = str(content.get("split_unit", "patient"))
     counts: Counter[int] = Counter()
     if task == "classification":
         for value in records:
@@ -199,8 +206,17 @@ def _survey_site(folder: Path) -> Survey:
             # A record with a wrong label is refused when the data are read for a training.
             if isinstance(label, int) and label in labels:
                 counts[label] += 1
-    is_validated = bool(content.get("validation"))
-    return Survey((site,), task, labels, regions, names, unit, tuple(samples), counts, is_validated)
+    return Survey(
+        sites=(site,),
+        task=task,
+        labels=labels,
+        regions=regions,
+        channel_names=names,
+        split_unit=str(content.get("split_unit", "patient")),
+        samples=tuple(samples),
+        class_counts=counts,
+        has_validation=bool(content.get("validation")),
+    )
 
 
 def _read_sample(folder: Path, record: Record, settings: DataSettings) -> FirstImage:

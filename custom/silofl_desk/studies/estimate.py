@@ -49,6 +49,7 @@ def estimate(study: Study, sites: int, image_size: str | None = None) -> dict[st
     for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.num_sites or 1)):
         if wanted > sites:
             raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {sites}")
+    # A network's size does not depend on the images', but that of an input normalisation does.
     shape = image_shape(study, read_size(image_size, study) if image_size else None)
     traffic = count_traffic(study, sites, shape)
     rounds = enumerate(zip(traffic.bytes_to, traffic.bytes_from, strict=True), start=1)
@@ -88,6 +89,7 @@ def print_estimate(found: dict[str, Any], console: Console) -> None:
         table.add_row("-".join(dict.fromkeys((numbers[0], numbers[-1]))), f"{to / MIB:.2f}", f"{back / MIB:.2f}")
     table.add_row("end", f"{found['finish_bytes_to'] / MIB:.2f}", f"{found['finish_bytes_from'] / MIB:.2f}")
     console.print(table)
+    # The server sends and receives what all sites do.
     of_site = found["bytes_per_site"] / MIB
     lines = [
         f"size of an example: {'x'.join(map(str, found['image_shape']))}",

@@ -26,8 +26,6 @@ NOTE = (
     "threshold of 0.5. Then the mean difference, federated minus local, and its 95 % interval. Over several starts: "
     "does the hospital gain by joining, at 5 % after Holm's correction over all hospitals and methods?"
 )
-# Model -> the column of a table that it has.
-MODELS = {LOCAL: "local", SHIFTED: "federated"}
 # Row and hospital -> what joining gives it over several starts.
 Effects = Mapping[tuple[str, str], MeanEffect]
 
@@ -44,12 +42,11 @@ def hospital_table(rows: RowRuns) -> TextTable | None:
             if effect := effects.get((name, site)):
                 word = "gains" if (name, site) in gaining else "no gain shown"
                 verdict = f"{word}{_format_difference(effect.difference, effect.low, effect.high)}"
-            kept = _average_over_runs(joined, CHOSEN)
-            values = [_average_over_runs(joined, model) for model in MODELS]
+            values = [_average_over_runs(joined, model) for model in (CHOSEN, LOCAL, SHIFTED)]
             # A phone shows the first columns only: what matters most stands there.
-            lines.append((name, site, kept, verdict, *values))
+            lines.append((name, site, values[0], verdict, *values[1:]))
     compared = next((_name_compared(run) for run in chain(*chosen.values())), "")
-    columns = ("method", "hospital", "kept", f"verdict{compared}", *MODELS.values())
+    columns = ("method", "hospital", "kept", f"verdict{compared}", "local", "federated")
     return TextTable(columns, tuple(lines), num_text=4) if lines else None
 
 
@@ -157,6 +154,7 @@ def _describe_starts(rows: RowRuns) -> list[str]:
 
 def _measure_effects(rows: RowRuns) -> Effects:
     """Return what joining gives each hospital of each row that does not guess."""
+    # What a row that guesses gives a hospital is chance, and would count in Holm's correction.
     guessing = list_guessing(rows)
     effects = {}
     for name, runs in rows.items():
@@ -182,18 +180,21 @@ def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Effect]]:
 
 
 def _conclude_kept(rows: RowRuns) -> str:
-    verdicts = {name: list_verdicts(runs) for name, runs in rows.items()}
-    counted = [*chain(*verdicts.values())]
-    if all(verdict == UNFINISHED for verdict in counted):
+    counted: list[str] = []
+    listed = []
+    for name, runs in rows.items():
+        verdicts = list_verdicts(runs)
+        counted += verdicts
+        listed.append(f"{name} {verdicts.count(BETTER)} of {len(verdicts)}")
+    if {*counted} == {UNFINISHED}:
         return "What joining gives is not known, as not all models were trained to their end."
-    listed = ", ".join(f"{name} {of_row.count(BETTER)} of {len(of_row)}" for name, of_row in verdicts.items())
     losses = count_verdicts(verdict for verdict in counted if verdict == WORSE)
     losing = f", and {losses[0]}" if losses else ""
     compared = _name_compared(next(iter(rows.values()))[0])
     return (
         f"In {counted.count(BETTER)} of {len(counted)} pairs of hospital and run, the model that the hospital "
-        f"keeps is better for its test patients than its local model{compared} (2.5 % level; {listed}){losing}. "
-        f"{ONE_START[0].upper()}{ONE_START[1:]}."
+        f"keeps is better for its test patients than its local model{compared} (2.5 % level; {', '.join(listed)})"
+        f"{losing}. {ONE_START[0].upper()}{ONE_START[1:]}."
     )
 
 

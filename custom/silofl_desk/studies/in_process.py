@@ -45,6 +45,7 @@ def run_in_process(
         return separate_failures(replies)
 
     kept = RunFolder(folder, study)
+    # A second command on the same folder would write between the rounds of this one.
     with kept.locked():
         try:
             run = f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

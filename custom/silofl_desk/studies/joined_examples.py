@@ -47,6 +47,7 @@ def check_same_size(parts: Mapping[str, Examples]) -> None:
     Raises:
         DataError: Two sites' images have different sizes.
     """
+    # Volumes with label maps are cut into patches of one size.
     sizes = {site: part.images.shape[2:] for site, part in parts.items() if not isinstance(part.images, Volumes)}
     for site, size in sizes.items():
         expected_site, expected = next(iter(sizes.items()))

@@ -77,6 +77,7 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     model.fix_home_statistics(data.training.images)
     site_cases = SiteCases.of(data, PARTS)
     answered, _ = sort_answers(evaluate_cases(model, site_cases))
+    # A clinic refuses some cases, which then count in no comparison of models either.
     evaluation = measure_evaluation(model, fingerprint, site_cases, answered)
     names = {prediction.case for prediction in answered}
     parts = []
@@ -147,6 +148,7 @@ def _join_models(run: Path, models: Mapping[str, Contents]) -> Contents:
     profile, *profiles = (contents.data_profile for contents in models.values())
     for further in profiles:
         profile |= further
+    # A site's own folder holds a single model.
     states = {site: next(iter(contents.models.values())) for site, contents in models.items()}
     # The sites' studies and images are alike; the first site's stand for all.
     shared = next(iter(models.values()))

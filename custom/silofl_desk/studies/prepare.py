@@ -25,7 +25,9 @@ def run(options: argparse.Namespace) -> int:
     )
     study, simulation = settle_job(options.job, wanted, {})
     check_pretrained(options.job, study, simulation)
+    # The workspace is refused before data are read, which may take minutes.
     results = write_workspace(options.workspace, options.job, simulation)
+    # NVFlare's sites then find the images decoded, and a fault shows here.
     read_data(study, simulation, results)
     sites = simulation.sites
     folders = f"{quote(str(options.job))} -w {quote(str(options.workspace))}"
@@ -59,6 +61,7 @@ def write_workspace(workspace: Path, job: Path, simulation: Simulation) -> Path:
     check_code(job, simulation)
     results = workspace.with_name(workspace.name + "-results")
     make_folder(results)
+    # Progress bars of several processes would write over each other.
     site = site_settings(simulation, results).model_copy(update={"has_progress": False})
     server = Server(run_dir=f"{results}/{{run}}", extensions=list_allowed_extensions())
     prepare_workspace(workspace, site, server, other_classes(job))

@@ -66,6 +66,7 @@ def print_results(results: Results, console: Console) -> None:
     joining = sentences.joining_table(results)
     if joining:
         print_table(joining, console)
+    # What a run lacks that goes on may still come.
     if results.is_finished:
         problems = sentences.describe_problems(results)
         problems += [("warning", caveat) for caveat in sentences.caveats(results)]
@@ -87,6 +88,7 @@ def print_notes(run: Path, results: Results, console: Console) -> None:
     for record in ledger:
         print_lines([f"round {record.round}: {note}" for note in record.notes], console)
     evaluations = read_file(Evaluations, run / EVALUATIONS)
+    # Only a run that tests a finished model has evaluations.
     section = evaluations_section(evaluations)
     if evaluations and section:
         print_blocks(section.blocks, console)

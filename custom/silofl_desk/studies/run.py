@@ -141,6 +141,7 @@ def rehearse(job: Path, study: Study, kit: Kit, options: argparse.Namespace) -> 
     if not study.rounds:
         raise ConfigError(f"{study.name} has no rounds to rehearse. Leave out --rehearse.")
     console = make_console(options)
+    # What a hospital would refuse is said before anything is sent.
     for notice in check_job(job, study):
         console.print(notice, markup=False, soft_wrap=True)
     with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
@@ -237,8 +238,7 @@ class WatchedRun:
             ConfigError: The server cannot be reached, or does not take the job.
             TrainingError: The job never began, or the server did not come back.
         """
-        number = self.lead.submit(self.job)
-        self.number = number
+        number = self.number = self.lead.submit(self.job)
         if self.job != self.out / JOB:
             # The folder is made only now: none is left where the server takes no job.
             self.job = copy_folder(self.job, self.out / JOB)
@@ -260,8 +260,7 @@ class WatchedRun:
             TrainingError: It did not come to an end.
         """
         missing = self.wait_for_sites()
-        number = self.lead.submit(self.job)
-        self.number = number
+        number = self.number = self.lead.submit(self.job)
         self.console.print(f"{self.study.name}: rehearsed as job {number}", markup=False)
         status, details = self._follow(number)
         records: dict[str, object] = {}

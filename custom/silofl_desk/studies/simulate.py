@@ -125,6 +125,7 @@ def simulate_job(job: Path, run: Path, wanted: Simulation, changes: Mapping[str,
     """Run a job as `start_simulation` does, where a signal ends it as it ends the whole program."""
     study, simulation = settle_job(job, wanted, changes)
     changes = with_weights(changes, simulation.weights)
+    # Nothing of a job is run before it is trusted.
     check_code(job, simulation)
     if (run / "run.json").is_file():
         raise ConfigError(f"{run} holds a run already. Go on with it by silofl resume {quote(str(run))}.")
@@ -152,6 +153,7 @@ def _starting_simulator(simulation: Simulation) -> Iterator[ProcessTree | None]:
     try:
         yield tree
     finally:
+        # A fault of the data must not leave a simulator that waits for its job.
         if tree is not None:
             tree.end()
 
@@ -184,6 +186,7 @@ def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool, change
     check_links(run)
     check_code(run / "job", simulation)
     study = changed_study(run / "job", changes) if changes else load_study(study_file(run / "job"), STORED)
+    # A run that was killed may have left a file half written.
     RunFolder(run, study).mend()
     results = read_results(run)
     if results and results.is_finished and (results.rounds or 0) >= study.rounds:
@@ -271,8 +274,7 @@ def _run_prepared_job(
 @contextmanager
 def _followed(tree: ProcessTree, lines: RoundLines) -> Iterator[None]:
     """Show rounds until there is a result; the block runs while the command ends."""
-    result = lines.run / "results.json"
-    while tree.poll() is None and not result.is_file():
+    while tree.poll() is None and not (lines.run / "results.json").is_file():
         lines.print_news()
         time.sleep(POLL_S)
     lines.print_new_rounds()
@@ -311,6 +313,7 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
             page = write_report(run)
         console.print(f"report: {page}")
     except (ConfigError, OSError) as error:
+        # The result is there all the same, and `silofl report` can write the page later.
         console.print(f"no report: {error}")
     return code
 

@@ -35,6 +35,7 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     names = list(simulation.sites)
     if simulation.left_out:
         names.append(simulation.left_out)
+    # All sites are read before the first one trains, so that a fault at the last one costs no hours.
     data = {name: load_site(study, simulation, run, name) for name in names}
     shape = data[names[0]].image_shape
     check_network(study, shape)
@@ -85,6 +86,7 @@ def load_site(study: Study, simulation: Simulation, run: Path, name: str) -> Sit
 
 def site_settings(simulation: Simulation, run: Path) -> Site:
     """Return the settings of all simulated sites, which keep their own states in ``sites/`` of the run's folder."""
+    # The sites' processes have working folders of their own.
     run = run.resolve()
     return Site(
         data=f"{simulation.data}/{{site}}",

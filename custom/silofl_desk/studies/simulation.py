@@ -99,6 +99,7 @@ def read_simulation(run: Path, moved: Moved = UNMOVED) -> Simulation:
     """
     path = run / "run.json"
     settings = read_json(path)
+    # They stand in the run's copy of the study too, which counts.
     settings.pop("changes", None)
     simulation = read_record(Simulation, settings, str(path))
     check_no_file(moved.cache, "--cache")
@@ -221,6 +222,7 @@ def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
     given = simulation.pretrained
     if study.model.weights:
         read_weights(Path(simulation.weights or study_file(job).with_name(study.model.weights)), study)
+    # What a survey may tell is each hospital's own setting, which simulated sites do not have.
     if study.asks_alone:
         raise ConfigError(f"{study.name} only asks sites and trains no model. Give it to silofl run.")
     if not study.rounds:
@@ -255,7 +257,9 @@ def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
         ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is.
     """
     path = study_file(job)
+    # What is wrong without the changes is told as of the file.
     load_study(path)
+    # A key that no study has is named with the nearest one that it has.
     for key in changes:
         check_key(key, Study)
     return parse(Study, apply_changes(read_yaml(path), changes), "study.yaml with the changes")
@@ -292,6 +296,7 @@ def change_job(job: Path, changes: Mapping[str, object]) -> Study:
         path = study_file(job)
         write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
         fit_meta(job, study, changes)
+    # NVFlare reads the algorithm's components from the configurations, not from the study.
     if changes_algorithm(changes):
         fit_configurations(job, study)
     return study
@@ -305,9 +310,11 @@ def fit_meta(job: Path, study: Study, changed: Iterable[str]) -> None:
     if "name" in keys:
         meta["name"] = study.name
     if "federation.min_sites" in keys:
+        # NVFlare itself waits for so many sites before it starts a job.
         meta["min_clients"] = study.federation.min_sites
     if "federation.sites" in keys:
         named = study.federation.named
+        # NVFlare sends the job to the sites that are listed here.
         meta["deploy_map"] = {"app": ["server", *named] if named else ["@ALL"]}
     write_json(path, meta)
 
@@ -367,8 +374,9 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
         sites = study.federation.named
     for name in sites:
         if name not in available:
-            nearest = suggest_nearest(name, available)
-            raise ConfigError(f"--sites must be among {', '.join(available)}, not {name!r}{nearest}")
+            raise ConfigError(
+                f"--sites must be among {', '.join(available)}, not {name!r}{suggest_nearest(name, available)}"
+            )
     # Who names the sites has seen all folders; who does not would lose one silently by a file that is missing.
     if not sites:
         _check_complete(data, present)
@@ -377,6 +385,7 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
     names = tuple(sorted({*sites}) or available)
     _check_names(names, wanted.is_in_process)
     check_no_file(wanted.cache, "--cache")
+    # A run that goes on later may do so from another working folder.
     cache = wanted.cache and str(Path(wanted.cache).resolve())
     return replace(wanted, data=str(data.resolve()), sites=names, cache=cache)
 
@@ -421,8 +430,9 @@ def _check_site_names(names: Iterable[str]) -> None:
 def _drop_left_out(left_out: str, available: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
     """Return the training sites without the one that is left out."""
     if left_out not in present:
-        nearest = suggest_nearest(left_out, present)
-        raise ConfigError(f"--leave-out must be among {', '.join(present)}, not {left_out!r}{nearest}")
+        raise ConfigError(
+            f"--leave-out must be among {', '.join(present)}, not {left_out!r}{suggest_nearest(left_out, present)}"
+        )
     if left_out in sites:
         raise ConfigError(f"Site {left_out!r} is left out and in --sites. Take it out of --sites.")
     rest = [name for name in available if name != left_out]

@@ -30,6 +30,7 @@ def run(options: argparse.Namespace) -> int:
             if inventory:
                 inventories[name] = inventory
     faults.tell()
+    # The same sentences stand in a network's survey, so that both are read alike.
     sentences = describe_inventories(inventories)
     print_table(tabulate_inventories(inventories), console)
     console.print()
@@ -58,6 +59,7 @@ def tabulate_inventories(inventories: Mapping[str, Inventory]) -> TextTable:
     rows = []
     for site, inventory in inventories.items():
         patients = inventory.patients if inventory.unit == "patients" else "not known"
+        # Pictures and windows have no size in mm.
         if inventory.kind != "volumes":
             spacing = MISSING
         elif inventory.spacing_mm is None:

@@ -51,8 +51,7 @@ def read_survey(path: Path) -> Surveyed:
     Raises:
         ConfigError: The file holds no survey, or one without a hospital.
     """
-    content = read_json(path)
-    sites = content.get("sites")
+    sites = read_json(path).get("sites")
     if not isinstance(sites, dict) or not sites:
         raise ConfigError(f"{path} holds no survey of any hospital. Take survey.json, or silofl survey --json.")
     inventories = {site: parse(Inventory, values, f"{path}: {site}") for site, values in sites.items()}

@@ -57,10 +57,10 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     server.image_shape = tuple(image_shape)
     traffic = Traffic()
 
+    # It stands in for the network: the course asks it as it asks the sites.
     def weigh(task: str, messages: Mapping[str, Message]) -> Answers:
         site, message = next(iter(messages.items()))
-        exchange = Exchange(task, message.meta["round"], message.meta["step"])
-        expected = server.payload_spec(site, exchange)
+        expected = server.payload_spec(site, Exchange(task, message.meta["round"], message.meta["step"]))
         size = 0
         # A test's answer has a few kilobytes, not all of which leave.
         if task != server.test.task:
@@ -79,12 +79,18 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
         for name, spec in expected.items():
             least = 0 if spec.minimum is None else np.maximum(0, spec.minimum)
             arrays[name] = np.full(spec.shape or (), least, spec.dtype)
+        # Every site reports these numbers.
         metrics = {"loss": 0.0, "drift": 0.0}
         if study.is_private:
             metrics["epsilon"] = 0.0
-        meta = {"round": message.meta["round"], "num_examples": 1, "steps": 1, "metrics": metrics}
-        answer = Message(arrays, meta | {"software": read_software().model_dump()})
-        return Answers(dict.fromkeys(messages, answer), {})
+        meta = {
+            "round": message.meta["round"],
+            "num_examples": 1,
+            "steps": 1,
+            "metrics": metrics,
+            "software": read_software().model_dump(),
+        }
+        return Answers(dict.fromkeys(messages, Message(arrays, meta)), {})
 
     Course(server, weigh).run()
     return traffic

@@ -89,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
         )
     own = Trial(study.model.normalization, study.training.learning_rate)
     normalizations = list_normalizations(study, options.job, changes, next(iter(data.values())).image_shape)
+    # What is searched is printed before the first run, which takes minutes.
     rates = ", ".join(f"{rate:g}" for rate in rates_around(own.rate))
     print_lines([f"{RATE} {rates}, with {NORMALIZATION} {', '.join(normalizations)}"], console)
     seeds = tuple((study.seed + number) % 2**32 for number in range(NUM_SEEDS))

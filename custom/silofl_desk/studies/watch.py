@@ -43,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
     if options.json and options.download:
         raise ConfigError("--json looks once and ends, so that it downloads nothing. Leave out --json or --download.")
+    # The job runs at the server: whatever ends this command does not end it.
     with Lead(kit, PATIENCE_S) as lead:
         try:
             enable_interrupts()
@@ -143,15 +144,13 @@ def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None) 
         seen = watch.ask_progress()
     if seen.status == ABANDONED:
         result = LOST
+    elif folder is not None:
+        result = _download_result(watch, folder)
     else:
-        result = _fetch_advice(watch) if folder is None else _download_result(watch, folder)
+        kit = quote(str(watch.lead.kit.folder))
+        result = f"fetch its result: python -m silofl watch {watch.job} --kit {kit} --download DIR"
     console.print(make_printable(f"job {watch.job} has ended, {seen.status}; {result}"), markup=False)
     return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
-
-
-def _fetch_advice(watch: WatchedJob) -> str:
-    kit = quote(str(watch.lead.kit.folder))
-    return f"fetch its result: python -m silofl watch {watch.job} --kit {kit} --download DIR"
 
 
 def _download_result(watch: WatchedJob, folder: Path) -> str:
@@ -159,12 +158,14 @@ def _download_result(watch: WatchedJob, folder: Path) -> str:
     make_folder(folder)
     files = watch.lead.download(watch.job, folder.resolve())
     results = read_results(files / "workspace" / "silofl")
+    # A job that never began has files all the same.
     if results is None:
         return f"it has no result, because it never began; its files are in {files}: submit it again"
     sentence = f"study {results.study} is {results.status}"
     if results.reasons:
         sentence += f" ({'; '.join(results.reasons)})"
     sentence += f"; its result is in {files}; its report: python -m silofl report {quote(str(files))}"
+    # Only a run that was begun has an id by which it goes on.
     if results.run and results.status == "FAILED":
         kit = quote(str(watch.lead.kit.folder))
         sentence += f"; to go on: python -m silofl continue {quote(results.run)} --job STUDY --kit {kit} --out NEW"

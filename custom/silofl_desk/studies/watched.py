@@ -130,6 +130,7 @@ def _describe_progress(watched: Watched) -> str:
     if watched.seconds_left is not None:
         left = f"{most or 'about '}{format_duration(watched.seconds_left)} left"
         return "; ".join(filter(None, (f"{done}, {left}", describe_rise(watched, watched.ledger))))
+    # After the last round the sites still test, which may take as long as a round.
     is_testing = len(watched.ledger) >= watched.last_round and not watched.has_ended
     return f"{done}; the sites are testing the model" if is_testing else done
 
@@ -162,6 +163,7 @@ def describe_in_flight(task: InFlight, heard: Mapping[str, float], whole: Whole,
 
 
 def _describe_silence(now: float, heard: float | None) -> str:
+    # The server has heard nothing of a site that is not connected.
     if heard is None:
         return "not connected"
     seconds = max(0.0, now - heard)

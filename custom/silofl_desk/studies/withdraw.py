@@ -23,9 +23,11 @@ from silofl_hospital.inference.withdrawn import ROLES, Withdrawn
 def run(options: argparse.Namespace) -> int:
     """Add models to the list, or take them from it, and sign it anew; without a model it is only signed anew."""
     kit = read_kit(options.kit)
+    # Clinics trust a lead's signature, and no hospital's.
     if kit.role not in ROLES:
         raise ConfigError(f"--kit must be of a study lead, not of {kit.name}; name the lead's kit")
     for model in options.models:
+        # A slip of one digit would withdraw nothing, and nobody would notice.
         if not re.fullmatch(SHA256, model):
             raise ConfigError(f"MODEL must be a fingerprint of 64 digits, as in model.json, not {quote_value(model)}")
     today = datetime.now(UTC).date().isoformat()
@@ -42,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
     if not isinstance(key, RSAPrivateKey):
         raise ConfigError(f"The key of {kit.name} is no RSA key, as provisioning makes it. Make a new kit.")
     # Clinics refuse a list with a lower number than one that they have seen.
-    signed = sign_list(Withdrawn(today, models, earlier.number + 1), kit.certificate_path.read_bytes(), key)
-    write_json(options.list, signed)
+    listed = Withdrawn(today, models, earlier.number + 1)
+    write_json(options.list, sign_list(listed, kit.certificate_path.read_bytes(), key))
     count = "1 withdrawn model" if len(models) == 1 else f"{len(models)} withdrawn models"
     print(f"{options.list} names {count}; give it to all who predict, with rootCA.pem of your kit")
     return ExitCode.COMPLETE
