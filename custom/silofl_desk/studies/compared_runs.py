@@ -283,7 +283,8 @@ def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
     trained = load_study(study_file(run.path / "job"), STORED)
     wanted = flat_settings(plain_study(study))
     used = flat_settings(plain_study(trained))
-    differences = [key for key in sorted(wanted.keys() | used.keys()) if wanted.get(key) != used.get(key)]
+    # The pairs that only one of them has name the keys that differ.
+    differences = sorted(dict(wanted.items() ^ used.items()))
     earlier = read_simulation(run.path)
     for key in ("data", "sites", "left_out", "pretrained", "weights"):
         if getattr(earlier, key) != getattr(simulation, key):

@@ -120,22 +120,18 @@ def make_values_table(cells: Cells, corner: str, best: Mapping[str, str] | None 
         corner: Name of the rows.
         best: Column -> the row that is marked in it.
     """
+    rows = list(cells)
     columns = list(next(iter(cells.values()), ()))
-    is_turned = sum(map(len, columns)) > MOST_LETTERS
-    texts = []
-    best_cells = set()
-    for number, (row, values) in enumerate(cells.items()):
-        texts.append((row, *starmap(_format_seeds, values.items())))
-        for column, leader in (best or {}).items():
-            if leader == row and is_turned:
-                best_cells.add((columns.index(column), 1 + number))
-            elif leader == row:
-                best_cells.add((number, 1 + columns.index(column)))
-    if not is_turned:
-        return TextTable((corner, *columns), tuple(texts), best_cells=frozenset(best_cells))
-    # The names of the rows become the header of the turned table, and those of the columns its first column.
-    header, *lines = zip(("site", *columns), *texts, strict=True)
-    return TextTable(header, tuple(lines), best_cells=frozenset(best_cells))
+    best_cells = [(rows.index(row), columns.index(column)) for column, row in (best or {}).items()]
+    header: tuple[str, ...] = (corner, *columns)
+    lines = [(row, *starmap(_format_seeds, values.items())) for row, values in cells.items()]
+    if sum(map(len, columns)) > MOST_LETTERS:
+        # The names of the rows become the header of the turned table, and those of the columns its first column.
+        header, *lines = zip(("site", *columns), *lines, strict=True)
+        best_cells = [(column, row) for row, column in best_cells]
+    # A table counts the column of names too.
+    marked = frozenset((row, 1 + column) for row, column in best_cells)
+    return TextTable(header, tuple(lines), best_cells=marked)
 
 
 def _format_seeds(column: str, values: SeedValues) -> str:

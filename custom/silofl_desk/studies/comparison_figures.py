@@ -91,7 +91,8 @@ def _mean_panels(measure: Measure, ledgers: Ledgers) -> list[Panel]:
 def comparison_images(runs: Sequence[RunRecords]) -> list[PageImage]:
     """Draw for each site the test case that most runs have a picture of, with each such run's prediction."""
     sites = sorted(set(chain.from_iterable(run.pictures for run in runs)))
-    return list(filter(None, (_comparison_image(site, runs) for site in sites)))
+    # A site without a case that two runs share has no image.
+    return list(filter(None, map(partial(_comparison_image, runs=runs), sites)))
 
 
 def find_shared_case(pictures: Mapping[str, CasePictures]) -> tuple[str, list[str]] | None:

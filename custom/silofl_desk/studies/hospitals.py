@@ -42,9 +42,10 @@ def hospital_table(rows: RowRuns) -> TextTable | None:
             if effect := effects.get((name, site)):
                 word = "gains" if (name, site) in gaining else "no gain shown"
                 verdict = f"{word}{_format_difference(effect.difference, effect.low, effect.high)}"
-            values = [_average_over_runs(joined, model) for model in (CHOSEN, LOCAL, SHIFTED)]
+            kept = _average_over_runs(joined, CHOSEN)
             # A phone shows the first columns only: what matters most stands there.
-            lines.append((name, site, values[0], verdict, *values[1:]))
+            models = (_average_over_runs(joined, LOCAL), _average_over_runs(joined, SHIFTED))
+            lines.append((name, site, kept, verdict, *models))
     compared = next((_name_compared(run) for run in chain(*chosen.values())), "")
     columns = ("method", "hospital", "kept", f"verdict{compared}", "local", "federated")
     return TextTable(columns, tuple(lines), num_text=4) if lines else None

@@ -362,7 +362,8 @@ def _choose_resize(sizes: NDArray[np.int_], template: Study) -> list[dict[str, A
     """
     least = sizes.min(axis=0)
     most = sizes.max(axis=0)
-    needed = _least_side(template)
+    # The network and the selector must both take the images.
+    needed = max(LEAST_SIDE.get(template.model.name, 1), LEAST_SELECTOR_SIDE if template.recipe.selector else 1)
     is_turned = any(transform.name == "RandRotate90" for transform in template.data.augment)
     fits = (least == most).all() and needed <= least.min() and most.max() <= MOST_SIDE
     if fits and not (is_turned and least[0] != least[1]):
@@ -377,11 +378,6 @@ def _choose_resize(sizes: NDArray[np.int_], template: Study) -> list[dict[str, A
     if is_turned:
         sides = np.full(2, sides.max())
     return [{"Resize": {"spatial_size": sides.tolist()}}]
-
-
-def _least_side(study: Study) -> int:
-    """Return the shortest side, in pixels, that the study's networks can take."""
-    return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.selector else 1)
 
 
 def _study_text(values: Mapping[str, Any], job: Path) -> str:

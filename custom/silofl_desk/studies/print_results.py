@@ -86,7 +86,8 @@ def print_notes(run: Path, results: Results, console: Console) -> None:
     """Print what the ledger of a run notes for its lead, and what hospitals say of a model that was only tested."""
     ledger = read_ledger(run) or ()
     for record in ledger:
-        print_lines([f"round {record.round}: {note}" for note in record.notes], console)
+        for note in record.notes:
+            print_lines([f"round {record.round}: {note}"], console)
     evaluations = read_file(Evaluations, run / EVALUATIONS)
     # Only a run that tests a finished model has evaluations.
     section = evaluations_section(evaluations)

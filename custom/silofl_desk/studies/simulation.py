@@ -392,8 +392,11 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
 
 def _check_complete(data: Path, present: Collection[str]) -> None:
     """Refuse a folder of data in which some site's folder has no ``dataset.json``."""
-    names = [path.name for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    incomplete = [name for name in names if name not in present]
+    incomplete = []
+    for path in sorted(data.iterdir()):
+        # A hidden folder is a cache, and no site's.
+        if path.is_dir() and not path.name.startswith(".") and path.name not in present:
+            incomplete.append(path.name)
     if incomplete:
         raise ConfigError(
             f"{data} has folders without a dataset.json: {', '.join(incomplete)}. Add it there, move them away, or "
