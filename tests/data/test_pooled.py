@@ -56,7 +56,7 @@ def test_files_of_a_pool_are_linked_with_all_dicom_slices(pool, sites):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"split_unit": "slices"}, "site 'south' must have the split_unit of site 'north', 'patient'.*'slices'"),
+        ({"split_unit": "slices"}, "sites 'north' and 'south' differ in split_unit: 'patient' and 'slices'"),
         ({"labels": {"1": "cell"}}, "site 'south': dataset.json must have labels {'1': 'nucleus'} as the study"),
     ],
 )
