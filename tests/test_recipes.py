@@ -92,7 +92,7 @@ def test_a_pretrained_model_goes_with_the_job_and_is_checked_when_it_is_given(tm
     file.write_bytes(b"broken")
     with pytest.raises(ConfigError, match=r"f\.pt must hold the tensors .* save its state_dict.. with"):
         AdaFedRecipe("adafed_phantoms", preset="paper", pretrained=file)
-    with pytest.raises(ConfigError, match=r"^--pretrained must go with .*, not harmofl_phantoms"):
+    with pytest.raises(ConfigError, match=r"^harmofl_phantoms needs no pretrained model"):
         HarmoFLRecipe(JOB, pretrained=file)
 
 

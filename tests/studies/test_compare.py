@@ -52,7 +52,7 @@ def test_every_job_and_method_runs_for_each_seed_and_the_table_opens_with_what_j
     # Finished runs are used again, but not of another study.
     for *option, key in (("--rounds", "7", "rounds"), ("--set", "training.batch_size=3", "training.batch_size")):
         code, out, _ = compare(*option)
-        assert code == 2 and f"must be a run of what is asked for, not one that differs in {key};" in out
+        assert code == 2 and f"holds another run, which differs in {key}." in out
     code, out, table = compare(seeds="0,2")
     assert (code, training.carried_out[4:], table["seeds"]) == (0, ["fedavg_phantoms-seed2"], [0, 2])
     assert "already finished" in out
@@ -92,7 +92,7 @@ def test_an_unfinished_run_goes_on_and_one_on_data_that_were_changed_since_is_re
     image = data / "north" / json.loads((data / "north" / "dataset.json").read_text())["training"][0]["image"]
     image.write_bytes(image.read_bytes()[:-1] + b"\1")
     code, out, _ = compare("--data", data)
-    assert code == 2 and "must be a run of what is asked for, not one that differs in data of north" in out
+    assert code == 2 and "holds another run, which differs in data of north" in out
 
 
 def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
@@ -112,33 +112,32 @@ def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ([JOB], "not 'fedavg_phantoms' twice"),
+        ([JOB], "are named 'fedavg_phantoms'. Rename"),
         (["nowhere"], "must be a job folder"),
         (["--seeds", "0,x"], "--seeds must be a whole number of at least 0, not 'x'"),
         (["--seeds", ""], "not ''"),
-        (["--seeds", "0,1,0"], "--seeds must name each seed once, not 0,1,0"),
         (["--seeds", "4294967296"], "seed must be less than 4294967296"),
         (["--methods", "fedavgg"], "not 'fedavgg' (did you mean 'fedavg'?)"),
-        (["--methods", "local,local"], "must have names of their own, not 'local' twice"),
+        (["--methods", "local,local"], "Several jobs, methods or --as are named 'local'"),
         (["--methods", "harmofl:papr"], "silofl: harmofl:papr: study.yaml with the changes: algorithm.preset"),
-        (["--methods", "local", "--set", "rounds=2", "--as", "local"], "names of their own, not 'local' twice"),
+        (["--methods", "local", "--set", "rounds=2", "--as", "local"], "--as are named 'local'. Rename"),
         (["--set", "training.lr=0.1", "--as", "slow"], "did you mean 'training.learning_rate'"),
         (["--set", "training.lr=0.1"], "did you mean 'training.learning_rate'"),
         (["--as", "slow"], "--as must follow at least one --set, with a name of its own"),
         (["--set", "rounds=2", "--as", "a/b"], "letters, digits, '.', '_' and '-', not 'a/b'"),
-        (["--set", "seed=3"], "seed must be given as --seeds"),
+        (["--set", "seed=3"], "Give the seeds with --seeds"),
         (["--set", "rounds=2", "--rounds", "3"], "rounds must be given once, not 2 and 3"),
         (["--set", "rounds=2", "--set", "rounds=3", "--as", "a"], "rounds must be given once, not 2 and 3"),
-        (["--set", "algorithm.name=fedbn", "--methods", "local"], "must not be set for every row with --methods"),
+        (["--set", "algorithm.name=fedbn", "--methods", "local"], "changes the algorithm of every row"),
         (["--set", "training={momentum: 0}", "--set", "training.momentum=1"], "momentum must not be set before"),
         (["--set", "training.momentum=1", "--set", "training={loss: dice}"], "before training, which would replace it"),
-        (["--set", "rounds=5", "--as", "long", "--rounds", "1"], "with --as long, whose rounds it would replace"),
-        (["--set", "training.momentum=0", "--as", "a", "--set", "training={loss: dice}"], "whose training.momentum"),
-        (["--set", "training={momentum: 0}", "--as", "a", "--set", "training.momentum=1"], "whose training.momentum"),
-        (["--methods", ","], "must be one or more names"),
+        (["--set", "rounds=5", "--as", "long", "--rounds", "1"], "--set rounds would replace rounds of --as long"),
+        (["--set", "training.momentum=0", "--as", "a", "--set", "training={loss: dice}"], "replace training.momentum"),
+        (["--set", "training={momentum: 0}", "--as", "a", "--set", "training.momentum=1"], "replace training.momentum"),
+        (["--methods", ","], "must give at least one name"),
         (["--rounds", "0"], "--rounds"),
-        ([], "dataset.json lacks the key 'task'"),
-        (["--pooled"], "dataset.json lacks the key 'task'"),
+        ([], "dataset.json must have the key 'task'"),
+        (["--pooled"], "dataset.json must have the key 'task'"),
     ],
 )
 def test_a_comparison_that_cannot_be_is_refused_before_anything_starts(refused, tmp_path, two_sites, options, reason):

@@ -17,7 +17,7 @@ from .conftest import JOB
 MASKS = JOB.with_name("fedavg_masks")
 
 
-def test_runs_are_planned_in_the_order_of_the_rows_with_all_seeds_of_one_behind_one_another(tmp_path, phantoms):
+def test_runs_are_planned_row_by_row_with_all_seeds_of_each(tmp_path, phantoms):
     # What the job does by itself is no row of its own.
     methods = ("local", "fedavg", "harmofl:paper")
     asked = ComparisonPlan((JOB,), methods, seeds=(3, 1), changes={"rounds": 2}, data=str(phantoms))
@@ -43,7 +43,7 @@ def test_extra_rounds_count_among_the_studys_where_all_rows_get_as_many(tmp_path
     rounds |= {"fedsm-finetuning": 60 - extra, "fedsm-perfedavg": 60}
     assert extra > 0 and {name: run.changes["rounds"] for name, run in runs.items()} == rounds
     assert {changed_study(run.job, run.changes).total_rounds for run in runs.values()} == {60}
-    with pytest.raises(ConfigError, match="fedsm-extra: --equal-rounds must have more rounds than its 50"):
+    with pytest.raises(ConfigError, match="fedsm-extra: rounds must be more than its 50"):
         plan_runs(replace(asked, changes=changes | {"rounds": 50}), tmp_path)
 
 
@@ -51,20 +51,20 @@ def test_the_place_of_a_run_that_holds_something_else_is_refused(tmp_path, phant
     kept = tmp_path / "runs" / "fedavg_phantoms-seed0" / "notes.txt"
     kept.parent.mkdir(parents=True)
     kept.write_text("kept")
-    with pytest.raises(ConfigError, match="must hold a run or nothing, not something else"):
+    with pytest.raises(ConfigError, match="holds something that is no run"):
         plan_runs(ComparisonPlan((JOB,), data=str(phantoms)), tmp_path)
     assert kept.read_text() == "kept"
 
 
-def test_an_earlier_run_on_other_sites_or_whose_settings_are_broken_is_refused(tmp_path, phantoms, training):
+def test_an_earlier_run_on_other_sites_or_with_broken_settings_is_refused(tmp_path, phantoms, training):
     (run,) = plan_runs(ComparisonPlan((JOB,), seeds=(0,), data=str(phantoms)), tmp_path)
     simulate.start_simulation(run.job, run.path, run.wanted, run.changes, Console(quiet=True))
     path = run.path / "run.json"
     other = json.dumps(json.loads(path.read_text()) | {"sites": ["north"]})
     for content, sentence in (
-        (other, "what is asked for, not one that differs in sites of the run"),
-        ("{", "run.json is broken JSON"),
-        ("[]", "run.json must be keys and values"),
+        (other, "holds another run, which differs in sites of the run"),
+        ("{", "run.json must be JSON"),
+        ("[]", "run.json must hold keys and values"),
     ):
         path.write_text(content)
         with pytest.raises(ConfigError, match=sentence):
@@ -72,9 +72,7 @@ def test_an_earlier_run_on_other_sites_or_whose_settings_are_broken_is_refused(t
 
 
 @pytest.mark.parametrize("has_weights", [False, True])
-def test_rows_begin_with_the_pretrained_model_or_where_given_the_weights(
-    windows, write_windows_job, tmp_path, has_weights
-):
+def test_rows_begin_with_the_pretrained_model_or_the_weights(windows, write_windows_job, tmp_path, has_weights):
     job, file = write_windows_job("adafed_activity"), str(tmp_path / "f.pt")
     torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
     methods, weights = ("local", "local-pretrained", "fedavg", "d-adafed"), file if has_weights else None
@@ -87,7 +85,7 @@ def test_rows_begin_with_the_pretrained_model_or_where_given_the_weights(
     }
 
 
-def test_a_method_that_keeps_batchnorm_at_home_gets_it_in_a_study_with_another_normalisation(phantoms, tmp_path):
+def test_a_method_that_keeps_batchnorm_at_home_gets_it(phantoms, tmp_path):
     """As found: ``--methods fedbn`` of a study with GroupNorm trained FedAvg once more."""
     at_home, others = ("fedbn", "harmofl", "f-adafed"), ("local", "fedper", "harmofl:paper")
     asked = ComparisonPlan((MASKS,), (*at_home, *others), seeds=(0,), data=str(phantoms))

@@ -63,7 +63,7 @@ def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_mo
     # (0.5 + 0.25) / 2, and (1 * 0.5 + 4 * 0.25) / 5
     assert rows["fedsm global"]["client average"] == [0.375]
     assert rows["fedsm global"]["pooled mean"] == pytest.approx([0.3])
-    assert "which one must know the site" in notes(fedsm)
+    assert "which needs the site's name" in notes(fedsm)
 
 
 def test_many_sites_and_long_averages_stand_in_rows(results):

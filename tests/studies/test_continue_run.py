@@ -128,14 +128,11 @@ def test_a_complete_run_is_refused_until_its_study_has_more_rounds(go_on, finish
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (
-            ["nosuch", "--out", "new"],
-            "run must be a folder that silofl run has written, not 'nosuch'; of a run's id give --job too",
-        ),
-        ([NUMBER], f"--out must name a new folder for the results where '{NUMBER}' is none"),
-        (["{tmp_path}"], "must hold the job that goes on, as a folder that silofl run has written"),
-        (["run-1", "--job", "{tmp_path}", "--out", "new"], "must be a job folder with meta.json"),
-        ([NUMBER, "--out", "{tmp_path}"], "--out must be a new or empty folder"),
+        (["nosuch", "--out", "new"], "Folder 'nosuch' does not exist"),
+        ([NUMBER, "--job", "{tmp_path}"], "The results have no folder"),
+        (["{tmp_path}"], "holds no job to go on with"),
+        (["run-1", "--job", "{tmp_path}", "--out", "new"], "is no job folder; meta.json is missing"),
+        ([NUMBER, "--job", "{tmp_path}", "--out", "{tmp_path}"], "already exists. Name a new or empty folder"),
     ],
     ids=["an id alone", "no folder", "another folder", "no job", "a used folder"],
 )

@@ -36,16 +36,16 @@ def test_local_training_has_on_the_diagonal_what_its_run_reports_wherever_its_da
     other = shutil.copytree(data, tmp_path / "other")
     (other / "south" / "dataset.json").write_text((data / "south" / "dataset.json").read_text() + "\n")
     error = silofl("cross-test", "run", "--data", other)[2]
-    assert "site 'south' must have the data that run learnt from, not those in" in error
+    assert "run learnt from other data of 'south' than those in" in error
     moved = data.rename(tmp_path / "moved")
     error = refused("cross-test", "run")
-    assert f"--data must name the folder of the sites' data, not {data}, which is not there; name it" in error
+    assert f"Folder {data} of the sites' data is not there. Name it with --data." in error
     code, out, _ = silofl("cross-test", "run", "--data", moved)
     assert code == 0 and "model of" in out and "all sites" in out
 
 
 def test_what_is_no_finished_simulation_is_refused(refused, tmp_path):
     (tmp_path / "run").mkdir()
-    assert "must hold a simulation, with a run.json; it holds none" in refused("cross-test", "run")
+    assert "holds no simulation; run.json is missing" in refused("cross-test", "run")
     (tmp_path / "run" / "run.json").write_text("{}")
-    assert "must hold a finished run" in refused("cross-test", "run")
+    assert "has no result yet. Finish the run with silofl resume" in refused("cross-test", "run")

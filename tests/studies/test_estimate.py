@@ -39,7 +39,7 @@ def test_rounds_alike_are_one_row_and_the_lines_are_of_all_rounds():
         (JOB, ["--sites", 4, "--image-size", "0x96"], "not '0x96'"),
         (JOB, ["--sites", 4, "--image-size", "axb"], "not 'axb'"),
         (VOLUMES, ["--sites", 4, "--image-size", "9x9"], "must have 3 sides, as data.dimensions"),
-        (".", ["--sites", 2], "must be a job folder"),
+        (".", ["--sites", 2], "is no job folder"),
     ],
 )
 def test_nonsense_is_refused_before_anything_is_counted(refused, monkeypatch, job, arguments, message):

@@ -205,7 +205,7 @@ def test_a_case_that_a_clinic_would_be_refused_does_not_count(tmp_path, load):
 
 def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
     write_result(tmp_path, make_study(), sites={"north": None})
-    with pytest.raises(ConfigError, match="must hold a super model or the sites' own models, not neither"):
+    with pytest.raises(ConfigError, match="holds neither a super model nor the sites' models"):
         assemble_models(tmp_path)
 
 

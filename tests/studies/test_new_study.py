@@ -73,7 +73,7 @@ def test_hospitals_are_named_and_the_job_goes_to_them_alone(new_study, pictures,
     # What is said of how to go on works with the sites whose data are here.
     assert f"tune {tmp_path}/own --data {pictures} --set federation.sites=null\n" in out and "--sites 3" in out
     run = ("simulate", tmp_path / "own", "--data", pictures, "--out", tmp_path / "run")
-    assert "not north, south, west; name them with simulate --sites" in refused(*run)
+    assert "federation.sites names north, south, west, but clinic, ward take part" in refused(*run)
     copied, _ = settle_job(tmp_path / "own", Simulation(str(pictures)), {"federation.sites": None})
     assert copied.federation.sites is None
     # Where the data of the named hospitals are all here, they are the ones that train.
@@ -176,7 +176,7 @@ def test_a_job_of_another_kind_is_refused(refused, pictures, windows, tmp_path, 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("data", ["--from", JOBS / "adafed_mednist"], "must be a new folder"),
+        ("data", ["--from", JOBS / "adafed_mednist"], "already exists. Choose another name"),
         ("my study", ["--from", JOBS / "adafed_mednist"], "name must be letters"),
         ("own", ["--algorithm", "fedadg"], "(did you mean 'fedavg'?)"),
     ],

@@ -51,13 +51,13 @@ def test_scores_that_are_missing_or_broken_are_refused(tmp_path, result, text):
     path.parent.mkdir(parents=True)
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ConfigError, match="must hold the value of each test case"):
+    with pytest.raises(ConfigError, match="does not hold the value of each test case"):
         regroup_by_site(tmp_path, result)
 
 
 def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows, write_windows_job, tmp_path):
     job, changes = write_windows_job("adafed_activity", {"name": "fedavg"}), {"metric": "balanced_accuracy"}
-    with pytest.raises(ConfigError, match="--pooled must go with a metric of each case,.* not balanced"):
+    with pytest.raises(ConfigError, match="balanced_accuracy has no value of a single case, which --pooled needs"):
         plan_centralised_runs(ComparisonPlan((job,), changes=changes, data=str(windows)), tmp_path / "out", Console())
     assert not (tmp_path / "out").exists()
 

@@ -39,7 +39,7 @@ def test_a_folder_that_the_simulator_would_empty_is_no_workspace(refused, silofl
     (tmp_path / "mine" / "thesis.txt").write_text("years")
     for folder in (tmp_path / "mine", phantoms):
         error = refused("prepare", folder, JOB, "--data", phantoms)
-        assert "the workspace must be a new folder, or one that was prepared before, not" in error
+        assert "holds files that NVFlare's simulator would delete" in error
         assert not (folder / "local").exists()
     assert not (tmp_path / "mine-results").exists()
     # One that is empty, and its own workspace with what a run has left in it.

@@ -19,7 +19,7 @@ def test_resume_of_a_folder_without_a_run_is_refused(refused, tmp_path):
     (tmp_path / "file").write_text("a run")
     assert "RUN has no results.json" in refused("resume", tmp_path / "absent")
     for place in (tmp_path, tmp_path / "file"):
-        assert "must hold a run, with a run.json; it holds none" in refused("resume", place)
+        assert "holds no simulation; run.json is missing" in refused("resume", place)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", json.dumps({"data": 3, "sites": ["north"]})])
@@ -83,7 +83,7 @@ def test_a_run_whose_data_were_moved_goes_on_with_them_where_they_are_named(silo
     change_settings(run, data=str(tmp_path / "gone"))
     edit(run, rounds=3)
     error = refused("resume", run)
-    assert f"--data must name the folder that holds north/dataset.json, not {tmp_path}/gone" in error
+    assert f"{tmp_path}/gone has no north/dataset.json" in error
     assert "site.yaml" not in error
     assert silofl("resume", run, "--data", data, "--cache", tmp_path / "other")[0] == 0
     assert (read_settings(run)["data"], read_settings(run)["cache"]) == (str(data), str(tmp_path / "other"))
@@ -91,7 +91,7 @@ def test_a_run_whose_data_were_moved_goes_on_with_them_where_they_are_named(silo
 
 
 def test_other_data_than_the_run_learnt_from_are_refused_and_data_that_were_changed_in_their_place(silofl, run, data):
-    before, sentence = read_settings(run), f"site 'north' must have the data that {run} learnt from, not those in"
+    before, sentence = read_settings(run), f"{run} learnt from other data of north than those in"
     path = data / "north" / "dataset.json"
     content = path.read_text()
     path.write_text(content + "\n")
@@ -159,7 +159,7 @@ def test_a_received_run_cannot_say_that_its_own_code_is_trusted(silofl, refused,
     change_settings(run, trusts_code=True)
     (run / "job" / "app" / "custom").mkdir()
     (run / "job" / "app" / "custom" / "mine.py").write_text("print('mine')")
-    assert "must bring no code, " in refused("resume", run)
+    assert "brings code, " in refused("resume", run)
     assert silofl("resume", run, "--trust-code")[0] == 0
 
 
@@ -182,5 +182,5 @@ def test_a_received_run_leads_nowhere_else(refused, run, tmp_path, place):
     if (run / place).is_dir():
         shutil.rmtree(run / place)
     (run / place).symlink_to(elsewhere.parent)
-    assert f"must hold files and folders of its own, not the link {place}" in refused("resume", run)
+    assert f"holds the link {place}, " in refused("resume", run)
     assert (elsewhere / "resources.json").read_text() == "{}"

@@ -193,7 +193,7 @@ def test_nothing_is_submitted_while_a_named_hospital_is_missing_and_it_is_said_w
     said = " ".join(capsys.readouterr().out.split())
     waits = "waiting for nroth (did you mean 'north'?), at most 0.05 s (federation.join_timeout_s); connected: east, "
     assert said.count(waits) == 1 and submitted == [] and not (tmp_path / "out").exists()
-    assert "must be connected within 0.05 s, not all but nroth (did you mean 'north'?); nothing was submitted" in said
+    assert "nroth (did you mean 'north'?) did not connect within 0.05 s, and nothing was submitted" in said
 
 
 def test_a_job_goes_off_once_its_hospitals_are_there_or_those_that_it_may_miss_are_waited_for(
@@ -266,19 +266,19 @@ def test_what_would_have_failed_is_named_by_site_and_who_is_missing_too(rehearse
 @pytest.mark.parametrize("status", ["FINISHED:ABNORMAL", "RUNNING FINISHED:ABANDONED"])
 def test_a_rehearsal_without_an_end_says_what_nvflare_says(rehearse, status):
     code, said, *_ = rehearse(None, status=status)
-    assert code == 1 and f"rehearsal job-1 must end; NVFlare ended it as {status.split()[-1]}: north: no room" in said
+    assert code == 1 and f"NVFlare ended rehearsal job-1 as {status.split()[-1]}: north: no room" in said
 
 
 def test_what_cannot_be_rehearsed_and_a_study_that_is_no_run_are_refused(server, tmp_path, capsys, refused):
     submitted, kit = server(), ("--kit", str(tmp_path))
     survey = JOB.parent / "survey_hospitals"
-    assert "must go with a study that trains, not survey_hospitals" in refused("run", survey, *kit, "--rehearse")
-    assert "must be left out with --rehearse" in refused("run", JOB, *kit, "--rehearse", "--out", tmp_path / "out")
-    assert "--out must name a new folder for the results; give it" in refused("run", JOB, *kit)
+    assert "survey_hospitals has no rounds to rehearse" in refused("run", survey, *kit, "--rehearse")
+    assert "Leave out --out" in refused("run", JOB, *kit, "--rehearse", "--out", tmp_path / "out")
+    assert "The results have no folder. Name a new one with --out." in refused("run", JOB, *kit)
     copy_job(JOB, tmp_path / "job", {"rehearsal": True})
-    assert "call silofl run --rehearse, which sets it" in refused("run", tmp_path / "job", *kit, "--out", "out")
+    assert "study.yaml sets rehearsal" in refused("run", tmp_path / "job", *kit, "--out", "out")
     simulated = refused("simulate", tmp_path / "job", "--data", tmp_path, "--out", tmp_path / "out")
-    assert "rehearsal must be left out of study.yaml" in simulated and submitted == []
+    assert "sets rehearsal" in simulated and submitted == []
 
 
 def test_a_job_that_a_restarted_server_has_lost_goes_on_although_nothing_can_be_downloaded(server, lead):
@@ -311,7 +311,7 @@ def test_a_job_that_never_began_says_what_nvflare_says_and_how_to_go_on(server, 
     submitted = server(("FINISHED:FAILED_TO_RUN", "nothing"), ("FINISHED:COMPLETED", "complete"))
     code, said, results = lead()
     assert code == 1 and results is None
-    assert "job job-1 must begin; NVFlare ended it as FINISHED:FAILED_TO_RUN: north: no room; to go on once " in said
+    assert "Job job-1 never began; NVFlare ended it as FINISHED:FAILED_TO_RUN: north: no room; to go on once " in said
     again = said.partition("that is put right: silofl ")[2].split()
     assert again == ["continue", f"{tmp_path}/out", "--kit", f"{tmp_path}"]
     assert main(again) == 0 and submitted[0] == submitted[1]

@@ -112,7 +112,7 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     training.status["run"] = "INTERRUPTED"
     command = ("simulate", job, "--data", phantoms, "--out", run)
     error = refused(*command)
-    assert "must bring no code," in error and "app/custom; read it, then give simulate --trust-code" in error
+    assert "brings code, app/custom, which" in error and "Read it, then give simulate --trust-code" in error
     assert not run.exists()
     assert silofl(*command, "--trust-code")[0] == simulate.ExitCode.INTERRUPTED
     assert simulate.resume(run, Console(quiet=True), trusts_code=True) == simulate.ExitCode.INTERRUPTED
@@ -121,7 +121,7 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
 def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_path, phantoms, training, receiving_job):
     job, run, wanted = receiving_job, tmp_path / "run", Simulation(str(phantoms))
     training.status["run"] = "INTERRUPTED"
-    sentence = rf"must name no classes but those of SiloFL's own jobs, .*, not {RECEIVER}; .* --trust-code"
+    sentence = rf"names {RECEIVER}, a class that no job of SiloFL's own names. .* --trust-code"
     with pytest.raises(ConfigError, match=sentence):
         simulate.start_simulation(job, run, wanted, {}, Console(quiet=True))
     assert not run.exists()
@@ -146,7 +146,7 @@ def test_a_finished_run_is_tested_on_the_site_that_was_left_out(finished, monkey
 def test_a_test_that_cannot_be_made_is_told_and_makes_the_answer_incomplete(finished, status):
     code, out = shown(finished(status))
     assert code == simulate.ExitCode.INCOMPLETE
-    assert f"no test on the left-out site {UNSEEN_SITE}: " in out and "must hold a super model" in out
+    assert f"no test on the left-out site {UNSEEN_SITE}: " in out and "holds neither a super model nor" in out
 
 
 @pytest.mark.parametrize("text", ["rounds", "=3", "rounds=", "training={a", "training={a: 1, a: 2}"])

@@ -38,7 +38,7 @@ def test_two_sites_of_one_name_and_a_folder_without_sites_are_refused(silofl, tm
     write_hospital(tmp_path / "a" / "north", 1)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     code, _, error = silofl("survey", tmp_path / "a", tmp_path / "b")
-    assert code == 2 and "DATA must name sites of different names" in error
+    assert code == 2 and "Two sites are named 'north'" in error
     (tmp_path / "empty").mkdir()
     code, _, error = silofl("survey", tmp_path / "empty")
-    assert code == 2 and "DATA must hold a dataset.json, or a folder with one for each site" in error
+    assert code == 2 and "holds no dataset.json, nor folders with one" in error

@@ -144,7 +144,7 @@ def test_a_search_that_was_interrupted_goes_on_and_finished_runs_are_used_again(
     assert (code, carried_out) == (0, ["batch-0.01-seed0"])
     assert "The study's own values validate best: batch 0.003." in said
     code, said, carried_out = tuned(MASKS, phantoms, *FEDBN, "--rounds", "7", scores=scores)
-    assert code == 2 and "must be a run of what is asked for, not one that differs in rounds" in said
+    assert code == 2 and "holds another run, which differs in rounds" in said
 
 
 def test_a_rate_that_does_not_train_is_named_and_the_code_says_that_it_is_missing(tuned, phantoms, tmp_path):
@@ -162,8 +162,7 @@ def test_without_validation_data_nothing_can_be_chosen(silofl, phantoms, tmp_pat
         path.write_text(json.dumps(json.loads(path.read_text()) | {"validation": []}))
     code, _, error = silofl("tune", MASKS, "--data", data, *SMALL)
     assert code == 2 and error.endswith(
-        f"{data} must have validation data, by which the values are chosen; no site has any: import it with "
-        "--validation 0.2\n"
+        f"No site in {data} has validation data to choose the values by. Import it with --validation 0.2.\n"
     )
 
 
@@ -171,8 +170,8 @@ def test_without_validation_data_nothing_can_be_chosen(silofl, phantoms, tmp_pat
     ("options", "reason"),
     [
         (["--set", "training.lr=1"], "did you mean 'training.learning_rate'"),
-        (["--pretrained", "f.pt"], "--pretrained must go with a study that needs a pretrained model"),
-        (["--out", "f.pt"], "--out must be a folder, not f.pt, which is a file"),
+        (["--pretrained", "f.pt"], "needs no pretrained model. Leave out --pretrained."),
+        (["--out", "f.pt"], "f.pt is a file. Name a folder with --out."),
         (["--processes", "0"], "must be a whole number of at least 1"),
     ],
 )

@@ -126,14 +126,14 @@ def test_an_ended_job_says_how_its_run_ended_and_what_comes_next(server, watch, 
 
 def test_a_look_at_a_job_downloads_nothing(server, refused, tmp_path):
     error = refused("watch", JOB, "--kit", tmp_path, "--json", "--download", tmp_path / "results")
-    assert "--download must be given without --json" in error and not (tmp_path / "results").exists()
+    assert "Leave out --json or --download" in error and not (tmp_path / "results").exists()
 
 
 def test_a_kit_without_the_right_is_refused_with_the_one_that_has_it(server, watch):
     server.words, server.may_ask = ["RUNNING"], False
     code, _, error = watch()
     assert code == 2 and error.count("\n") == 1
-    assert "lead@study.example.org must have the right app_command" in error and "take the kit of that lead" in error
+    assert "lead@study.example.org has no right app_command" in error and "Take the kit of that lead" in error
 
 
 def test_a_server_that_stays_away_is_said_in_one_sentence(server, watch):

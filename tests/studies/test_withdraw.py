@@ -104,7 +104,7 @@ def test_a_model_that_a_lead_takes_from_the_list_answers_again_and_the_list_befo
     with pytest.raises(ConfigError, match="is withdrawn"):
         check_not_withdrawn(clinic, OTHER)
     assert main([*withdraw, MODEL, "--undo"]) == 2
-    assert f"MODEL must be on {place}, not {MODEL}" in capsys.readouterr().err
+    assert f"Model {MODEL} is not on {place}" in capsys.readouterr().err
     # Whoever puts it back, as it is or with a number of his own.
     place.write_text(before)
     with pytest.raises(ConfigError, match=f"{FILE} is number 1, and number 2 was here before"):
@@ -121,7 +121,7 @@ def test_a_file_that_is_no_list_is_not_written_over(kit, tmp_path, capsys, text)
     place = tmp_path / "other.json"
     place.write_text(text)
     assert main(["withdraw", MODEL, "--kit", str(kit), "--list", str(place)]) == 2
-    assert "--list must be a list that withdraw wrote" in capsys.readouterr().err and place.read_text() == text
+    assert "is no list that withdraw wrote" in capsys.readouterr().err and place.read_text() == text
 
 
 def test_without_list_and_root_nothing_is_checked_and_one_without_the_other_is_refused(network, clinic, tmp_path):

@@ -3,11 +3,12 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
 
-from silofl.base.errors import ConfigError, ExitCode, SiloFLError
+from silofl.base.errors import ExitCode, SiloFLError
 from silofl.base.files import write_json, write_text
 from silofl.base.options import make_console
 from silofl.federation.results import read_results
@@ -34,7 +35,7 @@ from silofl_desk.studies.comparison_page import print_comparison, write_rows
 from silofl_desk.studies.conditions import list_differences
 from silofl_desk.studies.hospitals import NOTE, conclude, hospital_table, list_losses
 from silofl_desk.studies.side_by_side import run_side_by_side
-from silofl_desk.studies.simulation import changed_study
+from silofl_desk.studies.simulation import changed_study, check_no_file
 from silofl_desk.studies.weights import find_weights_file
 from silofl_hospital.report.tables import markdown_table
 
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         methods=tuple(options.methods),
         variants=options.variants,
         changes=read_changes(options),
-        seeds=options.seeds,
+        seeds=tuple(dict.fromkeys(options.seeds)),
         data=path_to_text(options.data),
         is_pooled=options.pooled,
         pretrained=path_to_text(options.pretrained),
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
         has_equal_rounds=options.equal_rounds,
     )
     code = compare(asked, options.out, make_console(options), options.processes)
+    # An interrupted comparison has written no table.
     if options.json and code != ExitCode.INTERRUPTED:
         print((options.out / "table.json").read_text(), end="")
     return code
@@ -79,11 +81,15 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
         ConfigError: A job, a method or a seed is wrong, or an earlier run in ``out`` is another; before any training.
         DataError: A site's data is wrong; before any training.
     """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out must be a folder, not {out}, which is a file; name a folder")
-    runs, others = plan_runs(asked, out), list_other_methods(asked)
-    if own := [name for name in asked.methods if name not in others]:
-        console.print(f"{', '.join(own)}: the row {runs[0].name}, which is what the first job does", markup=False)
+    check_no_file(out, "--out")
+    runs = plan_runs(asked, out)
+    # A method that is what the first job does has no row of its own.
+    further_methods = list_other_methods(asked)
+    same_methods = [name for name in asked.methods if name not in further_methods]
+    if same_methods:
+        console.print(
+            f"{', '.join(same_methods)}: the row {runs[0].name}, which is what the first job does", markup=False
+        )
     if asked.is_pooled:
         runs += centralised.plan_centralised_runs(asked, out, console)
     # Local training leaves its models, trained to their end, to the other rows, which compare with them.
@@ -99,11 +105,17 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
         console.print("to go on with the comparison, give the same command again")
         return ExitCode.INTERRUPTED
     rows, unfinished = collect_rows(runs, failures)
-    _write_table(rows, [*_describe_unfinished(unfinished), *_describe_changes(asked)], runs, out, console)
+    more = [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in unfinished.items()]
+    for name, changes in {"every row": asked.changes, **asked.variants}.items():
+        if changes:
+            more.append(f"Set for {name}: {changes_sentence(changes)}.")
+    _write_table(rows, more, runs, out, console)
+    # A run without numbers weighs more than one in which a site failed.
     if unfinished:
         return ExitCode.FAILED
-    statuses = {run.results.status for of_row in rows.values() for run in of_row}
-    return ExitCode.INCOMPLETE if "INCOMPLETE" in statuses else ExitCode.COMPLETE
+    if any(run.results.status == "INCOMPLETE" for run in chain(*rows.values())):
+        return ExitCode.INCOMPLETE
+    return ExitCode.COMPLETE
 
 
 def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, str]:
@@ -113,8 +125,10 @@ def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, st
         console.print(f"\n{run.name}, seed {run.seed}:", markup=False)
         try:
             if _carry_out_run(run, console) == ExitCode.INTERRUPTED:
+                # The runs that are left must not begin.
                 raise KeyboardInterrupt
         except (SiloFLError, OSError) as error:
+            # The other rows are trained all the same: a comparison may take days.
             console.print(f"the run failed: {error}", markup=False)
             failures[run.path] = str(error)
     return failures
@@ -139,8 +153,10 @@ def collect_rows(
         failures: Folder -> why a run could not be carried out.
     """
     unfinished: dict[tuple[str, int], str] = {}
-    rows: dict[str, list[RunRecords]] = {run.name: [] for run in runs}
+    rows: dict[str, list[RunRecords]] = {}
     for run in runs:
+        # A row without any number keeps its place in the table.
+        of_row = rows.setdefault(run.name, [])
         results = read_results(run.path)
         if results is None:
             early = f"it ended early, and {run.path / 'log.txt'} says why"
@@ -148,31 +164,29 @@ def collect_rows(
         elif not results.is_finished:
             unfinished[run.name, run.seed] = "; ".join(results.reasons)
         else:
+            records = read_run(run.path)
             # A run on pooled data has its results by the sites that the cases come from.
-            is_pooled = run.name == CENTRALISED
-            found = centralised.regroup_by_site(run.path, results) if is_pooled else results
-            rows[run.name].append(replace(read_run(run.path), results=found))
+            if run.name == CENTRALISED:
+                records = replace(records, results=centralised.regroup_by_site(run.path, results))
+            of_row.append(records)
     return rows, unfinished
-
-
-def _describe_unfinished(unfinished: Mapping[tuple[str, int], str]) -> list[str]:
-    return [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in unfinished.items()]
-
-
-def _describe_changes(asked: ComparisonPlan) -> list[str]:
-    changed = {"every row": asked.changes, **asked.variants}
-    return [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
 
 
 def _write_table(rows: RowRuns, more: Sequence[str], runs: Sequence[ComparedRun], out: Path, console: Console) -> None:
     """Print what joining gave and the table with its notes, and write them for readers and for programs."""
-    trained, notes = list_trained_rows(rows), [*list_notes(rows), *more]
+    trained = list_trained_rows(rows)
+    notes = [*list_notes(rows), *more]
     console.print()
     print_comparison(rows, console, more)
-    joining, differences = hospital_table(trained), list_differences(trained)
-    text = markdown_table(joining, [NOTE], [*list_losses(trained), *conclude(trained)]) + "\n" if joining else ""
-    write_text(out / "table.md", text + markdown_table(methods_table(rows), notes, differences))
-    statuses = {run.path: run.results.status for of_row in rows.values() for run in of_row}
+    differences = list_differences(trained)
+    text = markdown_table(methods_table(rows), notes, differences)
+    joining = hospital_table(trained)
+    if joining:
+        # What joining gave stands first: it is what a hospital asks.
+        text = markdown_table(joining, [NOTE], [*list_losses(trained), *conclude(trained)]) + "\n" + text
+    write_text(out / "table.md", text)
+    statuses = {run.path: run.results.status for run in chain(*rows.values())}
+    # A program finds all runs here, also those without numbers.
     values = {
         "seeds": sorted({run.seed for run in runs}),
         "sites": compared_sites(rows),

@@ -15,10 +15,10 @@ from silofl.data.counts import list_changed_sites
 from silofl.study import STORED, Study, load_study, plain_study
 from silofl_desk.options import replaces
 from silofl_desk.report.run_records import flat_settings
-from silofl_desk.studies import simulate
 from silofl_desk.studies.comparison import CENTRALISED
 from silofl_desk.studies.conditions import NORMALIZATION
 from silofl_desk.studies.methods import find_method_algorithm
+from silofl_desk.studies.simulated_sites import read_data
 from silofl_desk.studies.simulation import (
     Simulation,
     changed_study,
@@ -98,19 +98,17 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
         ConfigError: A job, a method, a change or a seed is wrong, or an earlier run in ``out`` is another.
         DataError: A site's data is wrong.
     """
-    if len(set(asked.seeds)) != len(asked.seeds):
-        raise ConfigError(f"--seeds must name each seed once, not {','.join(map(str, asked.seeds))}")
     _check_changes(asked)
-    first = asked.jobs[0]
+    main_job = asked.jobs[0]
     entries: list[tuple[str, Path, Mapping[str, object]]] = [(job.resolve().name, job, {}) for job in asked.jobs]
-    entries += [(name, first, changes) for name, changes in asked.variants.items()]
-    entries += [(name, first, _find_changes(asked, name)) for name in list_other_methods(asked)]
+    entries += [(name, main_job, changes) for name, changes in asked.variants.items()]
+    entries += [(name, main_job, _find_changes(asked, name)) for name in list_other_methods(asked)]
     # Rows of one name would share their runs' folders.
-    for name, number in Counter([*(_folder_name(name) for name, *_ in entries), CENTRALISED]).items():
+    folders = Counter(_folder_name(name) for name, _, _ in entries)
+    folders[CENTRALISED] += 1
+    for name, number in folders.items():
         if number > 1:
-            raise ConfigError(
-                f"jobs, methods and --as must have names of their own, not {name!r} twice; rename the job's folder"
-            )
+            raise ConfigError(f"Several jobs, methods or --as are named {name!r}. Rename the job's folder.")
     wanted = Simulation(
         asked.data,
         is_in_process=asked.is_in_process,
@@ -121,6 +119,7 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
     for name, job, changes in entries:
         runs += make_seeded_runs(asked, out, ComparedRun(name, 0, out, job, wanted, changes))
     check_all_data(runs)
+    # The folders keep the names of the jobs, which do not change when another row is added.
     names = _name_jobs(runs, {job.resolve().name for job in asked.jobs})
     return [replace(run, name=names.get(run.name, run.name)) for run in runs]
 
@@ -131,8 +130,10 @@ def _name_jobs(runs: Sequence[ComparedRun], jobs: Collection[str]) -> dict[str, 
     for run in runs:
         if run.name in jobs:
             algorithm = changed_study(run.job, run.changes).algorithm
-            preset = "" if algorithm.preset == "recommended" else f":{algorithm.preset}"
-            names[run.name] = f"{algorithm.name}{preset}"
+            names[run.name] = algorithm.name
+            # A method's name without a preset stands for the recommended one.
+            if algorithm.preset != "recommended":
+                names[run.name] += f":{algorithm.preset}"
     counts = Counter([*names.values(), *{run.name for run in runs}])
     return {row: name for row, name in names.items() if counts[name] == 1}
 
@@ -141,15 +142,15 @@ def list_other_methods(asked: ComparisonPlan) -> list[str]:
     """Return the methods that are not what the first job does by itself, which has a row already."""
     if not asked.methods:
         return []
-    # By their recipes, in which a preset's constants and those that the job names are alike.
-    own = changed_study(asked.jobs[0], asked.changes).recipe
-    return [name for name in asked.methods if _find_recipe(asked, name) != own]
+    # The recipes are compared, since a preset's constants and those that the job names are alike in them.
+    recipe = changed_study(asked.jobs[0], asked.changes).recipe
+    return [name for name in asked.methods if _find_recipe(asked, name) != recipe]
 
 
 def _find_recipe(asked: ComparisonPlan, method: str) -> Recipe | None:
     """Return the recipe of the first job with a method; None where it has none, which the method's row will say."""
     try:
-        return changed_study(asked.jobs[0], _find_changes(asked, method) | asked.changes).recipe
+        return changed_study(asked.jobs[0], {**_find_changes(asked, method), **asked.changes}).recipe
     except ConfigError:
         return None
 
@@ -157,11 +158,13 @@ def _find_recipe(asked: ComparisonPlan, method: str) -> Recipe | None:
 def _find_changes(asked: ComparisonPlan, method: str) -> dict[str, object]:
     """Return a method's changes to the first job's study: its algorithm, and BatchNorm if it keeps or compares that."""
     algorithm: dict[str, object] = {"algorithm": find_method_algorithm(method)}
-    for more in ({}, {NORMALIZATION: "batch"}):
+    with_batchnorm = algorithm | {NORMALIZATION: "batch"}
+    for changes in (algorithm, with_batchnorm):
         with suppress(ConfigError):
-            study = changed_study(asked.jobs[0], algorithm | more | asked.changes)
-            if more or study.recipe.stays != "batchnorm" or "batch" in study.model.normalization:
-                return algorithm | more
+            study = changed_study(asked.jobs[0], changes | {**asked.changes})
+            has_batchnorm = "batch" in study.model.normalization
+            if changes is with_batchnorm or study.recipe.stays != "batchnorm" or has_batchnorm:
+                return changes
     # What else is wrong is said of the row.
     return algorithm
 
@@ -175,10 +178,13 @@ def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> 
         run = replace(pattern, seed=seed, path=run_folder(out, pattern.name, seed), changes=changes)
         if asked.has_equal_rounds:
             run = replace(run, changes=changes | _equal_rounds(run))
-        # Given to all rows together: those that need none would refuse it, and no row starts from two files.
-        is_needed = _settle_run(run)[0].recipe.needs_pretrained
-        files = {"pretrained": asked.pretrained} if is_needed else {"weights": asked.weights}
-        runs.append(replace(run, wanted=replace(run.wanted, **files)))
+        study, _ = _settle_run(run)
+        # Both files are given to all rows together: no row starts from two, and some refuse a pretrained model.
+        if study.recipe.needs_pretrained:
+            wanted = replace(run.wanted, pretrained=asked.pretrained)
+        else:
+            wanted = replace(run.wanted, weights=asked.weights)
+        runs.append(replace(run, wanted=wanted))
     for run in runs:
         _check_startable(run)
     return runs
@@ -191,12 +197,12 @@ def run_folder(out: Path, name: str, seed: int) -> Path:
 
 def _equal_rounds(run: ComparedRun) -> dict[str, object]:
     """Return the change to a study's rounds that makes room for its extra ones."""
-    study = _settle_run(run)[0]
+    study, _ = _settle_run(run)
     extra = study.recipe.extra_rounds
     if extra >= study.rounds:
         raise ConfigError(
-            f"{run.name}: --equal-rounds must have more rounds than its {extra} extra ones, not {study.rounds}; give "
-            "more --rounds, or set fewer algorithm.extra_rounds"
+            f"{run.name}: rounds must be more than its {extra} extra ones with --equal-rounds, not {study.rounds}; "
+            "give more --rounds, or set fewer algorithm.extra_rounds"
         )
     return {"rounds": study.rounds - extra} if extra else {}
 
@@ -207,49 +213,53 @@ def check_all_data(runs: Sequence[ComparedRun]) -> None:
     Raises:
         DataError: A site's data is wrong.
     """
+    # The names of rows whose data have been read.
     read: set[str] = set()
     for run in runs:
         if run.name not in read:
-            simulate.read_data(*_settle_run(run), run.path)
+            study, simulation = _settle_run(run)
+            read_data(study, simulation, run.path)
             read.add(run.name)
 
 
 def _check_changes(asked: ComparisonPlan) -> None:
     """Refuse changes to every row that would replace what a row is named for."""
-    named = {f"--as {name}": changes for name, changes in asked.variants.items()}
-    named |= {f"--methods {name}": {"algorithm": find_method_algorithm(name)} for name in asked.methods}
-    by_rows = {key: option for option, changes in named.items() for key, _ in flatten_keys(changes)}
+    rows = {f"--as {name}": changes for name, changes in asked.variants.items()}
+    rows |= {f"--methods {name}": {"algorithm": find_method_algorithm(name)} for name in asked.methods}
     for changes in (asked.changes, *asked.variants.values()):
         if "seed" in changes:
-            raise ConfigError("seed must be given as --seeds, not with --set")
+            raise ConfigError("--set changes the seed. Give the seeds with --seeds.")
     if (asked.methods or asked.is_pooled) and changes_algorithm(asked.changes):
         raise ConfigError(
-            "a key of algorithm must not be set for every row with --methods or --pooled, which bring "
-            "algorithms of their own; name the row that it is for with --as"
+            "--set changes the algorithm of every row, but --methods and --pooled bring their own. Name the row that "
+            "it is for with --as."
         )
-    for key, option in by_rows.items():
-        for other in asked.changes:
-            if replaces(other, key):
-                raise ConfigError(
-                    f"{other} must not be set for every row with {option}, whose {key} it would replace; set "
-                    "it before the --as of each row that it is for"
-                )
+    for option, changes in rows.items():
+        for key, _ in flatten_keys(changes):
+            for common in asked.changes:
+                if replaces(common, key):
+                    raise ConfigError(
+                        f"--set {common} would replace {key} of {option}. Set it before the --as of each row that it "
+                        "is for."
+                    )
 
 
 def _folder_name(name: str) -> str:
+    # A method's name has a colon, which not every file system takes.
     return re.sub(r"[^\w.=-]+", "-", name)
 
 
 def _check_startable(run: ComparedRun) -> None:
     """Refuse a run that could not start, or whose folder contains something else."""
     study, simulation = _settle_run(run)
+    # An earlier run is used again, which a changed study or other data would make another one.
     if run.has_started:
         _check_same(run, study, simulation)
         return
     with _name_errors(run):
         check_pretrained(run.job, study, simulation)
     if not is_free(run.path):
-        raise ConfigError(f"{run.path} must hold a run or nothing, not something else; remove it")
+        raise ConfigError(f"Folder {run.path} holds something that is no run. Remove it.")
 
 
 def _settle_run(run: ComparedRun) -> tuple[Study, Simulation]:
@@ -263,20 +273,25 @@ def _name_errors(run: ComparedRun) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
+        # Of many rows, nobody could tell which one is wrong.
         raise ConfigError(f"{run.name}: {error}") from None
 
 
 def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
     """Refuse an earlier run of another study, or on other data or sites."""
+    # The run's own copy of the study counts: the job may have been edited since.
     trained = load_study(study_file(run.path / "job"), STORED)
-    wanted, found = (flat_settings(plain_study(one)) for one in (study, trained))
-    differences = [key for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)]
+    wanted = flat_settings(plain_study(study))
+    used = flat_settings(plain_study(trained))
+    # The pairs that only one of them has name the keys that differ.
+    differences = sorted(dict(wanted.items() ^ used.items()))
     earlier = read_simulation(run.path)
-    compared = ("data", "sites", "left_out", "pretrained", "weights")
-    differences += [f"{key} of the run" for key in compared if getattr(earlier, key) != getattr(simulation, key)]
-    differences += [f"data of {site}" for site in list_changed_sites(run.path, Path(simulation.data), trained)]
+    for key in ("data", "sites", "left_out", "pretrained", "weights"):
+        if getattr(earlier, key) != getattr(simulation, key):
+            differences.append(f"{key} of the run")
+    differences += [f"data of {site}" for site in list_changed_sites(run.path, simulation.data_folder, trained)]
     if differences:
         raise ConfigError(
-            f"{run.path} must be a run of what is asked for, not one that differs in {', '.join(differences)}; "
-            "remove it, or choose another --out"
+            f"{run.path} holds another run, which differs in {', '.join(differences)}. Remove it, or choose another "
+            "--out."
         )

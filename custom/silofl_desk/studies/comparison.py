@@ -1,7 +1,8 @@
 """The one table of a comparison, methods by sites, and the one list of notes below it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, starmap
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,23 +27,23 @@ from silofl_desk.studies.conditions import describe_groups, has_other_data
 from silofl_hospital.report.metrics import metric_sentence
 from silofl_hospital.report.tables import METRIC_NAMES, TextTable
 
-# Name of the method whose runs need the data of all sites pooled in one place.
+# The method of this name needs the data of all sites pooled in one place.
 CENTRALISED = "centralised"
 POOLED_DATA = "(data pooled: simulation only)"
 # No site's name has a space.
 CLIENT_AVERAGE = "client average"
 POOLED = "pooled mean"
-# Averages by which methods are compared besides their metric: key -> name of the column.
+# Methods are compared by these averages too, besides their metric: key -> name of the column.
 AVERAGES_ALSO = {
     "accuracy": "accuracy (site average)",
     "balanced_accuracy": "balanced accuracy (site average)",
     "auroc": "AUROC (site average, where defined)",
 }
-# Columns, by their names in a round's record.
+# These columns are named here by their keys in a round's record.
 DRIFT = {"drift": "drift of sites", "dissimilarity": "dissimilarity of updates"}
 # A difference that the three decimals shown do not show is none.
 SMALLEST = 0.0005
-# Letters of the columns' names that fit a page's width.
+# So many letters of the columns' names fit a page's width.
 MOST_LETTERS = 100
 GUESSING = "no model is shown to be better than guessing"
 AT_HALF = (
@@ -55,9 +56,9 @@ DRIFT_NOTE = (
     "compare rows that share these; no accuracy follows from them."
 )
 MODELS_NOTE = (
-    "Models of a method with a selector: global, one model for all sites; personal, each site's own model, for which "
-    "one must know the site; super, where the selector looks at the images and chooses a model for each case; "
-    "ensemble, all models averaged by the selector's scores."
+    "Models of a method with a selector: global, one model for all sites; personal, each site's own model, which needs "
+    "the site's name; super, where the selector looks at the images and chooses a model for each case; ensemble, all "
+    "models averaged by the selector's scores."
 )
 POOLING = "these rows need the data of all sites pooled in one place, which only a simulation can do"
 PRETRAINED = (
@@ -100,14 +101,16 @@ class Value(NamedTuple):
 
 def pivot(values: Iterable[Value]) -> Cells:
     """Return row -> column -> the known values, in the order in which they come."""
-    listed = list(values)
-    columns = dict.fromkeys(item.column for item in listed)
     table: dict[str, dict[str, list[float]]] = {}
-    for item in listed:
-        cells = table.setdefault(item.row, {column: [] for column in columns})
+    columns: list[str] = []
+    for item in values:
+        if item.column not in columns:
+            columns.append(item.column)
+        cell = table.setdefault(item.row, {}).setdefault(item.column, [])
         if item.value is not None:
-            cells[item.column].append(item.value)
-    return table
+            cell.append(item.value)
+    # Every row has all columns, in the order in which any row first had them.
+    return {name: {column: row.get(column, []) for column in columns} for name, row in table.items()}
 
 
 def make_values_table(cells: Cells, corner: str, best: Mapping[str, str] | None = None) -> TextTable:
@@ -119,19 +122,20 @@ def make_values_table(cells: Cells, corner: str, best: Mapping[str, str] | None 
     """
     rows = list(cells)
     columns = list(next(iter(cells.values()), ()))
-    places = {(rows.index(row), columns.index(column)) for column, row in (best or {}).items()}
-    texts = [[_format_seeds(column, values) for column, values in row.items()] for row in cells.values()]
+    best_cells = [(rows.index(row), columns.index(column)) for column, row in (best or {}).items()]
+    header: tuple[str, ...] = (corner, *columns)
+    lines = [(row, *starmap(_format_seeds, values.items())) for row, values in cells.items()]
     if sum(map(len, columns)) > MOST_LETTERS:
-        corner = "site"
-        rows, columns = columns, rows
-        places = {(column, row) for row, column in places}
-        texts = [list(turned) for turned in zip(*texts, strict=True)]
-    lines = tuple((name, *line) for name, line in zip(rows, texts, strict=True))
-    return TextTable((corner, *columns), lines, best_cells=frozenset((row, 1 + column) for row, column in places))
+        # The names of the rows become the header of the turned table, and those of the columns its first column.
+        header, *lines = zip(("site", *columns), *lines, strict=True)
+        best_cells = [(column, row) for row, column in best_cells]
+    # A table counts the column of names too.
+    marked = frozenset((row, 1 + column) for row, column in best_cells)
+    return TextTable(header, tuple(lines), best_cells=marked)
 
 
 def _format_seeds(column: str, values: SeedValues) -> str:
-    # By digits and not by decimals: drifts are as small as their rates.
+    # Drifts are as small as their learning rates, so that they are shown by digits and not by decimals.
     forms = (".3g", ".2g") if column in DRIFT.values() else (".3f", ".3f")
     return mean_and_deviation(values, forms)
 
@@ -141,16 +145,21 @@ def list_values(rows: RowRuns) -> list[Value]:
     sites = compared_sites(rows)
     values = []
     for method, runs in rows.items():
+        # A row without a run has its line too.
         measured = [_measure_models(run, sites) for run in runs] or [{"": dict.fromkeys(sites)}]
         for model in dict.fromkeys(chain(*measured)):
             for of_run in measured:
-                values += [Value(method, column, value, model) for column, value in of_run.get(model, {}).items()]
+                for column, value in of_run.get(model, {}).items():
+                    values.append(Value(method, column, value, model))
     return values
 
 
 def compared_sites(rows: RowRuns) -> list[str]:
     """Return all sites that have a result."""
-    return sorted({site for run in chain(*rows.values()) for site in run.results.sites})
+    sites: set[str] = set()
+    for run in chain(*rows.values()):
+        sites |= run.results.sites.keys()
+    return sorted(sites)
 
 
 def _measure_models(run: RunRecords, sites: Sequence[str]) -> dict[str, dict[str, float | None]]:
@@ -160,17 +169,19 @@ def _measure_models(run: RunRecords, sites: Sequence[str]) -> dict[str, dict[str
     for key, average in compute_further_averages(results, sites).items():
         tested[AVERAGES_ALSO[key]] = average
     for key, column in DRIFT.items():
-        drift = mean_of_known(getattr(record, key) for record in run.ledger)
+        drift = mean_of_known(map(attrgetter(key), run.ledger))
         if drift is not None:
             tested[column] = drift
     if not results.super_model:
         return {"": tested}
     models = {SUPER: tested}
     for name, values in model_values(results).items():
+        pooled = None
         # Weighed by cases, the sites' means are the mean over all cases, if there is one.
-        known = [(value, results.tests[site].num_cases) for site, value in values.items() if value is not None]
-        has_mean = results.mean_of_sites(values.values()) is not None
-        models.setdefault(name, _fill_columns(results, sites, values, pool_values(known) if has_mean else None))
+        if results.mean_of_sites(values.values()) is not None:
+            weighed = [(value, results.tests[site].num_cases) for site, value in values.items() if value is not None]
+            pooled = pool_values(weighed)
+        models.setdefault(name, _fill_columns(results, sites, values, pooled))
     return models
 
 
@@ -189,17 +200,20 @@ def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str
 
     An average needs a test at every site, and a value; that of the AUROC is over the sites that have one.
     """
-    tests = results.tests
-    tested = [tests[site].also for site in sites if site in tests and tests[site].also]
+    measured = []
+    for site in sites:
+        also = results.tests[site].also if site in results.tests else None
+        if not also:
+            return {}
+        measured.append(also)
     averages: dict[str, float] = {}
-    if len(tested) < len(sites):
-        return averages
     for key in METRIC_NAMES:
-        values = [also[key] for also in tested if also.get(key) is not None]
+        values = [also[key] for also in measured if also.get(key) is not None]
         # A site whose test cases are all of one class has no AUROC, however well it does.
         if key == results.metric or (key != "auroc" and len(values) < len(sites)):
             continue
-        if (mean := results.mean_of_sites(values, key)) is not None:
+        mean = results.mean_of_sites(values, key)
+        if mean is not None:
             averages[key] = mean
     return averages
 
@@ -210,15 +224,15 @@ def are_comparable(runs: Sequence[RunRecords]) -> bool:
     return len(measured) < 2 and not any(has_other_data(runs, site) for site in compared_sites({"": runs}))
 
 
-def is_clearly_above(values: SeedValues, others: SeedValues) -> bool:
+def is_clearly_above(values: SeedValues, compared: SeedValues) -> bool:
     """Return whether a mean over seeds is above another by more than the seeds' spread, and more than decimals hide.
 
     The spread is the larger of the two standard deviations over seeds. One seed has none, and leads nothing.
     """
-    if len(values) < 2 or len(others) < 2:
+    if len(values) < 2 or len(compared) < 2:
         return False
-    spread = max(np.std(values, ddof=1), np.std(others, ddof=1))
-    return bool(np.mean(values) - np.mean(others) > max(spread, SMALLEST))
+    spread = max(float(np.std(values, ddof=1)), float(np.std(compared, ddof=1)), SMALLEST)
+    return bool(np.mean(values) - np.mean(compared) > spread)
 
 
 def find_best(column: Mapping[str, SeedValues]) -> str | None:
@@ -226,9 +240,11 @@ def find_best(column: Mapping[str, SeedValues]) -> str | None:
     compared = {row: values for row, values in column.items() if len(values) > 1}
     if len(compared) < 2:
         return None
-    highest = max(compared, key=lambda row: np.mean(compared[row]))
-    leads = all(is_clearly_above(compared[highest], values) for row, values in compared.items() if row != highest)
-    return highest if leads else None
+    highest = max(compared, key=lambda row: float(np.mean(compared[row])))
+    for row, values in compared.items():
+        if row != highest and not is_clearly_above(compared[highest], values):
+            return None
+    return highest
 
 
 def methods_table(rows: RowRuns) -> TextTable:
@@ -246,11 +262,16 @@ def _find_leaders(rows: RowRuns, values: Sequence[Value]) -> dict[str, str]:
         return {}
     num_seeds = max(map(len, rows.values()), default=0)
     guessing = list_guessing(rows)
-    cells = pivot(item for item in values if item.method != CENTRALISED)
     methods = {item.row: item.method for item in values}
+    # A row that lacks a seed is not compared.
+    complete: dict[str, dict[str, SeedValues]] = {}
+    for row, cells in pivot(values).items():
+        for column, seed_values in cells.items():
+            if methods[row] != CENTRALISED and len(seed_values) == num_seeds:
+                complete.setdefault(column, {})[row] = seed_values
     leaders = {}
-    for column in dict.fromkeys(item.column for item in values):
-        best = find_best({row: of_row[column] for row, of_row in cells.items() if len(of_row[column]) == num_seeds})
+    for column, compared in complete.items():
+        best = find_best(compared)
         if best and methods[best] not in guessing and column not in DRIFT.values():
             leaders[column] = best
     return leaders
@@ -270,6 +291,7 @@ def methods_values(rows: RowRuns) -> list[dict[str, Any]]:
     sites = compared_sites(rows)
     lines = []
     for name, cells in pivot(list_values(rows)).items():
+        # What is no site and no mean of the metric is left for "also".
         numbers = {column: _seed_numbers(values) for column, values in cells.items()}
         lines.append(
             {
@@ -296,7 +318,7 @@ def list_guessing(rows: RowRuns) -> list[str]:
 def list_notes(rows: RowRuns) -> list[str]:
     """Return the notes on a comparison: what its numbers are, and what limits them, one sentence each."""
     results = {name: [run.results for run in runs] for name, runs in rows.items() if runs}
-    runs = [run for of_row in results.values() for run in of_row]
+    runs = list(chain(*results.values()))
     if not runs:
         return []
     trained = {name: of_row for name, of_row in results.items() if name != CENTRALISED}
@@ -311,7 +333,8 @@ def list_notes(rows: RowRuns) -> list[str]:
     sharing = rows_where(shares_batchnorm, trained)
     pretrained = rows_where(lambda run: bool(run.recipe.get("needs_pretrained")))
     is_multilabel = any(run.has_findings for run in runs)
-    metrics = sorted({run.metric for run in runs if run.metric})
+    metrics = [(metric, metric) for metric in sorted({run.metric for run in runs if run.metric})]
+    metrics += [(key, column) for key, column in AVERAGES_ALSO.items() if column in columns]
     named = ", ".join(map(str, seeds))
     notes = [
         (
@@ -319,11 +342,7 @@ def list_notes(rows: RowRuns) -> list[str]:
             f"Metric: {describe_groups(results, lambda run: str(run.metric))}; {CLIENT_AVERAGE}: mean over sites; "
             f"{POOLED}: {POOLED_MEAN}. Both are missing if a site is missing.",
         ),
-        *((True, f"{metric}: {metric_sentence(metric, is_multilabel)}") for metric in metrics),
-        *(
-            (column in columns, f"{column}: {metric_sentence(key, is_multilabel)}")
-            for key, column in AVERAGES_ALSO.items()
-        ),
+        *((True, f"{name}: {metric_sentence(metric, is_multilabel)}") for metric, name in metrics),
         (len(seeds) > 1, f"Seeds {named}: mean ± standard deviation over them."),
         (len(seeds) == 1, f"One seed: {named}."),
         (bool(guessing), f"{guessing}: {GUESSING}."),
@@ -334,8 +353,10 @@ def list_notes(rows: RowRuns) -> list[str]:
             f"Regions: {describe_groups(results, lambda run: regions_text(run) or 'each label')}.",
         ),
         (bool(without_mean), f"{without_mean}: {DIFFERENT_CLASSES}."),
+        # Where all rows share BatchNorm, the note says nothing of one against another.
         (bool(sharing) and sharing != ", ".join(trained), f"{sharing}: {SHARED_BATCHNORM}."),
         (any(map(has_moved_thresholds, runs)), AT_HALF),
+        # A row is described as one value: its seeds differ only in when each site's own training ends.
         (True, f"Rounds: {describe_groups({name: [of_row] for name, of_row in results.items()}, _describe_rounds)}."),
         (CENTRALISED in results, f"{CENTRALISED}: {POOLING}."),
         (bool(pretrained), f"{pretrained}: {PRETRAINED}."),
@@ -346,10 +367,10 @@ def list_notes(rows: RowRuns) -> list[str]:
     sentences = [sentence for holds, sentence in notes if holds]
     for name, of_row in results.items():
         for run in of_row:
-            reasons = list(run.reasons)
+            state = f"{name}, seed {run.seed}: {run.status}"
             if run.ended_early:
-                reasons.insert(0, f"{run.ended_early}.")
-            sentences += [f"{name}, seed {run.seed}: {run.status}: {reason}" for reason in reasons]
+                sentences.append(f"{state}: {run.ended_early}.")
+            sentences += [f"{state}: {reason}" for reason in run.reasons]
     return sentences
 
 
@@ -360,7 +381,6 @@ def _marking_note(rows: RowRuns) -> str:
 
 
 def _describe_rounds(runs: Sequence[Results]) -> str:
-    """Return the rounds of a row; its seeds differ only in when each site's own training ends."""
     rounds = runs[0].rounds
     extra = runs[0].recipe.get("extra_rounds")
     last_local = 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Ledgers = Mapping[str, Sequence[Round]]
-# Short, because five panels may stand in a row.
+# A pane has a title, a line below it, an image (C, H, W) and a label map (H, W).
+Pane = tuple[str, str, NDArray[Any], NDArray[Any]]
+# These titles are short, because five panels may stand in a row.
 MEAN, BEST = "Mean over sites", "Best so far over sites"
 PANELS_IN_A_ROW, LEAST_PANEL = 6, 1.6
 
@@ -52,15 +55,15 @@ def run_curves(measure: Measure, runs: Sequence[RunRecords]) -> Curves | None:
     if not ledgers:
         return None
     panels = _mean_panels(measure, ledgers)
-    for site in sorted({site for run in runs for site in run.sites}):
-        of_runs = {
-            name: [site_value(measure.scores(record), site) for record in ledger] for name, ledger in ledgers.items()
-        }
-        panels.append(Panel(site, of_runs))
+    for site in sorted(set(chain.from_iterable(run.sites for run in runs))):
+        values = {}
+        for name, ledger in ledgers.items():
+            values[name] = [site_value(measure.scores(record), site) for record in ledger]
+        panels.append(Panel(site, values))
     return Curves(
         name=measure.name.lower(),
         rounds={name: list_rounds(ledger) for name, ledger in ledgers.items()},
-        # Its place decides a run's look in all panels.
+        # A run looks alike in all panels: by its number in the order of the rows.
         styles={name: {"linewidth": 1.8} | line_style(i) for i, name in enumerate(ledgers)},
         panels=tuple(panels),
         height=2.5,
@@ -76,18 +79,20 @@ def best_so_far(values: Sequence[float | None]) -> list[float | None]:
 
 def _mean_panels(measure: Measure, ledgers: Ledgers) -> list[Panel]:
     """Return the panel of the mean over sites and, where it is wanted, that of the best such mean so far."""
-    found = {name: [mean_over_sites(measure.scores(record)) for record in ledger] for name, ledger in ledgers.items()}
-    panels = [Panel(MEAN, found)]
+    means = {}
+    for name, ledger in ledgers.items():
+        means[name] = [mean_over_sites(measure.scores(record)) for record in ledger]
+    panels = [Panel(MEAN, means)]
     if measure.has_best:
-        panels.append(Panel(BEST, {name: best_so_far(values) for name, values in found.items()}))
+        panels.append(Panel(BEST, {name: best_so_far(values) for name, values in means.items()}))
     return panels
 
 
 def comparison_images(runs: Sequence[RunRecords]) -> list[PageImage]:
     """Draw for each site the test case that most runs have a picture of, with each such run's prediction."""
-    sites = sorted({site for run in runs for site in run.pictures})
-    images = (_comparison_image(site, runs) for site in sites)
-    return [image for image in images if image]
+    sites = sorted(set(chain.from_iterable(run.pictures for run in runs)))
+    # A site without a case that two runs share has no image.
+    return list(filter(None, map(partial(_comparison_image, runs=runs), sites)))
 
 
 def find_shared_case(pictures: Mapping[str, CasePictures]) -> tuple[str, list[str]] | None:
@@ -113,38 +118,37 @@ def _comparison_image(site: str, runs: Sequence[RunRecords]) -> PageImage | None
     if shared is None:
         return None
     case, holders = shared
-    labels, metric = names[holders[0]].labels, names[holders[0]].metric
-    places = {name: list(pictures[name].cases).index(case) for name in holders}
-    rows = [(name, case, float(pictures[name].values[place])) for name, place in places.items()]
+    labels = names[holders[0]].labels
+    metric = names[holders[0]].metric
+    rows = []
+    panes: list[Pane] = []
+    for name in holders:
+        shown = pictures[name]
+        index = list(shown.cases).index(case)
+        value = float(shown.values[index])
+        rows.append((name, case, value))
+        image = shown.images[index]
+        # The truth is the same in all runs: it is drawn once, over the image of the first one.
+        if not panes:
+            panes.append(("truth", case, image, shown.truths[index]))
+        panes.append((name, f"{short_metric(metric)} {value:.3f}", image, shown.predictions[index]))
     values = ", ".join(f"{name} {value:.3f}" for name, _, value in rows)
     alt = f"Site {site}, case {case}: truth and predictions of the runs, with their {metric}: {values}."
-    panes = _list_panes(pictures, places, metric)
     plot = Plot(f"same_case_{site}", ("run", "case", metric), rows, partial(draw_panes, panes, labels))
     return make_trimmed_image(plot, alt, f"{site}: {case}")
-
-
-# Title, what is below it, image (C, H, W), and label map (H, W).
-Pane = tuple[str, str, NDArray, NDArray]
-
-
-def _list_panes(pictures: Mapping[str, CasePictures], places: Mapping[str, int], metric: str) -> list[Pane]:
-    """Return the truth of a case and each run's prediction."""
-    shown = [(name, pictures[name], place) for name, place in places.items()]
-    (_, first, at), short = shown[0], short_metric(metric)
-    panes = [("truth", str(first.cases[at]), first.images[at], first.truths[at])]
-    found = ((name, f"{short} {one.values[i]:.3f}", one.images[i], one.predictions[i]) for name, one, i in shown)
-    return [*panes, *found]
 
 
 def draw_panes(panes: Sequence[Pane], labels: Mapping[int, str], width: float) -> Figure:
     """Draw label maps over their images side by side, in as many rows as the width asks for."""
     columns = min(len(panes), PANELS_IN_A_ROW, int(width / LEAST_PANEL))
-    rows, inch = ceil(len(panes) / columns), min(PANEL_INCH, (width - MARGIN) / columns)
+    rows = ceil(len(panes) / columns)
+    inch = min(PANEL_INCH, (width - MARGIN) / columns)
     figure, grid = make_panels(rows, columns, panel_inches(rows, columns, inch), "compressed")
     for axes, (title, name, image, mask) in zip(grid.flat, panes, strict=False):
         show_image(axes, image, grey_window([image]))
         draw_outlines(axes, mask, labels)
         write_title(axes, title, name, inch)
+    # The last row may have room for more panes than there are.
     for axes in grid.flat[len(panes) :]:
         axes.set_visible(False)
     return add_label_legend(figure, labels)

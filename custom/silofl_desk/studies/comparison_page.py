@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from markupsafe import Markup
@@ -41,9 +42,11 @@ DIFFER = "The runs differ in more than their algorithms:"
 
 def run(options: argparse.Namespace) -> int:
     """Write the page of one run, or that of several, and print its path."""
-    # Of a downloaded job the run's folder within it.
-    inner = [path / "workspace" / "silofl" for path in options.runs]
-    runs = [job if job.is_dir() else path for job, path in zip(inner, options.runs, strict=True)]
+    runs = []
+    for path in options.runs:
+        # A downloaded job has its run's folder within it.
+        inner = path / "workspace" / "silofl"
+        runs.append(inner if inner.is_dir() else path)
     if len(runs) == 1 and options.out is None:
         print(write_report(runs[0]))
         return ExitCode.COMPLETE
@@ -84,23 +87,28 @@ def make_comparison_page(rows: RowRuns, folder: Path, more: Sequence[str] = ()) 
         more: Further notes.
     """
     trained = list_trained_rows(rows)
-    runs = [run for of_row in trained.values() for run in of_row]
-    everything = [(name, run) for name, of_row in rows.items() for run in of_row]
-    shown, joining = [Picture(image, "titled shrink") for image in comparison_images(runs)], joining_blocks(trained)
-    image = hospitals_image(trained)
-    sections = [
-        make_section("hospitals", PAYS, PAYS, make_picture(image), joining) if joining else None,
-        make_section("pictures", "Pictures", "The same test case in each run", shown) if shown else None,
-        make_section("results", "Results", "Results", number_blocks(rows, more)),
-        _curves_section(runs),
-        make_section(
-            "runs", "Runs", "The runs", Items([_link_run(*one, folder) for one in everything], "folders", True)
-        ),
-    ]
+    runs = list(chain(*trained.values()))
+    sections = []
+    joining = joining_blocks(trained)
+    # What joining gave stands first: a hospital asks that, and no table of methods.
+    if joining:
+        sections.append(make_section("hospitals", PAYS, PAYS, make_picture(hospitals_image(trained)), joining))
+    # Only a simulation's runs have pictures: hospitals keep theirs.
+    pictures = [Picture(image, "titled shrink") for image in comparison_images(runs)]
+    if pictures:
+        sections.append(make_section("pictures", "Pictures", "The same test case in each run", pictures))
+    sections.append(make_section("results", "Results", "Results", number_blocks(rows, more)))
+    sections.append(_curves_section(runs))
+    # The list names the runs on pooled data too, which have no curves and pictures here.
+    links = []
+    for name, of_row in rows.items():
+        links += [_link_run(name, run, folder) for run in of_row]
+    sections.append(make_section("runs", "Runs", "The runs", Items(links, "folders", True)))
+    number = "1 run" if len(links) == 1 else f"{len(links)} runs"
     return Page(
-        title=f"Comparison of {len(everything)} run{'s' * (len(everything) != 1)}",
+        title=f"Comparison of {number}",
         kicker="Federated trainings side by side",
-        sections=[section for section in sections if section],
+        sections=sections,
         footer="The page holds all it shows and loads nothing.",
         is_wide=True,
     )
@@ -113,24 +121,33 @@ def print_comparison(rows: RowRuns, console: Console, more: Sequence[str] = ()) 
 
 def joining_blocks(rows: RowRuns) -> list[Block]:
     """Return what joining gave each hospital, and before it where a hospital loses by it; nothing without a choice."""
-    table, losses = hospital_table(rows), list_losses(rows)
+    table = hospital_table(rows)
     if table is None:
         return []
-    banner = [Banner("bad", "BAD", NOT_BETTER, losses)] if losses else []
-    unseen = [Table(one) for one in unseen_tables(rows)]
-    return [*banner, *(Text(sentence) for sentence in conclude(rows)), *unseen, Table(table), Text(NOTE, "note")]
+    blocks: list[Block] = []
+    losses = list_losses(rows)
+    if losses:
+        blocks.append(Banner("bad", "BAD", NOT_BETTER, losses))
+    return [*blocks, *map(Text, conclude(rows)), *map(Table, unseen_tables(rows)), Table(table), Text(NOTE, "note")]
 
 
 def number_blocks(rows: RowRuns, more: Sequence[str] = ()) -> list[Block]:
     """Return the table of methods by sites with its notes, and before it what differs between its rows."""
+    blocks: list[Block] = []
     differences = list_differences(list_trained_rows(rows))
-    banner = [Banner("warning", "NOT ALIKE", DIFFER, differences)] if differences else []
+    if differences:
+        blocks.append(Banner("warning", "NOT ALIKE", DIFFER, differences))
+    blocks.append(Table(methods_table(rows)))
     notes = make_items([*list_notes(rows), *more], "note")
-    return [*banner, Table(methods_table(rows)), *([notes] if notes else [])]
+    if notes:
+        blocks.append(notes)
+    return blocks
 
 
 def _curves_section(runs: Sequence[RunRecords]) -> PageSection:
-    validation, test = (curves_image(measure, runs) for measure in (VALIDATION, ROUND_TEST))
+    validation = curves_image(VALIDATION, runs)
+    # Most runs test only their last model.
+    test = curves_image(ROUND_TEST, runs)
     return make_section(
         "curves",
         "Curves",
@@ -144,5 +161,6 @@ def _link_run(name: str, run: RunRecords, folder: Path) -> Markup:
     """Return a run with its state and folder, and a link to its report where it has one."""
     address = page_address(run.path / REPORT, folder)
     link = Markup('<a href="{}">report</a> of ').format(address) if address else Markup()
+    # A run that failed early has no model.
     facts = [name, f"seed {run.results.seed}", run.results.status, run.results.model]
     return Markup("{}: {}<code>{}</code>").format(", ".join(filter(None, facts)), link, run.path)

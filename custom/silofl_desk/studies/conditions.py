@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from silofl.data.manifest import PARTS
@@ -9,7 +10,7 @@ from silofl_desk.report.run_records import RowRuns, RunRecords, all_settings, co
 
 T = TypeVar("T")
 NOT_SET = "not set"
-# Which run it is, and what a row of a comparison exists to show.
+# These keys say which run it is, or are what a row of a comparison exists to show.
 NOT_COMPARED = ("name", "continue_run", "seed", "algorithm")
 NORMALIZATION = "model.normalization"
 
@@ -21,16 +22,21 @@ def rows_by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
 
 def list_differences(rows: RowRuns) -> list[str]:
     """Return a sentence on each setting and on the data in which rows differ besides the algorithm."""
-    runs = [run for of_row in rows.values() for run in of_row]
+    runs = list(chain(*rows.values()))
     settings = {id(run): _compared_settings(run) for run in runs}
-    keys = dict.fromkeys(key for of_run in settings.values() for key in of_run)
-    values: dict[str, Callable[[RunRecords], str | None]] = {key: partial(_find_setting, settings, key) for key in keys}
+    values: dict[str, Callable[[RunRecords], str | None]] = {}
+    for key in chain(*settings.values()):
+        values[key] = partial(_find_setting, settings, key)
     values["sites"] = lambda run: ", ".join(run.sites) or None
-    for site in sorted({site for run in runs for site in run.sites}):
+    for site in sorted(set(chain.from_iterable(run.sites for run in runs))):
         if has_other_data(runs, site):
             values[f"the data of {site}"] = partial(_describe_data, site)
-    groups = {what: group_rows_by_value(rows, value) for what, value in values.items()}
-    return [f"The rows differ in {what}: {format_groups(found)}." for what, found in groups.items() if len(found) > 1]
+    sentences = []
+    for condition, value in values.items():
+        groups = group_rows_by_value(rows, value)
+        if len(groups) > 1:
+            sentences.append(f"The rows differ in {condition}: {format_groups(groups)}.")
+    return sentences
 
 
 def _find_setting(settings: Mapping[int, Mapping[str, str]], key: str, run: RunRecords) -> str | None:
@@ -46,8 +52,10 @@ def _describe_data(site: str, run: RunRecords) -> str | None:
     if site not in run.sites:
         return None
     counts = count_data(run, site)
-    cases = " / ".join(describe_count(counts[part, "cases"]) for part in PARTS)
-    return ", ".join([f"{cases} cases", *(digest[:8] for digest in _data_digests(run, site) if digest)])
+    texts = [" / ".join(describe_count(counts[part, "cases"]) for part in PARTS) + " cases"]
+    # The beginning of a digest is enough to tell two from each other.
+    texts += [digest[:8] for digest in _data_digests(run, site) if digest]
+    return ", ".join(texts)
 
 
 def group_rows_by_value(rows: Mapping[str, Sequence[T]], value: Callable[[T], str | None]) -> dict[str, list[str]]:
@@ -75,14 +83,16 @@ def _compared_settings(run: RunRecords) -> dict[str, str]:
     settings = {key: text for key, text in all_settings(run).items() if key.partition(".")[0] not in NOT_COMPARED}
     # The extra ones are a key of the algorithm, and rounds of the run all the same.
     total = (run.results.rounds or 0) + (run.results.recipe.get("extra_rounds") or 0)
-    return settings | ({"rounds": str(total)} if total else {})
+    if total:
+        settings["rounds"] = str(total)
+    return settings
 
 
 def has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
     """Return whether the runs that know it have different data of a site."""
-    known = [(*_data_digests(run, site), *count_data(run, site).values()) for run in runs if site in run.sites]
+    data = [(*_data_digests(run, site), *count_data(run, site).values()) for run in runs if site in run.sites]
     # A record of an older version lacks some of them, which is no difference.
-    return any(len({*values} - {None}) > 1 for values in zip(*known, strict=True))
+    return any(len({*values} - {None}) > 1 for values in zip(*data, strict=True))
 
 
 def _data_digests(run: RunRecords, site: str) -> tuple[str | None, str | None]:
@@ -92,11 +102,15 @@ def _data_digests(run: RunRecords, site: str) -> tuple[str | None, str | None]:
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
     """Return name -> run: its number and algorithm, with preset and seed where algorithms are alike."""
     algorithms = [run.results.algorithm or run.path.name for run in runs]
+    are_unique = len({*algorithms}) == len(runs)
+    shows_preset = not are_unique and len({run.results.preset for run in runs}) > 1
+    shows_seed = not are_unique and len({run.results.seed for run in runs}) > 1
     names = {}
-    for number, (name, run) in enumerate(zip(algorithms, runs, strict=True), start=1):
-        words = [f"{number}: {name}"]
-        for key in ("preset", "seed") if len({*algorithms}) < len(runs) else ():
-            if len({getattr(one.results, key) for one in runs}) > 1:
-                words.append(f"seed {run.results.seed}" if key == "seed" else str(run.results.preset))
-        names[" ".join(words)] = run
+    for number, (algorithm, run) in enumerate(zip(algorithms, runs, strict=True), start=1):
+        name = f"{number}: {algorithm}"
+        if shows_preset:
+            name += f" {run.results.preset}"
+        if shows_seed:
+            name += f" seed {run.results.seed}"
+        names[name] = run
     return names

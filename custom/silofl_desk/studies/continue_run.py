@@ -14,34 +14,35 @@ from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import read_results
 from silofl.flare.kit import Kit, read_kit
 from silofl_desk.options import read_changes
-from silofl_desk.studies.run import JOB, LOCK, carry_out_job, check_new, set_run
-from silofl_desk.studies.simulation import change_job, changed_study, study_file
+from silofl_desk.studies.run import JOB, LOCK, carry_out_job, set_run
+from silofl_desk.studies.simulation import change_job, changed_study, check_new, study_file
 from silofl_hospital.report.page import FIGURES, NUMBERS, REPORT
 
 
 def run(options: argparse.Namespace) -> int:
     """Go on with a run and return the exit code of its result."""
-    kit, folder, changes = read_kit(options.kit, ("admin",)), Path(options.run), read_changes(options)
+    kit = read_kit(options.kit, ("admin",))
+    folder = Path(options.run)
+    changes = read_changes(options)
     if folder.is_dir() and options.job is None:
         _check_unfinished(folder, changes)
         out = options.out or folder
         if out != folder:
             check_new(out)
             copy_folder(folder, out)
+        # Two commands that go on with one folder would submit the run twice.
         with hold_lock(out / LOCK):
             return _carry_out_or_restore(out, kit, options, changes)
-    if options.out is None:
-        raise ConfigError(
-            f"--out must name a new folder for the results where {quote_value(options.run)} is none; give it"
-        )
-    check_new(options.out)
+    # From here on the run is known by its id alone.
     if options.job is None:
         raise ConfigError(
-            f"run must be a folder that silofl run has written, not {quote_value(options.run)}; of a run's id give "
-            "--job too"
+            f"Folder {quote_value(options.run)} does not exist. Name one that silofl run has written, or a run's id "
+            "with --job."
         )
+    check_new(options.out)
     study_file(options.job)
     with TemporaryDirectory() as scratch:
+        # The user's own job stays as it is.
         job = copy_folder(options.job, Path(scratch) / JOB)
         set_run(job, options.run)
         change_job(job, changes)
@@ -50,8 +51,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _carry_out_or_restore(out: Path, kit: Kit, options: argparse.Namespace, changes: Mapping[str, object]) -> int:
     """Go on with the job in a folder of results; where no round followed, the folder is left as it was."""
-    names = (JOB, RESULT, REPORT, FIGURES, NUMBERS)
-    finished, kept = len(read_ledger(out) or []), [name for name in names if (out / name).exists()]
+    finished = len(read_ledger(out) or [])
+    # A round changes these files; the ledger only grows.
+    kept = [name for name in (JOB, RESULT, REPORT, FIGURES, NUMBERS) if (out / name).exists()]
     with TemporaryDirectory() as scratch:
         for name in kept:
             _replace_path(out / name, Path(scratch) / name)
@@ -82,11 +84,11 @@ def _check_unfinished(folder: Path, changes: Mapping[str, object]) -> None:
     """Refuse a folder without a job that could go on, or with a run that has all that its study asks for."""
     if not (folder / JOB).is_dir():
         raise ConfigError(
-            f"{folder} must hold the job that goes on, as a folder that silofl run has written; of another, name the "
-            "run by its id and give --job"
+            f"{folder} holds no job to go on with. Name a folder that silofl run has written, or a run's id with --job."
         )
     results = read_results(folder)
-    if results and results.status == "COMPLETE" and results.rounds >= changed_study(folder / JOB, changes).rounds:
+    rounds = changed_study(folder / JOB, changes).rounds
+    if results and results.status == "COMPLETE" and (results.rounds or 0) >= rounds:
         raise ConfigError(
             f"Run {results.run} is COMPLETE. Ask for more than {results.rounds} rounds with --rounds N, or begin anew "
             "with silofl run."

@@ -22,7 +22,7 @@ from silofl_desk.studies.leave_out import load_site_networks
 from silofl_desk.studies.simulation import Moved
 from silofl_hospital.report.tables import print_lines, print_table
 
-# Of all sites' test data together.
+# The test data of all sites together have this name.
 EVERYONE = "all sites"
 NOTE = (
     "A row is a site's model, a column the test data that it is tested on; all sites: over all their cases together. "
@@ -37,8 +37,10 @@ def run(options: argparse.Namespace) -> int:
     console = make_console(options)
     numbers = options.run / "cross_test.json"
     write_json(numbers, {"metric": models.study.metric, "values": values})
-    found = [Value(owner, site, value) for owner, row in values.items() for site, value in row.items()]
-    print_table(make_values_table(pivot(found), "model of"), console)
+    cells = []
+    for owner, scores in values.items():
+        cells += [Value(owner, site, score) for site, score in scores.items()]
+    print_table(make_values_table(pivot(cells), "model of"), console)
     print_lines([NOTE, str(numbers)], console)
     if options.json:
         print(numbers.read_text(), end="")
@@ -54,14 +56,18 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
     Returns:
         Site of the model -> site of the data, and ``all sites`` last -> the study's metric; None where no case counts.
     """
-    study, device = contents.study, choose_device(contents.study.device)
-    tests = {site: own.test for site, own in data.items()}
-    tests |= {EVERYONE: join_examples(tests)}
+    study = contents.study
+    device = choose_device(study.device)
+    tests = {site: site_data.test for site, site_data in data.items()}
+    tests[EVERYONE] = join_examples(tests)
+    # The study's number of threads is one site's of many; here one model is tested at a time.
     set_threads("auto")
-    found: dict[str, dict[str, float | None]] = {}
+    values: dict[str, dict[str, float | None]] = {}
+    # The models come one at a time, so that only one is in memory.
     for owner, model in load_site_networks(contents, device):
-        found[owner] = {
-            site: value_or_none(evaluate(model, part, study, device)[1]) if len(part) else None
-            for site, part in tests.items()
-        }
-    return found
+        values[owner] = dict.fromkeys(tests)
+        for site, part in tests.items():
+            if len(part):
+                _, score = evaluate(model, part, study, device)
+                values[owner][site] = value_or_none(score)
+    return values

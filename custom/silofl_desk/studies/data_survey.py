@@ -1,9 +1,11 @@
 """Survey the data of several sites: their task, their labels, and the form of their first images."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from silofl.base.errors import ConfigError, DataError, Faults
 from silofl.data.contrasts import ImageFiles, check_contrasts, list_missing_contrasts, read_source
@@ -15,7 +17,7 @@ from silofl.reading.header import read_header
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings
 
-# Training images of each site that are read: enough to know kind, channels and size without reading all.
+# So many training images of each site are read: enough to know kind, channels and size without reading all.
 SAMPLES = 3
 BYTE = 255
 
@@ -59,8 +61,10 @@ class Survey:
     @property
     def most_frequent(self) -> tuple[str, float] | None:
         """The class with most training cases, and its share of them; None of other tasks."""
-        ((number, most),) = self.class_counts.most_common(1) or ((None, 0),)
-        return None if number is None else (self.labels[number], most / self.class_counts.total())
+        if not self.class_counts:
+            return None
+        number, count = self.class_counts.most_common(1)[0]
+        return self.labels[number], count / self.class_counts.total()
 
     @property
     def kind(self) -> Kind:
@@ -71,10 +75,7 @@ class Survey:
         """
         kinds: dict[Kind, str] = {image_kind(sample.image): sample.record.case for sample in self.samples}
         if len(kinds) > 1:
-            (first, one), (second, other), *_ = kinds.items()
-            raise DataError(
-                f"the images must all be {first}, as case {one!r}, not {second}, as case {other!r}; make two studies"
-            )
+            raise DataError(f"The images are of several kinds: {_list_with_cases(kinds)}. Make a study of each.")
         return next(iter(kinds))
 
     @property
@@ -91,10 +92,8 @@ class Survey:
         if self.kind != "windows" and stored.keys() <= {1, 3, 4}:
             return 1 if stored.keys() == {1} else 3
         if len(stored) > 1:
-            (first, one), (second, other), *_ = stored.items()
-            raise DataError(
-                f"case {one!r} must have the channels of case {other!r}, {second}, not {first}; bring them to one form"
-            )
+            numbers = _list_with_cases(stored)
+            raise DataError(f"The images have different numbers of channels: {numbers}. Bring them to one form.")
         return next(iter(stored))
 
     @property
@@ -110,14 +109,21 @@ class Survey:
     @property
     def modality(self) -> str | None:
         """DICOM's code of all files; None where they differ or one states none."""
-        files = [file for sample in self.samples for file in sample.source.files if file is not None]
-        codes = {read_header(path).modality for path, _ in files}
+        codes: set[str | None] = set()
+        for sample in self.samples:
+            # A contrast that a case lacks has no file.
+            codes |= {read_header(file[0]).modality for file in sample.source.files if file is not None}
         return codes.pop() if len(codes) == 1 else None
 
     @property
     def has_bytes(self) -> bool:
         """Whether all images are stored as whole numbers of 8 bits."""
         return all(sample.image.dtype_max == BYTE for sample in self.samples)
+
+
+def _list_with_cases(cases: Mapping[Any, str]) -> str:
+    """List values, each with a case that has it."""
+    return ", ".join(f"{value} (case {case!r})" for value, case in cases.items())
 
 
 def survey_sites(data: Path) -> Survey:
@@ -128,30 +134,37 @@ def survey_sites(data: Path) -> Survey:
         DataError: A dataset.json or one of the first images is wrong, or sites differ in task, labels or split unit, or
             in the capitals of a contrast's name.
     """
-    found, faults = [], Faults()
-    for folder in list_site_folders(data, "--data"):
+    surveys: dict[str, Survey] = {}
+    faults = Faults()
+    for folder in list_site_folders(data):
         with faults.collect_fault():
-            found.append(_survey_site(folder))
+            surveys[folder.resolve().name] = _survey_site(folder)
     faults.tell()
+    check_sites_agree(surveys, ("task", "labels", "regions"))
     # A study of which one site does not know its patients is unknown; what the others keep apart stays apart.
-    known = [part for part in found if part.split_unit != "unknown"]
-    for sites, keys in ((found, ("task", "labels", "regions")), (known, ("split_unit",))):
-        for other in sites[1:]:
-            _check_agrees(other, sites[0], keys)
-    contrasts = tuple(dict.fromkeys(name for part in found for name in part.channel_names))
-    for part in found:
+    with_unit = {site: survey for site, survey in surveys.items() if survey.split_unit != "unknown"}
+    check_sites_agree(with_unit, ("split_unit",))
+    parts = list(surveys.values())
+    contrasts = tuple(dict.fromkeys(chain.from_iterable(part.channel_names for part in parts)))
+    counts: Counter[int] = Counter()
+    for site, part in surveys.items():
+        # Without names nobody knows which channel of the others an image is.
         if contrasts and not part.channel_names:
-            raise DataError(f"site {part.sites[0]!r} must have channel_names in {FILE_NAME}, as other sites; add them")
+            raise DataError(f"site {site!r} has no channel_names in {FILE_NAME}, which other sites have; add them")
         _check_spelling(part, contrasts)
-    unit = found[0].split_unit if len(known) == len(found) else "unknown"
-    names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
-    counts = sum((part.class_counts for part in found), Counter())
-    first = found[0]
-    is_validated = any(part.has_validation for part in found)
-    return Survey(names, first.task, first.labels, first.regions, contrasts, unit, samples, counts, is_validated)
+        counts.update(part.class_counts)
+    return replace(
+        parts[0],
+        sites=tuple(surveys),
+        channel_names=contrasts,
+        split_unit=parts[0].split_unit if len(with_unit) == len(surveys) else "unknown",
+        samples=tuple(chain.from_iterable(part.samples for part in parts)),
+        class_counts=counts,
+        has_validation=any(part.has_validation for part in parts),
+    )
 
 
-def list_site_folders(data: Path, argument: str) -> list[Path]:
+def list_site_folders(data: Path) -> list[Path]:
     """Return a site's data folder, or all site folders in a folder.
 
     Raises:
@@ -159,36 +172,51 @@ def list_site_folders(data: Path, argument: str) -> list[Path]:
     """
     folders = [data] if (data / FILE_NAME).is_file() else sorted(path.parent for path in data.glob(f"*/{FILE_NAME}"))
     if not folders:
-        raise ConfigError(
-            f"{argument} must hold a dataset.json, or a folder with one for each site; {data} does not: silofl import "
-            "writes them"
-        )
+        raise ConfigError(f"{data} holds no dataset.json, nor folders with one. Write them with silofl import.")
     return folders
 
 
 def _survey_site(folder: Path) -> Survey:
-    content, site = read_content(folder), folder.resolve().name
+    content = read_content(folder)
+    site = folder.resolve().name
     try:
         task, labels = read_task_and_labels(content)
         records = content.get("training")
         if not isinstance(records, list) or not records:
-            raise DataError(f"{FILE_NAME} must list at least one case in training, not {records!r}")
-        names, regions = parse_channel_names(content), parse_regions(content)
+            raise DataError(f"training of {FILE_NAME} must be a list of at least one case, not {records!r}")
+        names = parse_channel_names(content)
+        regions = parse_regions(content)
         check_contrasts(names, f"channel_names in {FILE_NAME}")
+        # Contrasts on different grids are read too: whether the study resamples follows from them.
         settings = DataSettings(channels=max(1, len(names)), channel_names=names, resample=bool(names))
-        samples, faults = [], Faults()
+        samples = []
+        faults = Faults()
         for number, value in enumerate(records[:SAMPLES], 1):
             with faults.collect_fault():
                 record = parse_record(value, f"record {number} of training", task, labels)
                 samples.append(_read_sample(folder, record, settings))
         faults.tell()
     except (ConfigError, DataError) as error:
+        # The sentences name files as dataset.json does, which all sites have.
         raise DataError(f"site {site!r}: {error}") from None
-    unit = str(content.get("split_unit", "patient"))
-    classes = (one.get("label") for one in records if isinstance(one, dict) and task == "classification")
-    counts = Counter(number for number in classes if isinstance(number, int) and number in labels)
-    is_validated = bool(content.get("validation"))
-    return Survey((site,), task, labels, regions, names, unit, tuple(samples), counts, is_validated)
+    counts: Counter[int] = Counter()
+    if task == "classification":
+        for value in records:
+            label = value.get("label") if isinstance(value, dict) else None
+            # A record with a wrong label is refused when the data are read for a training.
+            if isinstance(label, int) and label in labels:
+                counts[label] += 1
+    return Survey(
+        sites=(site,),
+        task=task,
+        labels=labels,
+        regions=regions,
+        channel_names=names,
+        split_unit=str(content.get("split_unit", "patient")),
+        samples=tuple(samples),
+        class_counts=counts,
+        has_validation=bool(content.get("validation")),
+    )
 
 
 def _read_sample(folder: Path, record: Record, settings: DataSettings) -> FirstImage:
@@ -200,21 +228,33 @@ def _read_sample(folder: Path, record: Record, settings: DataSettings) -> FirstI
 
 def _check_spelling(part: Survey, contrasts: Iterable[str]) -> None:
     """Refuse a contrast whose name differs in capitals alone: it would be another one, of which others see zeros."""
-    first: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for name in contrasts:
-        known = first.setdefault(name.casefold(), name)
-        if known != name and name in part.channel_names:
+        earlier = spellings.setdefault(name.casefold(), name)
+        if earlier != name and name in part.channel_names:
             raise DataError(
-                f"site {part.sites[0]!r} must write the contrast {name!r} as another site does, {known!r}, or name it "
-                f"otherwise; correct channel_names in {FILE_NAME}"
+                f"site {part.sites[0]!r} writes the contrast {name!r}, and another site {earlier!r}; write it alike, "
+                f"or name it otherwise, in channel_names of {FILE_NAME}"
             )
 
 
-def _check_agrees(other: Survey, first: Survey, keys: Iterable[str]) -> None:
-    for name in keys:
-        wanted, found = getattr(first, name), getattr(other, name)
-        if found != wanted:
-            raise DataError(
-                f"site {other.sites[0]!r} must have the {name} of site {first.sites[0]!r}, {wanted}, not {found}; "
-                "bring the sites' dataset.json to one form"
-            )
+def check_sites_agree(sites: Mapping[str, object], keys: Iterable[str]) -> None:
+    """Refuse sites that are to be taken together and differ.
+
+    Args:
+        sites: Site -> what its dataset.json says, with attributes.
+        keys: The attributes that all have alike.
+
+    Raises:
+        DataError: Two sites differ in one.
+    """
+    for site, content in sites.items():
+        expected_site, expected = next(iter(sites.items()))
+        for key in keys:
+            expected_value = getattr(expected, key)
+            value = getattr(content, key)
+            if value != expected_value:
+                raise DataError(
+                    f"sites {expected_site!r} and {site!r} differ in {key}: {expected_value!r} and {value!r}; bring "
+                    f"their {FILE_NAME} to one form"
+                )

@@ -5,8 +5,10 @@ import numpy as np
 from silofl.data.transforms import compose, metadata_tracking
 from silofl.study import Study
 
-# Sizes of images, windows and volumes where a study leaves them open.
-IMAGE, WINDOW, VOLUME = (256, 256), (1, 128), (128, 128, 64)
+# Images, windows and volumes are taken to have these sizes where a study leaves them open.
+IMAGE = (256, 256)
+WINDOW = (1, 128)
+VOLUME = (128, 128, 64)
 
 
 def image_shape(study: Study, size: tuple[int, ...] | None = None) -> tuple[int, ...]:
@@ -34,16 +36,26 @@ def prepared_shape(study: Study, size: tuple[int, ...] | None = None) -> tuple[i
     Raises:
         ConfigError: A transform of the study is not allowed.
     """
-    assumed = VOLUME if study.data.dimensions == 3 else WINDOW if study.model.name == "activity_cnn" else IMAGE
-    spatial = size or assumed
-    kinds = ("volume_transforms", "transforms") if study.data.dimensions == 3 else ("transforms",)
-    named = [compose(study.data, kind, has_label_map=False) for kind in kinds]
-    if not any(steps is not None for steps in named):
+    compositions = []
+    spatial: tuple[int, ...]
+    if study.data.dimensions == 3:
+        spatial = size or VOLUME
+        compositions.append(compose(study.data, "volume_transforms", has_label_map=False))
+    elif study.model.name == "activity_cnn":
+        spatial = size or WINDOW
+    else:
+        spatial = size or IMAGE
+    compositions.append(compose(study.data, "transforms", has_label_map=False))
+    transforms = [transform for transform in compositions if transform is not None]
+    if not transforms:
         return (study.data.in_channels, *spatial)
-    from monai.data import MetaTensor
+    # MONAI is imported only here: most studies resize nothing, and it takes seconds.
+    import torch
+    from monai.data.meta_tensor import MetaTensor
 
-    case = {"image": MetaTensor(np.zeros((study.data.channels, *spatial), np.float32), affine=np.eye(4))}
+    image = np.zeros((study.data.channels, *spatial), np.float32)
+    case = {"image": MetaTensor(image, affine=torch.eye(4, dtype=torch.float64))}
     with metadata_tracking(True):
-        for steps in (steps for steps in named if steps is not None):
-            case = steps(case)
+        for transform in transforms:
+            case = transform(case)
     return (study.data.in_channels, *case["image"].shape[1:])

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from silofl.base.bundled_jobs import JOBS
-from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.errors import ExitCode
 from silofl.base.files import make_folder, open_own, read_json
 from silofl.base.options import PlainConsole, make_console
 from silofl.core.gain import BETTER
@@ -25,7 +25,7 @@ from silofl_desk.studies.hospitals import conclude, hospital_table, unseen_table
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import announce
 from silofl_desk.studies.side_by_side import LOGS, run_side_by_side
-from silofl_desk.studies.simulation import Simulation, changed_study
+from silofl_desk.studies.simulation import Simulation, changed_study, check_no_file
 from silofl_hospital.inference.command import Options, predict_inputs
 from silofl_hospital.report.tables import print_table
 
@@ -35,8 +35,8 @@ from silofl_hospital.report.tables import print_table
 METHODS = {"fedsm": "instance", "adafed": "batch", "fedavg": "instance", "harmofl": "instance"}
 PROCESSES = 2
 SUPER_RUN = "fedsm_phantoms"
-# Fewer pixels than the jobs' own, a smaller network and larger batches: theirs take several times as long. In return
-# the learning rate is higher. Every training goes on until it is done.
+# The images have fewer pixels than the jobs' own, the network is smaller and the batches are larger: the jobs take
+# several times as long. In return the learning rate is higher. Every training goes on until it is done.
 SMALL: dict[str, Any] = {
     "rounds": 100,
     "federation.patience": 10,
@@ -45,7 +45,7 @@ SMALL: dict[str, Any] = {
     "training.batch_size": 16,
 }
 NETWORK = {"channels": [16, 32, 64], "strides": [2, 2]}
-# The shared rounds before AdaFed compares the hospitals.
+# So many shared rounds precede AdaFed's comparison of the hospitals.
 SHARED = 10
 WIDTH = 100
 START = (
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     return run_demo(options.out, read_changes(options), make_console(options))
 
 
-def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
+def run_demo(out: Path, changes: dict[str, Any], console: Console) -> int:
     """Make the phantoms, run each method on them, print one table and write one report; finished runs are reused.
 
     Args:
@@ -77,8 +77,8 @@ def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
     Raises:
         ConfigError: The folder is a file, or a job or a change is wrong; before anything was written.
     """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out must be a folder, not {out}, which is a file; name another")
+    check_no_file(out, "--out")
+    # Every study is checked before the first one trains.
     for method in METHODS:
         changed_study(*_choose_study(method, changes))
     make_folder(out / LOGS)
@@ -91,8 +91,9 @@ def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
         return ExitCode.INTERRUPTED
 
 
-def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Console) -> int:
-    started, data = time.monotonic(), out / "phantoms"
+def _tell_story(out: Path, changes: dict[str, Any], console: Console, log: Console) -> int:
+    started = time.monotonic()
+    data = out / "phantoms"
     _print_wrapped([START], console)
     with announce(f"making their scans in {data}", console):
         make_phantoms(data, changes.get("seed", 0), kind=UNLIKE_SIZES)
@@ -112,14 +113,15 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
         report = write_rows(rows, out / "report.html")
     code = _predict_unseen(out, data, console, log)
     elsewhere, *at_home = conclude(rows)
-    for said, tables in (
-        ([elsewhere, *conclude_sizes(runs, count_training_patients(data))], unseen_tables(rows)),
-        (at_home, [hospital_table(rows)]),
-    ):
-        console.print()
-        _print_wrapped(said, console)
-        for table in filter(None, tables):
-            print_table(table, console)
+    console.print()
+    _print_wrapped([elsewhere, *conclude_sizes(runs, count_training_patients(data))], console)
+    for unseen_table in unseen_tables(rows):
+        print_table(unseen_table, console)
+    console.print()
+    _print_wrapped(at_home, console)
+    table = hospital_table(rows)
+    if table:
+        print_table(table, console)
     minutes = (time.monotonic() - started) / 60
     console.print(f"\nAfter {minutes:.1f} minutes: pictures are in {report}, details in {out / LOGS}")
     console.print(NEXT)
@@ -146,16 +148,24 @@ def conclude_sizes(runs: Mapping[str, RunRecords], patients: Mapping[str, int]) 
     *larger, smallest = patients
     sentences = []
     for site in (smallest, *larger):
-        choices = {name: run.results.joining[site] for name, run in runs.items() if site in (run.results.joining or {})}
-        differences = {method: joined.difference for method, joined in choices.items() if joined.difference is not None}
+        verdicts = []
+        differences = {}
+        for method, run in runs.items():
+            joined = (run.results.joining or {}).get(site)
+            if joined:
+                verdicts.append(joined.verdict)
+                # A method without test cases in common with the local model has a verdict alone.
+                if joined.difference is not None:
+                    differences[method] = joined.difference
         if not differences:
             continue
-        worst, best = min(differences, key=differences.__getitem__), max(differences, key=differences.__getitem__)
-        better = [joined.verdict for joined in choices.values()].count(BETTER)
-        place = f"{site}, the smallest" if site == smallest else site
+        worst = min(differences, key=differences.__getitem__)
+        best = max(differences, key=differences.__getitem__)
+        name = f"{site}, the smallest" if site == smallest else site
         sentences.append(
-            f"{place} ({patients[site]} training patients): federated minus local {differences[worst]:+.3f} ({worst}) "
-            f"to {differences[best]:+.3f} ({best}); better for its patients with {better} of {len(choices)} methods."
+            f"{name} ({patients[site]} training patients): federated minus local {differences[worst]:+.3f} ({worst}) "
+            f"to {differences[best]:+.3f} ({best}); better for its patients with {verdicts.count(BETTER)} of "
+            f"{len(verdicts)} methods."
         )
     return sentences
 
@@ -175,7 +185,8 @@ def _print_wrapped(sentences: Sequence[str], console: Console) -> None:
 
 def _predict_unseen(out: Path, data: Path, console: Console, log: Console) -> int:
     """Predict a new patient of the hospital that never trained, as a clinic would."""
-    scan, target = min((data / UNSEEN_SITE / "images").iterdir()), out / "prediction"
+    scan = min((data / UNSEEN_SITE / "images").iterdir())
+    target = out / "prediction"
     with announce(f"segmenting {scan.name} of {UNSEEN_SITE} with fedsm's models into {target}", console):
         code, _ = predict_inputs(out / SUPER_RUN / FOLDER, [scan], target, Options(has_picture=True), log)
     return code

@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -26,12 +27,12 @@ def run(options: argparse.Namespace) -> int:
     """Print an estimate."""
     study = changed_study(options.job, read_changes(options))
     console = make_console(options)
-    found = estimate(study, options.sites, options.image_size)
+    values = estimate(study, options.sites, options.image_size)
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(values, indent=1))
     else:
-        print_estimate(found, console)
-    print_lines([f"CAUTION  {one}" for one in study.cautions], console)
+        print_estimate(values, console)
+    print_lines([f"CAUTION  {caution}" for caution in study.cautions], console)
     return ExitCode.COMPLETE
 
 
@@ -48,6 +49,7 @@ def estimate(study: Study, sites: int, image_size: str | None = None) -> dict[st
     for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.num_sites or 1)):
         if wanted > sites:
             raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {sites}")
+    # A network's size does not depend on the images', but that of an input normalisation does.
     shape = image_shape(study, read_size(image_size, study) if image_size else None)
     traffic = count_traffic(study, sites, shape)
     rounds = enumerate(zip(traffic.bytes_to, traffic.bytes_from, strict=True), start=1)
@@ -81,11 +83,13 @@ def read_size(text: str, study: Study) -> tuple[int, ...]:
 def print_estimate(found: dict[str, Any], console: Console) -> None:
     """Print an estimate as a table of rounds and lines."""
     table = Table("round", "MiB to a site", "MiB from a site", box=SIMPLE_HEAD)
-    for (to, back), group in groupby(found["rounds"], key=lambda one: (one["bytes_to"], one["bytes_from"])):
-        numbers = [str(one["round"]) for one in group]
+    # Rounds that send as much stand in one line.
+    for (to, back), group in groupby(found["rounds"], key=itemgetter("bytes_to", "bytes_from")):
+        numbers = [str(record["round"]) for record in group]
         table.add_row("-".join(dict.fromkeys((numbers[0], numbers[-1]))), f"{to / MIB:.2f}", f"{back / MIB:.2f}")
     table.add_row("end", f"{found['finish_bytes_to'] / MIB:.2f}", f"{found['finish_bytes_from'] / MIB:.2f}")
     console.print(table)
+    # The server sends and receives what all sites do.
     of_site = found["bytes_per_site"] / MIB
     lines = [
         f"size of an example: {'x'.join(map(str, found['image_shape']))}",

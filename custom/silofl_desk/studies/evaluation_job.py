@@ -18,10 +18,10 @@ from silofl.study import Study
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
 from silofl_hospital.report.tables import print_lines
 
-# Of any algorithm: its configurations alone are taken.
+# Only its configurations are taken, which are fitted to the model's own algorithm.
 TEMPLATE = JOBS / "fedavg_phantoms"
 WEIGHTS = "model.pt"
-# What concerns a training, or the hospitals that took part in it.
+# These sections concern a training, or the hospitals that took part in it.
 OF_TRAINING = ("federation", "privacy", "continue_run", "baseline_comparison", "evaluate_every_round")
 HEAD = """\
 # The test of a finished model, {model}, at hospitals: nothing is trained.
@@ -57,31 +57,35 @@ def write_evaluation_job(model: Path, target: Path, divisions: Divisions) -> Stu
     """
     # Which elements a hospital allows beside the list is known there alone.
     check_divisions(divisions, divisions)
-    for by in divisions.keys() - GROUPS.keys():
-        if not divisions[by]:
+    for division in divisions.keys() - GROUPS.keys():
+        if not divisions[division]:
             raise ConfigError(
-                f"--by {by} must name its groups, which all hospitals then have alike, as {by}=VALUE,VALUE; give them"
+                f"--by {division} has no groups. Name them, which all hospitals then have alike: "
+                f"--by {division}=VALUE,VALUE."
             )
     if target.exists():
-        raise ConfigError(f"--out must be a new folder, not {target}, which exists; name another")
-    own = read_model_folder(model).study
+        raise ConfigError(f"{target} already exists. Name a new folder with --out.")
+    trained = read_model_folder(model).study
     copy_folder(TEMPLATE, target)
     path = study_file(target)
-    values = _list_test(own, model, path, divisions)
+    values = _list_test(trained, model, path, divisions)
     study = parse(Study, values, "study.yaml")
     fit_configurations(target, study)
-    write_text(path, HEAD.format(model=model.resolve().name, study=own.name) + dump_yaml(values))
+    write_text(path, HEAD.format(model=model.resolve().name, study=trained.name) + dump_yaml(values))
     fit_meta(target, study, ("name", "federation.min_sites"))
     return study
 
 
-def _list_test(own: Study, model: Path, path: Path, divisions: Divisions) -> dict[str, object]:
+def _list_test(trained: Study, model: Path, path: Path, divisions: Divisions) -> dict[str, object]:
+    """Write the model beside a study.yaml, and return the values of the study that tests it."""
     save_tensors(path.with_name(WEIGHTS), pack_model(model))
     digest = hashlib.sha256(path.with_name(WEIGHTS).read_bytes()).hexdigest()
-    values = {key: value for key, value in plain_study(own).items() if key not in OF_TRAINING}
-    values["model"] = {k: v for k, v in values["model"].items() if not k.startswith("weights")}
+    values = {key: value for key, value in plain_study(trained).items() if key not in OF_TRAINING}
+    # What the training began from is not there any more.
+    values["model"] = {key: value for key, value in values["model"].items() if not key.startswith("weights")}
     values["model"] |= {"pretrained": WEIGHTS, "pretrained_sha256": digest}
     # Nothing is mixed: a hospital may be the only one.
-    values |= {"name": f"{own.name}-evaluation", "rounds": 0, "federation": {"min_sites": 1}}
-    groups = {by: list(wanted or GROUPS[by]) for by, wanted in divisions.items()}
-    return values | ({"subgroups": groups} if groups else {})
+    values |= {"name": f"{trained.name}-evaluation", "rounds": 0, "federation": {"min_sites": 1}}
+    if divisions:
+        values["subgroups"] = {division: list(groups or GROUPS[division]) for division, groups in divisions.items()}
+    return values

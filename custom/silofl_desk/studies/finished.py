@@ -14,7 +14,8 @@ from silofl.inference.contents import Contents
 from silofl.study import STORED, Study, load_study
 from silofl_desk.studies import simulate
 from silofl_desk.studies.leave_out import assemble_models
-from silofl_desk.studies.simulation import Moved, read_simulation, study_file
+from silofl_desk.studies.simulated_sites import read_data
+from silofl_desk.studies.simulation import Moved, check_run, read_simulation, study_file
 
 
 def read_finished_run(path: Path, moved: Moved) -> tuple[Contents, dict[str, SiteData]]:
@@ -28,17 +29,13 @@ def read_finished_run(path: Path, moved: Moved) -> tuple[Contents, dict[str, Sit
         ConfigError: The folder holds no simulation, it is not finished, or its models or data are gone.
         DataError: A site's data is wrong, or not what the run learnt from.
     """
-    if not (path / "run.json").is_file():
-        raise ConfigError(
-            f"{path} must hold a simulation, with a run.json; it holds none: name the folder given to --out"
-        )
+    check_run(path)
     if not simulate.is_finished(path):
-        raise ConfigError(f"{path} must hold a finished run; it has no result yet: silofl resume {quote(str(path))}")
-    models, study, counts = (
-        assemble_models(path),
-        load_study(study_file(path / "job"), STORED),
-        read_file(DataCounts, path / DATA),
-    )
+        raise ConfigError(f"{path} has no result yet. Finish the run with silofl resume {quote(str(path))}.")
+    models = assemble_models(path)
+    study = load_study(study_file(path / "job"), STORED)
+    counts = read_file(DataCounts, path / DATA)
+    # A run of an older version has not recorded what it learnt from.
     return models, read_sites(study, path, moved, {path: counts.sites} if counts else {})
 
 
@@ -64,22 +61,21 @@ def read_sites(
     # A site that was left out trained nothing.
     simulation = replace(read_simulation(run, moved), left_out=None)
     simulation = replace(simulation, sites=tuple(sites) or simulation.sites)
-    if not Path(simulation.data).is_dir():
-        raise ConfigError(
-            f"--data must name the folder of the sites' data, not {simulation.data}, which is not there; name it"
-        )
-    found = simulate.read_data(study, simulation, run)
-    for site, own in found.items():
+    if not simulation.data_folder.is_dir():
+        raise ConfigError(f"Folder {simulation.data} of the sites' data is not there. Name it with --data.")
+    data = read_data(study, simulation, run)
+    for site, site_data in data.items():
         for path, counts in learnt.items():
-            if not _is_learnt_from(counts.get(site), own):
+            if not _is_learnt_from(counts.get(site), site_data):
                 raise DataError(
-                    f"site {site!r} must have the data that {path} learnt from, not those in {simulation.data}; name "
-                    "the folder with --data, or compare runs on other data separately"
+                    f"{path} learnt from other data of {site!r} than those in {simulation.data}; name the folder with "
+                    "--data, or compare runs on other data separately"
                 )
-    return found
+    return data
 
 
 def _is_learnt_from(counts: SiteCounts | None, data: SiteData) -> bool:
-    if counts is None or counts.digest != data.manifest.digest:
+    if counts is None or data.manifest is None or counts.digest != data.manifest.digest:
         return False
+    # A run that may leave unreadable files out records no digest of all files.
     return counts.content is None or counts.content == digest_data(data.manifest)

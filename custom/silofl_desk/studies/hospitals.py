@@ -26,8 +26,6 @@ NOTE = (
     "threshold of 0.5. Then the mean difference, federated minus local, and its 95 % interval. Over several starts: "
     "does the hospital gain by joining, at 5 % after Holm's correction over all hospitals and methods?"
 )
-# What is in a table -> name of its column.
-MODELS = {LOCAL: "local", SHIFTED: "federated"}
 # Row and hospital -> what joining gives it over several starts.
 Effects = Mapping[tuple[str, str], MeanEffect]
 
@@ -39,19 +37,27 @@ def hospital_table(rows: RowRuns) -> TextTable | None:
     gaining = find_gains(effects)
     lines = []
     for name, runs in chosen.items():
-        for site in dict.fromkeys(site for run in runs for site in run.results.joining):
-            joined = [run.results.joining[site] for run in runs if site in run.results.joining]
+        for site, joined in _group_choices(runs).items():
             verdict = _describe_verdicts(joined)
             if effect := effects.get((name, site)):
                 word = "gains" if (name, site) in gaining else "no gain shown"
                 verdict = f"{word}{_format_difference(effect.difference, effect.low, effect.high)}"
             kept = _average_over_runs(joined, CHOSEN)
-            values = [_average_over_runs(joined, model) for model in MODELS]
             # A phone shows the first columns only: what matters most stands there.
-            lines.append((name, site, kept, verdict, *values))
+            models = (_average_over_runs(joined, LOCAL), _average_over_runs(joined, SHIFTED))
+            lines.append((name, site, kept, verdict, *models))
     compared = next((_name_compared(run) for run in chain(*chosen.values())), "")
-    columns = ("method", "hospital", "kept", f"verdict{compared}", *MODELS.values())
+    columns = ("method", "hospital", "kept", f"verdict{compared}", "local", "federated")
     return TextTable(columns, tuple(lines), num_text=4) if lines else None
+
+
+def _group_choices(runs: Sequence[RunRecords]) -> dict[str, list[Joined]]:
+    """Return site -> its choice in each run in which it made one."""
+    choices: dict[str, list[Joined]] = {}
+    for run in runs:
+        for site, joined in (run.results.joining or {}).items():
+            choices.setdefault(site, []).append(joined)
+    return choices
 
 
 def _average_over_runs(joined: Sequence[Joined], model: str) -> str:
@@ -89,8 +95,8 @@ def list_losses(rows: RowRuns) -> list[str]:
             # A run that goes on may still make up for it.
             if not run.results.is_finished:
                 continue
-            place = f"{name}, seed {run.results.seed}" if len(runs) > 1 else name
-            losses += [f"{place}: {sentence}" for tone, sentence in describe_problems(run.results) if tone == "bad"]
+            row = f"{name}, seed {run.results.seed}" if len(runs) > 1 else name
+            losses += [f"{row}: {sentence}" for tone, sentence in describe_problems(run.results) if tone == "bad"]
     return losses
 
 
@@ -99,12 +105,13 @@ def unseen_tables(rows: RowRuns) -> list[TextTable]:
     tables = []
     for (site, metric), tests in group_unseen(rows).items():
         values = []
-        for name, several in tests.items():
-            for test in several:
+        for name, of_row in tests.items():
+            for test in of_row:
                 local = test.own or {}
                 values += [Value(name, f"local: {owner}", value) for owner, value in local.items() if owner != ENSEMBLE]
                 values += [Value(name, "local: mean", local.get(ENSEMBLE)), Value(name, "federated", test.value)]
-        if any(test.own for several in tests.values() for test in several):
+        # Without any local model there is nothing to compare with.
+        if any(test.own for test in chain(*tests.values())):
             tables.append(make_values_table(pivot(values), f"{metric} at {site}"))
     return tables
 
@@ -118,6 +125,7 @@ def conclude(rows: RowRuns) -> list[str]:
     """
     chosen = rows_with_choices(rows)
     guessing = list_guessing(chosen)
+    # What a row that guesses gives a hospital is chance.
     warnings = [f"{', '.join(guessing)}: {GUESSING}."] if guessing else []
     chosen = {name: runs for name, runs in chosen.items() if name not in guessing}
     if not chosen:
@@ -147,6 +155,7 @@ def _describe_starts(rows: RowRuns) -> list[str]:
 
 def _measure_effects(rows: RowRuns) -> Effects:
     """Return what joining gives each hospital of each row that does not guess."""
+    # What a row that guesses gives a hospital is chance, and would count in Holm's correction.
     guessing = list_guessing(rows)
     effects = {}
     for name, runs in rows.items():
@@ -158,10 +167,8 @@ def _measure_effects(rows: RowRuns) -> Effects:
 
 def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Effect]]:
     """Return site -> what each run gives it, of sites that tested the same data and models trained to their end."""
-    sites = dict.fromkeys(site for run in runs for site in run.results.joining)
     starts: dict[str, list[Effect]] = {}
-    for site in sites:
-        joined = [run.results.joining[site] for run in runs if site in run.results.joining]
+    for site, joined in _group_choices(runs).items():
         is_whole = len(joined) == len(runs) and not any(choice.unfinished for choice in joined)
         # Starts are compared with each other, which holds of the same test cases only.
         if not is_whole or has_other_data(runs, site):
@@ -174,18 +181,21 @@ def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Effect]]:
 
 
 def _conclude_kept(rows: RowRuns) -> str:
-    verdicts = {name: list_verdicts(runs) for name, runs in rows.items()}
-    counted = [*chain(*verdicts.values())]
-    if all(verdict == UNFINISHED for verdict in counted):
+    counted: list[str] = []
+    listed = []
+    for name, runs in rows.items():
+        verdicts = list_verdicts(runs)
+        counted += verdicts
+        listed.append(f"{name} {verdicts.count(BETTER)} of {len(verdicts)}")
+    if {*counted} == {UNFINISHED}:
         return "What joining gives is not known, as not all models were trained to their end."
-    listed = ", ".join(f"{name} {of_row.count(BETTER)} of {len(of_row)}" for name, of_row in verdicts.items())
     losses = count_verdicts(verdict for verdict in counted if verdict == WORSE)
     losing = f", and {losses[0]}" if losses else ""
     compared = _name_compared(next(iter(rows.values()))[0])
     return (
         f"In {counted.count(BETTER)} of {len(counted)} pairs of hospital and run, the model that the hospital "
-        f"keeps is better for its test patients than its local model{compared} (2.5 % level; {listed}){losing}. "
-        f"{ONE_START[0].upper()}{ONE_START[1:]}."
+        f"keeps is better for its test patients than its local model{compared} (2.5 % level; {', '.join(listed)})"
+        f"{losing}. {ONE_START[0].upper()}{ONE_START[1:]}."
     )
 
 
@@ -193,6 +203,7 @@ def _conclude_federated(rows: RowRuns) -> str:
     below = []
     for name, runs in rows.items():
         means = average_models(runs)
+        # A row without tested models of both kinds says nothing.
         federated, local = means[SHIFTED], means[LOCAL]
         if federated is not None and local is not None and federated < local - SMALLEST:
             below.append(f"{name} {format_number(federated)} (local {format_number(local)})")

@@ -37,14 +37,15 @@ def run_in_process(
         pretrained: All arrays of the pretrained model, where the study needs one.
         on_round: Called after every exchange with the sites.
     """
-    here = {name: SiteRounds(name, study, settings) for name in sites}
+    site_rounds = {name: SiteRounds(name, study, settings) for name in sites}
 
     def ask(task: str, messages: Mapping[str, Message]) -> Answers:
-        given = {site: here[site].answer(task, message) for site, message in messages.items()}
+        replies = {site: site_rounds[site].answer(task, message) for site, message in messages.items()}
         on_round()
-        return separate_failures(given)
+        return separate_failures(replies)
 
     kept = RunFolder(folder, study)
+    # A second command on the same folder would write between the rounds of this one.
     with kept.locked():
         try:
             run = f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
@@ -58,6 +59,7 @@ def run_in_process(
             )
             kept.finish(server, course.run())
         except Exception as error:
+            # Only a fault of the program needs its traceback.
             if not isinstance(error, (SiloFLError, OSError)):
                 logger.exception("the run failed")
             kept.write_failure(describe_failure(error))

@@ -14,25 +14,31 @@ def join_examples(parts: Mapping[str, Examples]) -> Examples:
         DataError: The sites annotate different labels, or their images have different sizes.
     """
     check_same_size(parts)
-    annotated = {part.annotated for part in parts.values()}
-    if len(annotated) > 1:
-        raise DataError(
-            "sites must have the same labels_annotated to be taken as one, not different ones; leave out those that "
-            "annotate fewer labels"
-        )
-
-    def named(key: str) -> tuple[str | None, ...]:
-        pairs = ((site, name) for site, part in parts.items() for name in getattr(part, key))
-        return tuple(None if name is None else f"{site}/{name}" for site, name in pairs)
-
-    images, targets = (
-        concatenate_parts([getattr(part, key) for part in parts.values()]) for key in ("images", "targets")
+    every_part = list(parts.values())
+    if len({part.annotated for part in every_part}) > 1:
+        raise DataError("The sites annotate different labels (labels_annotated). Leave out those that annotate fewer.")
+    cases: list[str] = []
+    slices: list[int | None] = []
+    patients: list[str | None] = []
+    spacings = {}
+    for site, part in parts.items():
+        # Two sites may have a case or a patient of one name.
+        cases += [f"{site}/{case}" for case in part.cases]
+        slices += part.slices
+        patients += [None if patient is None else f"{site}/{patient}" for patient in part.patients]
+        for case, spacing in part.spacings.items():
+            spacings[f"{site}/{case}"] = spacing
+    return Examples(
+        images=concatenate_parts([part.images for part in every_part]),
+        targets=concatenate_parts([part.targets for part in every_part]),
+        cases=tuple(cases),
+        slices=tuple(slices),
+        patients=tuple(patients),
+        annotated=every_part[0].annotated,
+        patches=every_part[0].patches,
+        spacings=spacings,
+        has_ignored=any(part.has_ignored for part in every_part),
     )
-    slices, patches = (number for part in parts.values() for number in part.slices), next(iter(parts.values())).patches
-    spacings = {f"{site}/{case}": size for site, part in parts.items() for case, size in part.spacings.items()}
-    names = (named("cases"), tuple(slices), named("patients"))
-    has_ignored = any(part.has_ignored for part in parts.values())
-    return Examples(images, targets, *names, annotated.pop(), patches, spacings, has_ignored)
 
 
 def check_same_size(parts: Mapping[str, Examples]) -> None:
@@ -41,11 +47,12 @@ def check_same_size(parts: Mapping[str, Examples]) -> None:
     Raises:
         DataError: Two sites' images have different sizes.
     """
+    # Volumes with label maps are cut into patches of one size.
     sizes = {site: part.images.shape[2:] for site, part in parts.items() if not isinstance(part.images, Volumes)}
-    for site, found in sizes.items():
-        first, wanted = next(iter(sizes.items()))
-        if found != wanted:
+    for site, size in sizes.items():
+        expected_site, expected = next(iter(sizes.items()))
+        if size != expected:
             raise DataError(
-                f"site {site!r} must have images of the size of site {first!r}, {wanted}, not {found}; add Resize: "
-                f"{{spatial_size: {list(wanted)}}} to the study's data.transforms"
+                f"images of site {expected_site!r} have the size {expected}, those of {site!r} {size}; add Resize: "
+                f"{{spatial_size: {list(expected)}}} to the study's data.transforms"
             )

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
-from operator import or_
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import nn
@@ -63,37 +62,41 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
         contents = assemble_models(run)
         console.print(NO_SUPER_MODEL.format(source=contents.facts["assembled_from"]))
         directory.write_model_folder(folder, contents)
-    fingerprint, known = directory.read_fingerprint(folder), None
+    fingerprint = directory.read_fingerprint(folder)
     # A broken test is repeated.
     with suppress(ConfigError):
-        known = read_unseen(run)
-    if known and (known.site, known.evaluation.fingerprint, known.digest) == (site, fingerprint, digest):
-        return known
-    contents, data = directory.read_model_folder(folder), load()
+        earlier = read_unseen(run)
+        if earlier and (earlier.site, earlier.evaluation.fingerprint, earlier.digest) == (site, fingerprint, digest):
+            return earlier
+    contents = directory.read_model_folder(folder)
+    data = load()
     set_threads("auto")
     device = choose_device(contents.study.device)
     model = SuperModel(contents, device)
-    # Its images without their labels, as a hospital has them before it uses a model.
+    # A hospital has its images without their labels before it uses a model.
     model.fix_home_statistics(data.training.images)
     site_cases = SiteCases.of(data, PARTS)
     answered, _ = sort_answers(evaluate_cases(model, site_cases))
+    # A clinic refuses some cases, which then count in no comparison of models either.
     evaluation = measure_evaluation(model, fingerprint, site_cases, answered)
-    names = {one.case for one in answered}
-    parts = [
-        part.select_rows([row for row, case in enumerate(part.cases) if case in names])
-        for part in site_cases.parts.values()
-    ]
-    own = _read_models(run, directory.OWN)
-    studies = {name: one.study for name, one in own.items()}
-    local = SuperModel(_join_models(run, own), device, studies) if own else None
-    if local:
+    names = {prediction.case for prediction in answered}
+    parts = []
+    for part in site_cases.parts.values():
+        rows = [row for row, case in enumerate(part.cases) if case in names]
+        parts.append(part.select_rows(rows))
+    own_models = _read_models(run, directory.OWN)
+    own_values = None
+    if own_models:
+        studies = {owner: contents.study for owner, contents in own_models.items()}
+        local = SuperModel(_join_models(run, own_models), device, studies)
         local.fix_home_statistics(data.training.images)
+        own_values = values_by_model(_predict_parts(local, parts))
     result = UnseenTest(
         site=site,
         digest=digest,
         evaluation=evaluation,
         **measure_models(model, parts),
-        own=values_by_model(_predict_parts(local, parts)) if local else None,
+        own=own_values,
         assembled_from=contents.facts.get("assembled_from"),
     )
     write_json(run / "unseen.json", dump_record(result))
@@ -108,32 +111,48 @@ def assemble_models(run: Path) -> Contents:
     Raises:
         ConfigError: No site kept its model, or one is broken.
     """
-    if found := _read_models(run, directory.FOLDER):
-        return _join_models(run, found)
-    raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
+    models = _read_models(run, directory.FOLDER)
+    if not models:
+        raise ConfigError(f"{run} holds neither a super model nor the sites' models. Train it anew.")
+    return _join_models(run, models)
 
 
 def _read_models(run: Path, folder: str) -> dict[str, Contents]:
     """Return site -> the model that it holds in a folder of that name, of those that hold one."""
     results = read_results(run)
-    tested = results.run if results else None
-    sites = sorted(results.sites) if tested else ()
-    # The local model that a site keeps lies in its folder of what is kept.
-    joining = (results.joining or {}) if results and folder == directory.OWN else {}
-    kept = {site: CHOSEN for site, one in joining.items() if one.chosen == LOCAL}
-    folders = {site: run / "sites" / site / tested / kept.get(site, folder) for site in sites}
-    return {site: directory.read_model_folder(path) for site, path in folders.items() if path.is_dir()}
+    models: dict[str, Contents] = {}
+    if results is None or results.run is None:
+        return models
+    for site in sorted(results.sites):
+        path = run / "sites" / site / results.run / folder
+        joined = (results.joining or {}).get(site)
+        # The local model that a site keeps lies in its folder of what is kept.
+        if folder == directory.OWN and joined and joined.chosen == LOCAL:
+            path = path.with_name(CHOSEN)
+        if path.is_dir():
+            models[site] = directory.read_model_folder(path)
+    return models
 
 
-def _join_models(run: Path, own: Mapping[str, Contents]) -> Contents:
+def _join_models(run: Path, models: Mapping[str, Contents]) -> Contents:
     """Return the sites' models as one that answers with their mean."""
-    results, first = read_results(run), next(iter(own.values()))
-    states = {site: next(iter(contents.models.values())) for site, contents in own.items()}
-    missing = [site for site in sorted(results.sites) if site not in own]
-    source = "the sites' own models" + (f" (without {', '.join(missing)})" if missing else "")
-    facts = {"run": results.run, "reported_round": results.best_round, "assembled_from": source}
-    data_profile = reduce(or_, (contents.data_profile for contents in own.values()))
-    return Contents(first.study, first.image_shape, states, "mean", facts=facts, data_profile=data_profile)
+    results = read_results(run)
+    facts: dict[str, Any] = {}
+    source = "the sites' own models"
+    if results:
+        facts = {"run": results.run, "reported_round": results.best_round}
+        missing = [site for site in sorted(results.sites) if site not in models]
+        if missing:
+            source += f" (without {', '.join(missing)})"
+    facts["assembled_from"] = source
+    profile, *profiles = (contents.data_profile for contents in models.values())
+    for further in profiles:
+        profile |= further
+    # A site's own folder holds a single model.
+    states = {site: next(iter(contents.models.values())) for site, contents in models.items()}
+    # The sites' studies and images are alike; the first site's stand for all.
+    shared = next(iter(models.values()))
+    return Contents(shared.study, shared.image_shape, states, "mean", facts=facts, data_profile=profile)
 
 
 def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tuple[str, nn.Module]]:
@@ -155,9 +174,11 @@ def measure_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, An
     Raises:
         DataError: The images do not have the form of the training images.
     """
-    contents, results = model.contents, _predict_parts(model, parts)
+    contents = model.contents
+    results = _predict_parts(model, parts)
     models = values_by_model(results)
     if contents.rule != "selector":
+        # Without a selector the ensemble is the mean, which is the model under test.
         del models[ENSEMBLE]
         return {"rule": contents.rule, "models": models}
     # Where the selector knows the global model too, or there is none, the most probable model answers.
@@ -172,10 +193,17 @@ def measure_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, An
 
 
 def _predict_parts(model: SuperModel, parts: Sequence[Examples]) -> dict[str, CaseResult]:
-    contents, results = model.contents, {}
-    for part in filter(len, parts):
-        for images in [image[None] for image in part.images] if part.patches else [part.images]:
-            check_images(images, contents.image_shape, bool(part.patches))
+    contents = model.contents
+    results: dict[str, CaseResult] = {}
+    for part in parts:
+        if len(part) == 0:
+            continue
+        if part.patches:
+            # Volumes that are cut into patches have sizes of their own.
+            for image in part.images:
+                check_images(image[None], contents.image_shape, is_in_patches=True)
+        else:
+            check_images(np.asarray(part.images), contents.image_shape)
         results |= predict_cases(model, part, contents.study)
     return results
 

@@ -7,7 +7,7 @@ from silofl.base.errors import ConfigError, suggest_nearest
 from silofl.core.presets import algorithm_names
 
 PRETRAINED = "-pretrained"
-# Name of a method that is not just an algorithm with its recommended preset -> its ``algorithm`` section.
+# These methods are more than an algorithm with its recommended preset: name -> the ``algorithm`` section.
 VARIANTS: dict[str, dict[str, object]] = {
     "adafed": {"name": "adafed", "preset": "paper"},
     "adafed-from-scratch": {"name": "adafed", "preset": "paper", "start_from_pretrained": False},
@@ -50,8 +50,11 @@ def find_method_algorithm(method: str) -> dict[str, object]:
     if method in VARIANTS:
         return VARIANTS[method]
     name, colon, preset = method.partition(":")
-    known = algorithm_names() if colon else method_names()
-    if name not in known:
-        what = f"ALGORITHM:PRESET with ALGORITHM among {', '.join(known)}" if colon else f"among {', '.join(known)}"
-        raise ConfigError(f"--methods must be {what}, not {name!r}{suggest_nearest(name, known)}")
+    # Only an algorithm has presets.
+    names = algorithm_names() if colon else method_names()
+    if name not in names:
+        form = "ALGORITHM:PRESET with ALGORITHM " if colon else ""
+        raise ConfigError(
+            f"--methods must be {form}among {', '.join(names)}, not {name!r}{suggest_nearest(name, names)}"
+        )
     return {"name": name, "preset": preset} if colon else {"name": name}

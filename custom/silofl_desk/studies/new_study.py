@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode, make_printable
@@ -28,12 +29,12 @@ from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_f
 from silofl_desk.studies.survey_rules import Surveyed, choose_patch, choose_spacing, choose_window, read_survey
 
 WINDOW_NETWORK = "activity_cnn"
-# Shortest side that a network, and FedSM's selector, can take.
+# A network, and FedSM's selector, can take images whose shortest side has so many pixels.
 LEAST_SIDE = {"unet": 32, "densenet121": 32, "lenet5": 16, "alexnet": 64}
 LEAST_SELECTOR_SIDE = 32
 # The most rounds of a study whose training ends by itself.
 MOST_ROUNDS = 200
-# What only the lead knows.
+# Only the lead knows these fields, so that they are written as comments.
 CARD = [
     "",
     "# Who answers for the model: its card says it. Fill the fields, and take away the first marks.",
@@ -42,12 +43,15 @@ CARD = [
 ]
 # Resized images have sides that can be halved four times, and are small enough for a training to its end on two cores;
 # twice the side takes four times as long (`bench/defaults.py`).
-MOST_SIDE, SIDE_STEP = 128, 16
+MOST_SIDE = 128
+SIDE_STEP = 16
 # A volume has another resolution across its slices, or too few of them, for a network in 3D: nnU-Net's ratio, and the
 # thickness of the job's patches.
-MOST_ANISOTROPY, FEWEST_SLICES = 3, 16
+MOST_ANISOTROPY = 3
+FEWEST_SLICES = 16
 # A classification sees whole volumes, resized.
-MOST_SIDE_3D, SIDE_STEP_3D = 64, 8
+MOST_SIDE_3D = 64
+SIDE_STEP_3D = 8
 # Whoever answers the most frequent class alone is then right in as many cases.
 MOST_FREQUENT = 0.6
 NORMS = {
@@ -57,7 +61,7 @@ NORMS = {
     "group": "GroupNorm",
     "instance": "InstanceNorm",
 }
-# What an algorithm may need that the job does not have, in the order in which it is tried.
+# An algorithm may need this, which the job does not have: sections of the study, in the order in which they are tried.
 NEEDED: tuple[tuple[str, dict[str, object]], ...] = (
     ("model", {}),
     ("model", {"normalization": "batch"}),
@@ -68,21 +72,25 @@ NEEDED: tuple[tuple[str, dict[str, object]], ...] = (
 
 def run(options: argparse.Namespace) -> int:
     """Write the job, and say what was chosen and how to go on with it."""
-    found, console = survey_sites(options.data), make_console(options)
+    surveyed = survey_sites(options.data)
+    console = make_console(options)
     survey = read_survey(options.survey) if options.survey else None
-    study = write_new_study(options.target, options.job, found, options.algorithm, options.sites, survey)
-    for sentence in _describe_choices(study, found):
+    study = write_new_study(options.target, options.job, surveyed, options.algorithm, options.sites, survey)
+    for sentence in _describe_choices(study, surveyed):
         console.print(sentence, markup=False)
-    target, data = quote(str(options.target)), quote(str(options.data))
-    if is_one := (options.data / FILE_NAME).is_file():
+    target = quote(str(options.target))
+    data = quote(str(options.data))
+    is_one_site = (options.data / FILE_NAME).is_file()
+    if is_one_site:
         site = options.data.resolve()
         data = f"{quote(str(site.parent))} --sites {quote(site.name)}"
     console.print(f"wrote {options.target}: read its app/config/study.yaml before you train", markup=False)
-    if not {*study.federation.named} <= {*found.sites}:
+    if not {*study.federation.named} <= {*surveyed.sites}:
         # A simulation is of the sites whose data are here.
         data += " --set federation.sites=null"
-    console.print(f"  silofl estimate {target} --sites {len(study.federation.named or found.sites)}", markup=False)
-    if not is_one:
+    console.print(f"  silofl estimate {target} --sites {len(study.federation.named or surveyed.sites)}", markup=False)
+    # A search trains a federation, which one site is none.
+    if not is_one_site:
         console.print(f"  silofl tune {target} --data {data}", markup=False)
     console.print(f"  silofl simulate {target} --data {data} --out RUN --in-process", markup=False)
     return ExitCode.COMPLETE
@@ -90,9 +98,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
     """Say what a new study trains and why, what was chosen for rare classes, and what of it fits the data badly."""
-    trained = {"pictures": "pictures", "windows": "windows of time series"}.get(found.kind) or _describe_cut(
-        study, found
-    )
+    trained = "windows of time series" if found.kind == "windows" else "pictures"
+    if found.kind == "volumes":
+        trained = _describe_cut(study, found)
     yield f"{study.name} trains {trained}: {study.algorithm.name}, {NORMS[study.model.normalization]}"
     if study.training.sampler == "balanced" and found.most_frequent:
         name, share = found.most_frequent
@@ -103,7 +111,8 @@ def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
 
 def _describe_cut(study: Study, found: Survey) -> str:
     """Say whether a study trains volumes whole or in slices, and why."""
-    is_whole, job = study.data.dimensions == 3, choose_job(found)
+    is_whole = study.data.dimensions == 3
+    job = choose_job(found)
     why = _explain_slices(found)
     if is_whole != job.endswith("_3d"):
         why = f"as its job does; {job} suits them better"
@@ -137,7 +146,7 @@ def write_new_study(
         DataError: The images do not go together, or lack a contrast that the job's algorithm needs.
     """
     if target.exists():
-        raise ConfigError(f"STUDY must be a new folder, not {target}, which exists; name another")
+        raise ConfigError(f"{target} already exists. Choose another name for the study.")
     if job is None:
         job = JOBS / choose_job(found)
         # The only job for windows is AdaFed's, which begins with a pretrained model.
@@ -173,18 +182,15 @@ def choose_job(found: Survey) -> str:
     """Return the name of the bundled job that a study of surveyed data begins with."""
     if found.kind == "windows":
         return "adafed_activity"
-    kind = "masks" if found.task == "segmentation" else "classes"
-    return f"fedavg_{kind}_3d" if found.kind == "volumes" and not _explain_slices(found) else f"fedavg_{kind}"
+    job = "fedavg_masks" if found.task == "segmentation" else "fedavg_classes"
+    return f"{job}_3d" if found.kind == "volumes" and not _explain_slices(found) else job
 
 
 def _explain_slices(found: Survey) -> str:
     """Return why volumes with masks are cut into slices; empty where a network in 3D sees them whole."""
     if found.task != "segmentation" or found.kind != "volumes":
         return ""
-    # Imported here: pictures and windows need no nibabel.
-    from nibabel.affines import voxel_sizes
-
-    sides = np.median([voxel_sizes(sample.image.affine) for sample in found.samples], axis=0)
+    sides = _measure_spacing(found)
     slices = min(min(sample.image.spatial_shape) for sample in found.samples)
     if sides.max() > MOST_ANISOTROPY * sides.min():
         size = " x ".join(f"{side:.3g}" for side in sides)
@@ -277,15 +283,19 @@ def _end_by_patience(values: dict[str, Any], found: Survey) -> None:
 
 def _fit_channels(values: dict[str, Any], found: Survey) -> None:
     """Begin the section ``data`` with the channels of the data."""
-    named = {"channel_names": list(found.channel_names)} if found.channel_names else {}
-    others = {key: value for key, value in values.get("data", {}).items() if key not in ("channels", "channel_names")}
-    settings = values["data"] = {"channels": found.channels, **named, **others}
+    settings: dict[str, Any] = {"channels": found.channels}
+    if found.channel_names:
+        settings["channel_names"] = list(found.channel_names)
+    for key, value in values.get("data", {}).items():
+        if key not in ("channels", "channel_names"):
+            settings[key] = value
     settings |= {"split_unit": found.split_unit, "transforms": [], "modality": found.modality}
     if not found.channel_names:
-        # Of contrasts alone.
+        # Only contrasts of one case can lie on different grids.
         settings.pop("resample", None)
     elif found.is_resampled:
         settings["resample"] = True
+    values["data"] = settings
 
 
 def _fit_intensity(settings: dict[str, Any], found: Survey) -> None:
@@ -296,20 +306,22 @@ def _fit_intensity(settings: dict[str, Any], found: Survey) -> None:
 
 def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> None:
     """Choose directions, spacing and size of the images."""
-    settings, turned = values["data"], {"Orientation": {"axcodes": "RAS"}}
+    settings = values["data"]
+    turned = {"Orientation": {"axcodes": "RAS"}}
     if found.kind == "volumes":
         settings["volume_transforms"] = settings.get("volume_transforms") or [turned]
     else:
-        # Of volumes alone.
+        # Pictures and windows have neither directions nor neighbouring slices.
         for key in ("volume_transforms", "neighbours"):
             settings.pop(key, None)
     if template.data.dimensions == 3 and not template.data.patches:
-        sizes = [measure_grid(sample.image)[0] for sample in found.samples]
-        sides = np.round(np.median(sizes, axis=0) / SIDE_STEP_3D).astype(int) * SIDE_STEP_3D
+        shapes = [measure_grid(sample.image)[0] for sample in found.samples]
+        sides = np.round(np.median(shapes, axis=0) / SIDE_STEP_3D).astype(int) * SIDE_STEP_3D
         settings["volume_transforms"] = [turned]
         settings["transforms"] = [{"Resize": {"spatial_size": sides.clip(2 * SIDE_STEP_3D, MOST_SIDE_3D).tolist()}}]
     elif template.data.dimensions == 3:
-        settings["volume_transforms"] = [turned, {"Spacing": {"pixdim": _median_spacing(found)}}]
+        spacing = [float(f"{side:.3g}") for side in _measure_spacing(found)]
+        settings["volume_transforms"] = [turned, {"Spacing": {"pixdim": spacing}}]
     elif found.kind != "windows":
         study = parse(Study, values, "the new study.yaml")
         sizes = np.array([_measure_plane(sample, study) for sample in found.samples])
@@ -328,9 +340,10 @@ def _fit_to_survey(settings: dict[str, Any], survey: Surveyed) -> None:
         settings["transforms"] = [*settings["transforms"], {"ScaleIntensityRange": window}]
 
 
-def _median_spacing(found: Survey) -> list[float]:
+def _measure_spacing(found: Survey) -> NDArray[np.float64]:
     """Return the median spacing of the first volumes in mm along the body's own axes: right, front, head."""
-    return [float(f"{size:.3g}") for size in np.median([measure_grid(one.image)[1] for one in found.samples], axis=0)]
+    spacings = np.array([measure_grid(sample.image)[1] for sample in found.samples], dtype=np.float64)
+    return np.quantile(spacings, 0.5, axis=0)
 
 
 def _measure_plane(sample: FirstImage, study: Study) -> tuple[int, ...]:
@@ -340,31 +353,31 @@ def _measure_plane(sample: FirstImage, study: Study) -> tuple[int, ...]:
     return prepare_image(sample.source, study).shape[2:]
 
 
-def _choose_resize(sizes: np.ndarray, template: Study) -> list[dict[str, Any]]:
+def _choose_resize(sizes: NDArray[np.int_], template: Study) -> list[dict[str, Any]]:
     """Return the transforms that bring images to one size where they are not.
 
     Args:
         sizes: Height and width of the first images as the study prepares them, (n, 2).
         template: The job's study, which names the networks.
     """
-    least, most = sizes.min(axis=0), sizes.max(axis=0)
-    is_one_size, needed = (least == most).all(), _least_side(template)
+    least = sizes.min(axis=0)
+    most = sizes.max(axis=0)
+    # The network and the selector must both take the images.
+    needed = max(LEAST_SIDE.get(template.model.name, 1), LEAST_SELECTOR_SIDE if template.recipe.selector else 1)
     is_turned = any(transform.name == "RandRotate90" for transform in template.data.augment)
-    if is_one_size and needed <= least.min() and most.max() <= MOST_SIDE and not (is_turned and least[0] != least[1]):
+    fits = (least == most).all() and needed <= least.min() and most.max() <= MOST_SIDE
+    if fits and not (is_turned and least[0] != least[1]):
         return []
-    own = [{step.name: step.options} for step in template.data.transforms if step.name == "Resize"]
-    if own and least.min() < needed:
-        return own
+    resizing = [{step.name: step.options} for step in template.data.transforms if step.name == "Resize"]
+    # The job's own size suits its networks, which images below it do not.
+    if resizing and least.min() < needed:
+        return resizing
     middle = np.round(np.median(sizes, axis=0) / SIDE_STEP).astype(int) * SIDE_STEP
     sides = np.clip(middle, -(-needed // SIDE_STEP) * SIDE_STEP, MOST_SIDE)
     # Images that are turned by 90 degrees stay of one size only where they are square.
-    sides = np.full(2, sides.max()) if is_turned else sides
+    if is_turned:
+        sides = np.full(2, sides.max())
     return [{"Resize": {"spatial_size": sides.tolist()}}]
-
-
-def _least_side(study: Study) -> int:
-    """Return the shortest side, in pixels, that the study's networks can take."""
-    return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.selector else 1)
 
 
 def _study_text(values: Mapping[str, Any], job: Path) -> str:

@@ -34,7 +34,9 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
     job = asked.jobs[0]
     study, simulation = settle_job(job, Simulation(asked.data, is_in_process=asked.is_in_process), asked.changes)
     if study.metric in CLASS_MEANS:
-        raise ConfigError(f"--pooled must go with a metric of each case, as accuracy, not {study.metric}")
+        raise ConfigError(
+            f"{study.metric} has no value of a single case, which --pooled needs. Set another metric, as accuracy."
+        )
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
     data = pool_sites(Path(str(simulation.data)), simulation.sites, study, out / "pooled")
     # One simulated site holds all data, so that the number of sites that the study waits for would never come; and with
@@ -49,12 +51,12 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
         skip_unreadable=asked.skip_unreadable,
     )
     # What is set of the federation for every row is in `alone`, and would take back its one site.
-    others = {
-        key: value
-        for key, value in asked.changes.items()
-        if key.partition(".")[0] not in ("federation", "baseline_comparison")
-    }
-    runs = make_seeded_runs(replace(asked, changes=others), out, ComparedRun(CENTRALISED, 0, out, job, wanted, changes))
+    further_changes = {}
+    for key, value in asked.changes.items():
+        if key.partition(".")[0] not in ("federation", "baseline_comparison"):
+            further_changes[key] = value
+    pattern = ComparedRun(CENTRALISED, 0, out, job, wanted, changes)
+    runs = make_seeded_runs(replace(asked, changes=further_changes), out, pattern)
     check_all_data(runs)
     return runs
 
@@ -66,14 +68,13 @@ def regroup_by_site(run: Path, results: Results) -> Results:
         ConfigError: The simulated site's scores are not there, or broken.
     """
     scores = _read_scores(run / "sites" / POOLED_SITE / str(results.run) / "scores.csv", run)
-    values = group_by_site(scores)
-    means = {site: float(np.mean(found)) for site, found in values.items()}
+    sites = {}
+    for site, values in group_by_site(scores).items():
+        sites[site] = SiteScore(value=float(np.mean(values)), num_cases=len(values), num_excluded=0)
     return replace(
         results,
-        sites={
-            site: SiteScore(value=mean, num_cases=len(values[site]), num_excluded=0) for site, mean in means.items()
-        },
-        mean=mean_of_known(means.values()),
+        sites=sites,
+        mean=mean_of_known(score.value for score in sites.values()),
         pooled=mean_of_known(scores.values()),
     )
 
@@ -83,6 +84,4 @@ def _read_scores(path: Path, run: Path) -> dict[str, float]:
     try:
         return {case: float(value) for case, value in decode_csv(path.read_bytes().decode())[1:]}
     except (OSError, ValueError):
-        raise ConfigError(
-            f"{path} must hold the value of each test case; it does not: remove {run} and run it anew"
-        ) from None
+        raise ConfigError(f"{path} does not hold the value of each test case. Remove {run} and run it anew.") from None

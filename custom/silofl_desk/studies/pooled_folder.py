@@ -1,7 +1,7 @@
 """Pool all sites' data in one folder, for the centralised upper bound, which only a simulation can train."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from silofl.data.targets import IGNORE
 from silofl.reading.access import link_or_copy, list_files, open_error
 from silofl.study import Study
 from silofl_desk.report.sentences import POOLED_SITE
+from silofl_desk.studies.data_survey import check_sites_agree
 
 
 def pool_sites(data: Path, sites: Sequence[str], study: Study, out: Path) -> Path:
@@ -37,8 +38,8 @@ def pool_sites(data: Path, sites: Sequence[str], study: Study, out: Path) -> Pat
     manifests = {site: _read_site_manifest(data / site, site, study) for site in sites}
     folder = out / POOLED_SITE
     for site, manifest in manifests.items():
-        for name, place in manifest.places.items():
-            _link_files(place, folder / site / name, f"{site}/{name}")
+        for name, source in manifest.places.items():
+            _link_files(source, folder / site / name, f"{site}/{name}")
     write_text(folder / FILE_NAME, json.dumps(pool_manifests(manifests), indent=1))
     return out
 
@@ -50,40 +51,35 @@ def pool_manifests(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
         DataError: The sites differ in labels or contrasts, or in how their patients are split.
     """
     # A pool of which one site does not know its patients is unknown; what the others keep apart stays apart.
-    known = {site: one for site, one in manifests.items() if one.split_unit != "unknown"}
-    _check_sites_agree(manifests, ("task", "labels", "labels_annotated", "ignored", "channel_names"))
-    _check_sites_agree(known, ("split_unit",))
-    manifest = next(iter(manifests.values()))
-    unit = manifest.split_unit if len(known) == len(manifests) else "unknown"
-    labels = {str(number): name for number, name in sorted(manifest.labels.items())}
-    records = {
-        part: [_pool_record(site, record, one) for site, one in manifests.items() for record in one.parts[part]]
-        for part in PARTS
+    with_unit = {site: manifest for site, manifest in manifests.items() if manifest.split_unit != "unknown"}
+    check_sites_agree(manifests, ("task", "labels", "labels_annotated", "ignored", "channel_names"))
+    check_sites_agree(with_unit, ("split_unit",))
+    shared = next(iter(manifests.values()))
+    content: dict[str, Any] = {
+        "task": shared.task,
+        "labels": {str(number): name for number, name in sorted(shared.labels.items())},
+        "split_unit": shared.split_unit if len(with_unit) == len(manifests) else "unknown",
     }
-    more = {"channel_names": [*manifest.channel_names]} if manifest.channel_names else {}
-    more |= {} if manifest.ignored is None else {IGNORE: manifest.ignored}
-    more |= {} if len(manifest.labels_annotated) == len(labels) else {"labels_annotated": [*manifest.labels_annotated]}
-    return {"task": manifest.task, "labels": labels, "split_unit": unit, **more, **records}
+    # A dataset.json has these keys only where they say something.
+    if shared.channel_names:
+        content["channel_names"] = [*shared.channel_names]
+    if shared.ignored is not None:
+        content[IGNORE] = shared.ignored
+    if len(shared.labels_annotated) < len(shared.labels):
+        content["labels_annotated"] = [*shared.labels_annotated]
+    for part in PARTS:
+        content[part] = []
+        for site, manifest in manifests.items():
+            content[part] += [_pool_record(site, record, manifest) for record in manifest.parts[part]]
+    return content
 
 
 def group_by_site(values: Mapping[str, float]) -> dict[str, list[float]]:
     """Group the values of a pool's cases, {case: value}, by the site that each case comes from."""
-    found: dict[str, list[float]] = {}
+    grouped: dict[str, list[float]] = {}
     for case, value in values.items():
-        found.setdefault(case.partition("/")[0], []).append(value)
-    return found
-
-
-def _check_sites_agree(manifests: Mapping[str, Manifest], keys: Iterable[str]) -> None:
-    for site, other in manifests.items():
-        first, manifest = next(iter(manifests.items()))
-        for key in keys:
-            wanted, found = getattr(manifest, key), getattr(other, key)
-            if wanted != found:
-                raise DataError(
-                    f"site {site!r} must have the {key} of site {first!r}, {wanted!r}, to be pooled with it, not "
-                    f"{found!r}; correct its {FILE_NAME}"
-                )
+        grouped.setdefault(case.partition("/")[0], []).append(value)
+    return grouped
 
 
 def _read_site_manifest(folder: Path, site: str, study: Study) -> Manifest:
@@ -95,22 +91,28 @@ def _read_site_manifest(folder: Path, site: str, study: Study) -> Manifest:
 
 def _pool_record(site: str, record: Record, manifest: Manifest) -> dict[str, Any]:
     values = {key: value for key, value in asdict(record).items() if value not in (None, {}) and key != "images"}
-    prefixed: dict[str, Any] = {key: f"{site}/{values[key]}" for key in ("patient", "case") if key in values}
+    for key in ("patient", "case"):
+        if key in values:
+            values[key] = f"{site}/{values[key]}"
+    # A label is the file of a mask, the set of findings, or the number of a class, which stays.
     if isinstance(record.label, str):
-        prefixed["label"] = f"{site}/{record.label}"
+        values["label"] = f"{site}/{record.label}"
     elif manifest.task == "multilabel":
-        prefixed["label"] = list_findings(record.label)
+        values["label"] = list_findings(record.label)
+    # A contrast that the case lacks is null.
     images = [None if path is None else f"{site}/{path}" for path in record.images]
-    return values | prefixed | {"image": images if len(images) > 1 else images[0]}
+    values["image"] = images if len(images) > 1 else images[0]
+    return values
 
 
 def _link_files(source: Path, target: Path, name: str) -> None:
     """Link or copy a file, or every file of a DICOM folder."""
     try:
         for file in list_files(source):
-            place = target if file == source else target / file.name
-            make_folder(place.parent)
-            place.unlink(missing_ok=True)
-            link_or_copy(file, place, name)
+            path = target if file == source else target / file.name
+            make_folder(path.parent)
+            # A file of an earlier comparison may be of other data.
+            path.unlink(missing_ok=True)
+            link_or_copy(file, path, name)
     except OSError as error:
         raise open_error(name, error) from None

@@ -25,11 +25,13 @@ def run(options: argparse.Namespace) -> int:
     )
     study, simulation = settle_job(options.job, wanted, {})
     check_pretrained(options.job, study, simulation)
+    # The workspace is refused before data are read, which may take minutes.
     results = write_workspace(options.workspace, options.job, simulation)
+    # NVFlare's sites then find the images decoded, and a fault shows here.
     read_data(study, simulation, results)
     sites = simulation.sites
-    places = f"{quote(str(options.job))} -w {quote(str(options.workspace))}"
-    print(f"results: {results}\nnow run:\nnvflare simulator {places} -c {','.join(sites)} -t {len(sites)}")
+    folders = f"{quote(str(options.job))} -w {quote(str(options.workspace))}"
+    print(f"results: {results}\nnow run:\nnvflare simulator {folders} -c {','.join(sites)} -t {len(sites)}")
     return ExitCode.COMPLETE
 
 
@@ -53,12 +55,13 @@ def write_workspace(workspace: Path, job: Path, simulation: Simulation) -> Path:
     check_whole("the workspace", workspace)
     if workspace.is_dir() and any(workspace.iterdir()) and not (workspace / "local" / "resources.json").is_file():
         raise ConfigError(
-            f"the workspace must be a new folder, or one that was prepared before, not {workspace}, which holds other "
-            "files; NVFlare's simulator would delete them: name another"
+            f"The workspace {workspace} holds files that NVFlare's simulator would delete. Name a new folder, or one "
+            "that was prepared before."
         )
     check_code(job, simulation)
     results = workspace.with_name(workspace.name + "-results")
     make_folder(results)
+    # Progress bars of several processes would write over each other.
     site = site_settings(simulation, results).model_copy(update={"has_progress": False})
     server = Server(run_dir=f"{results}/{{run}}", extensions=list_allowed_extensions())
     prepare_workspace(workspace, site, server, other_classes(job))

@@ -30,8 +30,8 @@ from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, make_optimizer, train
 from silofl.training.losses import make_loss
 from silofl_desk.options import path_to_text, read_changes
-from silofl_desk.studies import simulate
 from silofl_desk.studies.joined_examples import join_examples
+from silofl_desk.studies.simulated_sites import read_data
 from silofl_desk.studies.simulation import Simulation, settle_job
 
 WARNING = (
@@ -44,8 +44,15 @@ WARNING = (
 def run(options: argparse.Namespace) -> int:
     """Train and write a pretrained model."""
     wanted = Simulation(data=path_to_text(options.data), cache=path_to_text(options.cache), is_in_process=True)
-    changes = read_changes(options)
-    pretrain(options.job, options.out, wanted, changes, options.share, options.epochs, make_console(options))
+    pretrain(
+        options.job,
+        options.out,
+        wanted,
+        read_changes(options),
+        options.share,
+        options.epochs,
+        make_console(options),
+    )
     return ExitCode.COMPLETE
 
 
@@ -79,11 +86,11 @@ def pretrain(
     study, simulation = settle_job(job, wanted, changes)
     if study.model.weights:
         raise ConfigError(
-            "model.weights must be left out for a pretrained model, which begins with the seed's weights, not "
-            f"{study.model.weights!r}; remove it from study.yaml"
+            f"The study begins with {study.model.weights!r}, but a pretrained model begins with the seed's weights. "
+            "Remove model.weights from study.yaml."
         )
-    sites = simulate.read_data(study, simulation, out.parent)
-    # What is frozen later is to learn here.
+    sites = read_data(study, simulation, out.parent)
+    # What the study freezes in the federation must learn here.
     study = study.unfrozen
     pool = join_examples({site: draw_share(data.training, share, study.seed, site) for site, data in sites.items()})
     console.print(
@@ -91,6 +98,7 @@ def pretrain(
     )
     epochs = epochs or study.rounds * study.training.local_epochs
     model, loss = _train_on_pool(study, pool, epochs)
+    # No site's test examples were trained on: they tell what the model is worth.
     test = join_examples({site: data.test for site, data in sites.items()})
     fix_home_statistics(model, pool.images, study, choose_device(study.device))
     _, score = evaluate(model, test, study, choose_device(study.device))
@@ -106,8 +114,10 @@ def pretrain(
 
 def draw_share(part: Examples, share: float, seed: int, site: str) -> Examples:
     """Return a share of a part's examples, at least one, drawn by a seed."""
+    # A share of few examples may round to none.
     count = max(1, round(share * len(part)))
     rows = np.random.default_rng(derive_seed(seed, site, "pretrain")).permutation(len(part))[:count]
+    # The order of the examples stays, as the slices of a volume follow one another.
     return part.select_rows(sorted(rows.tolist()))
 
 
@@ -116,6 +126,7 @@ def _train_on_pool(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.
     set_threads(study.torch_threads)
     device = choose_device(study.device)
     model = build_plain_model(study, study.seed).to(device)
+    # The loop trains several models side by side; there is one here, and it needs no name.
     learners: Mapping[str, Learner] = {
         "": Learner(
             model,

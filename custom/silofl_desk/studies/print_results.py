@@ -25,7 +25,7 @@ WORDS = {"bad": "BAD", "warning": "CAUTION"}
 def print_beginning(study: Study, sites: Sequence[str], console: Console) -> None:
     """Print who takes part in a simulation, and what its numbers do not stand for."""
     lines = [f"{study.name}: {len(sites)} sites take part: {', '.join(sites)}", *describe_end(study)]
-    if any(kind.is_of_images for kind in list_outbound_payloads(study)):
+    if any(payload.is_of_images for payload in list_outbound_payloads(study)):
         lines.append(
             "Note: a simulation has no minimum number of patients (min_patients = 0). In a real network sites with few "
             "patients do not share statistics."
@@ -45,11 +45,11 @@ def describe_end(study: Study) -> list[str]:
 
 def print_results(results: Results, console: Console) -> None:
     """Print a run's status with its reasons, its model, its numbers, and what the list of facts states of it."""
-    title, num_rounds = f"{results.status}  {results.study}", results.rounds
+    title = f"{results.status}  {results.study}"
     if results.algorithm:
         most = "at most " if results.ended_early else ""
-        title += f": {results.algorithm}, preset {results.preset}, seed {results.seed}, {most}{num_rounds} "
-        title += f"round{'s' * (num_rounds != 1)}"
+        rounds = "1 round" if results.rounds == 1 else f"{results.rounds} rounds"
+        title += f": {results.algorithm}, preset {results.preset}, seed {results.seed}, {most}{rounds}"
     lines = [title, *(f"  - {reason}" for reason in results.reasons)]
     if not results.algorithm:
         # Nothing else is known of a run that failed before its study was read.
@@ -63,8 +63,10 @@ def print_results(results: Results, console: Console) -> None:
     if lead:
         lines.append(f"{WORDS['warning']}  {lead}" if sentences.is_guessing(results) else lead)
     print_lines(lines, console)
-    if table := sentences.joining_table(results):
-        print_table(table, console)
+    joining = sentences.joining_table(results)
+    if joining:
+        print_table(joining, console)
+    # What a run lacks that goes on may still come.
     if results.is_finished:
         problems = sentences.describe_problems(results)
         problems += [("warning", caveat) for caveat in sentences.caveats(results)]
@@ -72,21 +74,25 @@ def print_results(results: Results, console: Console) -> None:
     if results.sites:
         print_table(site_table(results), console)
     # A temperature changes no answer: the page has it.
-    if any(one.thresholds for one in results.operating_points_by_site.values()) and (
-        table := operating_point_table(results)
-    ):
-        print_table(table, console)
+    has_thresholds = any(point.thresholds for point in results.operating_points_by_site.values())
+    points = operating_point_table(results) if has_thresholds else None
+    if points:
+        print_table(points, console)
         print_lines([sentences.OPERATING_POINTS], console)
     print_lines([*sentences.list_result_notes(results).values()], console)
 
 
 def print_notes(run: Path, results: Results, console: Console) -> None:
     """Print what the ledger of a run notes for its lead, and what hospitals say of a model that was only tested."""
-    ledger, found = read_ledger(run) or (), read_file(Evaluations, run / EVALUATIONS)
-    print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)
-    section = evaluations_section(found)
-    if found and section:
+    ledger = read_ledger(run) or ()
+    for record in ledger:
+        for note in record.notes:
+            print_lines([f"round {record.round}: {note}"], console)
+    evaluations = read_file(Evaluations, run / EVALUATIONS)
+    # Only a run that tests a finished model has evaluations.
+    section = evaluations_section(evaluations)
+    if evaluations and section:
         print_blocks(section.blocks, console)
-        print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_chance(found)], console)
+        print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_chance(evaluations)], console)
     more = sentences.more_rounds_sentence(run, results, ledger)
     print_lines([more] if more else [], console)

@@ -34,7 +34,7 @@ class ProcessTree:
     """
 
     def __init__(self, command: list[str], log: Path | None = None) -> None:
-        # In a session of its own: Ctrl-C reaches only this process, which then ends the tree in order.
+        # The command has a session of its own: Ctrl-C reaches only this process, which then ends the tree in order.
         with contextlib.nullcontext() if log is None else open_own(log, "ab") as stream:
             self._root = subprocess.Popen(
                 command,
@@ -49,14 +49,17 @@ class ProcessTree:
 
     def tell(self, text: str) -> None:
         """Give the command its input, and no more after it; one that has ended does not hear it."""
-        with contextlib.suppress(BrokenPipeError), self._root.stdin as stream:
-            stream.write(text.encode())
+        stream = self._root.stdin
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError), stream:
+                stream.write(text.encode())
 
     def poll(self) -> int | None:
         """Remember the living descendants; return the exit code once the command has ended."""
         # They must be found while the command lives: the children of an ended process belong to init.
         with contextlib.suppress(psutil.NoSuchProcess):
-            self._seen |= {p.pid: p for p in psutil.Process(self._root.pid).children(recursive=True)}
+            for process in psutil.Process(self._root.pid).children(recursive=True):
+                self._seen[process.pid] = process
         return self._root.poll()
 
     def kill(self) -> None:
@@ -72,7 +75,7 @@ class ProcessTree:
         """End the command and every remembered descendant, within seconds, by SIGTERM and then by SIGKILL."""
         self.poll()
         # is_running compares starting times too: an ended process's number may belong to a stranger by now.
-        processes = [p for p in self._seen.values() if p.is_running()]
+        processes = [process for process in self._seen.values() if process.is_running()]
         with contextlib.suppress(psutil.NoSuchProcess):
             processes.append(psutil.Process(self._root.pid))
         for process in processes:

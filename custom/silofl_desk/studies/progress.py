@@ -18,11 +18,12 @@ from silofl.study import Study
 from silofl.training.local_model import local_rounds
 from silofl_hospital.report.tables import format_duration
 
-# After that long without a line something is said.
+# After so many seconds without a line something is said.
 QUIET_S = 25.0
 POLL_S = 0.3
 # A line that goes on in marks is ended before it is wider; the next one is indented.
-WIDTH, INDENT = 100, "  "
+WIDTH = 100
+INDENT = "  "
 STARTING = "starting the sites"
 # Task -> what the sites do; an algorithm's own is shown by its name.
 DOING = {
@@ -43,7 +44,9 @@ class RoundLines:
     """
 
     def __init__(self, study: Study, run: Path, console: Console) -> None:
-        self.study, self.run, self.console = study, run, console
+        self.study = study
+        self.run = run
+        self.console = console
         # The rounds of earlier starts are not printed again.
         self.shown = read_ledger(run) or []
         self._last_round = last_round(study, self.shown)
@@ -73,8 +76,8 @@ class RoundLines:
     def print_phase(self) -> None:
         """Print the sites' task where it is new and no round's training, and after `QUIET_S` how long it goes on."""
         task, step, doing, since = read_phase(self.run, self.study, self._began)
-        # Training has a line for each round, and what a round exchanges besides it is short.
-        # Of local models the first task asks all sites: those whose model has ended train nothing, and answer at once.
+        # Training has a line for each round, and what a round exchanges besides it is short. The first task of training
+        # local models asks all sites: those whose model has ended train nothing, and answer at once.
         is_said = task in (self._task, TRAIN) or (task, step) == (TRAIN_LOCAL, 1)
         if len(self.shown) >= self._last_round and not is_said:
             self._task = task
@@ -132,12 +135,15 @@ def announce(what: str, console: Console, describe: Callable[[], str] = str) -> 
         console: Where the line goes.
         describe: Says how far it is; nothing by default.
     """
-    started, dots, column = time.monotonic(), " ... ", 0
+    started = time.monotonic()
+    dots = " ... "
+    column = 0
 
     def print_mark(mark: str, end: str) -> None:
         nonlocal column
         if column > len(INDENT) and column + len(mark) + len(dots) > WIDTH:
-            mark, column = f"\n{INDENT}{mark}", 0
+            mark = f"\n{INDENT}{mark}"
+            column = 0
         console.print(mark, end=end, markup=False)
         column += len(mark + end)
 
@@ -156,13 +162,15 @@ def announce(what: str, console: Console, describe: Callable[[], str] = str) -> 
 @contextmanager
 def repeat_in_background(action: Callable[[], None], every_s: float) -> Iterator[None]:
     """Repeat an action every so many seconds while a block runs; its error ends the repeating, and is the block's."""
-    ended, errors = threading.Event(), []
+    ended = threading.Event()
+    errors: list[Exception] = []
 
     def repeat() -> None:
         try:
             while not ended.wait(every_s):
                 action()
         except Exception as error:
+            # It is raised in the thread of the block.
             errors.append(error)
 
     thread = threading.Thread(target=repeat, daemon=True)

@@ -10,8 +10,13 @@ from silofl_desk.studies.simulation import Moved
 
 def run(options: argparse.Namespace) -> int:
     """Go on with a run and return its exit code."""
-    moved = Moved(options.data, options.cache)
-    code = simulate.resume(options.run, make_console(options), moved, options.trust_code, read_changes(options))
+    code = simulate.resume(
+        options.run,
+        make_console(options),
+        Moved(options.data, options.cache),
+        options.trust_code,
+        read_changes(options),
+    )
     if options.json:
         simulate.print_json(options.run)
     return code

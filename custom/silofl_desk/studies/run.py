@@ -17,7 +17,7 @@ from rich.table import Table
 
 from silofl.base.bundled_jobs import META
 from silofl.base.errors import ConfigError, ExitCode, TrainingError, make_printable, suggest_nearest
-from silofl.base.files import copy_file, copy_folder, hold_lock, is_free, read_json, write_json, write_text
+from silofl.base.files import copy_file, copy_folder, hold_lock, read_json, write_json, write_text
 from silofl.base.options import make_console
 from silofl.base.schema import dump_record, read_record
 from silofl.base.settings import dump_yaml, read_yaml
@@ -37,16 +37,16 @@ from silofl_desk.studies.print_results import describe_end, print_notes, print_r
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import RoundLines
 from silofl_desk.studies.simulate import print_json
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.simulation import check_new, study_file
 from silofl_desk.studies.watched import RUNNING, describe_in_flight
 from silofl_hospital.report.tables import format_bytes, format_duration
 
 POLL_S = 1.0
 # A server that was stopped may need its operator.
 PATIENCE_S = 1800.0
-# In the folder of the results: the job as it goes on, to be submitted again at any time.
+# In the folder of the results this is the job as it goes on, to be submitted again at any time.
 JOB = "job"
-# Held for as long as a command writes that folder.
+# This file is locked for as long as a command writes that folder.
 LOCK = "lock"
 UNNAMED = "federation.sites names no hospitals: a run can be COMPLETE although one of them never came"
 # NVFlare's word for a job that was ended by hand.
@@ -55,25 +55,14 @@ ABORTED = "FINISHED:ABORTED"
 
 def run(options: argparse.Namespace) -> int:
     """Run a job on a network and return the exit code of its result."""
-    kit, study = read_kit(options.kit, ("admin",)), load_study(study_file(options.job))
+    kit = read_kit(options.kit, ("admin",))
+    study = load_study(study_file(options.job))
     if study.rehearsal:
-        raise ConfigError("rehearsal must be left out of study.yaml; call silofl run --rehearse, which sets it")
+        raise ConfigError("study.yaml sets rehearsal. Remove it; silofl run --rehearse sets it for one run.")
     if options.rehearse:
         return rehearse(options.job, study, kit, options)
-    if options.out is None:
-        raise ConfigError("--out must name a new folder for the results; give it")
     check_new(options.out)
     return carry_out_job(options.job, kit, options.out, options)
-
-
-def check_new(out: Path) -> None:
-    """Refuse a folder for results that holds something.
-
-    Raises:
-        ConfigError: It does.
-    """
-    if not is_free(out):
-        raise ConfigError(f"--out must be a new or empty folder, not {out}; name another")
 
 
 def carry_out_job(job: Path, kit: Kit, out: Path, options: argparse.Namespace) -> int:
@@ -148,19 +137,21 @@ def rehearse(job: Path, study: Study, kit: Kit, options: argparse.Namespace) -> 
         The exit code: 0 where nothing would fail, 1 where the rehearsal did, 3 where something would, 130 interrupted.
     """
     if options.out is not None:
-        raise ConfigError("--out must be left out with --rehearse, which leaves no results; remove it")
+        raise ConfigError("A rehearsal leaves no results. Leave out --out.")
     if not study.rounds:
-        raise ConfigError(f"--rehearse must go with a study that trains, not {study.name}, which has no rounds")
+        raise ConfigError(f"{study.name} has no rounds to rehearse. Leave out --rehearse.")
     console = make_console(options)
+    # What a hospital would refuse is said before anything is sent.
     for notice in check_job(job, study):
         console.print(notice, markup=False, soft_wrap=True)
     with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
         scratch = Path(open_files.enter_context(TemporaryDirectory()))
         copy = copy_folder(job, scratch / job.resolve().name)
-        path, meta = study_file(copy), copy / META
-        # In no digest, as little as what a run goes on with.
+        path = study_file(copy)
+        # The digest that hospitals compare does not cover this key.
         write_text(path, dump_yaml(read_yaml(path) | {"rehearsal": True}))
-        write_json(meta, read_json(meta) | {"name": f"{study.name}-rehearsal", "min_clients": 1})
+        meta = read_json(copy / META) | {"name": f"{study.name}-rehearsal", "min_clients": 1}
+        write_json(copy / META, meta)
         watch = WatchedRun(lead, study, copy, scratch / "out", console, open_files)
         try:
             enable_interrupts()
@@ -173,27 +164,36 @@ def rehearse(job: Path, study: Study, kit: Kit, options: argparse.Namespace) -> 
             console.print(f"\ninterrupted{how}", markup=False)
             return ExitCode.INTERRUPTED
     if options.json:
-        print(json.dumps({site: dump_record(one) for site, one in reports.items()}, indent=1))
+        print(json.dumps({site: dump_record(report) for site, report in reports.items()}, indent=1))
     print_reports(reports, study, console)
-    return ExitCode.INCOMPLETE if any(one.faults for one in reports.values()) else ExitCode.COMPLETE
+    return ExitCode.INCOMPLETE if any(report.faults for report in reports.values()) else ExitCode.COMPLETE
 
 
 def print_reports(reports: Mapping[str, SiteReport], study: Study, console: Console) -> None:
     """Print what a rehearsal has shown of each site."""
     table = Table("site", "a round", study.length, "memory", "to it", "from it", box=SIMPLE_HEAD)
-    for site, one in reports.items():
-        if one.round_seconds is None or one.run_hours is None:
+    for site, report in reports.items():
+        # A site that failed early has measured nothing.
+        if report.round_seconds is None or report.run_hours is None:
             continue
-        sizes = [format_bytes(size or 0) for size in (one.peak_bytes, one.bytes_to, one.bytes_from)]
-        sizes[0] += " (GPU)" if one.device == "cuda" else ""
-        table.add_row(site, format_duration(one.round_seconds), format_duration(3600 * one.run_hours), *sizes)
+        memory = format_bytes(report.peak_bytes or 0)
+        if report.device == "cuda":
+            memory += " (GPU)"
+        table.add_row(
+            site,
+            format_duration(report.round_seconds),
+            format_duration(3600 * report.run_hours),
+            memory,
+            format_bytes(report.bytes_to or 0),
+            format_bytes(report.bytes_from or 0),
+        )
     console.print(table)
-    for site, one in reports.items():
-        if one.left_out:
-            console.print(f"{site}: {one.left_out} cases cannot be read and are left out", markup=False)
-        for fault in one.faults:
+    for site, report in reports.items():
+        if report.left_out:
+            console.print(f"{site}: {report.left_out} cases cannot be read and are left out", markup=False)
+        for fault in report.faults:
             console.print(f"FAILED {make_printable(f'{site}: {fault}')}", markup=False, soft_wrap=True)
-    if not any(one.faults for one in reports.values()):
+    if not any(report.faults for report in reports.values()):
         console.print(f"nothing would have failed at {', '.join(reports)}", markup=False)
 
 
@@ -238,20 +238,20 @@ class WatchedRun:
             ConfigError: The server cannot be reached, or does not take the job.
             TrainingError: The job never began, or the server did not come back.
         """
-        self.number = self.lead.submit(self.job)
+        number = self.number = self.lead.submit(self.job)
         if self.job != self.out / JOB:
-            # Only now: no folder of results is left where the server takes no job.
+            # The folder is made only now: none is left where the server takes no job.
             self.job = copy_folder(self.job, self.out / JOB)
             self.open_files.enter_context(hold_lock(self.out / LOCK))
-        self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
-        status, details = self._follow()
+        self.console.print(f"{self.study.name}: submitted as job {number}", markup=False)
+        status, details = self._follow(number)
         if status == ABANDONED:
             # The server lost the job when it stopped: nothing can be downloaded.
             lost = stopped_results(self.study, self.progress.run, len(self.progress.ledger), "the server stopped")
             write_json(self.out / RESULT, dump_record(lost))
             return lost
         self.is_aborted = status == ABORTED
-        return self._download(status, details)
+        return self._download(number, status, details)
 
     def rehearse(self) -> dict[str, SiteReport]:
         """Submit the rehearsal for the sites that are there in time, and return what each has shown.
@@ -260,21 +260,22 @@ class WatchedRun:
             TrainingError: It did not come to an end.
         """
         missing = self.wait_for_sites()
-        self.number = self.lead.submit(self.job)
-        self.console.print(f"{self.study.name}: rehearsed as job {self.number}", markup=False)
-        status, details = self._follow()
-        found: dict[str, object] = {}
+        number = self.number = self.lead.submit(self.job)
+        self.console.print(f"{self.study.name}: rehearsed as job {number}", markup=False)
+        status, details = self._follow(number)
+        records: dict[str, object] = {}
         if status != ABANDONED:
-            left = self.lead.download(self.number, self.out) / "workspace" / "silofl"
-            found = read_json(left / REHEARSAL, absent={})
-        if not found:
+            folder = self.lead.download(number, self.out) / "workspace" / "silofl"
+            records = read_json(folder / REHEARSAL, absent={})
+        if not records:
             raise TrainingError(
-                f"rehearsal {self.number} must end; NVFlare ended it as {status}: {details or 'no reason'}; see "
-                f"nvflare job logs {self.number}"
+                f"NVFlare ended rehearsal {number} as {status}: {details or 'no reason'}; see nvflare job logs {number}"
             )
-        reports = {site: read_record(SiteReport, one, REHEARSAL) for site, one in found.items()}
-        for site in [site for site in missing if reports[site].round_seconds is None]:
-            reports[site] = replace(reports[site], faults=(f"{missing[site]} was not connected",))
+        reports = {site: read_record(SiteReport, record, REHEARSAL) for site, record in records.items()}
+        for site, name in missing.items():
+            # A site may have come after the others had begun.
+            if reports[site].round_seconds is None:
+                reports[site] = replace(reports[site], faults=(f"{name} was not connected",))
         return reports
 
     def wait_for_sites(self) -> dict[str, str]:
@@ -285,20 +286,27 @@ class WatchedRun:
         Returns:
             The sites that were not there in time, each as a sentence has it.
         """
-        federation, missing = self.study.federation, {}
-        wanted = {*(self.progress.ledger[-1]["asked"] if self.progress.ledger else ()), *federation.named}
+        federation = self.study.federation
+        wanted = {*federation.named}
+        if self.progress.ledger:
+            wanted |= {*self.progress.ledger[-1]["asked"]}
         wanted -= {*federation.sites_left}
+        shown: dict[str, str] = {}
         deadline = time.monotonic() + federation.join_timeout_s
-        while wanted and (there := wanted - (here := self.lead.connected())):
+        while wanted:
+            connected = self.lead.connected()
             # A name that is nearly that of a site which is there and not named is a slip of the pen.
-            found = {site: f"{site}{suggest_nearest(site, here - wanted)}" for site in sorted(there)}
-            if found != missing:
+            strangers = connected - wanted
+            missing = {site: f"{site}{suggest_nearest(site, strangers)}" for site in sorted(wanted - connected)}
+            if not missing:
+                break
+            if missing != shown:
                 self.console.print(
-                    f"waiting for {', '.join(found.values())}, at most {federation.join_timeout_s:g} s "
-                    f"(federation.join_timeout_s); connected: {', '.join(sorted(here)) or 'none'}",
+                    f"waiting for {', '.join(missing.values())}, at most {federation.join_timeout_s:g} s "
+                    f"(federation.join_timeout_s); connected: {', '.join(sorted(connected)) or 'none'}",
                     markup=False,
                 )
-            missing = found
+            shown = missing
             if time.monotonic() >= deadline:
                 return missing
             time.sleep(POLL_S)
@@ -307,22 +315,22 @@ class WatchedRun:
     def give_up_without(self, missing: Mapping[str, str]) -> None:
         """Refuse to begin, and not to go on, where more named sites are missing than the study may miss at its end."""
         federation = self.study.federation
-        absent = [told for site, told in missing.items() if site in federation.named]
+        absent = [name for site, name in missing.items() if site in federation.named]
         if not self.study.continue_run and len(absent) > federation.may_miss:
             raise TrainingError(
-                f"all hospitals of federation.sites must be connected within {federation.join_timeout_s:g} s, not all "
-                f"but {', '.join(absent)}; nothing was submitted: have them started or the names corrected, or let "
-                "the study miss some (federation.may_miss), and give the same command again"
+                f"{', '.join(absent)} did not connect within {federation.join_timeout_s:g} s, and nothing was "
+                "submitted. Have them started, correct the names in federation.sites or let the study miss some "
+                "(federation.may_miss), and give the same command again."
             )
 
-    def _follow(self) -> tuple[str, str]:
-        """Show the job's rounds until it ends."""
+    def _follow(self, number: str) -> tuple[str, str]:
+        """Show the rounds of a job until it ends."""
         while True:
-            status, details = self.lead.status(self.number)
+            status, details = self.lead.status(number)
             if has_ended(status):
                 return status, details
             if status == RUNNING:
-                self.lead.update(self.number, self.progress)
+                self.lead.update(number, self.progress)
             self._show(status, details)
             time.sleep(POLL_S)
 
@@ -346,21 +354,21 @@ class WatchedRun:
         if self.progress.run:
             set_run(self.job, self.progress.run)
 
-    def _download(self, status: str, details: str) -> Results:
+    def _download(self, number: str, status: str, details: str) -> Results:
         """Bring the job's results to the folder, and the server's log to ``jobs/`` in it."""
-        found = self.lead.download(self.number, self.out / "jobs") / "workspace" / "silofl"
-        if not (found / RESULT).is_file():
+        folder = self.lead.download(number, self.out / "jobs") / "workspace" / "silofl"
+        results = read_results(folder)
+        if results is None:
             raise TrainingError(
-                f"job {self.number} must begin; NVFlare ended it as {status}: {details or 'no reason'}; to go on once "
+                f"Job {number} never began; NVFlare ended it as {status}: {details or 'no reason'}; to go on once "
                 f"that is put right: {continue_command(self.out, self.lead.kit)}"
             )
-        # No others, which the server could have put there in the place of the job that is signed and submitted again.
-        for path in result_files(found):
-            # Atomically: a program that reads the ledger while the run goes on finds it whole.
-            copy_file(path, self.out / path.relative_to(found))
-        shutil.rmtree(found)
+        # The server could have put other files in the place of the job, which is signed and submitted again.
+        for path in result_files(folder):
+            # Each is copied atomically: a program that reads the ledger while the run goes on finds it whole.
+            copy_file(path, self.out / path.relative_to(folder))
+        shutil.rmtree(folder)
         self._lines.print_new_rounds()
-        results = read_results(self.out)
         # A round may have finished since the job was last asked.
         self.progress = Progress(results.run, read_json(self.out / LEDGER, list, absent=[]))
         # A job may have failed before its run was begun.

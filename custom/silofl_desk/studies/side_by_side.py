@@ -43,6 +43,7 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
     running: list[tuple[ComparedRun, ProcessTree]] = []
     failures: dict[Path, str] = {}
     printed = time.monotonic()
+    # Without this, SIGTERM would leave the processes running.
     enable_interrupts()
     try:
         while waiting or running:
@@ -53,6 +54,7 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
             if time.monotonic() - printed > QUIET_S:
                 printed = time.monotonic()
                 console.print("; ".join(f"{_name_run(run)}: {_count_rounds(run)}" for run, _ in running), markup=False)
+            # The list is copied, as runs that have ended leave it.
             for run, tree in list(running):
                 if tree.poll() is None:
                     continue
@@ -60,11 +62,14 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
                 printed = time.monotonic()
                 results = read_results(run.path)
                 ending = results.status if results else "ended early"
+                # The cause stands in the process's own output.
                 if results is None or not results.is_finished:
                     failures[run.path] = f"it ended early, and {log_path(run, out)} says why"
-                left = len(waiting) + len(running)
-                validation = format_number(results and results.validation_mean)
-                console.print(f"{_name_run(run)}: {ending}, validation {validation}; {left} left", markup=False)
+                validation = format_number(results.validation_mean if results else None)
+                console.print(
+                    f"{_name_run(run)}: {ending}, validation {validation}; {len(waiting) + len(running)} left",
+                    markup=False,
+                )
     finally:
         for _, tree in running:
             tree.end()
@@ -76,6 +81,7 @@ def _name_run(run: ComparedRun) -> str:
 
 
 def _count_rounds(run: ComparedRun) -> str:
+    # A study that may end early says "at most" before its number.
     planned = changed_study(run.job, run.changes).length
     return f"{len(read_ledger(run.path) or ())} of {planned} finished"
 
@@ -86,14 +92,24 @@ def build_command(run: ComparedRun) -> list[str]:
     if run.has_started:
         return [*silofl, "resume", str(run.path)]
     wanted = run.wanted
-    options = {"--out": run.path, "--data": wanted.data}
-    options |= {"--cache": wanted.cache, "--pretrained": wanted.pretrained, "--weights": wanted.weights}
-    options |= {"--skip-unreadable": wanted.skip_unreadable or None, "--leave-out": wanted.left_out}
-    given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]
-    given += ["--sites", ",".join(wanted.sites)] if wanted.sites else []
-    given += ["--in-process"] if wanted.is_in_process else []
-    changes = format_set_options(run.changes)
-    return [*silofl, "simulate", str(run.job), *given, *changes]
+    options: dict[str, object] = {
+        "--out": run.path,
+        "--data": wanted.data,
+        "--cache": wanted.cache,
+        "--pretrained": wanted.pretrained,
+        "--weights": wanted.weights,
+        "--skip-unreadable": wanted.skip_unreadable or None,
+        "--leave-out": wanted.left_out,
+        "--sites": ",".join(wanted.sites) or None,
+    }
+    # Defaults are left out, so that the command is as short as a user would type it.
+    command = [*silofl, "simulate", str(run.job)]
+    for option, value in options.items():
+        if value is not None:
+            command += [option, str(value)]
+    if wanted.is_in_process:
+        command.append("--in-process")
+    return [*command, *format_set_options(run.changes)]
 
 
 def log_path(run: ComparedRun, out: Path) -> Path:

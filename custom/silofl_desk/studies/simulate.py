@@ -15,7 +15,7 @@ from types import MappingProxyType
 from rich.console import Console
 
 from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.base.files import copy_folder, hold_lock, is_free, make_folder, read_json, write_json
+from silofl.base.files import copy_folder, hold_lock, make_folder, read_json, write_json
 from silofl.base.options import make_console
 from silofl.data.counts import digest_data, list_changed_sites
 from silofl.data.manifest import read_manifest
@@ -45,7 +45,9 @@ from silofl_desk.studies.simulation import (
     changed_study,
     check_code,
     check_links,
+    check_new,
     check_pretrained,
+    check_run,
     copy_job,
     read_simulation,
     settle_job,
@@ -80,8 +82,10 @@ def run(options: argparse.Namespace) -> int:
 def print_json(run: Path) -> None:
     """Print a run's result, where it has one, as JSON on standard output."""
     if (run / "results.json").is_file():
-        results, unseen = read_json(run / "results.json"), run / "unseen.json"
-        print(json.dumps(results | ({"unseen": read_json(unseen)} if unseen.is_file() else {}), indent=1))
+        results = read_json(run / "results.json")
+        if (run / "unseen.json").is_file():
+            results["unseen"] = read_json(run / "unseen.json")
+        print(json.dumps(results, indent=1))
 
 
 def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:
@@ -121,10 +125,11 @@ def simulate_job(job: Path, run: Path, wanted: Simulation, changes: Mapping[str,
     """Run a job as `start_simulation` does, where a signal ends it as it ends the whole program."""
     study, simulation = settle_job(job, wanted, changes)
     changes = with_weights(changes, simulation.weights)
+    # Nothing of a job is run before it is trusted.
     check_code(job, simulation)
-    if not is_free(run):
-        remedy = f"to go on: silofl resume {quote(str(run))}" if (run / "run.json").is_file() else "name another"
-        raise ConfigError(f"--out must be a new or empty folder, not {run}; {remedy}")
+    if (run / "run.json").is_file():
+        raise ConfigError(f"{run} holds a run already. Go on with it by silofl resume {quote(str(run))}.")
+    check_new(run)
     check_pretrained(job, study, simulation)
     with _starting_simulator(simulation) as simulator:
         data = read_data(study, simulation, run)
@@ -148,6 +153,7 @@ def _starting_simulator(simulation: Simulation) -> Iterator[ProcessTree | None]:
     try:
         yield tree
     finally:
+        # A fault of the data must not leave a simulator that waits for its job.
         if tree is not None:
             tree.end()
 
@@ -174,22 +180,23 @@ def resume(
 
 
 def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool, changes: Mapping[str, object]) -> int:
-    if not (run / "run.json").is_file():
-        raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
+    check_run(run)
     # The folder may come from somebody else, with what it says of trust.
     simulation = replace(read_simulation(run, moved), trusts_code=trusts_code)
     check_links(run)
     check_code(run / "job", simulation)
     study = changed_study(run / "job", changes) if changes else load_study(study_file(run / "job"), STORED)
+    # A run that was killed may have left a file half written.
     RunFolder(run, study).mend()
-    if is_finished(run) and read_results(run).rounds >= study.rounds:
+    results = read_results(run)
+    if results and results.is_finished and (results.rounds or 0) >= study.rounds:
         return _conclude_run(run, simulation, study, console)
     # What may not begin any more does not go on either.
     changed_study(run / "job", changes)
     _check_is_there(simulation)
     _check_learnt_from(run, simulation, study)
     with _starting_simulator(simulation) as simulator:
-        found = read_data(study, simulation, run)
+        data = read_data(study, simulation, run)
         settings = read_json(run / "run.json")
         if moved != UNMOVED:
             settings |= {"data": simulation.data, "cache": simulation.cache}
@@ -197,25 +204,26 @@ def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool, change
             change_job(run / "job", changes)
             settings["changes"] = settings.get("changes", {}) | changes
         write_json(run / "run.json", settings)
-        look_at_data(run, simulation, study, found, console)
+        look_at_data(run, simulation, study, data, console)
         return _run_prepared_job(run, simulation, study, simulator, console)
 
 
 def _check_is_there(simulation: Simulation) -> None:
     for site in simulation.sites:
-        if not (Path(simulation.data) / site / "dataset.json").is_file():
+        if not (simulation.data_folder / site / "dataset.json").is_file():
             raise ConfigError(
-                f"--data must name the folder that holds {site}/dataset.json, not {simulation.data}, where it is not; "
-                "name the folder to which the run's data were moved"
+                f"{simulation.data} has no {site}/dataset.json. Name the folder to which the run's data were moved "
+                "with --data."
             )
 
 
 def _check_learnt_from(run: Path, simulation: Simulation, study: Study) -> None:
     """Refuse other data than a run has read before; one that has read none yet takes any."""
-    for site in list_changed_sites(run, Path(simulation.data), study):
+    changed = list(list_changed_sites(run, simulation.data_folder, study))
+    if changed:
         raise DataError(
-            f"site {site!r} must have the data that {run} learnt from, not those in {simulation.data}; put them back, "
-            "name the folder to which they were moved, or start a new run"
+            f"{run} learnt from other data of {', '.join(changed)} than those in {simulation.data}; put them back, "
+            "name the folder to which they were moved with --data, or start a new run"
         )
 
 
@@ -233,22 +241,28 @@ def _run_prepared_job(
         # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)
         print_beginning(study, simulation.sites, console)
-        job, lines = (run / "job").resolve(), RoundLines(study, run, console)
-        given = read_start(study_file(job).parent, study)
-        if given and given.sentence:
-            console.print(given.sentence, markup=False)
+        job = (run / "job").resolve()
+        lines = RoundLines(study, run, console)
+        start = read_start(study_file(job).parent, study)
+        if start and start.sentence:
+            console.print(start.sentence, markup=False)
         try:
             if simulator is None:
-                arrays = given and given.arrays
-                settings = site_settings(simulation, run)
+                arrays = start.arrays if start else None
                 with repeat_in_background(lines.print_news, POLL_S):
-                    run_in_process(study, run, simulation.sites, settings, arrays)
+                    run_in_process(study, run, simulation.sites, site_settings(simulation, run), arrays)
                 lines.print_new_rounds()
                 return _conclude_run(run, simulation, study, console)
-            with whole_path(run.resolve()) as place:
-                folders = {"job_folder": job.name, "workspace": workspace.name, "log": "log.txt"}
-                arguments = {"clients": ",".join(simulation.sites), "threads": len(simulation.sites)}
-                simulator.tell(json.dumps(arguments | {key: str(place / name) for key, name in folders.items()}))
+            # NVFlare cuts some paths, so that the folder may have another one here.
+            with whole_path(run.resolve()) as folder:
+                arguments = {
+                    "clients": ",".join(simulation.sites),
+                    "threads": len(simulation.sites),
+                    "job_folder": str(folder / job.name),
+                    "workspace": str(folder / workspace.name),
+                    "log": str(folder / "log.txt"),
+                }
+                simulator.tell(json.dumps(arguments))
                 with _followed(simulator, lines):
                     return _conclude_run(run, simulation, study, console)
         finally:
@@ -260,8 +274,7 @@ def _run_prepared_job(
 @contextmanager
 def _followed(tree: ProcessTree, lines: RoundLines) -> Iterator[None]:
     """Show rounds until there is a result; the block runs while the command ends."""
-    result = lines.run / "results.json"
-    while tree.poll() is None and not result.is_file():
+    while tree.poll() is None and not (lines.run / "results.json").is_file():
         lines.print_news()
         time.sleep(POLL_S)
     lines.print_new_rounds()
@@ -289,7 +302,7 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
         return ExitCode.FAILED
     print_results(results, console)
     print_notes(run, results, console)
-    code = ExitCode[results.status]
+    code: int = ExitCode[results.status]
     if code == ExitCode.FAILED:
         console.print(f"Once the cause is removed, go on with: silofl resume {quote(str(run))}", markup=False)
     if simulation.left_out is not None and code != ExitCode.FAILED:
@@ -300,6 +313,7 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
             page = write_report(run)
         console.print(f"report: {page}")
     except (ConfigError, OSError) as error:
+        # The result is there all the same, and `silofl report` can write the page later.
         console.print(f"no report: {error}")
     return code
 
@@ -309,9 +323,11 @@ def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Conso
     site = str(simulation.left_out)
     try:
         with announce(f"testing at {site}, which was left out", console):
-            digest = digest_data(read_manifest(Path(simulation.data) / site, study))
-            found = run_unseen_test(run, site, digest, lambda: load_site(study, simulation, run, site), console)
-        print_blocks(unseen_section(found, study.algorithm.name).blocks, console)
+            digest = digest_data(read_manifest(simulation.data_folder / site, study))
+            unseen = run_unseen_test(run, site, digest, lambda: load_site(study, simulation, run, site), console)
+        section = unseen_section(unseen, study.algorithm.name)
+        if section:
+            print_blocks(section.blocks, console)
     except (SiloFLError, OSError) as error:
         console.print(f"no test on the left-out site {site}: {error}", markup=False)
         return ExitCode.INCOMPLETE

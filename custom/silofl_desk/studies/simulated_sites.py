@@ -32,7 +32,10 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     check_extensions(study.extensions)
     check_transforms(study)
     choose_device(study.device)
-    names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
+    names = list(simulation.sites)
+    if simulation.left_out:
+        names.append(simulation.left_out)
+    # All sites are read before the first one trains, so that a fault at the last one costs no hours.
     data = {name: load_site(study, simulation, run, name) for name in names}
     shape = data[names[0]].image_shape
     check_network(study, shape)
@@ -45,11 +48,14 @@ def look_at_data(
     run: Path, simulation: Simulation, study: Study, data: Mapping[str, SiteData], console: Console
 ) -> None:
     """Write what only the sites know in a real federation of the training sites' data, and say what is doubtful."""
-    warnings = {site: _find_warnings(found, study) for site, found in data.items()}
-    counts = {name: SiteCounts.of(data[name], warnings[name]) for name in simulation.sites}
-    # What is left out stays so, whatever becomes of its files.
-    if not simulation.skip_unreadable:
-        counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}
+    warnings = {site: _find_warnings(site_data, study) for site, site_data in data.items()}
+    counts = {}
+    for name in simulation.sites:
+        counts[name] = SiteCounts.of(data[name], warnings[name])
+        manifest = data[name].manifest
+        # What is left out stays so, whatever becomes of its files.
+        if manifest is not None and not simulation.skip_unreadable:
+            counts[name] = replace(counts[name], content=digest_data(manifest))
     write_json(run / DATA, dump_record(DataCounts(counts)))
     cautions = list_batchnorm_cautions(study)
     if study.compares_with_baseline:
@@ -71,15 +77,16 @@ def _find_warnings(data: SiteData, study: Study) -> list[str]:
 def load_site(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
     """Read and cache one site's data; the errors of `load_site_data` name the site."""
     site = site_settings(simulation, run)
+    cache = site.cache_folder(study.name, name)
     try:
-        folder, cache = site.data_folder(study.name, name), site.cache_folder(study.name, name)
-        return load_site_data(folder, study, cache, skip_unreadable=site.skip_unreadable)
+        return load_site_data(site.data_folder(study.name, name), study, cache, skip_unreadable=site.skip_unreadable)
     except DataError as error:
         raise DataError(f"site {name!r}: {error}") from None
 
 
 def site_settings(simulation: Simulation, run: Path) -> Site:
     """Return the settings of all simulated sites, which keep their own states in ``sites/`` of the run's folder."""
+    # The sites' processes have working folders of their own.
     run = run.resolve()
     return Site(
         data=f"{simulation.data}/{{site}}",

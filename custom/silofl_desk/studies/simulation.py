@@ -1,14 +1,14 @@
 """The settings of a simulation (study, sites and data), checked before anything is trained."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from silofl.base.bundled_jobs import META, suggest_job
+from silofl.base.bundled_jobs import META
 from silofl.base.errors import ConfigError, quote_value, suggest_nearest
-from silofl.base.files import copy_file, copy_folder, read_json, write_json, write_text
+from silofl.base.files import copy_file, copy_folder, is_free, read_json, write_json, write_text
 from silofl.base.naming import check_name, is_one_line
 from silofl.base.schema import declare_optional, read_record
 from silofl.base.settings import check_key, dump_yaml, parse, read_yaml
@@ -60,6 +60,11 @@ class Simulation:
     trusts_code: bool = declare_optional(False)
 
     @property
+    def data_folder(self) -> Path:
+        """The folder of the sites' data, which `settle_job` and `read_simulation` fill in."""
+        return Path(str(self.data))
+
+    @property
     def start_file(self) -> Path | None:
         """The file that everybody starts from, in place of the job's own, where one is given."""
         given = self.pretrained or self.weights
@@ -94,11 +99,51 @@ def read_simulation(run: Path, moved: Moved = UNMOVED) -> Simulation:
     """
     path = run / "run.json"
     settings = read_json(path)
-    simulation = read_record(Simulation, {key: value for key, value in settings.items() if key != "changes"}, str(path))
-    _check_cache(moved.cache)
+    # They stand in the run's copy of the study too, which counts.
+    settings.pop("changes", None)
+    simulation = read_record(Simulation, settings, str(path))
+    check_no_file(moved.cache, "--cache")
     # A run may come from elsewhere, and its sites' states are written by their names.
-    _check_site_names([*simulation.sites, *([simulation.left_out] if simulation.left_out is not None else [])])
-    return replace(simulation, **{key: str(folder.resolve()) for key, folder in vars(moved).items() if folder})
+    _check_site_names(simulation.sites)
+    if simulation.left_out is not None:
+        _check_site_names([simulation.left_out])
+    if moved.data:
+        simulation = replace(simulation, data=str(moved.data.resolve()))
+    if moved.cache:
+        simulation = replace(simulation, cache=str(moved.cache.resolve()))
+    return simulation
+
+
+def check_run(run: Path) -> None:
+    """Refuse a folder that holds no simulation.
+
+    Raises:
+        ConfigError: Its run.json is missing.
+    """
+    if not (run / "run.json").is_file():
+        raise ConfigError(f"{run} holds no simulation; run.json is missing. Name the folder given to --out.")
+
+
+def check_new(out: Path | None) -> None:
+    """Refuse a folder for results that holds something.
+
+    Raises:
+        ConfigError: It does, or none is named.
+    """
+    if out is None:
+        raise ConfigError("The results have no folder. Name a new one with --out.")
+    if not is_free(out):
+        raise ConfigError(f"{out} already exists. Name a new or empty folder with --out.")
+
+
+def check_no_file(path: str | Path | None, option: str) -> None:
+    """Refuse a file where an option names a folder, which may be new.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if path is not None and Path(path).is_file():
+        raise ConfigError(f"{path} is a file. Name a folder with {option}.")
 
 
 def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
@@ -109,13 +154,11 @@ def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> 
     """
     study = changed_study(job, with_weights(changes, wanted.weights))
     if study.rehearsal:
-        raise ConfigError("rehearsal must be left out of study.yaml: a simulation has no other sites; remove it")
+        raise ConfigError("study.yaml sets rehearsal, but a simulation has no hospitals to rehearse with. Remove it.")
     # Where the command changes the algorithm, the run's copy of the job is fitted to it.
     check_components(study_file(job).parent, load_study(study_file(job)).algorithm.name)
     if wanted.data is None and study.labels not in (LABELS, STAINS):
-        raise ConfigError(
-            f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
-        )
+        raise ConfigError(f"{study.name} needs the sites' data. Name their folder with --data.")
     simulation = _settle_sites(wanted, study)
     _check_quorum(study, simulation)
     return study, simulation
@@ -128,12 +171,9 @@ def study_file(job: Path) -> Path:
         ConfigError: The folder is no NVFlare job of ours.
     """
     path = job / "app" / "config" / "study.yaml"
-    for part in (job, job / META, path):
+    for part in (job / META, path):
         if not part.exists():
-            remedy = suggest_job(job) if part == job else ""
-            raise ConfigError(
-                f"{job} must be a job folder with {META} and app/config/study.yaml; {part} is missing{remedy}"
-            )
+            raise ConfigError(f"{job} is no job folder; {part.relative_to(job)} is missing")
     return path
 
 
@@ -143,18 +183,19 @@ def check_code(job: Path, simulation: Simulation) -> None:
     Raises:
         ConfigError: It brings code, or names a class that SiloFL's own jobs do not.
     """
-    brought = sorted(path.relative_to(job) for path in job.glob("*/custom") if path.is_symlink() or any(path.iterdir()))
-    if brought and not simulation.trusts_code:
+    if simulation.trusts_code:
+        return
+    for path in sorted(job.glob("*/custom")):
+        if path.is_symlink() or any(path.iterdir()):
+            raise ConfigError(
+                f"{job} brings code, {path.relative_to(job)}, which would run here with all your rights. Read it, then "
+                "give simulate --trust-code, or remove it; SiloFL's own jobs bring none."
+            )
+    foreign = other_classes(job)
+    if foreign:
         raise ConfigError(
-            f"{job} must bring no code, which would run here with all your rights, not {brought[0]}; read it, then "
-            "give simulate --trust-code, or remove it: SiloFL's own jobs bring none"
-        )
-    others = other_classes(job)
-    if others and not simulation.trusts_code:
-        raise ConfigError(
-            f"{job} must name no classes but those of SiloFL's own jobs, as they would run here with all your rights, "
-            f"not {others[0]}; read what it does, then give simulate --trust-code, or remove it from the job's "
-            "configuration"
+            f"{job} names {foreign[0]}, a class that no job of SiloFL's own names. It would run here with all your "
+            "rights: read what it does, then give simulate --trust-code, or remove it from the job's configuration."
         )
 
 
@@ -167,8 +208,8 @@ def check_links(run: Path) -> None:
     link = next((path for path in run.rglob("*") if path.is_symlink()), None)
     if link is not None:
         raise ConfigError(
-            f"{run} must hold files and folders of its own, not the link {link.relative_to(run)}; put what it leads to "
-            "in its place, or remove it"
+            f"{run} holds the link {link.relative_to(run)}, which may lead anywhere. Put what it leads to in its "
+            "place, or remove it."
         )
 
 
@@ -181,14 +222,15 @@ def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
     given = simulation.pretrained
     if study.model.weights:
         read_weights(Path(simulation.weights or study_file(job).with_name(study.model.weights)), study)
+    # What a survey may tell is each hospital's own setting, which simulated sites do not have.
     if study.asks_alone:
-        raise ConfigError(f"JOB must train or test a model, not only ask sites, as {study.name}; give it to silofl run")
+        raise ConfigError(f"{study.name} only asks sites and trains no model. Give it to silofl run.")
     if not study.rounds:
         read_start(study_file(job).parent, study)
     elif study.recipe.needs_pretrained:
         read_pretrained(Path(given) if given else study_file(job).with_name(study.model.pretrained), study)
     elif given:
-        raise ConfigError(f"--pretrained must go with a study that needs a pretrained model, not {study.name}")
+        raise ConfigError(f"{study.name} needs no pretrained model. Leave out --pretrained.")
 
 
 def fit_configurations(job: Path, study: Study) -> None:
@@ -197,12 +239,15 @@ def fit_configurations(job: Path, study: Study) -> None:
     They name its executor and its controller, and have the filter that keeps BatchNorm at home only where it must stay.
     """
     path = study_file(job).with_name("config_fed_client.json")
+    # This rewrites the file that is read next.
     name_components(path.parent, study.algorithm.name)
-    keeps_batchnorm, config = study.recipe.stays == "batchnorm", read_json(path)
+    config = read_json(path)
     batchnorm_filter = {"tasks": ["train"], "filters": [{"path": BATCHNORM_FILTER, "args": {}}]}
-    # Taken out first, so that a job that has it already does not get it twice.
-    others = [chain for chain in config["task_result_filters"] if chain != batchnorm_filter]
-    write_json(path, config | {"task_result_filters": others + [batchnorm_filter] * keeps_batchnorm})
+    # The filter is taken out first, so that a job that has it already does not get it twice.
+    filters = [chain for chain in config["task_result_filters"] if chain != batchnorm_filter]
+    if study.recipe.stays == "batchnorm":
+        filters.append(batchnorm_filter)
+    write_json(path, config | {"task_result_filters": filters})
 
 
 def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
@@ -212,7 +257,9 @@ def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
         ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is.
     """
     path = study_file(job)
+    # What is wrong without the changes is told as of the file.
     load_study(path)
+    # A key that no study has is named with the nearest one that it has.
     for key in changes:
         check_key(key, Study)
     return parse(Study, apply_changes(read_yaml(path), changes), "study.yaml with the changes")
@@ -244,25 +291,32 @@ def change_job(job: Path, changes: Mapping[str, object]) -> Study:
     Raises:
         ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is; nothing is written.
     """
-    study, path = changed_study(job, changes), study_file(job)
+    study = changed_study(job, changes)
     if changes:
+        path = study_file(job)
         write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
+        fit_meta(job, study, changes)
+    # NVFlare reads the algorithm's components from the configurations, not from the study.
     if changes_algorithm(changes):
         fit_configurations(job, study)
-    if changes:
-        fit_meta(job, study, changes)
     return study
 
 
 def fit_meta(job: Path, study: Study, changed: Iterable[str]) -> None:
     """Fit a copied job's meta.json to its study, by the dotted keys that are new in it."""
-    named, path, keys = study.federation.named, job / META, {*changed}
-    fitting: dict[str, object] = {"name": study.name} if "name" in keys else {}
+    keys = set(changed)
+    path = job / META
+    meta = read_json(path)
+    if "name" in keys:
+        meta["name"] = study.name
     if "federation.min_sites" in keys:
-        fitting["min_clients"] = study.federation.min_sites
+        # NVFlare itself waits for so many sites before it starts a job.
+        meta["min_clients"] = study.federation.min_sites
     if "federation.sites" in keys:
-        fitting["deploy_map"] = {"app": ["server", *named] if named else ["@ALL"]}
-    write_json(path, read_json(path) | fitting)
+        named = study.federation.named
+        # NVFlare sends the job to the sites that are listed here.
+        meta["deploy_map"] = {"app": ["server", *named] if named else ["@ALL"]}
+    write_json(path, meta)
 
 
 def apply_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
@@ -273,19 +327,20 @@ def apply_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> d
     """
     # With its new name, a key of the file and a change of it are one key.
     result, _ = rename_former_keys(values)
-    name, earlier = changes.get("algorithm.name"), result.get("algorithm")
+    name = changes.get("algorithm.name")
+    earlier = result.get("algorithm")
     if name is not None and isinstance(earlier, dict) and earlier.get("name") != name:
         del result["algorithm"]
-    # Copied, since a later key may lie within an earlier one's value.
-    for key, value in deepcopy(dict(changes)).items():
-        *sections, last = key.split(".")
-        place = result
+    # The values are copied, since a later key may lie within an earlier one's value.
+    for dotted, value in deepcopy(dict(changes)).items():
+        *sections, key = dotted.split(".")
+        settings = result
         for section in sections:
-            if not isinstance(place.get(section), dict):
-                place[section] = {}
-            place = place[section]
-        # Labels have numbers as keys.
-        place[next((known for known in place if str(known) == last), last)] = value
+            if not isinstance(settings.get(section), dict):
+                settings[section] = {}
+            settings = settings[section]
+        # Labels have numbers as keys, which a dotted key has as text.
+        settings[next((typed for typed in settings if str(typed) == key), key)] = value
     return result
 
 
@@ -305,38 +360,48 @@ def _provide_phantoms(study: Study) -> Path:
 
 def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
     """Check the data folder and the named sites, and fill in all sites."""
-    data, sites = Path(wanted.data) if wanted.data else _provide_phantoms(study), wanted.sites
-    if not data.is_dir():
-        state = "a file" if data.exists() else "not there"
-        raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
+    data = Path(wanted.data) if wanted.data else _provide_phantoms(study)
+    sites = wanted.sites
     present = sorted(path.parent.name for path in data.glob("*/dataset.json"))
+    available = present.copy()
     # The phantoms' last hospital is the clinic that trains in no study and tests the models.
-    found = [name for name in present if not (study.rounds and is_phantoms(data) and name == UNSEEN_SITE)]
-    if not found:
-        raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
-    _check_site_names(found)
-    if not sites and {*study.federation.named} <= {*found} - {wanted.left_out}:
+    if study.rounds and is_phantoms(data) and UNSEEN_SITE in present:
+        available.remove(UNSEEN_SITE)
+    if not available:
+        raise ConfigError(f"{data} holds no site's folder with a dataset.json. Write one with silofl import.")
+    _check_site_names(available)
+    if not sites and {*study.federation.named} <= {*available} - {wanted.left_out}:
         sites = study.federation.named
     for name in sites:
-        if name not in found:
-            raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{suggest_nearest(name, found)}")
-    if len(set(sites)) != len(sites):
-        raise ConfigError(f"--sites must name each site once, not {','.join(sites)}")
-    silent = [path.name for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    # Who names the sites has seen the others; who does not would lose one silently by a file that is missing.
-    silent = [name for name in silent if not (data / name / "dataset.json").is_file()]
-    if silent and not sites:
-        raise ConfigError(
-            f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
-            "add it there, move the folder away, or name the sites that take part with simulate --sites"
-        )
+        if name not in available:
+            raise ConfigError(
+                f"--sites must be among {', '.join(available)}, not {name!r}{suggest_nearest(name, available)}"
+            )
+    # Who names the sites has seen all folders; who does not would lose one silently by a file that is missing.
+    if not sites:
+        _check_complete(data, present)
     if wanted.left_out is not None:
-        found = _drop_left_out(wanted.left_out, found, present, sites)
-    _check_names(sites or found, wanted.is_in_process)
-    _check_cache(wanted.cache)
-    names = tuple(sorted(sites) or found)
+        available = _drop_left_out(wanted.left_out, available, present, sites)
+    names = tuple(sorted({*sites}) or available)
+    _check_names(names, wanted.is_in_process)
+    check_no_file(wanted.cache, "--cache")
+    # A run that goes on later may do so from another working folder.
     cache = wanted.cache and str(Path(wanted.cache).resolve())
     return replace(wanted, data=str(data.resolve()), sites=names, cache=cache)
+
+
+def _check_complete(data: Path, present: Collection[str]) -> None:
+    """Refuse a folder of data in which some site's folder has no ``dataset.json``."""
+    incomplete = []
+    for path in sorted(data.iterdir()):
+        # A hidden folder is a cache, and no site's.
+        if path.is_dir() and not path.name.startswith(".") and path.name not in present:
+            incomplete.append(path.name)
+    if incomplete:
+        raise ConfigError(
+            f"{data} has folders without a dataset.json: {', '.join(incomplete)}. Add it there, move them away, or "
+            "name the sites that take part with simulate --sites."
+        )
 
 
 def _check_names(sites: Sequence[str], is_in_process: bool) -> None:
@@ -344,13 +409,13 @@ def _check_names(sites: Sequence[str], is_in_process: bool) -> None:
     for name in sites:
         if not PLAIN_NAME.fullmatch(name) or name in (GLOBAL, SELECTOR):
             raise ConfigError(
-                f"a site's name must be of letters, digits, '.', '_' and '-', and not {GLOBAL!r} or {SELECTOR!r}, not "
-                f"{name!r}; rename its folder"
+                f"Site name {name!r} is reserved, or has characters other than letters, digits, '.', '_' and '-'. "
+                "Rename its folder."
             )
         if "." in name and not is_in_process:
             raise ConfigError(
-                f"a site's name must have no dot in NVFlare's simulator, not {name!r}; rename its folder, or run "
-                "it with silofl simulate --in-process"
+                f"Site name {name!r} has a dot, which NVFlare's simulator takes for a path. Rename its folder, or give "
+                "silofl simulate --in-process."
             )
 
 
@@ -359,42 +424,39 @@ def _check_site_names(names: Iterable[str]) -> None:
     for name in names:
         if name in ("", ".", "..") or "/" in name or not is_one_line(name):
             raise ConfigError(
-                "a site's name must be that of a folder, in UTF-8 and without line breaks and control characters, not "
-                f"{quote_value(name)}; rename the site"
+                f"Site name {quote_value(name)} names no folder, is not UTF-8, or has line breaks or control "
+                "characters. Rename the site."
             )
         check_name(name, "a site", ConfigError, "rename its folder")
 
 
-def _check_cache(cache: str | Path | None) -> None:
-    if cache is not None and Path(cache).is_file():
-        raise ConfigError(f"--cache must be a folder, not {cache}, which is a file; name another")
-
-
-def _drop_left_out(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
+def _drop_left_out(left_out: str, available: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
     """Return the training sites without the one that is left out."""
     if left_out not in present:
-        known = ", ".join(present)
-        raise ConfigError(f"--leave-out must be among {known}, not {left_out!r}{suggest_nearest(left_out, present)}")
+        raise ConfigError(
+            f"--leave-out must be among {', '.join(present)}, not {left_out!r}{suggest_nearest(left_out, present)}"
+        )
     if left_out in sites:
-        raise ConfigError(f"--leave-out must name a site that does not train, not {left_out!r}; take it out of --sites")
-    rest = [name for name in found if name != left_out]
+        raise ConfigError(f"Site {left_out!r} is left out and in --sites. Take it out of --sites.")
+    rest = [name for name in available if name != left_out]
     if not rest:
-        raise ConfigError(f"--leave-out must leave at least one site to train; {left_out!r} is the only one: add sites")
+        raise ConfigError(f"Without {left_out!r}, the only site, none is left to train. Add sites.")
     return rest
 
 
 def _check_quorum(study: Study, simulation: Simulation) -> None:
     """Refuse a study that waits for more sites than take part."""
-    here, named = len(simulation.sites), study.federation.named
+    num_sites = len(simulation.sites)
+    named = study.federation.named
     if named and {*named} != {*simulation.sites}:
         raise ConfigError(
-            f"federation.sites must name the sites that take part ({', '.join(simulation.sites)}), not "
-            f"{', '.join(named)}; name them with simulate --sites, or simulate any with --set federation.sites=null"
+            f"federation.sites names {', '.join(named)}, but {', '.join(simulation.sites)} take part. Name them with "
+            "simulate --sites, or simulate any with --set federation.sites=null."
         )
     for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.num_sites or 0)):
-        if wanted > here:
+        if wanted > num_sites:
             raise ConfigError(
-                f"federation.{key} must be at most {here}, the number of sites that take part "
+                f"federation.{key} must be at most {num_sites}, the number of sites that take part "
                 f"({', '.join(simulation.sites)}), not {wanted}; lower it in study.yaml, for one run with simulate "
-                f"--set federation.{key}={here}, or let more sites take part"
+                f"--set federation.{key}={num_sites}, or let more sites take part"
             )

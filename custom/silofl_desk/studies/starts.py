@@ -18,22 +18,27 @@ def measure_starts(sites: Mapping[str, Sequence[Effect]]) -> dict[str, MeanEffec
     Args:
         sites: Site -> its starts; of one alone nothing is said.
     """
-    known = {site: starts for site, starts in sites.items() if len(starts) > 1}
-    variances = {site: _variance_of_differences(starts) for site, starts in known.items()}
+    repeated = {site: starts for site, starts in sites.items() if len(starts) > 1}
+    variances = {site: _variance_of_differences(starts) for site, starts in repeated.items()}
     shared = sum(variances.values()) / max(len(variances), 1)
-    freedom = sum(len(starts) - 1 for starts in known.values())
+    freedom = sum(len(starts) - 1 for starts in repeated.values())
     effects = {}
-    for site, starts in known.items():
+    for site, starts in repeated.items():
         between = max(variances[site], shared) / len(starts)
+        # Every start is tested on the same units: their luck is shared, and averaging starts does not lessen it.
         within = float(np.mean([start.standard_error**2 for start in starts]))
         units = min(start.num_units for start in starts) - 1
-        mean = float(np.mean([start.difference for start in starts]))
+        mean = float(np.mean(_list_differences(starts)))
         effects[site] = describe_mean(mean, [(within, units), (between, freedom)])
     return effects
 
 
+def _list_differences(starts: Sequence[Effect]) -> list[float]:
+    return [start.difference for start in starts]
+
+
 def _variance_of_differences(starts: Sequence[Effect]) -> float:
-    return float(np.var([start.difference for start in starts], ddof=1))
+    return float(np.var(_list_differences(starts), ddof=1))
 
 
 def find_gains(effects: Mapping[Key, MeanEffect]) -> list[Key]:
@@ -58,14 +63,14 @@ def measure_mean_of_starts(sites: Mapping[str, Sequence[Effect]]) -> MeanEffect 
     Args:
         sites: As for `measure_starts`; all with the same starts.
     """
-    known = [starts for starts in sites.values() if len(starts) > 1]
-    if not known:
+    repeated = [starts for starts in sites.values() if len(starts) > 1]
+    if not repeated:
         return None
-    luck = sum(_variance_of_differences(starts) for starts in known)
+    luck = sum(map(_variance_of_differences, repeated))
     means = []
-    # One start of all sites at a time.
-    for of_start in zip(*known, strict=True):
-        difference = float(np.mean([effect.difference for effect in of_start]))
-        error = sqrt(luck + sum(effect.standard_error**2 for effect in of_start)) / len(known)
+    # The loop goes over the starts, each with the effects of all sites.
+    for of_start in zip(*repeated, strict=True):
+        difference = float(np.mean(_list_differences(of_start)))
+        error = sqrt(luck + sum(effect.standard_error**2 for effect in of_start)) / len(repeated)
         means.append(Effect(difference, error, sum(effect.num_units for effect in of_start)))
     return measure_starts({"": means})[""]

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, DataError, ExitCode, Faults
@@ -15,7 +16,9 @@ from silofl_hospital.report.tables import MISSING, NOT_SAID, TextTable, print_ta
 
 def run(options: argparse.Namespace) -> int:
     """Print the inventories of all sites and what follows from them."""
-    console, found, faults = make_console(options), dict[str, Inventory](), Faults()
+    console = make_console(options)
+    inventories: dict[str, Inventory] = {}
+    faults = Faults()
     for folder in _list_folders(options.data):
         name = folder.resolve().name
         with faults.collect_fault():
@@ -24,28 +27,29 @@ def run(options: argparse.Namespace) -> int:
                 inventory = take_inventory(folder, min_patients=0)
             except DataError as error:
                 raise DataError(f"site {name!r}: {error}") from None
-            found |= {name: inventory} if inventory else {}
+            if inventory:
+                inventories[name] = inventory
     faults.tell()
-    sentences = describe_inventories(found)
-    print_table(tabulate_inventories(found), console)
+    # The same sentences stand in a network's survey, so that both are read alike.
+    sentences = describe_inventories(inventories)
+    print_table(tabulate_inventories(inventories), console)
     console.print()
     for sentence in sentences:
         console.print(sentence, markup=False)
     if options.json:
-        sites = {site: one.model_dump(mode="json") for site, one in found.items()}
+        sites = {site: inventory.model_dump(mode="json") for site, inventory in inventories.items()}
         print(json.dumps({"sites": sites, "sentences": sentences}, indent=1))
     return ExitCode.COMPLETE
 
 
 def _list_folders(given: Sequence[Path]) -> list[Path]:
     """Return the sites' folders, of which no two have one name."""
-    folders = {folder.resolve(): folder for data in given for folder in list_site_folders(data, "DATA")}
-    names: dict[str, Path] = {}
-    for folder in folders:
-        if names.setdefault(folder.name, folder) != folder:
-            raise ConfigError(
-                f"DATA must name sites of different names, not {folder} and {names[folder.name]}; rename one"
-            )
+    folders: dict[str, Path] = {}
+    for folder in chain.from_iterable(map(list_site_folders, given)):
+        name = folder.resolve().name
+        # A folder may be given twice, alone and within that of all sites.
+        if folders.setdefault(name, folder).resolve() != folder.resolve():
+            raise ConfigError(f"Two sites are named {name!r}: {folders[name]} and {folder}. Rename one.")
     return list(folders.values())
 
 
@@ -53,12 +57,25 @@ def tabulate_inventories(inventories: Mapping[str, Inventory]) -> TextTable:
     """Return one row for each site; what no file states is said to be unknown."""
     columns = ("site", "patients, cases", "labels", "contrasts", "size", "spacing, mm")
     rows = []
-    for site, one in inventories.items():
-        patients = f"{one.patients}, {one.cases}" if one.unit == "patients" else f"not known, {one.cases}"
-        spacing = "not known" if one.spacing_mm is None else _join_sides(one.spacing_mm)
-        spacing = MISSING if one.kind != "volumes" else spacing
-        contrasts = _join_counts(one.contrasts) or "no names"
-        rows.append((site, patients, _join_counts(one.labels), contrasts, _join_sides(one.shape), spacing))
+    for site, inventory in inventories.items():
+        patients = inventory.patients if inventory.unit == "patients" else "not known"
+        # Pictures and windows have no size in mm.
+        if inventory.kind != "volumes":
+            spacing = MISSING
+        elif inventory.spacing_mm is None:
+            spacing = "not known"
+        else:
+            spacing = _join_sides(inventory.spacing_mm)
+        rows.append(
+            (
+                site,
+                f"{patients}, {inventory.cases}",
+                _join_counts(inventory.labels),
+                _join_counts(inventory.contrasts) or "no names",
+                _join_sides(inventory.shape),
+                spacing,
+            )
+        )
     return TextTable(columns, tuple(rows), num_text=len(columns))
 
 

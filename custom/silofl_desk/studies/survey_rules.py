@@ -51,8 +51,7 @@ def read_survey(path: Path) -> Surveyed:
     Raises:
         ConfigError: The file holds no survey, or one without a hospital.
     """
-    content = read_json(path)
-    sites = content.get("sites")
+    sites = read_json(path).get("sites")
     if not isinstance(sites, dict) or not sites:
         raise ConfigError(f"{path} holds no survey of any hospital. Take survey.json, or silofl survey --json.")
     inventories = {site: parse(Inventory, values, f"{path}: {site}") for site, values in sites.items()}
@@ -61,7 +60,7 @@ def read_survey(path: Path) -> Surveyed:
 
 def weigh_sites(inventories: Mapping[str, Inventory]) -> dict[str, float]:
     """Return site -> what it counts, as `Surveyed` has it."""
-    capped = cap_claims({site: one.patients for site, one in inventories.items()}, BEYOND)
+    capped = cap_claims({site: inventory.patients for site, inventory in inventories.items()}, BEYOND)
     if len(capped) < LEAST_SITES:
         return capped
     total = sum(capped.values())
@@ -74,7 +73,10 @@ def choose_spacing(survey: Surveyed) -> list[float]:
     Raises:
         ConfigError: No hospital's files state one.
     """
-    spacings = {site: one.spacing_mm for site, one in survey.sites.items() if one.spacing_mm is not None}
+    spacings = {}
+    for site, inventory in survey.sites.items():
+        if inventory.spacing_mm is not None:
+            spacings[site] = inventory.spacing_mm
     if not spacings:
         raise ConfigError("The survey has no spacing. Leave --survey out, or survey hospitals with volumes.")
     return [float(f"{side:.{DIGITS}g}") for side in _find_median(survey, spacings)]
@@ -85,11 +87,11 @@ def choose_patch(survey: Surveyed, spacing: list[float]) -> list[int]:
 
     The side that is shortest in relation to the volume grows first, as long as it does not exceed the volume.
     """
-    shapes = {
-        site: np.multiply(one.shape, one.spacing_mm) / spacing
-        for site, one in survey.sites.items()
-        if one.spacing_mm is not None
-    }
+    shapes = {}
+    for site, inventory in survey.sites.items():
+        # Without a spacing nobody knows how large a volume is on the grid.
+        if inventory.spacing_mm is not None:
+            shapes[site] = np.multiply(inventory.shape, inventory.spacing_mm) / spacing
     shape = _find_median(survey, shapes)
     sides = [SIDE_STEP] * len(shape)
     while True:
@@ -109,13 +111,19 @@ def choose_window(survey: Surveyed) -> dict[str, Any] | None:
     Values are clipped to `PERCENTILES` of all hospitals' labelled voxels, and scaled by their mean and deviation. A
     hospital whose values lie far from all others' does not count: a converter may have left out the rescale intercept.
     """
-    shares = {site: np.array(one.ct_shares) for site, one in survey.sites.items() if one.ct_shares}
-    if len(shares) < len(survey.sites):
-        return None
-    ranges: dict[str, Range] = {site: _find_percentiles(one) for site, one in shares.items()}
+    shares: dict[str, NDArray[np.float64]] = {}
+    ranges: dict[str, Range] = {}
+    for site, inventory in survey.sites.items():
+        if not inventory.ct_shares:
+            return None
+        shares[site] = np.array(inventory.ct_shares)
+        ranges[site] = _find_percentiles(shares[site])
     far = find_far_ranges(ranges, LEAST_SITES)
-    counted = [survey.weights[site] * one / one.sum() for site, one in shares.items() if site not in far]
-    pooled = np.sum(counted, axis=0)
+    weighed = []
+    for site, values in shares.items():
+        if site not in far:
+            weighed.append(survey.weights[site] * values / values.sum())
+    pooled = np.sum(weighed, axis=0)
     low, high = _find_percentiles(pooled)
     middles = (EDGES[:-1] + EDGES[1:]) / 2
     mean = np.average(middles, weights=pooled)

@@ -54,15 +54,17 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
         SiloFLError: The study does not allow so many sites, or a part fails, or refuses what it expects.
     """
     server = ServerRounds.start(study, "estimate", needs.site_names(num_sites), _random_pretrained(study))
-    server.image_shape, traffic = tuple(image_shape), Traffic()
+    server.image_shape = tuple(image_shape)
+    traffic = Traffic()
 
+    # It stands in for the network: the course asks it as it asks the sites.
     def weigh(task: str, messages: Mapping[str, Message]) -> Answers:
         site, message = next(iter(messages.items()))
-        exchange = Exchange(task, message.meta["round"], message.meta["step"])
-        expected = server.payload_spec(site, exchange)
+        expected = server.payload_spec(site, Exchange(task, message.meta["round"], message.meta["step"]))
+        size = 0
         # A test's answer has a few kilobytes, not all of which leave.
-        counted = () if task == server.test.task else expected.values()
-        size = sum(bytes_on_wire(one.dtype, one.num_bytes, study) for one in counted)
+        if task != server.test.task:
+            size = sum(bytes_on_wire(spec.dtype, spec.num_bytes, study) for spec in expected.values())
         if server.finished_rounds == study.total_rounds or task.startswith(VALIDATE):
             traffic.finish_bytes_to += message.num_bytes
             traffic.finish_bytes_from += size
@@ -73,12 +75,22 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
             traffic.bytes_from += [0] * new
             traffic.bytes_to[-1] += message.num_bytes
             traffic.bytes_from[-1] += size
-        least = {name: 0 if one.minimum is None else np.maximum(0, one.minimum) for name, one in expected.items()}
-        given = {name: np.full(one.shape or (), least[name], one.dtype) for name, one in expected.items()}
-        meta = {"round": message.meta["round"], "num_examples": 1, "steps": 1, "metrics": {"loss": 0.0, "drift": 0.0}}
-        meta["metrics"] |= {"epsilon": 0.0} if study.is_private else {}
-        answer = Message(given, meta | {"software": read_software().model_dump()})
-        return Answers(dict.fromkeys(messages, answer), {})
+        arrays = {}
+        for name, spec in expected.items():
+            least = 0 if spec.minimum is None else np.maximum(0, spec.minimum)
+            arrays[name] = np.full(spec.shape or (), least, spec.dtype)
+        # Every site reports these numbers.
+        metrics = {"loss": 0.0, "drift": 0.0}
+        if study.is_private:
+            metrics["epsilon"] = 0.0
+        meta = {
+            "round": message.meta["round"],
+            "num_examples": 1,
+            "steps": 1,
+            "metrics": metrics,
+            "software": read_software().model_dump(),
+        }
+        return Answers(dict.fromkeys(messages, Message(arrays, meta)), {})
 
     Course(server, weigh).run()
     return traffic

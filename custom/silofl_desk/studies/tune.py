@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,12 +29,19 @@ from silofl_desk.studies.comparison import SeedValues, Value, is_clearly_above, 
 from silofl_desk.studies.conditions import NORMALIZATION
 from silofl_desk.studies.side_by_side import run_side_by_side
 from silofl_desk.studies.simulated_sites import read_data
-from silofl_desk.studies.simulation import Simulation, changed_study, check_code, check_pretrained, settle_job
+from silofl_desk.studies.simulation import (
+    Simulation,
+    changed_study,
+    check_code,
+    check_no_file,
+    check_pretrained,
+    settle_job,
+)
 from silofl_hospital.report.tables import print_lines, print_table
 
 RATE = "training.learning_rate"
 CANDIDATES = ("group", "instance", "batch")
-# Of the best values and the study's own; all others have the first one alone.
+# So many seeds train the best values and the study's own; all others train with the first one alone.
 NUM_SEEDS = 3
 
 
@@ -60,9 +68,9 @@ Measure = Callable[[Sequence[Trial], int], Scores]
 
 def run(options: argparse.Namespace) -> int:
     """Search, and print the table and what follows from it."""
-    changes, console = read_changes(options), make_console(options)
-    if options.out.exists() and not options.out.is_dir():
-        raise ConfigError(f"--out must be a folder, not {options.out}, which is a file; name a folder")
+    changes = read_changes(options)
+    console = make_console(options)
+    check_no_file(options.out, "--out")
     wanted = Simulation(
         path_to_text(options.data),
         pretrained=path_to_text(options.pretrained),
@@ -74,13 +82,14 @@ def run(options: argparse.Namespace) -> int:
     check_code(options.job, simulation)
     check_pretrained(options.job, study, simulation)
     data = read_data(study, simulation, options.out)
-    if not any(len(one.validation) for one in data.values()):
+    if not any(len(site.validation) for site in data.values()):
         raise ConfigError(
-            f"{simulation.data} must have validation data, by which the values are chosen; no site has any: import it "
-            "with --validation 0.2"
+            f"No site in {simulation.data} has validation data to choose the values by. Import it with --validation "
+            "0.2."
         )
     own = Trial(study.model.normalization, study.training.learning_rate)
     normalizations = list_normalizations(study, options.job, changes, next(iter(data.values())).image_shape)
+    # What is searched is printed before the first run, which takes minutes.
     rates = ", ".join(f"{rate:g}" for rate in rates_around(own.rate))
     print_lines([f"{RATE} {rates}, with {NORMALIZATION} {', '.join(normalizations)}"], console)
     seeds = tuple((study.seed + number) % 2**32 for number in range(NUM_SEEDS))
@@ -113,19 +122,24 @@ def search(own: Trial, normalizations: Sequence[str], measure: Measure) -> Score
 def find_best(own: Trial, scores: Scores) -> Trial:
     """Return the trial that validates best, of those with the most seeds; the study's own of several that are level."""
     most = max(map(len, scores.values()))
-    means = {trial: float(np.mean(values)) for trial, values in scores.items() if len(values) == most > 0}
-    return max(means, key=lambda trial: (means[trial], trial == own), default=own)
+    if most == 0:
+        return own
+    means = {trial: float(np.mean(values)) for trial, values in scores.items() if len(values) == most}
+    # Of several that are level, True as the second number makes the study's own the largest.
+    return max(means, key=lambda trial: (means[trial], trial == own))
 
 
 def choose(own: Trial, scores: Scores) -> Trial:
     """Return the best trial; the study's own where that has a score and the lead is within the seeds' spread."""
     best = find_best(own, scores)
-    return best if not scores[own] or is_clearly_above(scores[best], scores[own]) else own
+    if scores[own] and not is_clearly_above(scores[best], scores[own]):
+        return own
+    return best
 
 
 def _list_beyond(trial: Trial, scores: Scores) -> list[Trial]:
     """Return the next trials where the rate is at an edge of those tried with its normalisation."""
-    tried = [one.rate for one in scores if one.normalization == trial.normalization]
+    tried = [scored.rate for scored in scores if scored.normalization == trial.normalization]
     return [Trial(trial.normalization, rate) for rate in rates_beyond(trial.rate, tried)]
 
 
@@ -139,8 +153,13 @@ def rates_beyond(best: float, tried: Collection[float]) -> list[float]:
 
     Next to 1 or 3 times a power of ten are 3 and 1 times one; all have one digit.
     """
-    lower, higher = (float(f"{rate:.1g}") for rate in (best / 3, best * 3.2))
-    return [lower] * (best == min(tried)) + [higher] * (best == max(tried))
+    rates = []
+    if best == min(tried):
+        rates.append(float(f"{best / 3:.1g}"))
+    if best == max(tried):
+        # Rounded to one digit, 3.2 times leads from 1 to 3 and from 3 to 10.
+        rates.append(float(f"{best * 3.2:.1g}"))
+    return rates
 
 
 def list_normalizations(
@@ -153,14 +172,15 @@ def list_normalizations(
         changes: Changes to its study, by dotted key.
         image_shape: (C, *spatial) of the sites' images.
     """
-    names = [study.model.normalization]
+    names: list[str] = [study.model.normalization]
     # What everybody starts from has its normalisation, and BatchNorm that stays at home must be there.
     if not study.starts_from_file and study.recipe.stays != "batchnorm":
         for name in CANDIDATES:
             with suppress(ConfigError):
                 check_network(changed_study(job, {**changes, NORMALIZATION: name}), image_shape)
-                names.append(name)
-    return [*dict.fromkeys(names)]
+                if name not in names:
+                    names.append(name)
+    return names
 
 
 def _measure(
@@ -178,33 +198,41 @@ def _measure(
         pattern: A run of the study's own values, in the search's folder.
         processes: Runs at a time.
     """
+    asked = replace(asked, seeds=asked.seeds[:num_seeds])
     planned: dict[Trial, list[ComparedRun]] = {}
     for trial in trials:
         run = replace(pattern, name=str(trial), changes={**pattern.changes, **trial.changes})
-        planned[trial] = make_seeded_runs(replace(asked, seeds=asked.seeds[:num_seeds]), pattern.path, run)
-    runs = [run for several in planned.values() for run in several]
-    failures = run_side_by_side(runs, pattern.path, processes, console)
+        planned[trial] = make_seeded_runs(asked, pattern.path, run)
+    # All trials train side by side, therefore their scores are read in a second loop.
+    failures = run_side_by_side(list(chain(*planned.values())), pattern.path, processes, console)
     print_lines([f"{path.name} has no score: {reason}" for path, reason in failures.items()], console)
-    scores = {}
-    for trial, several in planned.items():
-        results = [read_results(run.path) for run in several]
-        scores[trial] = [one.validation_mean for one in results if one and one.validation_mean is not None]
+    scores: dict[Trial, list[float]] = {}
+    for trial, runs in planned.items():
+        scores[trial] = []
+        for run in runs:
+            results = read_results(run.path)
+            if results and results.validation_mean is not None:
+                scores[trial].append(results.validation_mean)
     return scores
 
 
 def _show_search(own: Trial, scores: Scores, console: Console) -> None:
     """Print the table, which values are chosen and why, and how to train with them."""
-    best, chosen = find_best(own, scores), choose(own, scores)
-    in_order = sorted(scores, key=lambda trial: trial.rate)
-    values = [Value(one.normalization, f"{one.rate:g}", score) for one in in_order for score in scores[one] or [None]]
+    best = find_best(own, scores)
+    chosen = choose(own, scores)
+    values = []
+    for trial in sorted(scores, key=lambda trial: trial.rate):
+        # A trial without a score has its empty cell.
+        for score in scores[trial] or (None,):
+            values.append(Value(trial.normalization, f"{trial.rate:g}", score))
     print_table(make_values_table(pivot(values), "", {f"{chosen.rate:g}": chosen.normalization}), console)
     if best == own:
         lines = [f"The study's own values validate best: {own}."]
     elif chosen == own:
         lines = [f"Level within the spread of the seeds: {best} and the study's own values, {own}, which stay."]
     else:
-        lead, known = (mean_and_deviation(scores[trial]) for trial in (best, own))
-        lines = [f"{best} validates best: {lead}; the study's own values, {own}: {known}."]
+        lead = mean_and_deviation(scores[best])
+        lines = [f"{best} validates best: {lead}; the study's own values, {own}: {mean_and_deviation(scores[own])}."]
     options = " ".join(format_set_options(chosen.changes))
     if _list_beyond(chosen, scores):
         lines.append(f"{chosen.rate:g} is at the edge of the rates tried: to go on from it, tune with {options}.")

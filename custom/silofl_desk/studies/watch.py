@@ -25,7 +25,7 @@ from silofl_desk.studies.progress import QUIET_S
 from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, status_line
 
 POLL_S = 2.0
-# How often it asks for machines that the server refused, on a line of its own.
+# It asks so often for machines that the server refused, with a command of its own.
 ASK_S = 30.0
 # Whoever watches can begin again at any time.
 PATIENCE_S = 60.0
@@ -37,11 +37,13 @@ LOST = (
 
 def run(options: argparse.Namespace) -> int:
     """Follow a job to its end, or print once how far it is; returns 0, or 1 where the job did not complete."""
-    kit, console = read_kit(options.kit, ("admin",)), make_console(options)
+    kit = read_kit(options.kit, ("admin",))
+    console = make_console(options)
     if not re.fullmatch("[0-9A-Za-z-]+", options.job):
         raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
     if options.json and options.download:
-        raise ConfigError("--download must be given without --json, which looks once and ends; leave one out")
+        raise ConfigError("--json looks once and ends, so that it downloads nothing. Leave out --json or --download.")
+    # The job runs at the server: whatever ends this command does not end it.
     with Lead(kit, PATIENCE_S) as lead:
         try:
             enable_interrupts()
@@ -67,7 +69,8 @@ class WatchedJob:
     """
 
     def __init__(self, lead: Lead, job: str) -> None:
-        self.lead, self.job = lead, job
+        self.lead = lead
+        self.job = job
         self._progress = Progress(None, [])
         self._second_machines: dict[str, str] = {}
         self._asked_at = -math.inf
@@ -85,11 +88,12 @@ class WatchedJob:
             self.lead.update(self.job, progress)
             if not progress.may_ask:
                 raise ConfigError(
-                    f"{self.lead.kit.name} must have the right app_command for job {self.job}, which the server's "
-                    "authorization.json gives to who submitted it; take the kit of that lead"
+                    f"{self.lead.kit.name} has no right app_command for job {self.job}: the server's "
+                    "authorization.json gives it to who submitted the job. Take the kit of that lead."
                 )
         if time.monotonic() - self._asked_at > ASK_S:
-            self._second_machines, self._asked_at = self.lead.second_machines(), time.monotonic()
+            self._second_machines = self.lead.second_machines()
+            self._asked_at = time.monotonic()
         ledger = [read_record(Round, record, LEDGER) for record in progress.ledger]
         return Watched(
             job=self.job,
@@ -125,7 +129,7 @@ def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None) 
     """
     seen = watch.ask_progress()
     shown = 0
-    # At the beginning it is said at once.
+    # The first look is printed at once.
     printed = -math.inf
     while True:
         for number in range(shown, len(seen.ledger)):
@@ -140,27 +144,29 @@ def follow_job(watch: WatchedJob, console: Console, folder: Path | None = None) 
         seen = watch.ask_progress()
     if seen.status == ABANDONED:
         result = LOST
+    elif folder is not None:
+        result = _download_result(watch, folder)
     else:
-        result = _fetch_advice(watch) if folder is None else _download_result(watch, folder)
+        kit = quote(str(watch.lead.kit.folder))
+        result = f"fetch its result: python -m silofl watch {watch.job} --kit {kit} --download DIR"
     console.print(make_printable(f"job {watch.job} has ended, {seen.status}; {result}"), markup=False)
     return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
-
-
-def _fetch_advice(watch: WatchedJob) -> str:
-    kit = quote(str(watch.lead.kit.folder))
-    return f"fetch its result: python -m silofl watch {watch.job} --kit {kit} --download DIR"
 
 
 def _download_result(watch: WatchedJob, folder: Path) -> str:
     """Download the job's result, and say where it is, how the run ended and how to go on."""
     make_folder(folder)
-    found = watch.lead.download(watch.job, folder.resolve())
-    results = read_results(found / "workspace" / "silofl")
+    files = watch.lead.download(watch.job, folder.resolve())
+    results = read_results(files / "workspace" / "silofl")
+    # A job that never began has files all the same.
     if results is None:
-        return f"it has no result, because it never began; its files are in {found}: submit it again"
-    why = f" ({'; '.join(results.reasons)})" if results.reasons else ""
-    kit = quote(str(watch.lead.kit.folder))
-    on = f"; to go on: python -m silofl continue {quote(str(results.run))} --job STUDY --kit {kit} --out NEW"
-    on = on if results.run and results.status == "FAILED" else ""
-    report = f"python -m silofl report {quote(str(found))}"
-    return f"study {results.study} is {results.status}{why}; its result is in {found}; its report: {report}{on}"
+        return f"it has no result, because it never began; its files are in {files}: submit it again"
+    sentence = f"study {results.study} is {results.status}"
+    if results.reasons:
+        sentence += f" ({'; '.join(results.reasons)})"
+    sentence += f"; its result is in {files}; its report: python -m silofl report {quote(str(files))}"
+    # Only a run that was begun has an id by which it goes on.
+    if results.run and results.status == "FAILED":
+        kit = quote(str(watch.lead.kit.folder))
+        sentence += f"; to go on: python -m silofl continue {quote(results.run)} --job STUDY --kit {kit} --out NEW"
+    return sentence

@@ -20,7 +20,8 @@ OVERDUE = 2
 # The server hears a site that is there every few seconds, whatever it works on.
 SILENT_S = 60.0
 # NVFlare's words for the status of a job.
-RUNNING, COMPLETED = "RUNNING", "FINISHED:COMPLETED"
+RUNNING = "RUNNING"
+COMPLETED = "FINISHED:COMPLETED"
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,9 @@ class Watched:
         is_training = 0 < len(self.ledger) < self.last_round and not self.has_ended
         if not is_training:
             return None
-        gone, usual = self.in_flight.seconds if self.in_flight else 0.0, typical_seconds(self.ledger)
-        return None if gone > OVERDUE * usual else seconds_left(self, self.ledger) - min(gone, usual)
+        elapsed = self.in_flight.seconds if self.in_flight else 0.0
+        typical = typical_seconds(self.ledger)
+        return None if elapsed > OVERDUE * typical else seconds_left(self, self.ledger) - min(elapsed, typical)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for programs; None is what a job has not said, as one that ended before it was asked."""
@@ -108,19 +110,16 @@ def _round_values(record: Round) -> dict[str, Any]:
 
 def status_line(watched: Watched) -> str:
     """Say in one line how far a job is, and in further ones what its sites work on and who uses a site's name."""
-    progress = f"{watched.study or f'job {watched.job}'} is {watched.status}; {_describe_progress(watched)}"
-    others = [
-        make_printable(f"{site} must run on one machine; the server refused a second one at {address}: call {site}")
-        for site, address in sorted(watched.second_machines.items())
-    ]
-    queue = [make_printable(watched.queue)] if watched.queue else []
-    return "\n".join([make_printable(progress), *queue, *_list_in_flight(watched), *others])
-
-
-def _list_in_flight(watched: Watched) -> list[str]:
-    """Return the sentence on what the sites work on; none where nothing is known."""
-    task = watched.in_flight
-    return [describe_in_flight(task, watched.heard, watched, watched.ledger)] if task and not watched.has_ended else []
+    name = watched.study or f"job {watched.job}"
+    lines = [f"{name} is {watched.status}; {_describe_progress(watched)}"]
+    if watched.queue:
+        lines.append(watched.queue)
+    if watched.in_flight and not watched.has_ended:
+        lines.append(describe_in_flight(watched.in_flight, watched.heard, watched, watched.ledger))
+    for site, address in sorted(watched.second_machines.items()):
+        lines.append(f"{site} must run on one machine; the server refused a second one at {address}: call {site}")
+    # Names come from the server; each line is made printable by itself, as a line break within one is none of ours.
+    return "\n".join(map(make_printable, lines))
 
 
 def _describe_progress(watched: Watched) -> str:
@@ -131,6 +130,7 @@ def _describe_progress(watched: Watched) -> str:
     if watched.seconds_left is not None:
         left = f"{most or 'about '}{format_duration(watched.seconds_left)} left"
         return "; ".join(filter(None, (f"{done}, {left}", describe_rise(watched, watched.ledger))))
+    # After the last round the sites still test, which may take as long as a round.
     is_testing = len(watched.ledger) >= watched.last_round and not watched.has_ended
     return f"{done}; the sites are testing the model" if is_testing else done
 
@@ -144,19 +144,28 @@ def describe_in_flight(task: InFlight, heard: Mapping[str, float], whole: Whole,
         task: What they work on.
         heard: Connected site -> when the server last heard it, which is every few seconds of one that is there.
     """
-    doing = describe_task(task.task, task.round, whole.total_rounds)
-    what = f"round {task.round} has run" if task.task == TRAIN else doing
-    usual = f" (usually {format_duration(typical_seconds(ledger))})" if task.task == TRAIN and ledger else ""
-    ages = {site: _describe_silence(max(0.0, task.now - at)) for site, at in heard.items()}
-    sites = {
-        "answered: ": task.answered,
-        "failed: ": task.failed,
-        "waiting for ": [f"{site} ({ages.get(site, 'not connected')})" for site in task.waiting],
-    }
-    named = [kind + ", ".join(names) for kind, names in sites.items() if names]
+    elapsed = format_duration(task.seconds)
+    if task.task == TRAIN:
+        sentences = [f"round {task.round} has run for {elapsed}"]
+        if ledger:
+            sentences[0] += f" (usually {format_duration(typical_seconds(ledger))})"
+    else:
+        sentences = [f"{describe_task(task.task, task.round, whole.total_rounds)} for {elapsed}"]
+    if task.answered:
+        sentences.append(f"answered: {', '.join(task.answered)}")
+    if task.failed:
+        sentences.append(f"failed: {', '.join(task.failed)}")
+    if task.waiting:
+        waiting = [f"{site} ({_describe_silence(task.now, heard.get(site))})" for site in task.waiting]
+        sentences.append(f"waiting for {', '.join(waiting)}")
     # Names and times come from the server.
-    return make_printable("; ".join([f"{what} for {format_duration(task.seconds)}{usual}", *named]))
+    return make_printable("; ".join(sentences))
 
 
-def _describe_silence(seconds: float) -> str:
-    return f"last heard {format_duration(seconds)} ago" + ": stopped or cut off?" * (seconds > SILENT_S)
+def _describe_silence(now: float, heard: float | None) -> str:
+    # The server has heard nothing of a site that is not connected.
+    if heard is None:
+        return "not connected"
+    seconds = max(0.0, now - heard)
+    sentence = f"last heard {format_duration(seconds)} ago"
+    return f"{sentence}: stopped or cut off?" if seconds > SILENT_S else sentence

@@ -7,8 +7,9 @@ from pathlib import Path
 from silofl.base.errors import ConfigError
 from silofl.models.weights import SUFFIXES
 
-# Where a bundle, and a run with one model for all, keep theirs.
-BUNDLE, RUN = Path("models", "model.pt"), Path("model", "best.pt")
+# A bundle, and a run with one model for all, keep their weights there.
+BUNDLE = Path("models", "model.pt")
+RUN = Path("model", "best.pt")
 
 
 def find_weights_file(source: Path) -> Path:
@@ -21,9 +22,9 @@ def find_weights_file(source: Path) -> Path:
         if source.suffix not in SUFFIXES:
             raise ConfigError(f"--weights must be a file in {', '.join(SUFFIXES)}, not {source.name}; convert it")
         return source
-    for place in (BUNDLE, RUN):
-        if (source / place).is_file():
-            return source / place
+    for path in (source / BUNDLE, source / RUN):
+        if path.is_file():
+            return path
     raise ConfigError(
         f"--weights must be a file of weights, a bundle with {BUNDLE} or a finished run with {RUN}, not {source}; name "
         "another, or one of the files of a run with several models"
@@ -35,5 +36,6 @@ def with_weights(changes: Mapping[str, object], file: str | None) -> dict[str, o
     if file is None:
         return dict(changes)
     path = Path(file)
+    # The study pins its file, so that every hospital starts from the same one.
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return {**changes, "model.weights": f"weights{path.suffix}", "model.weights_sha256": digest}
