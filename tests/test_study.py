@@ -204,7 +204,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         (CLASSES | {"operating_point": {}}, r"operating_point asks for both or neither .* as \{specificity: 0\.9\}"),
         (
             CLASSES | {"operating_point": {"specificity": 0.9, "sensitivity": 0.9}},
-            "operating_point must ask for one of",
+            "operating_point asks for both or neither",
         ),
         (CLASSES | {"operating_point": {"specificity": 1.5}}, "operating_point.*specificity.*1.5"),
         (

@@ -4,8 +4,8 @@ import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.federation.checkpoint import checkpoint, restore_run
-from silofl.federation.known_sites import NEVER, is_expected, list_expected_sites
 from silofl.federation.outcome import finished_results
+from silofl.federation.roster import NEVER, is_expected, list_expected_sites
 from silofl.federation.site import SiteRounds
 
 SITES = ("east", "north", "west")

@@ -49,9 +49,9 @@ def test_task_says_run_round_best_round_and_state(play):
 
 @pytest.mark.parametrize("name", ["model", "amplitude"])
 def test_site_named_like_a_role_is_refused(make_study, name):
-    with pytest.raises(ConfigError, match=f"site '{name}' is called as one of the models is; give it another name"):
+    with pytest.raises(ConfigError, match=f"site '{name}' has the name of a model; give it another one"):
         ServerRounds.start(make_study(name="harmofl"), "run", ["a", name])
-    with pytest.raises(ConfigError, match=f"site '{name}' is called as one of the models"):
+    with pytest.raises(ConfigError, match=f"site '{name}' has the name of a model"):
         ServerRounds.start(make_study(name="harmofl"), "run", ["a"]).join(name)
 
 

@@ -13,7 +13,6 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from nvflare.private.fed.server.client_manager import ClientManager
 
 from silofl.base.errors import AggregationError, ConfigError
-from silofl.federation.known_sites import find_absent_sites
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
@@ -308,10 +307,10 @@ def test_named_late_site_joins_before_the_next_round(make_study, tmp_path):
     controller.engine.get_clients = lambda: [SimpleNamespace(name=name) for name in clients]
     course = controller._course(server, RunFolder(tmp_path / "run", study))
     course.save()
-    assert server.sites == ["north"] and [*find_absent_sites(server)] == ["south"]
+    assert server.sites == ["north"] and [*server.find_absent_sites()] == ["south"]
     clients += ["south", "west"]
     course.save()
-    assert server.sites == ["north", "south"] and not find_absent_sites(server)
+    assert server.sites == ["north", "south"] and not server.find_absent_sites()
 
 
 @pytest.fixture

@@ -72,7 +72,10 @@ def test_code_and_parts_of_packages_are_named(said):
         (lambda job: (job / "app" / "notes.txt").write_text("mine"), "a model alone, not 'notes.txt'; delete it"),
         (lambda job: (job / CLIENT).unlink(), "has no config_fed_client.json; take it from a job"),
         (lambda job: (job / CLIENT).write_text("{"), "config_fed_client.json is broken JSON"),
-        (lambda job: (job / "meta.json").write_text('{"job_id": "local"}'), "has job_id, which the server sets; remove"),
+        (
+            lambda job: (job / "meta.json").write_text('{"job_id": "local"}'),
+            "has job_id, which the server sets; remove",
+        ),
     ],
 )
 def test_what_no_server_takes_is_refused(said, change, wrong):

@@ -6,7 +6,6 @@ import torch
 
 from silofl.base.files import load_tensors
 from silofl.core.array_file import keep_in_files
-from silofl.federation.known_sites import find_recipe_in_use
 from silofl.models import build_plain_model, networks
 from silofl.models.names import batchnorm_names
 from silofl.parts.load import list_outbound_payloads
@@ -115,7 +114,7 @@ def test_fedavg_without_anybodys_batchnorm_is_fedbn(play):
     assert ours.sent["train"]["east"].arrays.keys() == fedbn.sent["train"]["east"].arrays.keys()
     said = "BatchNorm excluded at east, north, west: each site goes on with its own from here on, as in FedBN"
     assert [one.notes[-1:] for one in ours.server.ledger] == [[said], [], []] and ours.warnings[-1] == said
-    assert find_recipe_in_use(ours.server).stays == "batchnorm" != ours.study.recipe.stays
+    assert ours.server.find_recipe_in_use().stays == "batchnorm" != ours.study.recipe.stays
     tests = [game.finish(change=EVERYONE).scores for game in (ours, fedbn)]
     assert tests[0] == tests[1]
     # There is no model for everybody, and the sites have whole ones.
@@ -137,7 +136,7 @@ def test_batchnorm_that_some_exclude_is_the_others_mean(play):
     # 5 training images at east and 3 at west; north has none of a say
     expected = start[name] + (5 * sent["east"] + 3 * sent["west"]) / 8
     np.testing.assert_allclose(game.models("north")[name], expected, rtol=1e-5, atol=1e-7)
-    assert find_recipe_in_use(game.server).stays == "nothing" and not record.outliers
+    assert game.server.find_recipe_in_use().stays == "nothing" and not record.outliers
     kept_back, excluded = record.notes
     assert kept_back.startswith("site 'north' keeps back 8 arrays by its policy: ")
     assert excluded == "BatchNorm excluded at north: what some sites still send is mixed over these"

@@ -63,7 +63,7 @@ def test_an_earlier_run_on_other_sites_or_with_broken_settings_is_refused(tmp_pa
     other = json.dumps(json.loads(path.read_text()) | {"sites": ["north"]})
     for content, sentence in (
         (other, "holds another run, which differs in sites of the run"),
-        ("{", "run.json must be JSON"),
+        ("{", "run.json is broken JSON"),
         ("[]", "run.json must hold keys and values"),
     ):
         path.write_text(content)

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from silofl.core.outliers import BEYOND, cap_claims
 from silofl.core.products import multiply_updates
-from silofl.federation.known_sites import take_software
 from silofl.federation.numbers import check_image_shape, check_modality, check_names, find_long_updates
 from silofl.federation.outlying_updates import find_outlying_updates, find_outweighing, join_outliers, sort_by_site
 from silofl.federation.partners import part_lonely
@@ -57,7 +56,7 @@ def _check_each(
 
 
 def _check_claims(server: ServerRounds, site: str, answer: SiteAnswer) -> SiteAnswer:
-    take_software(server, site, answer.numbers.software)
+    server.take_software(site, answer.numbers.software)
     check_image_shape(site, answer.numbers.image_shape, server.study)
     check_modality(site, answer.data_profile, server.study)
     check_names(site, answer.numbers.metrics, server.study, server.parts)

@@ -65,7 +65,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
     study = study.ended_after(plain.get("joint_rounds"))
     parts = start_parts(study, plain["sites"], pretrained)
     return ServerRounds(
-        study,
+        study=study,
         id=plain["run"],
         sites=plain["sites"],
         parts={role: part.restored(state["parts"].get(role, {})) for role, part in parts.items()},

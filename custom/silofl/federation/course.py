@@ -13,18 +13,6 @@ from datetime import UTC, datetime
 
 from silofl.core.divergence import measure_dissimilarity
 from silofl.federation.admission import admit_answers
-from silofl.federation.known_sites import (
-    ends_early,
-    find_absent_sites,
-    find_departed_sites,
-    find_lost,
-    has_validated,
-    is_lost_for_good,
-    is_over,
-    list_present_sites,
-    lost_sentence,
-    vital_sentence,
-)
 from silofl.federation.ledger import Round
 from silofl.federation.numbers import find_outlying_ranges
 from silofl.federation.outlying_updates import describe_outlier, join_outliers
@@ -163,13 +151,13 @@ class Course:
 
     def _is_over(self) -> bool:
         """Return whether no round is left, and end the training where it is trained to its end."""
-        if ends_early(self.server) and not has_validated(self.server):
+        if self.server.ends_early() and not self.server.has_validated():
             # As a rule the next training brings a round's models to the sites, but the end depends on this validation.
             self._validate()
-        if ends_early(self.server):
+        if self.server.ends_early():
             # The extra rounds, if there are any, follow the last finished one.
             self.server.study = self.server.study.ended_after(self.server.finished_rounds)
-        return is_over(self.server)
+        return self.server.is_over()
 
     def _exchange_all(self, moment: str) -> None:
         """Carry out what the parts ask for at a moment, until they ask for nothing more."""
@@ -199,10 +187,10 @@ class Course:
     def _begin_record(self, number: int) -> Round:
         """Return a round's record with what is known before anybody is asked."""
         server = self.server
-        absent = find_absent_sites(server)
-        asked = sorted([*list_present_sites(server), *absent])
+        absent = server.find_absent_sites()
+        asked = sorted([*server.list_present_sites(), *absent])
         record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), asked, failed=absent)
-        for site, last_round in find_departed_sites(server).items():
+        for site, last_round in server.find_departed_sites().items():
             # Only the first round without it says so.
             if server.ledger and site in server.ledger[-1].asked:
                 record.notes.append(f"site {site!r} has left the study, after round {last_round}")
@@ -260,34 +248,34 @@ class Course:
             raise _EndedError
         accepted, refused, outliers = admit_answers(self.server, exchange, answers.given)
         missing = dict(answers.failed)
-        for site in find_departed_sites(self.server):
+        for site in self.server.find_departed_sites():
             if site in (exchange.sites or self.server.sites):
                 missing[site] = "it has left the study"
         if not exchange.sites:
-            missing |= find_absent_sites(self.server)
+            missing |= self.server.find_absent_sites()
         return sent, answers, SiteResults(accepted, refused, missing, outliers)
 
     def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers]:
         """Send a task to each site, and once more to those that have lost the state that it begins from."""
         sent = prepare_tasks(self.server, self._list_asked(exchange, record), exchange)
         answers = self.ask(exchange.task, sent)
-        lost = find_lost(self.server, exchange, answers.held)
+        lost = self.server.find_lost(exchange, answers.held)
         # They are asked again once: a site that still lacks its state fails in this exchange.
         if lost and not self.is_aborted():
             self._go_back(exchange, lost)
             answers = self._ask_without(exchange, record, answers, lost)
         for site in sorted(answers.given):
-            if note := lost_sentence(self.server, site, exchange):
+            if note := self.server.lost_sentence(site, exchange):
                 self.warn(note)
                 # An evaluation is about a round that has ended.
                 (record or self.server.ledger[-1]).notes.append(note)
-                if is_lost_for_good(self.server, site, exchange):
+                if self.server.is_lost_for_good(site, exchange):
                     self.server.losses.append(note)
         return sent, answers
 
     def _list_asked(self, exchange: Exchange, record: Round | None) -> list[str]:
         """Return the sites that a task goes to: in a repeated round those whose updates were in it."""
-        sites = list_present_sites(self.server)
+        sites = self.server.list_present_sites()
         # A part may ask some sites only, of which those are left that are present.
         asked = [site for site in exchange.sites or sites if site in sites]
         if record and exchange.is_needed and record.round in self.repeats.first:
@@ -310,7 +298,7 @@ class Course:
         failed = dict(answers.failed)
         older = {}
         for site, held in lost.items():
-            reason = vital_sentence(self.server, site, exchange)
+            reason = self.server.vital_sentence(site, exchange)
             if reason:
                 failed[site] = reason
             else:
@@ -375,7 +363,7 @@ class Course:
 
     def _validate(self) -> None:
         """Validate the last trained models, which no next training task brings to the sites (see `Work`)."""
-        if has_validated(self.server):
+        if self.server.has_validated():
             return
         number = self.server.finished_rounds
         exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)

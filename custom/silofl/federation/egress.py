@@ -20,7 +20,6 @@ from silofl.base.errors import LONGEST_NAME, AggregationError, ConfigError, Trai
 from silofl.base.settings import MOST, Section, parse
 from silofl.core.mixing import Arrays
 from silofl.federation.numbers import check_names
-from silofl.federation.partners import count_partners
 from silofl.federation.server import ServerRounds
 from silofl.models.precision import types_on_wire
 from silofl.models.roles import split_role
@@ -28,7 +27,7 @@ from silofl.parts.answer import SiteAnswer, plain_text
 from silofl.parts.load import find_outbound_payload, list_outbound_payloads
 from silofl.parts.part import OutboundPayload
 from silofl.parts.task import TRAIN, ArraySpec, Exchange, Message
-from silofl.setup.site import Site
+from silofl.setup.site import Site, count_partners
 from silofl.setup.software import Software
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -347,7 +346,7 @@ class Gate:
             return None
         return answer
 
-    def _describe_array(self, name: str, array: NDArray) -> dict[str, Any]:
+    def _describe_array(self, name: str, array: NDArray[Any]) -> dict[str, Any]:
         kind = self.kind(name)
         return {
             "name": name,

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from silofl.base.files import save_tensors, write_text
 from silofl.base.settings import dump_yaml
-from silofl.federation.known_sites import find_recipe_in_use
 from silofl.federation.missing_parts import describe_complete_model, describe_missing_part
 from silofl.federation.server import ServerRounds
 from silofl.inference import directory
@@ -57,7 +56,7 @@ def _write_readme(run: Path, server: ServerRounds) -> str:
     data = study.data
     # Without a site that has sent its images' shape, any size will do.
     shape = server.image_shape or data.image_shape or (data.in_channels, *(128,) * data.dimensions)
-    recipe = find_recipe_in_use(server).as_dict()
+    recipe = server.find_recipe_in_use().as_dict()
     best = sorted(path.name for path in (run / "model").glob("best*.pt"))
     newest = sorted(path.name for path in (run / "model").glob("last*.pt"))
     rounds = f"best: {server.reported.how}; last: round {server.finished_rounds}"

@@ -1,6 +1,7 @@
 """Checks of the numbers of an answer against its task and its study, and of answers against one another."""
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from silofl.base.errors import AggregationError, quote_value
 from silofl.core.outliers import find_edges, find_far_ranges, medians_of_others
@@ -18,7 +19,9 @@ METRICS = frozenset(CLASSIFICATION_ONLY["metric"])
 MOST_SIZE_RATIO = 12
 
 
-def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study, most_examples: int | None) -> None:
+def check_numbers(
+    site: str, exchange: Exchange, numbers: Numbers[Any], study: Study, most_examples: int | None
+) -> None:
     """Refuse numbers of another round, without those that were asked for, or beyond what the study makes possible.
 
     Args:
@@ -96,7 +99,7 @@ def check_modality(site: str, data_profile: DataProfile, study: Study) -> None:
             raise AggregationError(f"site {site!r} must have {stated} images, as data.modality says, not {modality}")
 
 
-def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str]) -> None:
+def check_names(site: str, metrics: Metrics[Any], study: Study, parts: Collection[str]) -> None:
     """Refuse an answer whose numbers are of what the study has not: a name could say anything, and cards repeat some.
 
     Args:

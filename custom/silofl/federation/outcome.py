@@ -6,14 +6,8 @@ from typing import Any
 
 from silofl.base.errors import SiloFLError
 from silofl.federation.course import Tests
-from silofl.federation.known_sites import (
-    NEVER,
-    early_end,
-    find_absent_sites,
-    find_recipe_in_use,
-    list_present_sites,
-)
 from silofl.federation.results import Results
+from silofl.federation.roster import NEVER
 from silofl.federation.server import ServerRounds
 from silofl.federation.unscored import describe_study, unscored_results
 from silofl.parts.answer import plain_text
@@ -32,7 +26,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
     scores = tests.scores
     study = server.study
     sites: dict[str, SiteScore | None] = {}
-    for site in sorted({*server.sites, *find_absent_sites(server)}):
+    for site in sorted({*server.sites, *server.find_absent_sites()}):
         sites[site] = _name_labels(study, scores[site]) if site in scores else None
     values: list[float | None] = []
     # Means over different classes have no mean.
@@ -44,7 +38,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
     reasons = _list_shortcomings(server, tests)
     reported = server.reported
     return Results(
-        **describe_study(study, find_recipe_in_use(server)),
+        **describe_study(study, server.find_recipe_in_use()),
         status="INCOMPLETE" if reasons else "COMPLETE",
         reasons=tuple(reasons),
         best_round=reported.one_round,
@@ -53,7 +47,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         mean=mean_of_known(values),
         pooled=pool_scores(scores.values()),
         run=server.id,
-        ended_early=early_end(server),
+        ended_early=server.early_end(),
         validation=reported.validation,
         **of_parts,
     )
@@ -109,7 +103,7 @@ def _list_shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
 def _list_obliged(server: ServerRounds, tests: Tests) -> list[str]:
     """Return the sites that a complete run needs: all, unless few enough of those named are absent."""
     settings = server.study.federation
-    present = sorted([*list_present_sites(server), *find_absent_sites(server)])
+    present = sorted([*server.list_present_sites(), *server.find_absent_sites()])
     absent = {*tests.missing}
     if server.ledger:
         absent |= {site for site, reason in server.ledger[0].failed.items() if reason == NEVER}

@@ -4,40 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from silofl.federation.known_sites import list_present_sites
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.model import ModelPart
 from silofl.setup.site import count_partners
-
-if TYPE_CHECKING:
-    from silofl.federation.server import ServerRounds
-
-
-def describe_partners(server: ServerRounds, site: str, number: int) -> dict[str, Any]:
-    """Return what a task tells a site of its partners, for the site's own record.
-
-    Args:
-        number: The finished round after which the sites begin; 0 where the task is about no round's models.
-
-    Returns:
-        ``sites``: how many are asked. ``partners``: their names. ``mixed``: the last round, and of how many sites an
-        answer was mixed in it, 0 where this site's was not. ``rows``: site -> this site's weight in that site's own
-        model after round ``number``; nothing where such models stay with their sites, or where there are none.
-    """
-    present = list_present_sites(server)
-    facts: dict[str, Any] = {"sites": len(present), "partners": present}
-    if not server.ledger:
-        return facts
-    answered = server.ledger[-1].answered
-    facts["mixed"] = [server.finished_rounds, len(answered) if site in answered else 0]
-    models = [part for part in server.parts.values() if isinstance(part, ModelPart)]
-    leaves = any(part.own for part in models) and not any(part.stays for part in models)
-    if leaves and 0 < number <= len(server.ledger):
-        weights = server.ledger[number - 1].weights
-        facts["rows"] = {owner: row[site] for owner, row in weights.items() if site in row}
-    return facts
 
 
 def part_lonely(

@@ -15,7 +15,6 @@ from silofl.core.spread import count_digits_apart
 from silofl.federation import needs
 from silofl.federation.course import Network, prepare_tasks
 from silofl.federation.egress import ASK, Gate, Request
-from silofl.federation.known_sites import find_absent_sites, take_software
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import measure_cost, measure_validation
 from silofl.federation.waiting import FIRST_S
@@ -123,12 +122,12 @@ def rehearse_round(server: ServerRounds, ask: Network) -> dict[str, SiteReport]:
     limit = study.federation.task_timeout_s or FIRST_S
     reports = {}
     # Who never came is reported as well, since the study names it.
-    for site, reason in (answers.failed | find_absent_sites(server)).items():
+    for site, reason in (answers.failed | server.find_absent_sites()).items():
         reports[site] = SiteReport((reason,))
     for site, message in answers.given.items():
         try:
             numbers = server.read(site, exchange, message).numbers
-            take_software(server, site, numbers.software)
+            server.take_software(site, numbers.software)
             rehearsal = numbers.rehearsal
             if rehearsal is None:
                 raise TrainingError(f"site {site!r} trained in place of a rehearsal; have it upgraded")

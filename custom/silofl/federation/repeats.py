@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from silofl.federation.known_sites import list_present_sites, list_state_for, should_hold
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
 from silofl.parts.task import Exchange
@@ -40,8 +39,8 @@ class Repeats:
             or any(record.round in self.first for record in again)
             # A site that has joined or left since would make it another round.
             or earlier.sites != server.sites
-            or not answered.issubset(list_present_sites(server))
-            or not any(list_state_for(server, site, exchange) for site in lost)
+            or not answered.issubset(server.list_present_sites())
+            or not any(server.list_state_for(site, exchange) for site in lost)
             or not all(_makes_again(server, earlier, exchange, site, held) for site, held in lost.items())
         ):
             return False
@@ -66,5 +65,5 @@ def return_to(server: ServerRounds, earlier: ServerRounds) -> None:
 def _makes_again(server: ServerRounds, earlier: ServerRounds, exchange: Exchange, site: str, held: int) -> bool:
     """Return whether the rounds after an earlier one make a site's lost state, from one that it has."""
     last_kept = earlier.finished_rounds
-    is_later = should_hold(server, site, exchange.models_round) > last_kept
-    return is_later and held >= should_hold(earlier, site, last_kept)
+    is_later = server.should_hold(site, exchange.models_round) > last_kept
+    return is_later and held >= earlier.should_hold(site, last_kept)

@@ -29,10 +29,11 @@ from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, read_f
 from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.model_files import describe_models, save_models
-from silofl.federation.outcome import finished_results, stopped_results, unscored_results
+from silofl.federation.outcome import finished_results, stopped_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.server import ServerRounds
+from silofl.federation.unscored import unscored_results
 from silofl.inference import directory
 from silofl.parts.load import describe_kept, list_outbound_payloads
 from silofl.parts.operating_points import pool_operating_points

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,52 +17,46 @@ from numpy.typing import NDArray
 from silofl.base.errors import AggregationError
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays, example_weights
+from silofl.core.training_end import LEAST_RISE, is_finished
 from silofl.data.data_profile import DataProfile
-from silofl.federation.known_sites import check_sites, last_with_state, should_hold
-from silofl.federation.ledger import Round, explain_choice, find_best_round, mark_round, measure_last_rise
+from silofl.federation.ledger import (
+    Round,
+    explain_choice,
+    find_best_round,
+    mark_round,
+    measure_last_rise,
+    measure_rise_after,
+)
 from silofl.federation.numbers import check_numbers
-from silofl.federation.partners import describe_partners
+from silofl.federation.roster import Roster, last_with_state
 from silofl.models.precision import widen_arrays
 from silofl.models.roles import split_role
 from silofl.parts.answer import Metrics, SiteAnswer, read_answer
 from silofl.parts.load import find_outbound_payload, list_outbound_payloads, start_parts
 from silofl.parts.part import OutboundPayload, OwnTest, Part, Reported, WeightsOf
 from silofl.parts.task import TRAIN, ArraySpec, Exchange, Message, SiteResults, check_arrays
-from silofl.setup.software import Software, read_software
+from silofl.setup.software import read_software
 from silofl.study import Study
 from silofl.training.schedule import learning_rate
 
 
-@dataclass
-class ServerRounds:
+@dataclass(kw_only=True)
+class ServerRounds(Roster):
     """The server's state of a run after its last finished round, which `checkpoint` saves.
 
     Attributes:
         id: The run's id, under which the sites keep their state.
-        sites: The sites' names, in their order.
-        parts: Role -> the part whose arrays travel under it.
-        ledger: One record a round.
         best_parts: Those parts of which the best round's version is reported, as that round left them.
         image_shape: (C, *spatial) of most sites' images, from their first answers; the server sees no image.
         data_profile: The training images of all sites that answered, by what they sent of them and `Course` let pass.
-        lost: Site -> the round whose state it goes on from, of sites that have lost a later one.
         losses: Sentences on what sites went on without, which no complete run has.
-        trained: The sites whose training has been accepted in the round that is not finished yet.
-        software: Site -> what it runs, of sites that have answered since this process began.
     """
 
-    study: Study
     id: str
-    sites: list[str]
-    parts: dict[str, Part]
-    ledger: list[Round] = field(default_factory=list)
     best_parts: dict[str, Part] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
     data_profile: DataProfile = DataProfile()
-    lost: dict[str, int] = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
-    trained: frozenset[str] = frozenset()
-    software: dict[str, Software] = field(default_factory=dict)
 
     @classmethod
     def start(cls, study: Study, run: str, sites: Iterable[str], pretrained: Arrays | None = None) -> ServerRounds:
@@ -71,14 +66,9 @@ class ServerRounds:
             ConfigError: A site has a name that the messages need.
         """
         sites = sorted(sites)
-        server = cls(study, run, sites, start_parts(study, sites, pretrained))
-        check_sites(server)
+        server = cls(study=study, id=run, sites=sites, parts=start_parts(study, sites, pretrained))
+        server.check_sites()
         return server
-
-    @property
-    def finished_rounds(self) -> int:
-        """The number of the last finished round, 0 before the first."""
-        return len(self.ledger)
 
     @property
     def best_round(self) -> int | None:
@@ -100,6 +90,41 @@ class ServerRounds:
         """Return by how much the last rounds that trained models raised the sites' validation."""
         return measure_last_rise(self.ledger[: self.study.last_training], self.study.patience)
 
+    def is_over(self) -> bool:
+        """Return whether all rounds are finished, or as many as the study has patience for."""
+        if self.finished_rounds >= self.study.total_rounds:
+            return True
+        return self.ends_early() and not self.study.recipe.extra_rounds
+
+    def has_validated(self) -> bool:
+        """Return whether the last round that trained models has been validated, or there was none."""
+        if not self.ledger or self.finished_rounds > self.study.last_training:
+            return True
+        return bool(self.ledger[-1].validation)
+
+    def ends_early(self) -> bool:
+        """Return whether training ends early with the last finished round, which may lack its validation yet."""
+        study = self.study
+        patience = study.federation.patience
+        if patience is None or self.finished_rounds >= study.joint_rounds:
+            return False
+        start = self.finished_rounds - patience
+        # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
+        if study.recipe.mixing and start < study.recipe.shared_rounds(study.rounds):
+            return False
+        return start >= 0 and is_finished(measure_rise_after(self.ledger, start))
+
+    def early_end(self) -> str | None:
+        """Return why training ended although the study had more rounds; None where it did not."""
+        study = self.study
+        if study.joint_rounds == study.rounds:
+            return None
+        return (
+            f"training ended after round {study.joint_rounds} of {study.rounds} by federation.patience: none of its "
+            f"last {study.patience} rounds raised the sites' validation by more than {LEAST_RISE}, the median of their "
+            "changes"
+        )
+
     @property
     def test(self) -> OwnTest:
         """How sites test the run's model."""
@@ -107,15 +132,6 @@ class ServerRounds:
             if part.test:
                 return part.test
         return OwnTest()
-
-    def held(self, site: str, number: int) -> int:
-        """Return the newest round <= ``number`` whose saved state the site still has; 0 if none."""
-        should = should_hold(self, site, number)
-        return min(should, self.lost.get(site, should))
-
-    def has_lost(self, site: str, number: int) -> bool:
-        """Return whether a site goes on, after a round, from an older state than it should."""
-        return self.held(site, number) < should_hold(self, site, number)
 
     def averages_only_itself(self, site: str, number: int) -> bool:
         """Return whether the site's own mixing weight was exactly 1 in that round."""
@@ -125,7 +141,7 @@ class ServerRounds:
         """Add a site that joins a resumed run."""
         # The order of the sites is that of all rows and sums.
         self.sites = sorted([*self.sites, site])
-        check_sites(self)
+        self.check_sites()
         self.parts = {role: part.joined(site) for role, part in self.parts.items()}
         self.best_parts = {role: part.joined(site) for role, part in self.best_parts.items()}
 
@@ -140,7 +156,7 @@ class ServerRounds:
         """Return a task for a site, with every part's share of it."""
         meta = {"run": self.id, "digest": self.study.digest, "round": exchange.round, "step": exchange.step}
         meta |= {"best_round": self.best_round, "held": self.held(site, exchange.models_round)}
-        meta |= describe_partners(self, site, exchange.models_round)
+        meta |= self.describe_partners(site, exchange.models_round)
         if self.study.joint_rounds < self.study.rounds:
             meta["joint_rounds"] = self.study.joint_rounds
         if site not in self.software:
@@ -225,7 +241,7 @@ class ServerRounds:
             mixed, self.parts[name] = part.server_step(role, previous, mixed, site_results, number, rate)
         return mixed
 
-    def take_scores(self, metrics: Mapping[str, Metrics]) -> None:
+    def take_scores(self, metrics: Mapping[str, Metrics[Any]]) -> None:
         """Record the scores of the last finished round's models, and keep the parts if it is the best on validation."""
         if not self.ledger:
             return

@@ -66,8 +66,7 @@ def check_components(configurations: Path, algorithm: str) -> None:
     for file in GENERIC:
         papers = {find_component(file, paper): paper for paper in PAPERS if paper != algorithm}
         for entry in _list_entries(read_json(configurations / file)):
-            path = entry.get("path")
-            if path in papers:
+            if (path := entry.get("path")) in papers:
                 raise ConfigError(_disagreement(f"{path} of {configurations / file}", papers[path], file, algorithm))
 
 
@@ -78,9 +77,8 @@ def name_components(configurations: Path, algorithm: str) -> None:
     """
     for file in GENERIC:
         content = read_json(configurations / file)
-        components = list_components(file)
         for entry in _list_entries(content):
-            if entry.get("path") in components:
+            if entry.get("path") in list_components(file):
                 entry["path"] = find_component(file, algorithm)
         write_json(configurations / file, content)
 
@@ -94,5 +92,5 @@ def _disagreement(what: str, algorithm: str, file: str, name: str) -> str:
 
 def _list_entries(configuration: dict[str, Any]) -> list[dict[str, Any]]:
     """Return where a configuration names executors and controllers."""
-    executors = [entry["executor"] for entry in configuration.get("executors", ())]
-    return executors + configuration.get("workflows", [])
+    executors: list[dict[str, Any]] = [entry["executor"] for entry in configuration.get("executors", ())]
+    return [*executors, *configuration.get("workflows", [])]

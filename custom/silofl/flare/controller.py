@@ -25,10 +25,10 @@ from silofl.base.files import make_folder, write_json
 from silofl.base.schema import dump_record
 from silofl.core.array_file import keep_in_files
 from silofl.federation.course import Answers, Course, separate_failures
-from silofl.federation.known_sites import is_expected, is_over, list_expected_sites
 from silofl.federation.outcome import describe_failure
 from silofl.federation.rehearsal import FILE as REHEARSAL
 from silofl.federation.rehearsal import rehearse_round
+from silofl.federation.roster import is_expected, list_expected_sites
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
@@ -226,7 +226,7 @@ class RoundsController(ModelController):
             folder.save(server)
             self._publish(server.id, folder)
             self._tracking.send(server.ledger, self.engine)
-            if not is_over(server):
+            if not server.is_over():
                 self._let_join(server)
 
         return Course(

@@ -195,7 +195,7 @@ def filter_answer(
 
 
 def _read_request(fl_ctx: FLContext) -> Request:
-    request = fl_ctx.get_prop(REQUEST)
+    request: Request | None = fl_ctx.get_prop(REQUEST)
     if request is None:
         raise ConfigError(
             "no filter has noted the task's run; put silofl.flare.egress.RunNote under task_data_filters in "

@@ -22,7 +22,7 @@ class WholeGPU(GPUResourceManager):
         self._usual = whole if num_of_gpus else {}
 
     def _check_required_resource_available(self, resource_requirement: dict[str, Any]) -> bool:
-        return super()._check_required_resource_available(resource_requirement or self._usual)
+        return bool(super()._check_required_resource_available(resource_requirement or self._usual))
 
     def _reserve_resource(self, resource_requirement: dict[str, Any]) -> dict[int, float]:
-        return super()._reserve_resource(resource_requirement or self._usual)
+        return dict(super()._reserve_resource(resource_requirement or self._usual))

@@ -9,7 +9,7 @@ which every machine must have.
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from nvflare.apis.app_validation import AppValidator
 from nvflare.apis.event_type import EventType
@@ -66,7 +66,7 @@ class JobFiles(AppValidator, FLComponent):
             if cell.get_fqcn() == FQCN.ROOT_SERVER:
                 guard_messages(cell)
 
-    def validate(self, app_folder: str) -> tuple[str, dict]:
+    def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
         """Return why an app may not be deployed, empty where it may, and no properties."""
         app = Path(app_folder)
         if reason := refuse_app(app, self._folders):

@@ -16,7 +16,7 @@ from nvflare.utils.job_launcher_utils import PORTABLE_RESOURCE_KEYS
 class OwnContainer(JobLauncherSpec):
     """Refuses a job that says more of its container than how much of the machine it needs."""
 
-    def launch_job(self, job_meta: dict, fl_ctx: FLContext) -> JobHandleSpec:
+    def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
         """Start the job's container.
 
         Raises:

@@ -66,7 +66,7 @@ class DeleteJob(DeleteRunNumberProcessor):
 class BoundedJobs(JobMetaValidator):
     """Looks at a job that a lead submits, as NVFlare's does, and how large it is: a server unpacks each to begin it."""
 
-    def validate(self, job_name: str, job_data: str | bytes) -> tuple[bool, str, dict]:
+    def validate(self, job_name: str, job_data: str | bytes) -> tuple[bool, str, dict[str, Any]]:
         """Return whether the job may be taken, else why not, and what its ``meta.json`` says."""
         reason = _refuse_size(job_data)
         return (False, reason, {}) if reason else super().validate(job_name, job_data)
@@ -122,13 +122,13 @@ def is_for_jobs(message: CellMessage) -> bool:
         # A stream says in each of its pieces what is streamed.
         channel, topic = (message.get_header(key) for key in (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC))
     if channel == CellChannel.SERVER_COMMAND:
-        return topic in ServerCommands.client_request_commands_names
+        return bool(topic in ServerCommands.client_request_commands_names)
     if (channel, topic) == (CellChannel.AUX_COMMUNICATION, FED_EVENT_TOPIC):
         # NVFlare fires whatever event it is: one ends the job, others look like another site's numbers.
         return False
     if channel == CellChannel.CELLNET:
         # Its other topic carries messages of any channel, which no filter sees.
-        return topic == CellChannelTopic.Bye
+        return bool(topic == CellChannelTopic.Bye)
     return channel not in (NETWORK, CellChannel.SERVER_PARENT_LISTENER)
 
 
@@ -140,7 +140,7 @@ def _is_of_job_process(message: CellMessage) -> bool:
     """
     line = message.get_prop(MessagePropKey.ENDPOINT)
     name = message.get_header(CellMessageHeaderKeys.CLIENT_NAME)
-    return name == AUTH_CLIENT_NAME_FOR_SJ and FqcnInfo(line.name).is_on_server
+    return bool(name == AUTH_CLIENT_NAME_FOR_SJ and FqcnInfo(line.name).is_on_server)
 
 
 def _refuse_size(job: Any) -> str | None:  # noqa: ANN401

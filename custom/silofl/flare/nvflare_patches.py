@@ -170,7 +170,8 @@ def find_pending_sites(runner: Any, job: str) -> set[str] | None:  # noqa: ANN40
 
     In private/fed/server/job_runner.py. Without it a server does not wait for a site that came during the job.
     """
-    return runner._pending_client_outcomes.get(job)
+    sites: set[str] | None = runner._pending_client_outcomes.get(job)
+    return sites
 
 
 def set_answer_times(runner: Any, submit_s: float, check_s: float) -> None:  # noqa: ANN401 - NVFlare's ClientRunner

@@ -251,5 +251,6 @@ async def _exchange(kit: Kit, question: bytes) -> dict[str, dict[str, Any]] | No
                     if BLOCKED in payload:
                         raise ConfigError(IS_BLOCKED % kit.name)
                     if ANSWER in payload:
-                        return payload[ANSWER]
+                        answer: dict[str, dict[str, Any]] = payload[ANSWER]
+                        return answer
     return None

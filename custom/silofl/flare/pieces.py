@@ -42,7 +42,7 @@ class Pieces(ArrayDownloadable):
         max_chunk_size: Bytes from which on no further array comes with others.
     """
 
-    def __init__(self, arrays: dict[str, NDArray], max_chunk_size: int) -> None:
+    def __init__(self, arrays: dict[str, NDArray[Any]], max_chunk_size: int) -> None:
         self._pieces = [
             (key, start) for key, array in arrays.items() for start in range(0, max(1, array.size), _length(array))
         ]
@@ -112,12 +112,12 @@ def _forget_later(task: RxTask, ttl: float | None = None) -> None:
         message._remove_task()
 
 
-def _length(array: NDArray) -> int:
+def _length(array: NDArray[Any]) -> int:
     """Return of how many numbers a piece is."""
     return BYTES // array.itemsize
 
 
-def _download(**options: Any) -> tuple[str | None, dict[str, NDArray] | None]:  # noqa: ANN401 - of `download_object`
+def _download(**options: Any) -> tuple[str | None, dict[str, NDArray[Any]] | None]:  # noqa: ANN401 - of `download_object`
     taken = Taken()
     download_object(consumer=taken, **options)
     return taken.error, None if taken.error else taken.file.read()

@@ -222,12 +222,12 @@ class Rights:
     @property
     def roles(self) -> list[str]:
         """The roles that it names."""
-        return self.authorizer.get_policy().get_roles()
+        return list(self.authorizer.get_policy().get_roles())
 
     def has(self, right: str, name: str, org: str, role: str) -> bool:
         """Ask NVFlare whether a person has a right, for jobs of their own."""
         person = Person(name, org, role)
-        return self.authorizer.evaluate(AuthzContext(right, person, person))[0]
+        return bool(self.authorizer.evaluate(AuthzContext(right, person, person))[0])
 
 
 def read_site_rights(kit: Kit) -> Rights:

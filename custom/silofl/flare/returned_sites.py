@@ -136,7 +136,7 @@ def find_app(job: Job, site: str) -> str:
     for app, targets in job.get_deployment().items():
         names = extract_participants(targets)
         if site in names or [name.upper() for name in names] == [ALL_SITES]:
-            return app
+            return str(app)
     raise RuntimeError("deploy_map of the job has no app for the site")
 
 

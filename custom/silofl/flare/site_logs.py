@@ -83,7 +83,7 @@ class FinishedLog(SiteLogStreamer):
 
 
 def _read_file_name(stream_ctx: StreamContext) -> str:
-    name = LogStreamer.get_file_name(stream_ctx)
+    name: str = LogStreamer.get_file_name(stream_ctx)
     if name not in FILES:
         raise TrainingError(f"a log must be called one of {', '.join(FILES)}, not {quote_value(name)}")
     return name
