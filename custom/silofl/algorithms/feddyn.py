@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from silofl.base.settings import Positive
-from silofl.core.algorithm_option import AlgorithmOption, find_other_models
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe, find_other_models
 from silofl.core.steps import Step, corrected_step, pulled_step
 from silofl.models.names import traveling_names
 from silofl.parts.part import ClientState, Part

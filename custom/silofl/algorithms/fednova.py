@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from silofl.base.errors import AggregationError
-from silofl.core.algorithm_option import AlgorithmOption, Traits, find_other_models, require_sgd
+from silofl.core.algorithm_option import AlgorithmOption, Traits, require_sgd
 from silofl.core.mixing import Arrays, example_weights
-from silofl.core.recipe import PRESET_NAMES, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe, find_other_models
 from silofl.core.steps import norm
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.part import Part

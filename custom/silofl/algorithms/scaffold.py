@@ -23,11 +23,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.core.algorithm_option import AlgorithmOption, Traits, find_other_models, require_sgd
+from silofl.core.algorithm_option import AlgorithmOption, Traits, require_sgd
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.core.robust import Robust, bound_updates, find_bounding_rule
+from silofl.core.recipe import PRESET_NAMES, Recipe, find_bounding_rule, find_other_models
+from silofl.core.robust import Robust, bound_updates
 from silofl.core.steps import GradientStep, Step, corrected_step, norm
 from silofl.models import build_plain_model
 from silofl.models.names import as_array, traveling_names

@@ -41,7 +41,7 @@ def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     """
     sites = list(params)
     weights = np.asarray(weights, dtype=np.float64)
-    _check_weights(weights, sites)
+    check_weights(weights, sites)
     # By the bytes of the row: sites with equal rows share one sum, so FedAvg costs one sum and not K.
     different_rows = {row.tobytes(): row for row in weights}
     row_numbers = {content: number for number, content in enumerate(different_rows)}
@@ -132,17 +132,27 @@ def _check_finite(site: str, name: str, array: NDArray) -> None:
         raise AggregationError(f"{name!r} of site {site!r} holds NaN or infinity")
 
 
-def _check_weights(weights: NDArray, sites: list[str]) -> None:
-    if weights.shape != (len(sites), len(sites)):
+def check_weights(weights: NDArray, sites: Sequence[str], source: str = "the mixing") -> None:
+    """Refuse aggregation weights of another shape than (K, K), or whose rows do not sum to 1; single ones may be 0.
+
+    Args:
+        source: What set them, for the error.
+
+    Raises:
+        AggregationError: Names the source.
+    """
+    count = len(sites)
+    if weights.shape != (count, count):
         raise AggregationError(
-            f"weights must have shape {(len(sites), len(sites))} for {len(sites)} sites, not {weights.shape}"
+            f"the aggregation weights of {source} have shape {weights.shape} in place of {(count, count)}, a row and a "
+            "column for each site that answered; correct its code"
         )
-    for site, row in zip(sites, weights, strict=True):
+    for site, total in zip(sites, weights.sum(axis=1), strict=True):
         # Rows that somebody computed in float32 sum to 1 within some 1e-7.
-        if not np.isclose(row.sum(), 1.0, rtol=0, atol=1e-6):
+        if not np.isclose(total, 1.0, rtol=0, atol=1e-6):
             raise AggregationError(
-                f"the aggregation weights for site {site!r} sum to {row.sum():.6g} in place of 1; correct the part "
-                "that set them"
+                f"the row for site {site!r} in the aggregation weights of {source} sums to {total:.6g} in place of 1; "
+                "correct its code"
             )
 
 

@@ -12,7 +12,7 @@ the sites' median norm: Andrew et al., NeurIPS 2021, arXiv:1905.03871.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.core.outliers import BEYOND, cap_claims, compare_to_others
 from silofl.core.products import Products, list_names, multiply_updates
-
-if TYPE_CHECKING:
-    from silofl.core.recipe import Recipe
 
 
 class Robust(AlgorithmOption):
@@ -83,7 +80,7 @@ class Robust(AlgorithmOption):
             return examples
         return cap_claims(examples, self.factor)
 
-    def conflict(self, recipe: Recipe) -> str | None:
+    def conflict(self, recipe: Any) -> str | None:  # noqa: ANN401
         """Updates of models of the sites' own can be shortened, but have no common median, mean or nearest ones."""
         if recipe.stays == "everything":
             return "robust must be none where no model is mixed in training, not " + self.rule
@@ -116,19 +113,6 @@ class Robust(AlgorithmOption):
             "multi_krum": f"It takes the mean of all updates but {self.attackers}, those farthest from their nearest "
             "ones (Multi-Krum, Blanchard et al.).",
         }[self.rule]
-
-
-def find_bounding_rule(recipe: Recipe, answers: int, min_sites: int) -> Robust | None:
-    """Return a recipe's robust rule where it bounds so many answers; None without one, or with fewer.
-
-    Args:
-        answers: How many there are.
-        min_sites: From how many on sites are compared.
-    """
-    rule = recipe.robust
-    if isinstance(rule, Robust) and answers >= rule.fewest_answers(min_sites):
-        return rule
-    return None
 
 
 def take_median(updates: Mapping[str, Arrays]) -> Arrays:

@@ -355,7 +355,7 @@ class SiteBaseline(SitePart):
             return {}
         for name, model in self.models.items():
             if self._is_the_runs and name == LOCAL:
-                optimizers = self.work.site_models.kept().get("optimizer", {})
+                optimizers = self.work.parts[0].kept().get("optimizer", {})
                 model.adopt(self.work.number, self.work.own, optimizers.get(self.work.study.recipe.roles[-1], {}))
             else:
                 model.record_round(self.work.number)
@@ -386,7 +386,7 @@ class SiteBaseline(SitePart):
             "normalization": self._normalization,
         }
         # Measured again: the run reports the validation of this best round, not of its last one.
-        score = self.work.site_models.score(self.work.data.validation)
+        score = self.work.score(self.work.data.validation)
         return Message(meta={ROLE: {"own": own, "validation": score}})
 
     @property

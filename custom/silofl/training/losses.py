@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.base.errors import ConfigError, error_text
@@ -59,14 +60,31 @@ def weigh_classes(study: Study, targets: Array | None) -> list[float]:
     given = study.training.class_weights
     if isinstance(given, dict):
         return [given[study.labels[number]] for number in sorted(study.labels)]
+    counts = count_classes(study, targets)
     if study.is_multilabel:
-        is_present = unpack_findings(targets, study.out_channels)
-        total = len(is_present)
-        counts = is_present.sum(axis=0).tolist()
-        return [(total - count) / count if 0 < count < total else 1.0 for count in counts]
-    counts = np.bincount(np.asarray(targets, dtype=np.int64), minlength=study.out_channels)
+        total = len(targets)
+        return [(total - count) / count if 0 < count < total else 1.0 for count in counts.tolist()]
     present = np.count_nonzero(counts)
     return [float(counts.sum() / (present * count)) if count else 1.0 for count in counts]
+
+
+def count_classes(study: Study, targets: Array) -> NDArray[np.int64]:
+    """Return how many examples, or pixels of label maps, have each class; of findings how many examples have each.
+
+    Args:
+        targets: As of `silofl.data.parts.Examples`; pixels that are `IGNORED` do not count.
+
+    Returns:
+        The count of class, label or finding k at position k; of label maps that of the background at position 0.
+    """
+    if study.is_multilabel:
+        return unpack_findings(targets, study.out_channels).sum(axis=0)
+    length = max(study.labels) + 1
+    counts = np.zeros(length, np.int64)
+    # Label maps one at a time, because they may be large volumes of several sizes.
+    for target in targets if targets.ndim > 1 else [targets]:
+        counts += np.bincount(np.ravel(target), minlength=length)[:length]
+    return counts
 
 
 def check_loss(study: Study, image_shape: Sequence[int]) -> None:

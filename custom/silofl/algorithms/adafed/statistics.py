@@ -21,7 +21,7 @@ from silofl.algorithms.adafed.paper import (
 )
 from silofl.base.errors import ConfigError, TrainingError
 from silofl.core.mixing import Arrays
-from silofl.core.robust import find_bounding_rule
+from silofl.core.recipe import find_bounding_rule
 from silofl.data.batches import evaluation_batches
 from silofl.models import build_plain_model
 from silofl.models.names import batchnorm_names, write_arrays

@@ -17,7 +17,8 @@ from silofl.base.settings import MOST, Fraction, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.outliers import find_edges
-from silofl.core.robust import bound_updates, find_bounding_rule
+from silofl.core.recipe import find_bounding_rule
+from silofl.core.robust import bound_updates
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.part import Compared, OutboundPayload, Outcome, Part, Run, WeightsOf
