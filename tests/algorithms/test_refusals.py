@@ -30,10 +30,10 @@ def choose(**super_model):
 
 REFUSED = {
     "adafed": [
-        ({"statistics": {"layers": "last"}}, "layers must go with statistics.source: pretrained"),
-        ({"statistics": {"source": "pretrained", "rounds": 2}}, "must go with statistics.source: running"),
+        ({"statistics": {"layers": "last"}}, "layers does nothing without statistics.source: pretrained"),
+        ({"statistics": {"source": "pretrained", "rounds": 2}}, "does nothing without statistics.source: running"),
         ({"statistics": COMPARED, "input": "harmofl"}, "input must be none .*; choose statistics.source: running"),
-        ({"statistics": COMPARED, "model": WEIGHTS}, "model.weights must be left out .*statistics.source: running"),
+        ({"statistics": COMPARED, "model": WEIGHTS}, "model.weights has no effect .*statistics.source: running"),
         (layers_of("batch_stateless"), "model.normalization must be batch .*, not batch_stateless; choose"),
         (layers_of("batch_home"), "model.normalization must be batch .*, not batch_home; choose"),
         (layers_of("instance", source="pretrained"), "model.normalization must be batch .*, not instance; choose"),
@@ -67,8 +67,8 @@ REFUSED = {
         ({"mixing": "softpull"}, "one model of all sites"),
         ({"stays": "everything"}, "one model of all sites"),
         ({"extra_rounds": 2}, "extra_rounds must be 0 with a server optimiser, .*, not 2; leave it out"),
-        ({"fedopt": {"momentum": 0.5}}, "momentum must go with fedopt.rule: momentum"),
-        ({"fedopt": {"rule": "momentum", "beta2": 0.5}}, "beta2 must go with fedopt.rule: adam"),
+        ({"fedopt": {"momentum": 0.5}}, "momentum does nothing without fedopt.rule: momentum"),
+        ({"fedopt": {"rule": "momentum", "beta2": 0.5}}, "beta2 does nothing without fedopt.rule: adam"),
         ({"fedopt": {"rule": "yog"}}, "did you mean 'yogi'"),
     ],
     "fedrep": [
@@ -88,20 +88,20 @@ REFUSED = {
             {"model": {"normalization": "batch_home"}},
             "must be batch, group or instance with fedsm, .* stay at a hospital",
         ),
-        ({"start_from_pretrained": True}, "must be false where a global and a personalised model"),
-        ({"selector": {"learning": "moments", "steps": 2}}, "must go with selector.learning: gradients"),
+        ({"start_from_pretrained": True}, "cannot both start from the pretrained one"),
+        ({"selector": {"learning": "moments", "steps": 2}}, "does nothing without selector.learning: gradients"),
         ({"stays": "batchnorm"}, "stays must be nothing where a selector"),
         ({"selector": {"labels": "best_model"}}, "extra_rounds must be at least 1"),
         (selected("ensemble"), "super_model.answer must be ensemble where the selector learns from"),
         (selected("best_model", super_model={"threshold": 0.5}), "learns the site"),
-        (choose(answer="ensemble", threshold=0.5), "must go with super_model.answer: choice"),
+        (choose(answer="ensemble", threshold=0.5), "does nothing without super_model.answer: choice"),
         ({"extra_rounds": 2}, "extra_rounds must go with"),
     ],
     "harmofl": [
-        ({"start_from_pretrained": True}, "input must be none with a pretrained model"),
+        ({"start_from_pretrained": True}, "the pretrained model has seen images as they are"),
         (
             {"perturbation": {"follows_rate": True}, "training": {"schedule": "constant"}},
-            "perturbation.follows_rate must be false with a constant training.schedule",
+            "perturbation.follows_rate has no effect with a constant training.schedule",
         ),
         *[
             ({"amplitude": {"amplitude_factor": factor}}, "amplitude.amplitude_factor must be")
@@ -112,7 +112,7 @@ REFUSED = {
         ({"mixing": "softpull"}, "must go with|one model of all sites"),
         ({"stays": "everything"}, "must go with|one model of all sites"),
         ({"parts": ["fedsm"]}, "must go with|one model of all sites"),
-        ({"preset": "paper", "network": UNET}, "projection_head must be 0 with unet, not 256: .* set it to 0"),
+        ({"preset": "paper", "network": UNET}, "unet has no vector .*projection_head 256; set it to 0"),
     ],
     "perfedavg": [
         ({"stays": "everything"}, "step must go with one model of all sites where it is a meta-step"),
@@ -120,7 +120,7 @@ REFUSED = {
         ({"extra_rounds": 2}, "extra_rounds must be 0 with meta-steps, not 2; raise perfedavg.deployed_steps"),
         ({"parts": ["scaffold"]}, "parts must be without scaffold, which counts a step for every batch"),
         ({"parts": ["fednova"]}, "parts must be without fednova, which counts a step for every batch"),
-        ({"perfedavg": {"delta": 0.01}}, "perfedavg.delta must go with perfedavg.variant: hf"),
+        ({"perfedavg": {"delta": 0.01}}, "perfedavg.delta does nothing without perfedavg.variant: hf"),
         ({"perfedavg": {"variant": "hf", "delta": 1e-5}}, "perfedavg.delta must be greater than or equal to 0.0001"),
         ({"perfedavg": {"alpha": 0.0}}, "perfedavg.alpha must be greater than 0"),
         ({"perfedavg": {"variant": "exact"}}, "perfedavg.variant must be 'fo' or 'hf', not 'exact'"),

@@ -82,9 +82,9 @@ def new_gradient(
 
 
 def server_update(
-    previous: Mapping[str, NDArray],
-    mixed: Mapping[str, NDArray],
-    mean: Mapping[str, NDArray],
+    previous: Mapping[str, NDArray[Any]],
+    mixed: Mapping[str, NDArray[Any]],
+    mean: Mapping[str, NDArray[Any]],
     alpha: float,
     share: float,
 ) -> tuple[Arrays, Arrays]:

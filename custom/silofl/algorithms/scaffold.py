@@ -81,10 +81,10 @@ class Control(AlgorithmOption):
 
 
 def new_control(
-    control: Mapping[str, NDArray],
-    server_control: Mapping[str, NDArray],
-    received: Mapping[str, NDArray],
-    trained: Mapping[str, NDArray],
+    control: Mapping[str, NDArray[Any]],
+    server_control: Mapping[str, NDArray[Any]],
+    received: Mapping[str, NDArray[Any]],
+    trained: Mapping[str, NDArray[Any]],
     divisor: float,
 ) -> Arrays:
     """Return a site's next control variate by option II: ``c_i' = c_i - c + (x - y) / (K eta)``.
@@ -291,7 +291,8 @@ class SiteControl(SitePart):
 
     @property
     def _settings(self) -> Control:
-        return self.work.study.recipe.option("scaffold")
+        option: Control = self.work.study.recipe.option("scaffold")
+        return option
 
     def _load_control(self, again: Arrays) -> Arrays:
         """Return c_i, as the server sends it or else as it stayed here; 0 in the site's first round.
@@ -301,7 +302,7 @@ class SiteControl(SitePart):
         if again:
             return {name: array.astype(np.float32) for name, array in again.items()}
         if kept := self.work.kept.get(self.name):
-            return to_arrays(kept["own"])
+            return {**to_arrays(kept["own"])}
         return {name: np.zeros_like(array) for name, array in self._server.items()}
 
     def _compute_gradient(self, model: nn.Module) -> Arrays:

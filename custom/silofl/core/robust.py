@@ -135,7 +135,7 @@ def trim_mean(updates: Mapping[str, Arrays], trimmed: int) -> Arrays:
 
     def trim(stacked: NDArray[np.float64]) -> NDArray[np.float64]:
         ends = min(trimmed, (len(stacked) - 1) // 2)
-        return np.sort(stacked, axis=0)[ends : len(stacked) - ends].mean(axis=0)
+        return np.asarray(np.sort(stacked, axis=0)[ends : len(stacked) - ends].mean(axis=0), np.float64)
 
     return _combine(updates, trim, 2 * trimmed + 1)
 
@@ -160,7 +160,7 @@ def krum_scores(distances: NDArray[np.float64], attackers: int) -> NDArray[np.fl
         attackers: The paper's f, at most ``K - 3``.
     """
     # Column 0 is the distance of each update to itself, 0.
-    return np.sort(distances, axis=1)[:, 1 : len(distances) - attackers - 1].sum(axis=1)
+    return np.asarray(np.sort(distances, axis=1)[:, 1 : len(distances) - attackers - 1].sum(axis=1), np.float64)
 
 
 def bound_updates(
@@ -240,7 +240,7 @@ def _measure_distance(arrays: Arrays, centre: Arrays) -> float:
     return float(np.sqrt(total))
 
 
-def _bring_near(array: NDArray, centre: NDArray | None, scale: float) -> NDArray:
+def _bring_near(array: NDArray[Any], centre: NDArray[Any] | None, scale: float) -> NDArray[Any]:
     """Return an array whose distance from a centre is multiplied; the array itself where it is not."""
     if scale == 1:
         return array

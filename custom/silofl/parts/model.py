@@ -216,7 +216,7 @@ class ModelPart(Part):
             own[site] = arrays
         return replace(new, own=own)
 
-    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
+    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[Any] | None:
         """Return that every site listens to itself in the rounds after the study's, where it has its own model."""
         if role != self.role or not self._has_own_models(number, run):
             return None
@@ -313,7 +313,7 @@ class ModelPart(Part):
 
 
 def mix_models(
-    started: Mapping[str, Arrays], changes: Mapping[str, Arrays], weights: NDArray, is_shared: bool = True
+    started: Mapping[str, Arrays], changes: Mapping[str, Arrays], weights: NDArray[Any], is_shared: bool = True
 ) -> dict[str, Arrays]:
     """Mix trained models, each array over the sites that sent it.
 
@@ -549,14 +549,15 @@ def _traveling_models(study: Study) -> dict[str, HarmonizedModel]:
     return {role: models[role] for role in study.recipe.traveling_roles}
 
 
-def _add_change(name: str, started: NDArray, change: NDArray | None) -> NDArray:
+def _add_change(name: str, started: NDArray[Any], change: NDArray[Any] | None) -> NDArray[Any]:
     """Return a trained array; a variance that half precision rounds to a hair below 0 is 0."""
     if change is None:
         return started
-    return np.maximum(started + change, 0) if is_variance(name) else started + change
+    trained: NDArray[Any] = started + change
+    return np.maximum(trained, 0) if is_variance(name) else trained
 
 
-def _renormalise_rows(weights: NDArray, is_sender: list[bool]) -> NDArray:
+def _renormalise_rows(weights: NDArray[Any], is_sender: list[bool]) -> NDArray[Any]:
     """Renormalise every row over the senders; a row without any listens to its own site's last model."""
     rows = weights * np.array(is_sender, dtype=np.float64)
     # A row is 0 where a site listens to nobody who sent the array.

@@ -39,7 +39,7 @@ from silofl.training.device import derive_seed
 from silofl.training.evaluation import evaluate
 from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, Training, TrainingResult
-from silofl.training.losses import count_classes, make_loss
+from silofl.training.losses import NO_TARGETS, count_classes, make_loss
 from silofl.training.metrics import Score
 from silofl.training.processes import spread_batches
 from silofl.training.schedule import learning_rate
@@ -201,14 +201,15 @@ class Work:
     @property
     def number(self) -> int:
         """The round that the task belongs to."""
-        return self.message.meta["round"]
+        number: int = self.message.meta["round"]
+        return number
 
     @cached_property
     def loss(self) -> Loss:
         """The study's loss, of the labels that this site annotates."""
         part = self.data.training
         # Only class weights need the targets, which may be large volumes.
-        targets = part.targets if self.study.training.class_weights is not None else None
+        targets = part.targets if self.study.training.class_weights is not None else NO_TARGETS
         return make_loss(self.study, part.annotated, part.has_ignored, targets)
 
     @property

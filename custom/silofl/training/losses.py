@@ -16,9 +16,12 @@ from silofl.data.volumes import Array
 from silofl.setup.extensions import LOSSES, is_extension, load_extension
 from silofl.study import Study
 
+# Of a loss that weighs no classes by their counts.
+NO_TARGETS = np.zeros(0, np.int64)
+
 
 def make_loss(
-    study: Study, annotated: Sequence[int] | None = None, has_ignored: bool = False, targets: Array | None = None
+    study: Study, annotated: Sequence[int] | None = None, has_ignored: bool = False, targets: Array = NO_TARGETS
 ) -> Loss:
     """Return the study's loss of logits and integer targets.
 
@@ -47,7 +50,7 @@ def make_loss(
     return loss
 
 
-def weigh_classes(study: Study, targets: Array | None) -> list[float]:
+def weigh_classes(study: Study, targets: Array) -> list[float]:
     """Return what an example of each class weighs, in the order of the network's answers.
 
     ``balanced`` is N / (C n_c) for n_c of N examples in class c of the C that there are; 1 for a class without any. Of
@@ -78,7 +81,7 @@ def count_classes(study: Study, targets: Array) -> NDArray[np.int64]:
         The count of class, label or finding k at position k; of label maps that of the background at position 0.
     """
     if study.is_multilabel:
-        return unpack_findings(targets, study.out_channels).sum(axis=0)
+        return np.asarray(unpack_findings(targets, study.out_channels).sum(axis=0), np.int64)
     length = max(study.labels) + 1
     counts = np.zeros(length, np.int64)
     # Label maps one at a time, because they may be large volumes of several sizes.

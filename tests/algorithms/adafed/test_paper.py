@@ -66,7 +66,7 @@ def test_layers_are_found_by_type_and_their_inputs_measured():
 
 def test_a_model_without_such_a_layer_is_refused():
     for layers in ("all", "last"):
-        with pytest.raises(ConfigError, match="the model must have a"):
+        with pytest.raises(ConfigError, match="the model has no .* layer to collect"):
             collect_statistics(nn.Conv2d(1, 1, 1), [torch.ones(1, 1, 2, 2)], layers)
     with pytest.raises(ConfigError, match="at least one batch"):
         collect_statistics(nn.BatchNorm1d(2), [])
@@ -131,7 +131,7 @@ def test_running_statistics_come_in_the_models_order():
 
 
 def test_batchnorm_that_keeps_no_statistics_is_refused():
-    with pytest.raises(ConfigError, match="must keep running statistics"):
+    with pytest.raises(ConfigError, match="keeps no running statistics"):
         running_statistics(nn.BatchNorm1d(2, track_running_stats=False))
 
 

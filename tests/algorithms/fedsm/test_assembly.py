@@ -111,7 +111,7 @@ def test_counts_that_do_not_fit_have_no_say(fedsm):
     game.finish(change=counting(east=best_at_half, north=[[1.5, 1]] * 11, west="nothing"))
     part = super_model_of(game)
     assert part.threshold == 0.5 and set(part.refused) == {"north", "west"}
-    assert part.refused["north"] == "site 'north' must send sums of by_threshold of at most 1 a case, not 1.5 of 1"
+    assert part.refused["north"] == "a sum of by_threshold of site 'north', 1.5, is above 1 for each of its 1 cases"
     assert part.refused["west"] == "the answer of site 'west': super_model: by_threshold must be a list, not 'nothing'"
     assert f"site 'west' has no say in the threshold: {part.refused['west']}" in game.warnings
     # What they hold is not known, so the test brings the others the models once more.

@@ -71,14 +71,13 @@ def test_the_first_rounds_model_is_tested_with_the_later_amplitude(play, values,
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda mean: {}, "must send 'amplitude/mean'; it is missing from its answer"),
+        (lambda mean: {}, "lacks 'amplitude/mean'"),
         (
             lambda mean: {MEAN: np.ones((1, 16, 9), np.float32)},
-            "must send 'amplitude/mean' with shape (1, 32, 17) as the other sites' images have it "
-            "(name a Resize in data.transforms), not (1, 16, 9)",
+            "sent 'amplitude/mean' with shape (1, 16, 9) in place of (1, 32, 17) as the other sites' images have it",
         ),
-        (lambda mean: {MEAN: np.full_like(mean, -1)}, "'amplitude/mean' with values of at least 0"),
-        (lambda mean: {MEAN: np.full_like(mean, np.nan)}, "'amplitude/mean' holds NaN or infinity"),
+        (lambda mean: {MEAN: np.full_like(mean, -1)}, "has a value below 0"),
+        (lambda mean: {MEAN: np.full_like(mean, np.nan)}, "holds NaN or infinity"),
     ],
     ids=["missing", "of another size", "below zero", "not finite"],
 )

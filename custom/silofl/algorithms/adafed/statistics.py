@@ -94,7 +94,8 @@ class StatisticsPart(Part):
     @property
     def settings(self) -> Similarity:
         """The recipe's answer."""
-        return self.study.recipe.option(ROLE)
+        option: Similarity = self.study.recipe.option(ROLE)
+        return option
 
     def is_due(self, finished: int) -> bool:
         """Return whether all sites are to be asked before the next round, for the first time or again."""
