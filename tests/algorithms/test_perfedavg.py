@@ -195,5 +195,5 @@ def test_a_site_whose_round_holds_no_step_is_named(perfedavg):
     game = perfedavg(training={"local_epochs": 1}, federation={"max_missed_rounds": 3})
     record = game.round()
     assert record.answered == ["east", "north"]
-    assert "site 'west' must have at least 2 batches a round, those of one meta-step, not 1" in record.failed["west"]
+    assert "site 'west' has 1 batches a round, fewer than the 2 of one meta-step" in record.failed["west"]
     assert "raise training.local_epochs or lower training.batch_size" in record.failed["west"]

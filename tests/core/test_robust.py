@@ -141,8 +141,8 @@ def test_no_preset_has_a_rule():
         ("local", "median", r"robust must be none where no model is mixed in training, not median"),
         ("fednova", "clipped", r"robust must be none with fednova, .* not clipped; choose another algorithm"),
         ("fedavg", "krum", r"algorithm.robust.rule must be .*multi_krum.* not 'krum'"),
-        ("fedavg", {"rule": "median", "factor": 3}, r"robust.factor must go with robust.rule: clipped"),
-        ("fedavg", {"attackers": 2}, r"attackers must go with robust.rule: trimmed_mean or multi_krum"),
+        ("fedavg", {"rule": "median", "factor": 3}, r"robust.factor does nothing without robust.rule: clipped"),
+        ("fedavg", {"attackers": 2}, r"attackers does nothing without robust.rule: trimmed_mean or multi_krum"),
         ("fedavg", True, r"algorithm.robust must hold constants, rule, factor, attackers, not True"),
     ],
 )

@@ -187,10 +187,10 @@ def test_a_weaker_promise_does_not_pass_the_limit(private, settings_in, tmp_path
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"baseline_comparison": True}, "baseline_comparison cannot be used"),
+        ({"baseline_comparison": True}, "baseline_comparison cannot be used with"),
         ({"normalization": "batch"}, "must be instance or group with privacy.dp_sgd, not 'batch'"),
         ({"normalization": "batch_stateless"}, "not 'batch_stateless'"),
-        ({"training": {"batch_dice": True}}, "batch_dice cannot be used"),
+        ({"training": {"batch_dice": True}}, "batch_dice cannot be used with"),
         ({"training": {"measures_drift": True}}, "measures_drift cannot be used with privacy.dp_sgd"),
         ({"name": "fedsm"}, "not 'fedsm' with selector"),
         ({"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}}, "not 'scaffold' with scaffold"),

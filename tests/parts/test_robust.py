@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,8 +7,8 @@ import numpy as np
 import pytest
 
 import silofl
-from silofl.base.errors import ConfigError
-from silofl.parts import load
+from silofl.base.errors import AggregationError, ConfigError
+from silofl.parts import load, work
 from silofl.parts.part import OutboundPayload, Part
 from silofl.parts.task import ArraySpec, Message, PayloadSpec
 from silofl.parts.work import SitePart
@@ -121,11 +122,12 @@ def send_far_prototype(task, site, answer):
 @pytest.fixture
 def with_prototypes(monkeypatch):
     """Give each study a part more."""
-    known = load._load_modules
+    known = load.load_modules
 
     def add(part):
         module = SimpleNamespace(PART=part, SITE=SitePrototypes)
-        monkeypatch.setattr(load, "_load_modules", lambda study: [*known(study), module])
+        for user in (load, work):
+            monkeypatch.setattr(user, "load_modules", lambda study: [*known(study), module])
 
     return add
 
@@ -145,6 +147,30 @@ def test_a_part_that_names_its_arrays_is_bounded(with_prototypes, play):
     game = play(robust="median", federation={"min_sites": 3})
     game.round(change=send_far_prototype)
     assert game.server.parts["prototypes"].mean == pytest.approx(0.46)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[0.5, 0.5, 0]] * 3, ""),
+        (
+            [[0.5, 0.4, 0]] * 3,
+            r"row for site '\w+' in the aggregation weights of part 'prototypes' sums to 0.9 in place",
+        ),
+        ([[0.5, 0.5]] * 3, r"weights of part 'prototypes' have shape \(3, 2\) in place of \(3, 3\)"),
+    ],
+)
+def test_a_part_answers_for_its_weights_and_may_leave_a_site_out(with_prototypes, play, rows, message):
+    class Weighing(Prototypes):
+        def weights(self, role, number, sites, run):
+            return np.array(rows)
+
+    with_prototypes(Weighing)
+    game = play()
+    with pytest.raises(AggregationError, match=message) if message else nullcontext():
+        game.round()
+        # The last site weighs nothing; the others' means are as those of a round without it.
+        assert game.server.ledger[-1].weights["east"] == {"east": 0.5, "north": 0.5, "west": 0}
 
 
 def test_every_bounded_part_says_how():

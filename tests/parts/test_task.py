@@ -21,7 +21,7 @@ def test_no_variance_of_a_whole_model_may_be_below_0():
     expected = ArraySpec.whole_model({"model/norm.running_var": np.ones(2), "model/norm.running_mean": np.ones(2)})
     check_arrays("north", {"model/norm.running_var": np.zeros(2), "model/norm.running_mean": -np.ones(2)}, expected)
     below = {"model/norm.running_var": np.array([1, -0.1]), "model/norm.running_mean": np.ones(2)}
-    with pytest.raises(AggregationError, match=r"'model/norm.running_var' .* has a value below 0"):
+    with pytest.raises(AggregationError, match=r"'model/norm.running_var' of site .* has a value below 0"):
         check_arrays("north", below, expected)
     expected = {"a": ArraySpec((2,), minimum=np.array([-1, -3]))}
     check_arrays("north", {"a": np.array([-1.0, -3.0])}, expected)
@@ -69,7 +69,7 @@ def test_a_shape_that_is_not_known_yet_may_be_any():
 def test_what_is_no_array_of_floats_is_refused(array, kind):
     with pytest.raises(AggregationError) as caught:
         check_arrays("north", {"a": array}, {"a": ArraySpec(None)})
-    assert f"site 'north' sent 'a' as an array of {kind} in place of float32 or float64" in str(caught.value)
+    assert f"site 'north' sent 'a' as an array of {kind} in place of" in str(caught.value)
 
 
 def test_a_number_that_no_model_has_is_refused():

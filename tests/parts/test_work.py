@@ -15,6 +15,7 @@ from silofl.base.settings import parse
 from silofl.data.data_profile import Form, measure_data_profile
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
+from silofl.data.targets import IGNORED
 from silofl.models.names import read_arrays, traveling_names
 from silofl.parts.answer import read_answer
 from silofl.parts.task import Message
@@ -89,6 +90,19 @@ def with_selector(monkeypatch):
         return begin(study, part, {"selector": {"outputs": outputs, "step": 0}})
 
     return begin_with
+
+
+def test_classes_findings_and_pixels_are_counted(part, blobs):
+    assert begin(classification(), part).count_classes().tolist() == [3, 1, 0]
+    findings = classification(task="multilabel", metric="auroc")
+    # {0, 1}, {1}, {1} and none
+    assert begin(findings, replace(part, targets=np.array([3, 2, 2, 0]))).count_classes().tolist() == [1, 3, 0]
+    maps = np.zeros((4, 32, 32), np.uint8)
+    maps[0, 0] = 1
+    maps[1, 0] = IGNORED
+    masks = classification(task="segmentation", labels={1: "lesion"}, metric="dice", model={"name": "unet"})
+    examples = replace(blobs, targets=maps, has_ignored=True)
+    assert begin(masks, examples).count_classes().tolist() == [4 * 32 * 32 - 64, 32]
 
 
 def test_a_mean_loss_is_over_all_training_data(part):

@@ -173,7 +173,7 @@ def test_balanced_weights_of_findings_are_their_absences_per_presence(make_study
 
 @pytest.mark.parametrize("key", ["class_weights", "sampler"])
 def test_numbers_of_classes_do_not_pass_the_noise(make_study, key):
-    with pytest.raises(ConfigError, match=f"training.{key} balances"):
+    with pytest.raises(ConfigError, match=f"noise of privacy.dp_sgd does not cover .* training.{key} balances"):
         make_study(
             "classification",
             training={"loss": "cross_entropy", key: "balanced"},

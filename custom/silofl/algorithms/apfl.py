@@ -13,7 +13,7 @@ Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, 2020, arXiv:200
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from numpy.typing import NDArray
@@ -76,9 +76,9 @@ def mix_parameters(personal: Sequence[Tensor], shared: Sequence[Tensor], alpha: 
 
 def new_alpha(
     alpha: float,
-    personal: Sequence[Tensor | NDArray],
-    shared: Sequence[Tensor | NDArray],
-    gradient: Sequence[Tensor | NDArray],
+    personal: Sequence[Tensor | NDArray[Any]],
+    shared: Sequence[Tensor | NDArray[Any]],
+    gradient: Sequence[Tensor | NDArray[Any]],
     learning_rate: float,
 ) -> float:
     """Return ``clip(alpha - eta_alpha <v - w, g(mixture)>, 0, 1)``: a step of alpha down the mixture's loss.
@@ -130,7 +130,7 @@ class _Mixing:
         optimizer.zero_grad(set_to_none=True)
         inputs, targets = batch
         value = loss(model(inputs), targets)
-        value.backward()
+        torch.autograd.backward(value)
         gradient = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._personal]
         if is_first:
             rate = optimizer.param_groups[0]["lr"] if self._rate == "same" else self._rate

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from silofl.base.settings import Positive
-from silofl.core.algorithm_option import AlgorithmOption, find_other_models
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe, find_other_models
 from silofl.core.steps import Step, corrected_step, pulled_step
 from silofl.models.names import traveling_names
 from silofl.parts.part import ClientState, Part
@@ -82,9 +82,9 @@ def new_gradient(
 
 
 def server_update(
-    previous: Mapping[str, NDArray],
-    mixed: Mapping[str, NDArray],
-    mean: Mapping[str, NDArray],
+    previous: Mapping[str, NDArray[Any]],
+    mixed: Mapping[str, NDArray[Any]],
+    mean: Mapping[str, NDArray[Any]],
     alpha: float,
     share: float,
 ) -> tuple[Arrays, Arrays]:

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from silofl.base.errors import AggregationError
-from silofl.core.algorithm_option import AlgorithmOption, Traits, find_other_models, require_sgd
+from silofl.core.algorithm_option import AlgorithmOption, Traits, require_sgd
 from silofl.core.mixing import Arrays, example_weights
-from silofl.core.recipe import PRESET_NAMES, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe, find_other_models
 from silofl.core.steps import norm
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.part import Part
@@ -92,12 +92,12 @@ def factors(shares: ArrayLike, norms: ArrayLike, tau_eff: float | None = None) -
     norms = np.asarray(norms, np.float64)
     if not np.all(norms > 0):
         raise AggregationError(
-            f"every site's steps must have a norm above 0, not {norms.min():.3g}; lower training.learning_rate, "
-            "training.momentum or algorithm.fedprox.mu"
+            f"a site's steps have the norm {norms.min():.3g}, and only one above 0 can divide them; lower "
+            "training.learning_rate, training.momentum or algorithm.fedprox.mu"
         )
     if tau_eff is None:
-        tau_eff = shares @ norms
-    return shares * tau_eff / norms
+        tau_eff = float(shares @ norms)
+    return np.asarray(shares * tau_eff / norms, np.float64)
 
 
 @dataclass(frozen=True)

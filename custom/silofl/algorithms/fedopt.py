@@ -101,8 +101,8 @@ class Moments(NamedTuple):
 
 def server_update(
     kind: Rule,
-    parameters: Mapping[str, NDArray],
-    difference: Mapping[str, NDArray],
+    parameters: Mapping[str, NDArray[Any]],
+    difference: Mapping[str, NDArray[Any]],
     state: Moments | None,
     *,
     learning_rate: float,
@@ -161,14 +161,14 @@ def server_update(
 
 # A large v falls towards a small d^2 by the factor beta2 with Adam, but only by (1 - beta2) d^2 a step with Yogi, whose
 # learning rate therefore does not jump up after rare large differences.
-SQUARES: dict[str, Callable[[NDArray, NDArray, float], NDArray]] = {
+SQUARES: dict[str, Callable[[NDArray[Any], NDArray[Any], float], NDArray[Any]]] = {
     "adam": lambda v, squared, beta2: beta2 * v + (1 - beta2) * squared,
     "yogi": lambda v, squared, beta2: v - (1 - beta2) * squared * np.sign(v - squared),
     "adagrad": lambda v, squared, beta2: v + squared,
 }
 
 
-def _start_moments(kind: Rule, parameters: Mapping[str, NDArray], square: float) -> Moments:
+def _start_moments(kind: Rule, parameters: Mapping[str, NDArray[Any]], square: float) -> Moments:
     zero = {name: np.zeros_like(array) for name, array in parameters.items()}
     filled = {name: np.full_like(array, square) for name, array in parameters.items()}
     return Moments(zero, {} if kind == "momentum" else filled, 0)

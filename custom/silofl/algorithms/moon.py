@@ -77,10 +77,10 @@ class Contrast(AlgorithmOption):
                 f"not {model.network!r}, in which nobody has said where they are: take model.name unet"
             )
         if self.projection_head and model.is_segmenting:
-            named = f"{model.network or model.name}, not {self.projection_head}"
             raise ConfigError(
-                f"{named} has no vector between encoder and output for algorithm.moon.projection_head, only maps; set "
-                "it to 0, and the mean of the deepest maps is contrasted"
+                f"{model.network or model.name} has no vector between encoder and output, only maps, for "
+                f"algorithm.moon.projection_head {self.projection_head}; set it to 0, and the mean of the deepest maps "
+                "is contrasted"
             )
 
     def conflict(self, recipe: Recipe) -> str | None:
@@ -100,7 +100,7 @@ class Contrast(AlgorithmOption):
 
 
 def contrastive_loss(
-    z: Tensor | NDArray, z_global: Tensor | NDArray, z_previous: Tensor | NDArray, temperature: float
+    z: Tensor | NDArray[Any], z_global: Tensor | NDArray[Any], z_previous: Tensor | NDArray[Any], temperature: float
 ) -> Tensor:
     """Return the mean of ``-log(e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + e^(cos(z, z_p) / tau)))`` (Eq. 3).
 

@@ -199,8 +199,8 @@ class SiteMetaStep(SitePart):
         batches = settings.local_epochs * num_batches(self.work.data.training, settings.batch_size)
         if batches < needed:
             raise TrainingError(
-                f"site {self.work.site!r} must have at least {needed} batches a round, those of one meta-step, not "
-                f"{batches}; raise training.local_epochs or lower training.batch_size"
+                f"site {self.work.site!r} has {batches} batches a round, fewer than the {needed} of one meta-step; "
+                "raise training.local_epochs or lower training.batch_size"
             )
         return self._draws.step(step) if self._is_own(role) else step
 

@@ -23,11 +23,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.core.algorithm_option import AlgorithmOption, Traits, find_other_models, require_sgd
+from silofl.core.algorithm_option import AlgorithmOption, Traits, require_sgd
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.core.robust import Robust, bound_updates, find_bounding_rule
+from silofl.core.recipe import PRESET_NAMES, Recipe, find_bounding_rule, find_other_models
+from silofl.core.robust import Robust, bound_updates
 from silofl.core.steps import GradientStep, Step, corrected_step, norm
 from silofl.models import build_plain_model
 from silofl.models.names import as_array, traveling_names
@@ -81,10 +81,10 @@ class Control(AlgorithmOption):
 
 
 def new_control(
-    control: Mapping[str, NDArray],
-    server_control: Mapping[str, NDArray],
-    received: Mapping[str, NDArray],
-    trained: Mapping[str, NDArray],
+    control: Mapping[str, NDArray[Any]],
+    server_control: Mapping[str, NDArray[Any]],
+    received: Mapping[str, NDArray[Any]],
+    trained: Mapping[str, NDArray[Any]],
     divisor: float,
 ) -> Arrays:
     """Return a site's next control variate by option II: ``c_i' = c_i - c + (x - y) / (K eta)``.
@@ -291,7 +291,8 @@ class SiteControl(SitePart):
 
     @property
     def _settings(self) -> Control:
-        return self.work.study.recipe.option("scaffold")
+        option: Control = self.work.study.recipe.option("scaffold")
+        return option
 
     def _load_control(self, again: Arrays) -> Arrays:
         """Return c_i, as the server sends it or else as it stayed here; 0 in the site's first round.
@@ -301,7 +302,7 @@ class SiteControl(SitePart):
         if again:
             return {name: array.astype(np.float32) for name, array in again.items()}
         if kept := self.work.kept.get(self.name):
-            return to_arrays(kept["own"])
+            return {**to_arrays(kept["own"])}
         return {name: np.zeros_like(array) for name, array in self._server.items()}
 
     def _compute_gradient(self, model: nn.Module) -> Arrays:

@@ -13,7 +13,6 @@ from silofl.base.errors import ConfigError
 from silofl.base.settings import Section
 
 if TYPE_CHECKING:
-    from silofl.core.recipe import Recipe
     from silofl.core.steps import Step
 
 
@@ -127,22 +126,13 @@ class AlgorithmOption(Section):
 
         return plain_step
 
-    def conflict(self, recipe: Recipe) -> str | None:
-        """Return why it does not go together with the rest of a recipe; None where it does."""
+    def conflict(self, recipe: Any) -> str | None:  # noqa: ANN401
+        """Return why it does not go together with the rest of a `silofl.core.recipe.Recipe`; None where it does."""
         return None
 
     def sentence(self) -> str:
         """Describe the answer for the report, in one sentence."""
         return f"{self.section}: " + ", ".join(f"{name} {value}" for name, value in self.model_dump().items()) + "."
-
-
-def find_other_models(option: AlgorithmOption, recipe: Recipe) -> str | None:
-    """Return why an answer does not go with a recipe in which sites have models of their own; None in any other."""
-    if not recipe.trains_one_model:
-        return f"{option.section} needs one model of all sites; choose mixing: shared and no personal model"
-    if recipe.extra_rounds:
-        return f"extra_rounds must be 0 with {option.section}, not {recipe.extra_rounds}; leave it out"
-    return None
 
 
 def require_sgd(option: AlgorithmOption, training: Any, has_momentum: bool = False) -> None:  # noqa: ANN401

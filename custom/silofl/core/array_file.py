@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +53,9 @@ class ArrayFile(Generic[K]):
             self._file = TemporaryFile(dir=_folder, buffering=0)
         self._end = 0
         # Arrays in the file are known by where each begins, its type and its shape.
-        self._entries: dict[K, NDArray | tuple[int, np.dtype, tuple[int, ...]]] = {}
+        self._entries: dict[K, NDArray[Any] | tuple[int, np.dtype, tuple[int, ...]]] = {}
 
-    def write(self, key: K, array: NDArray, start: int = 0, shape: tuple[int, ...] | None = None) -> None:
+    def write(self, key: K, array: NDArray[Any], start: int = 0, shape: tuple[int, ...] | None = None) -> None:
         """Take an array, or a piece of one; where it is in a file already, or the disk takes it not, it stays there.
 
         In memory an array that can be changed is kept itself, any other as a copy.
@@ -84,7 +84,7 @@ class ArrayFile(Generic[K]):
         if entry is not array and isinstance(entry, np.ndarray):
             entry.reshape(-1)[start : start + array.size] = array.reshape(-1)
 
-    def _append(self, file: FileIO, array: NDArray) -> None:
+    def _append(self, file: FileIO, array: NDArray[Any]) -> None:
         left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         file.seek(self._end)
         # An unbuffered write may take only a part of what it is given.
@@ -92,7 +92,9 @@ class ArrayFile(Generic[K]):
             left = left[file.write(left) :]
         self._end += -(-array.nbytes // ALIGNED) * ALIGNED
 
-    def _take_back(self, file: FileIO, numbers: int, begin: int, dtype: np.dtype, shape: tuple[int, ...]) -> NDArray:
+    def _take_back(
+        self, file: FileIO, numbers: int, begin: int, dtype: np.dtype, shape: tuple[int, ...]
+    ) -> NDArray[Any]:
         """Return an array of which so many numbers are in the file, in memory."""
         whole = np.empty(shape, dtype)
         file.seek(begin)
@@ -100,7 +102,7 @@ class ArrayFile(Generic[K]):
         self._end = begin
         return whole
 
-    def read(self) -> dict[K, NDArray]:
+    def read(self) -> dict[K, NDArray[Any]]:
         """Return all arrays, in the order of their first pieces; call it once, after the last `write`."""
         pages = None
         if self._file is not None:
@@ -109,7 +111,7 @@ class ArrayFile(Generic[K]):
                 if self._end:
                     # Whoever changes an array has a copy of its pages: torch warns of arrays that nobody can change.
                     pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        arrays: dict[K, NDArray] = {}
+        arrays: dict[K, NDArray[Any]] = {}
         for key, entry in self._entries.items():
             if isinstance(entry, tuple):
                 begin, dtype, shape = entry
@@ -119,7 +121,7 @@ class ArrayFile(Generic[K]):
         return arrays
 
 
-def store(arrays: dict[K, NDArray]) -> dict[K, NDArray]:
+def store(arrays: dict[K, NDArray[Any]]) -> dict[K, NDArray[Any]]:
     """Return the same arrays as an `ArrayFile` keeps them."""
     file = ArrayFile[K]()
     for key, array in arrays.items():
@@ -127,7 +129,7 @@ def store(arrays: dict[K, NDArray]) -> dict[K, NDArray]:
     return file.read()
 
 
-def _is_mapped(array: NDArray) -> bool:
+def _is_mapped(array: NDArray[Any]) -> bool:
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base

@@ -4,7 +4,7 @@ Finding k counts 2^k: findings 0 and 3 together are 9, and none at all is 0.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-Outputs = TypeVar("Outputs", "Tensor", NDArray)
+Outputs = TypeVar("Outputs", "Tensor", NDArray[Any])
 
 NO_FINDING = "none"
 # An int64 holds no more.
@@ -41,7 +41,7 @@ def unpack_findings(sets: ArrayLike, count: int) -> NDArray[np.bool_]:
 
 def pack_rows(is_found: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the set of findings of each row (N, count), as `unpack_findings` reads it."""
-    return (is_found.astype(np.int64) << np.arange(is_found.shape[1])).sum(axis=1)
+    return np.asarray((is_found.astype(np.int64) << np.arange(is_found.shape[1])).sum(axis=1), np.int64)
 
 
 def decide_findings(probabilities: NDArray[np.floating]) -> NDArray[np.int64]:
@@ -87,4 +87,5 @@ def most_likely(outputs: Outputs, threshold: float = 0.0) -> Outputs:
     """
     if outputs.shape[1] == 1:
         return outputs[:, 0] > threshold
-    return outputs.argmax(1)
+    labels: Outputs = outputs.argmax(1)
+    return labels

@@ -6,6 +6,7 @@ Beside it the weights and the server's step of FedAvg, which other algorithms sh
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from threadpoolctl import ThreadpoolController
 
 from silofl.base.errors import AggregationError
 
-Arrays = dict[str, NDArray]
+Arrays = dict[str, NDArray[Any]]
 
 # Numbers of all sites in one product: half a MiB in float64, which a processor's cache holds. Another number would
 # give other bits, because the last few numbers of a product are summed otherwise.
@@ -22,7 +23,7 @@ CACHE = 1 << 16
 PRODUCTS = 8
 
 
-def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
+def mix(params: Mapping[str, Arrays], weights: NDArray[Any]) -> dict[str, Arrays]:
     """Mix the sites' parameters by the rows of a weight matrix: ``new_i = sum_j W[i, j] * theta_j``.
 
     Sums run in float64 in the order of ``params``; results keep each array's dtype. Integer arrays are never
@@ -41,7 +42,7 @@ def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     """
     sites = list(params)
     weights = np.asarray(weights, dtype=np.float64)
-    _check_weights(weights, sites)
+    check_weights(weights, sites)
     # By the bytes of the row: sites with equal rows share one sum, so FedAvg costs one sum and not K.
     different_rows = {row.tobytes(): row for row in weights}
     row_numbers = {content: number for number, content in enumerate(different_rows)}
@@ -82,8 +83,11 @@ def uniform_weights(num_sites: int) -> NDArray[np.float64]:
 
 
 def server_step(
-    previous: Mapping[str, NDArray], mixed: Mapping[str, NDArray], server_lr: float, buffers: Collection[str] = ()
-) -> dict[str, NDArray]:
+    previous: Mapping[str, NDArray[Any]],
+    mixed: Mapping[str, NDArray[Any]],
+    server_lr: float,
+    buffers: Collection[str] = (),
+) -> dict[str, NDArray[Any]]:
     """Move the model a fraction of the way to the mixed one: ``theta + eta_g * (mixed - theta)``.
 
     Args:
@@ -111,7 +115,7 @@ def server_step(
     return stepped
 
 
-def check_array(site: str, name: str, array: NDArray, shape: tuple[int, ...], whose: str = "") -> None:
+def check_array(site: str, name: str, array: NDArray[Any], shape: tuple[int, ...], whose: str = "") -> None:
     """Refuse one array of a site that has another shape or holds numbers that are not finite.
 
     Args:
@@ -127,31 +131,41 @@ def check_array(site: str, name: str, array: NDArray, shape: tuple[int, ...], wh
     _check_finite(site, name, array)
 
 
-def _check_finite(site: str, name: str, array: NDArray) -> None:
+def _check_finite(site: str, name: str, array: NDArray[Any]) -> None:
     if not np.all(np.isfinite(array)):
         raise AggregationError(f"{name!r} of site {site!r} holds NaN or infinity")
 
 
-def _check_weights(weights: NDArray, sites: list[str]) -> None:
-    if weights.shape != (len(sites), len(sites)):
+def check_weights(weights: NDArray[Any], sites: Sequence[str], source: str = "the mixing") -> None:
+    """Refuse aggregation weights of another shape than (K, K), or whose rows do not sum to 1; single ones may be 0.
+
+    Args:
+        source: What set them, for the error.
+
+    Raises:
+        AggregationError: Names the source.
+    """
+    count = len(sites)
+    if weights.shape != (count, count):
         raise AggregationError(
-            f"weights must have shape {(len(sites), len(sites))} for {len(sites)} sites, not {weights.shape}"
+            f"the aggregation weights of {source} have shape {weights.shape} in place of {(count, count)}, a row and a "
+            "column for each site that answered; correct its code"
         )
-    for site, row in zip(sites, weights, strict=True):
+    for site, total in zip(sites, weights.sum(axis=1), strict=True):
         # Rows that somebody computed in float32 sum to 1 within some 1e-7.
-        if not np.isclose(row.sum(), 1.0, rtol=0, atol=1e-6):
+        if not np.isclose(total, 1.0, rtol=0, atol=1e-6):
             raise AggregationError(
-                f"the aggregation weights for site {site!r} sum to {row.sum():.6g} in place of 1; correct the part "
-                "that set them"
+                f"the row for site {site!r} in the aggregation weights of {source} sums to {total:.6g} in place of 1; "
+                "correct its code"
             )
 
 
-def is_float(array: NDArray) -> bool:
+def is_float(array: NDArray[Any]) -> bool:
     """Return whether an array holds floating-point numbers, the only ones that are averaged."""
     return np.issubdtype(np.asarray(array).dtype, np.floating)
 
 
-def _weighted_sums(arrays: list[NDArray], rows: NDArray) -> list[NDArray]:
+def _weighted_sums(arrays: list[NDArray[Any]], rows: NDArray[Any]) -> list[NDArray[Any]]:
     """Return the sum of the arrays for each row of weights, (rows, arrays): piece by piece, in float64.
 
     In float32 every further site would round the sum again, and the mean of equal models would not be that model.

@@ -47,7 +47,7 @@ class OperatingPoint:
         if self.thresholds:
             ((number, threshold),) = self.thresholds.items()
             return np.where(probabilities[:, number] >= threshold, number, 1 - number).astype(np.int64)
-        return probabilities.argmax(axis=1)
+        return np.asarray(probabilities.argmax(axis=1), np.int64)
 
     def shown_thresholds(self, is_multilabel: bool = False) -> dict[int, float]:
         """Return each threshold as the probability that is shown at it."""

@@ -57,7 +57,8 @@ def load_presets(algorithm: str) -> Mapping[str, Recipe]:
     """
     _require_known("algorithm.name", algorithm, algorithm_names())
     try:
-        return importlib.import_module(f"silofl.algorithms.{algorithm}").PRESETS
+        presets: Mapping[str, Recipe] = importlib.import_module(f"silofl.algorithms.{algorithm}").PRESETS
+        return presets
     except Exception as error:
         raise ConfigError(
             f"algorithms/{algorithm} cannot be loaded ({type(error).__name__}: {error}); repair it, or name another one"

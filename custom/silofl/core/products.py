@@ -75,7 +75,7 @@ def list_names(updates: Iterable[Arrays]) -> list[str]:
     return list(names)
 
 
-def _add_products(sums: NDArray[np.float64], flat: Mapping[int, NDArray]) -> None:
+def _add_products(sums: NDArray[np.float64], flat: Mapping[int, NDArray[np.floating]]) -> None:
     """Add the products of all pairs of arrays to the lower half of the sums, piece by piece."""
     size = next(iter(flat.values())).size
     for start in range(0, size, PIECE):

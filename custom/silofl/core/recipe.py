@@ -315,3 +315,23 @@ class Recipe:
         if self.mixing is None and self.server_lr != 1:
             sentences.append(f"The server moves towards it with learning rate {self.server_lr}.")
         return " ".join(sentences)
+
+
+def find_other_models(option: AlgorithmOption, recipe: Recipe) -> str | None:
+    """Return why an answer does not go with a recipe in which sites have models of their own; None in any other."""
+    if not recipe.trains_one_model:
+        return f"{option.section} needs one model of all sites; choose mixing: shared and no personal model"
+    if recipe.extra_rounds:
+        return f"extra_rounds must be 0 with {option.section}, not {recipe.extra_rounds}; leave it out"
+    return None
+
+
+def find_bounding_rule(recipe: Recipe, answers: int, min_sites: int) -> Robust | None:
+    """Return a recipe's robust rule where it bounds so many answers; None without one, or with fewer.
+
+    Args:
+        answers: How many there are.
+        min_sites: From how many on sites are compared.
+    """
+    rule = recipe.robust
+    return rule if rule and answers >= rule.fewest_answers(min_sites) else None

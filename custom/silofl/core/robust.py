@@ -12,7 +12,7 @@ the sites' median norm: Andrew et al., NeurIPS 2021, arXiv:1905.03871.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.core.outliers import BEYOND, cap_claims, compare_to_others
 from silofl.core.products import Products, list_names, multiply_updates
-
-if TYPE_CHECKING:
-    from silofl.core.recipe import Recipe
 
 
 class Robust(AlgorithmOption):
@@ -83,7 +80,7 @@ class Robust(AlgorithmOption):
             return examples
         return cap_claims(examples, self.factor)
 
-    def conflict(self, recipe: Recipe) -> str | None:
+    def conflict(self, recipe: Any) -> str | None:  # noqa: ANN401
         """Updates of models of the sites' own can be shortened, but have no common median, mean or nearest ones."""
         if recipe.stays == "everything":
             return "robust must be none where no model is mixed in training, not " + self.rule
@@ -118,19 +115,6 @@ class Robust(AlgorithmOption):
         }[self.rule]
 
 
-def find_bounding_rule(recipe: Recipe, answers: int, min_sites: int) -> Robust | None:
-    """Return a recipe's robust rule where it bounds so many answers; None without one, or with fewer.
-
-    Args:
-        answers: How many there are.
-        min_sites: From how many on sites are compared.
-    """
-    rule = recipe.robust
-    if isinstance(rule, Robust) and answers >= rule.fewest_answers(min_sites):
-        return rule
-    return None
-
-
 def take_median(updates: Mapping[str, Arrays]) -> Arrays:
     """Return the coordinate-wise median; of an even number of sites the mean of both in the middle.
 
@@ -151,7 +135,7 @@ def trim_mean(updates: Mapping[str, Arrays], trimmed: int) -> Arrays:
 
     def trim(stacked: NDArray[np.float64]) -> NDArray[np.float64]:
         ends = min(trimmed, (len(stacked) - 1) // 2)
-        return np.sort(stacked, axis=0)[ends : len(stacked) - ends].mean(axis=0)
+        return np.asarray(np.sort(stacked, axis=0)[ends : len(stacked) - ends].mean(axis=0), np.float64)
 
     return _combine(updates, trim, 2 * trimmed + 1)
 
@@ -176,7 +160,7 @@ def krum_scores(distances: NDArray[np.float64], attackers: int) -> NDArray[np.fl
         attackers: The paper's f, at most ``K - 3``.
     """
     # Column 0 is the distance of each update to itself, 0.
-    return np.sort(distances, axis=1)[:, 1 : len(distances) - attackers - 1].sum(axis=1)
+    return np.asarray(np.sort(distances, axis=1)[:, 1 : len(distances) - attackers - 1].sum(axis=1), np.float64)
 
 
 def bound_updates(
@@ -256,7 +240,7 @@ def _measure_distance(arrays: Arrays, centre: Arrays) -> float:
     return float(np.sqrt(total))
 
 
-def _bring_near(array: NDArray, centre: NDArray | None, scale: float) -> NDArray:
+def _bring_near(array: NDArray[Any], centre: NDArray[Any] | None, scale: float) -> NDArray[Any]:
     """Return an array whose distance from a centre is multiplied; the array itself where it is not."""
     if scale == 1:
         return array

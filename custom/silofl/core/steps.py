@@ -44,7 +44,7 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, b
     inputs, targets = batch
     optimizer.zero_grad(set_to_none=True)
     value = loss(model(inputs), targets)
-    value.backward()
+    torch.autograd.backward(value)
     optimizer.step()
     return value.detach()
 
@@ -154,7 +154,7 @@ class GradientStep:
             model.zero_grad(set_to_none=True)
         value = loss(model(inputs), targets)
         # The loss is a mean over the batch: weighted by its size, batches add up to the gradient over all examples.
-        (value * len(inputs)).backward()
+        torch.autograd.backward(value * len(inputs))
         self.num_examples += len(inputs)
         return value.detach()
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import AggregationError
 from silofl.core.array_file import store
-from silofl.core.mixing import Arrays, example_weights
+from silofl.core.mixing import Arrays, check_weights, example_weights
 from silofl.core.training_end import LEAST_RISE, is_finished
 from silofl.data.data_profile import DataProfile
 from silofl.federation.ledger import (
@@ -263,8 +263,9 @@ class ServerRounds(Roster):
 
     def _weights(self, role: str, number: int, site_results: SiteResults) -> NDArray[np.float64]:
         """Return who listens to whom in a role: as a part decides, else the same weighted mean for all."""
-        for part in self.parts.values():
+        for name, part in self.parts.items():
             if (weights := part.weights(role, number, site_results.sites, self)) is not None:
+                check_weights(weights, site_results.sites, f"part {name!r}")
                 return weights
         counts = self.study.recipe.count(site_results.examples, self.study.federation.min_sites_for_ratio)
         return example_weights(list(counts.values()))

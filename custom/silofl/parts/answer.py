@@ -147,7 +147,7 @@ class SiteAnswer:
     """
 
     arrays: Arrays = field(default_factory=dict)
-    numbers: Numbers = Numbers(round=0)
+    numbers: Numbers[Any] = Numbers(round=0)
     data_profile: DataProfile = DataProfile()
     entries: Mapping[str, Section] = field(default_factory=dict)
     withheld: tuple[str, ...] = ()
@@ -199,7 +199,7 @@ def read_answer(
 
 
 @cache
-def _build_numbers_class(test: type[SiteScore]) -> type[Numbers]:
+def _build_numbers_class(test: type[SiteScore]) -> type[Numbers[Any]]:
     """Return the class of numbers with a class of test scores; pydantic forgets it, and takes 9 ms to make it anew."""
     # A class that is known at run time alone is none to mypy.
     return Numbers[test]  # type: ignore[valid-type]

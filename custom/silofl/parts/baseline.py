@@ -355,7 +355,7 @@ class SiteBaseline(SitePart):
             return {}
         for name, model in self.models.items():
             if self._is_the_runs and name == LOCAL:
-                optimizers = self.work.site_models.kept().get("optimizer", {})
+                optimizers = self.work.parts[0].kept().get("optimizer", {})
                 model.adopt(self.work.number, self.work.own, optimizers.get(self.work.study.recipe.roles[-1], {}))
             else:
                 model.record_round(self.work.number)
@@ -386,7 +386,7 @@ class SiteBaseline(SitePart):
             "normalization": self._normalization,
         }
         # Measured again: the run reports the validation of this best round, not of its last one.
-        score = self.work.site_models.score(self.work.data.validation)
+        score = self.work.score(self.work.data.validation)
         return Message(meta={ROLE: {"own": own, "validation": score}})
 
     @property
@@ -618,8 +618,8 @@ class SiteBaseline(SitePart):
         scores = {}
         labels = {}
         for model, biases in points.items():
-            decided: dict[str, list[NDArray]] = {name: [] for name in biases}
-            probabilities: list[NDArray] = []
+            decided: dict[str, list[NDArray[Any]]] = {name: [] for name in biases}
+            probabilities: list[NDArray[Any]] = []
             for _, answers in self._yield_answers(model, part):
                 for name, bias in biases.items():
                     decided[name].append(decide_findings(answers) if study.is_multilabel else _decide(answers, bias))
@@ -632,7 +632,7 @@ class SiteBaseline(SitePart):
                 scores[name] = score_predictions(labels[name], part, study, joined)
         return scores, labels
 
-    def _yield_answers(self, name: str, part: Examples) -> Iterator[tuple[Examples, NDArray]]:
+    def _yield_answers(self, name: str, part: Examples) -> Iterator[tuple[Examples, NDArray[Any]]]:
         """Yield whole cases with a model's probabilities, anew for each purpose: all volumes' would fill a memory."""
         size = self.work.study.training.batch_size
         model = SuperModel(self._contents[name], self.work.device)
@@ -672,14 +672,16 @@ def _name_kept(choice: BaselineChoice) -> str:
     return LOCAL if choice.keeps_local else FEDERATED
 
 
-def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[str], size: int) -> NDArray[np.float32]:
+def _predict_probabilities(
+    model: SuperModel, images: NDArray[Any], cases: Sequence[str], size: int
+) -> NDArray[np.float32]:
     """Return a super model's probabilities for whole cases, which follow one another, each by its own model."""
     if model.contents.rule == "only":
         return model.probabilities(next(iter(model.contents.models)), images, size)
     return np.concatenate([model.answer(images[rows], size).probabilities for rows in group_positions(cases).values()])
 
 
-def _decide(probabilities: NDArray, bias: float) -> NDArray[np.uint8]:
+def _decide(probabilities: NDArray[Any], bias: float) -> NDArray[np.uint8]:
     """Return the labels by a model's probabilities (n, classes, ...) with a bias, as `SuperModel` does."""
     labels = np.empty((len(probabilities), np.size(probabilities[0, 0])), np.uint8)
     for image, pixels, of_pixels in yield_probabilities(probabilities):

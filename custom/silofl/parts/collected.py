@@ -95,7 +95,7 @@ class SiteCollected(SitePart):
     def answer(self, task: str) -> Message:
         """Return every array of the model, not a difference: the server has none."""
         recipe = self.work.study.recipe
-        model = self.work.site_models.deploy()[recipe.roles[-1]]
+        model = self.work.learnt_models()[recipe.roles[-1]]
         return Message(add_role(ROLE, read_arrays(model.state_dict(), traveling_names(model, recipe))))
 
 

@@ -61,7 +61,7 @@ class HalfRound:
 
     def of(self, part: str) -> dict[str, Any]:
         """Return what a part had saved."""
-        return self.begun.get("parts", {}).get(part, {})
+        return {**self.begun.get("parts", {}).get(part, {})}
 
     def is_due(self, step: int, steps: int) -> bool:
         """Return whether to save before the next step, of which so many are done."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from silofl.base.errors import ConfigError
 from silofl.core.algorithm_option import SecondModel
@@ -13,9 +12,6 @@ from silofl.core.mixing import Arrays
 from silofl.parts.part import ClientState, OutboundPayload, Part
 from silofl.parts.task import TEST, TRAIN
 from silofl.study import Study
-
-if TYPE_CHECKING:
-    from silofl.parts.work import SitePart
 
 
 def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> dict[str, Part]:
@@ -40,15 +36,10 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
     return parts
 
 
-def site_implementations(study: Study) -> list[type[SitePart]]:
-    """Return the classes of the site halves, the models' first."""
-    return [module.SITE for module in _load_modules(study)]
-
-
 def list_client_state(study: Study, number: int) -> list[ClientState]:
     """Return what a site keeps of a study's parts after a round."""
     kept: list[ClientState] = []
-    for module in _load_modules(study):
+    for module in load_modules(study):
         kept += module.SITE.list_client_state(study, number)
     return kept
 
@@ -66,8 +57,8 @@ def is_learning(study: Study, task: str, number: int) -> bool:
 def keeps_in_extra_rounds(study: Study) -> bool:
     """Return whether a site keeps something of the parts that learn in rounds of their own."""
     extra_tasks = {*study.recipe.extra_tasks}
-    for half in site_implementations(study):
-        if extra_tasks & {*half.tasks} and half.list_client_state(study, study.total_rounds):
+    for module in load_modules(study):
+        if extra_tasks & {*module.SITE.tasks} and module.SITE.list_client_state(study, study.total_rounds):
             return True
     return False
 
@@ -98,11 +89,8 @@ def find_outbound_payload(kinds: Iterable[OutboundPayload], role: str, name: str
     return next((kind for kind in kinds if kind.holds(role, name)), None)
 
 
-def _server_halves(study: Study) -> list[type[Part]]:
-    return [module.PART for module in _load_modules(study) if module.PART]
-
-
-def _load_modules(study: Study) -> list[ModuleType]:
+def load_modules(study: Study) -> list[ModuleType]:
+    """Return the files of a study's parts, each with the halves ``PART`` and ``SITE``, the models first."""
     recipe = study.recipe
     if study.asks_alone:
         return [_load_module(option.implementation) for option in recipe.options if option.traits.asks_alone]
@@ -121,6 +109,10 @@ def _load_modules(study: Study) -> list[ModuleType]:
         names.append("silofl.parts.baseline")
     # A file may be the part of several options.
     return [_load_module(name) for name in dict.fromkeys(names)]
+
+
+def _server_halves(study: Study) -> list[type[Part]]:
+    return [module.PART for module in load_modules(study) if module.PART]
 
 
 def _load_module(name: str) -> ModuleType:

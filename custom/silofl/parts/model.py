@@ -13,12 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.base.errors import TrainingError
 from silofl.core.algorithm_option import SecondModel
 from silofl.core.array_file import ArrayFile, store
 from silofl.core.mixing import Arrays, mix, server_step, uniform_weights
 from silofl.core.steps import StatefulStep, Step
-from silofl.data.parts import Examples
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.models import HarmonizedModel, build_model
@@ -27,7 +25,6 @@ from silofl.models.names import (
     as_array,
     batchnorm_names,
     buffer_names,
-    home_names,
     home_statistics_names,
     input_norm_names,
     read_arrays,
@@ -219,7 +216,7 @@ class ModelPart(Part):
             own[site] = arrays
         return replace(new, own=own)
 
-    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
+    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[Any] | None:
         """Return that every site listens to itself in the rounds after the study's, where it has its own model."""
         if role != self.role or not self._has_own_models(number, run):
             return None
@@ -316,7 +313,7 @@ class ModelPart(Part):
 
 
 def mix_models(
-    started: Mapping[str, Arrays], changes: Mapping[str, Arrays], weights: NDArray, is_shared: bool = True
+    started: Mapping[str, Arrays], changes: Mapping[str, Arrays], weights: NDArray[Any], is_shared: bool = True
 ) -> dict[str, Arrays]:
     """Mix trained models, each array over the sites that sent it.
 
@@ -487,55 +484,16 @@ class SiteModels(SitePart):
             state |= add_role(role, model.state_dict())
         return state
 
-    @property
-    def has_learnt(self) -> bool:
-        """Whether all that learns of the models has learnt: at this site, or at others where none of it stays home."""
-        work = self.work
-        if work.held > 0:
-            return True
-        for role in work.study.recipe.traveling_roles:
-            model = work.models[role]
-            stays = home_names(model, work.study.recipe) | _read_home(work.message, role)
-            if stays - model.frozen:
-                return False
-        return True
-
-    def deploy(self) -> dict[str, HarmonizedModel]:
-        """Return the models as the site validates, tests and keeps them.
-
-        Raises:
-            TrainingError: They have not learnt.
-        """
-        work = self.work
-        if not self.has_learnt:
-            raise TrainingError(
-                f"site {work.site!r} has kept no model of a round up to {work.number}, and the server has none of the "
-                "part that never leaves it"
-            )
-        return work.deployed
-
     def answer(self, task: str) -> Message:
         """Validate or test the received models of a finished round."""
         if task == VALIDATE:
             return Message(meta={"metrics": self.work.scores()})
         return Message(meta={"metrics": {"test": self._test_and_write()}})
 
-    def score(self, examples: Examples, is_validation: bool = False) -> dict[str, Any]:
-        """Return the score of the site's own model, or of its models together as a part joins them."""
-        work = self.work
-        scores = {role: evaluate(model, examples, work.study, work.device)[1] for role, model in self.deploy().items()}
-        numbers = {role: work.suppress_small_cells(score.numbers(), score, examples) for role, score in scores.items()}
-        # Every part is told the scores; the first that joins the models into one score has the word.
-        judged = [part.judged(scores, examples, is_validation) for part in work.parts]
-        result = next(filter(None, judged), numbers[work.study.recipe.roles[-1]])
-        if len(scores) == 1:
-            return result
-        return result | {"models": {role: said["value"] for role, said in numbers.items()}}
-
     def _test_and_write(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""
         work = self.work
-        model = self.deploy()[work.study.recipe.roles[-1]]
+        model = work.learnt_models()[work.study.recipe.roles[-1]]
         part = work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
         operating_point, read = choose_site_operating_point(
@@ -543,7 +501,7 @@ class SiteModels(SitePart):
         )
         numbers = summarise_test(predictions, result, part, work.study) | read
         facts = dict(numbers)
-        if any(_read_home(work.message, role) for role in work.models):
+        if any(work.list_excluded(role) for role in work.models):
             facts["stays"] = "batchnorm"
         # By the run's name the site knows which images the model learnt from.
         facts["run"] = work.folder.name
@@ -564,7 +522,7 @@ class SiteModels(SitePart):
         recipe = self.work.study.recipe
         names = []
         for role in recipe.traveling_roles:
-            home = _read_home(self.work.message, role)
+            home = self.work.list_excluded(role)
             traveling = traveling_names(self.work.models[role], recipe)
             names += [f"{role}/{name}" for name in traveling if name not in home]
         return names
@@ -591,19 +549,15 @@ def _traveling_models(study: Study) -> dict[str, HarmonizedModel]:
     return {role: models[role] for role in study.recipe.traveling_roles}
 
 
-def _add_change(name: str, started: NDArray, change: NDArray | None) -> NDArray:
+def _add_change(name: str, started: NDArray[Any], change: NDArray[Any] | None) -> NDArray[Any]:
     """Return a trained array; a variance that half precision rounds to a hair below 0 is 0."""
     if change is None:
         return started
-    return np.maximum(started + change, 0) if is_variance(name) else started + change
+    trained: NDArray[Any] = started + change
+    return np.maximum(trained, 0) if is_variance(name) else trained
 
 
-def _read_home(message: Message, role: str) -> set[str]:
-    """Return the names of a model that no site sends any more, as the server says."""
-    return set(message.find_entry(role).get("home", ()))
-
-
-def _renormalise_rows(weights: NDArray, is_sender: list[bool]) -> NDArray:
+def _renormalise_rows(weights: NDArray[Any], is_sender: list[bool]) -> NDArray[Any]:
     """Renormalise every row over the senders; a row without any listens to its own site's last model."""
     rows = weights * np.array(is_sender, dtype=np.float64)
     # A row is 0 where a site listens to nobody who sent the array.

@@ -274,7 +274,7 @@ class Part:
         """
         return self
 
-    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
+    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[Any] | None:
         """Return who listens to whom in a role and round, shape (K', K'); None if this part does not decide it."""
         return None
 
@@ -318,7 +318,7 @@ class Part:
         # Imported here, as below: torch takes seconds, which who lists the kinds of a study need not wait for.
         from silofl.parts.tensors import to_tensors
 
-        return to_tensors({name: getattr(self, name) for name in self.saved})
+        return {**to_tensors({name: getattr(self, name) for name in self.saved})}
 
     def restored(self, state: Mapping[str, Any]) -> Self:
         """Return what `state` described."""

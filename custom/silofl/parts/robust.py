@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from silofl.core.mixing import Arrays
 from silofl.core.outliers import cap_claims
-from silofl.core.robust import Robust, bound_updates, find_bounding_rule
+from silofl.core.recipe import find_bounding_rule
+from silofl.core.robust import Robust, bound_updates
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.part import Compared, Part, Run

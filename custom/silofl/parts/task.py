@@ -100,7 +100,7 @@ class ArraySpec:
 
     shape: tuple[int, ...] | None
     is_required: bool = False
-    minimum: float | NDArray | None = None
+    minimum: float | NDArray[Any] | None = None
     origin: str = ""
     dtype: str = "float32"
 
@@ -206,7 +206,7 @@ def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str,
     return {name: _check_and_cast(site, name, array, expected[name]) for name, array in arrays.items()}
 
 
-def _check_and_cast(site: str, name: str, array: object, wanted: ArraySpec) -> NDArray:
+def _check_and_cast(site: str, name: str, array: object, wanted: ArraySpec) -> NDArray[Any]:
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
         sent = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise AggregationError(f"site {site!r} sent {name!r} as an array of {sent} in place of float32 or float64")

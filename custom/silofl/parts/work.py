@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,26 +25,25 @@ from silofl.data.site_data import SiteData
 from silofl.data.transforms import build_augmentation
 from silofl.data.units import Units, find_units_of
 from silofl.models import HarmonizedModel
+from silofl.models.names import home_names
 from silofl.models.networks import build_models
 from silofl.models.seeds import seed_torch
 from silofl.parts.half_round import HalfRound
-from silofl.parts.load import list_outbound_payloads, site_implementations
+from silofl.parts.load import list_outbound_payloads, load_modules
 from silofl.parts.part import ClientState
 from silofl.parts.task import TRAIN, Message
 from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.device import derive_seed
+from silofl.training.evaluation import evaluate
 from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, Training, TrainingResult
-from silofl.training.losses import make_loss
+from silofl.training.losses import NO_TARGETS, count_classes, make_loss
 from silofl.training.metrics import Score
 from silofl.training.processes import spread_batches
 from silofl.training.schedule import learning_rate
 from silofl.training.small_cells import round_scores, suppress_small_cells
-
-if TYPE_CHECKING:
-    from silofl.parts.model import SiteModels
 
 
 @dataclass
@@ -100,13 +99,8 @@ class Work:
 
     @cached_property
     def parts(self) -> list[SitePart]:
-        """The site halves of the study's parts."""
-        return [half(self) for half in site_implementations(self.study)]
-
-    @property
-    def site_models(self) -> SiteModels:
-        """The models' half, which is the first of all."""
-        return cast("SiteModels", self.parts[0])
+        """The site halves of the study's parts, the models' first."""
+        return [module.SITE(self) for module in load_modules(self.study)]
 
     @cached_property
     def models(self) -> dict[str, HarmonizedModel]:
@@ -143,6 +137,48 @@ class Work:
             fix_home_statistics(model, self.data.training.images, self.study, self.device)
         return models
 
+    def list_excluded(self, role: str) -> set[str]:
+        """Return the names of a model that no site sends any more, as the server says."""
+        return set(self.message.find_entry(role).get("home", ()))
+
+    @property
+    def has_learnt(self) -> bool:
+        """Whether all that learns of the models has learnt: at this site, or at others where none of it stays home."""
+        if self.held > 0:
+            return True
+        for role in self.study.recipe.traveling_roles:
+            model = self.models[role]
+            stays = home_names(model, self.study.recipe) | self.list_excluded(role)
+            if stays - model.frozen:
+                return False
+        return True
+
+    def learnt_models(self) -> dict[str, HarmonizedModel]:
+        """Return the models as the site validates, tests and keeps them.
+
+        Raises:
+            TrainingError: They have not learnt.
+        """
+        if not self.has_learnt:
+            raise TrainingError(
+                f"site {self.site!r} has kept no model of a round up to {self.number}, and the server has none of the "
+                "part that never leaves it"
+            )
+        return self.deployed
+
+    def score(self, examples: Examples, is_validation: bool = False) -> dict[str, Any]:
+        """Return the score of the site's own model, or of its models together as a part joins them."""
+        scores = {}
+        for role, model in self.learnt_models().items():
+            scores[role] = evaluate(model, examples, self.study, self.device)[1]
+        numbers = {role: self.suppress_small_cells(score.numbers(), score, examples) for role, score in scores.items()}
+        # Every part is told the scores; the first that joins the models into one score has the word.
+        judged = [part.judged(scores, examples, is_validation) for part in self.parts]
+        result = next(filter(None, judged), numbers[self.study.recipe.roles[-1]])
+        if len(scores) == 1:
+            return result
+        return result | {"models": {role: said["value"] for role, said in numbers.items()}}
+
     @property
     def has_enough_patients(self) -> bool:
         """Whether a mean over the site's training images may leave it."""
@@ -165,14 +201,15 @@ class Work:
     @property
     def number(self) -> int:
         """The round that the task belongs to."""
-        return self.message.meta["round"]
+        number: int = self.message.meta["round"]
+        return number
 
     @cached_property
     def loss(self) -> Loss:
         """The study's loss, of the labels that this site annotates."""
         part = self.data.training
         # Only class weights need the targets, which may be large volumes.
-        targets = part.targets if self.study.training.class_weights is not None else None
+        targets = part.targets if self.study.training.class_weights is not None else NO_TARGETS
         return make_loss(self.study, part.annotated, part.has_ignored, targets)
 
     @property
@@ -242,6 +279,10 @@ class Work:
         seed = derive_seed(self.study.seed, self.site, self.number, *what)
         return training_batches(part, size, None, seed, self.device)
 
+    def count_classes(self) -> NDArray[np.int64]:
+        """Return how many training examples, or pixels of label maps, have each class; of findings, each finding."""
+        return count_classes(self.study, self.data.training.targets)
+
     def mean_loss(self, model: nn.Module, *what: object) -> float:
         """Return a model's mean loss over the training data, in evaluation mode; it is left as it was."""
         was_training = model.training
@@ -284,7 +325,7 @@ class Work:
     def validation(self) -> dict[str, Any] | None:
         """Return the score of the site's models on its validation data; None where there is none."""
         examples = self.data.validation
-        return self.site_models.score(examples, is_validation=True) if len(examples) else None
+        return self.score(examples, is_validation=True) if len(examples) else None
 
     def scores(self) -> dict[str, Any]:
         """Return the scores of a finished round's models: on validation data and, where the study asks, on test data.
@@ -294,7 +335,7 @@ class Work:
         # The validation comes first: parts take it up, and those on test data decide nothing.
         scores = {"validation": self.validation()}
         if self.study.evaluate_every_round and len(self.data.test):
-            scores["round_test"] = self.site_models.score(self.data.test)
+            scores["round_test"] = self.score(self.data.test)
         return scores
 
     def _public_data_profile(self) -> DataProfile:
@@ -309,7 +350,7 @@ class Work:
         # follows, and `Course` asks for it.
         learners = self.learners()
         # Before a site's own first round, which may be a later one, a part of its model may be the seed's.
-        is_scored = self.number > 1 and self.site_models.has_learnt and not self.half.begun
+        is_scored = self.number > 1 and self.has_learnt and not self.half.begun
         self._scores = self.scores() if is_scored else self.half.begun.get("scores", {})
         results = self.train(learners, self.data.training)
         update = Message()

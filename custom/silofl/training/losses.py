@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.base.errors import ConfigError, error_text
@@ -15,9 +16,12 @@ from silofl.data.volumes import Array
 from silofl.setup.extensions import LOSSES, is_extension, load_extension
 from silofl.study import Study
 
+# Of a loss that weighs no classes by their counts.
+NO_TARGETS = np.zeros(0, np.int64)
+
 
 def make_loss(
-    study: Study, annotated: Sequence[int] | None = None, has_ignored: bool = False, targets: Array | None = None
+    study: Study, annotated: Sequence[int] | None = None, has_ignored: bool = False, targets: Array = NO_TARGETS
 ) -> Loss:
     """Return the study's loss of logits and integer targets.
 
@@ -46,7 +50,7 @@ def make_loss(
     return loss
 
 
-def weigh_classes(study: Study, targets: Array | None) -> list[float]:
+def weigh_classes(study: Study, targets: Array) -> list[float]:
     """Return what an example of each class weighs, in the order of the network's answers.
 
     ``balanced`` is N / (C n_c) for n_c of N examples in class c of the C that there are; 1 for a class without any. Of
@@ -59,14 +63,31 @@ def weigh_classes(study: Study, targets: Array | None) -> list[float]:
     given = study.training.class_weights
     if isinstance(given, dict):
         return [given[study.labels[number]] for number in sorted(study.labels)]
+    counts = count_classes(study, targets)
     if study.is_multilabel:
-        is_present = unpack_findings(targets, study.out_channels)
-        total = len(is_present)
-        counts = is_present.sum(axis=0).tolist()
-        return [(total - count) / count if 0 < count < total else 1.0 for count in counts]
-    counts = np.bincount(np.asarray(targets, dtype=np.int64), minlength=study.out_channels)
+        total = len(targets)
+        return [(total - count) / count if 0 < count < total else 1.0 for count in counts.tolist()]
     present = np.count_nonzero(counts)
     return [float(counts.sum() / (present * count)) if count else 1.0 for count in counts]
+
+
+def count_classes(study: Study, targets: Array) -> NDArray[np.int64]:
+    """Return how many examples, or pixels of label maps, have each class; of findings how many examples have each.
+
+    Args:
+        targets: As of `silofl.data.parts.Examples`; pixels that are `IGNORED` do not count.
+
+    Returns:
+        The count of class, label or finding k at position k; of label maps that of the background at position 0.
+    """
+    if study.is_multilabel:
+        return np.asarray(unpack_findings(targets, study.out_channels).sum(axis=0), np.int64)
+    length = max(study.labels) + 1
+    counts = np.zeros(length, np.int64)
+    # Label maps one at a time, because they may be large volumes of several sizes.
+    for target in targets if targets.ndim > 1 else [targets]:
+        counts += np.bincount(np.ravel(target), minlength=length)[:length]
+    return counts
 
 
 def check_loss(study: Study, image_shape: Sequence[int]) -> None:

@@ -66,9 +66,9 @@ def test_layers_are_found_by_type_and_their_inputs_measured():
 
 def test_a_model_without_such_a_layer_is_refused():
     for layers in ("all", "last"):
-        with pytest.raises(ConfigError, match="the model has no"):
+        with pytest.raises(ConfigError, match="the model has no .* layer to collect"):
             collect_statistics(nn.Conv2d(1, 1, 1), [torch.ones(1, 1, 2, 2)], layers)
-    with pytest.raises(ConfigError, match="at least one batch"):
+    with pytest.raises(ConfigError, match="no batch has reached every layer"):
         collect_statistics(nn.BatchNorm1d(2), [])
 
 

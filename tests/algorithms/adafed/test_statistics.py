@@ -150,24 +150,27 @@ def test_a_site_with_few_examples_shares_nothing(few):
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda a: a | {"statistics/1/mean": a["statistics/1/mean"] * np.nan}, "'statistics/1/mean' holds NaN"),
+        (
+            lambda a: a | {"statistics/1/mean": a["statistics/1/mean"] * np.nan},
+            "'statistics/1/mean' of site 'north' holds NaN",
+        ),
         (
             lambda a: a | {"statistics/0/variance": -1 - a["statistics/0/variance"]},
-            "'statistics/0/variance' with values of at least 0",
+            "'statistics/0/variance' of site 'north' has a value below 0",
         ),
-        (lambda a: a | {"statistics/0/mean": np.zeros(1)}, r"'statistics/0/mean' with shape (4,), not (1,)"),
+        (lambda a: a | {"statistics/0/mean": np.zeros(1)}, "'statistics/0/mean' with shape (1,) in place of (4,)"),
         (
             lambda a: {name: array for name, array in a.items() if name != "statistics/0/mean"},
-            "must send all of its layers' statistics; it lacks ['statistics/0/mean']",
+            "sent only a part of its layers' statistics; it lacks ['statistics/0/mean']",
         ),
-        (lambda a: a | {NAME: np.zeros(1)}, "must send only arrays that were asked for"),
+        (lambda a: a | {NAME: np.zeros(1)}, "which was not asked for"),
     ],
 )
 def test_statistics_that_do_not_fit_are_refused_by_name(play, spoil, sentence):
     game = play(rounds=2, name="adafed")
     record = game.rounds(2, change=sharing(north=sending(spoil)))
     reason = game.server.parts["statistics"].without["north"]
-    assert reason.startswith("site 'north' ") and sentence in reason
+    assert "site 'north'" in reason and sentence in reason
     assert any(reason in note for note in record.notes) and record.failed == {}
     # The two others listen to each other, and not to north.
     assert record.weights["east"] == {"east": 0.5, "north": 0.0, "west": 0.5}
@@ -230,8 +233,6 @@ def test_a_site_measures_the_inputs_of_the_pretrained_models_layers(play, pretra
 
 def test_running_statistics_of_frozen_layers_tell_no_sites_apart(make_study):
     frozen = {"frozen": ["conv_0.*", "down_*", "upcat_*"]}
-    with pytest.raises(
-        ConfigError, match=r"training\.frozen leaves no BatchNorm layer that learns, .*source: pretrained"
-    ):
+    with pytest.raises(ConfigError, match=r"training\.frozen leaves no BatchNorm layer .*source: pretrained"):
         start_parts(make_study(rounds=4, name="adafed", training=frozen, network=UNET), "abc", None)
     start_parts(make_study(rounds=4, name="adafed", training={"frozen": ["down_*"]}, network=UNET), "abc", None)

@@ -74,11 +74,10 @@ def test_the_first_rounds_model_is_tested_with_the_later_amplitude(play, values,
         (lambda mean: {}, "lacks 'amplitude/mean'"),
         (
             lambda mean: {MEAN: np.ones((1, 16, 9), np.float32)},
-            "sent 'amplitude/mean' with shape (1, 16, 9) in place of (1, 32, 17) as the other sites' images have it "
-            "(name a Resize in data.transforms)",
+            "sent 'amplitude/mean' with shape (1, 16, 9) in place of (1, 32, 17) as the other sites' images have it",
         ),
-        (lambda mean: {MEAN: np.full_like(mean, -1)}, "'amplitude/mean' of site 'west' has a value below 0"),
-        (lambda mean: {MEAN: np.full_like(mean, np.nan)}, "'amplitude/mean' of site 'west' holds NaN or infinity"),
+        (lambda mean: {MEAN: np.full_like(mean, -1)}, "has a value below 0"),
+        (lambda mean: {MEAN: np.full_like(mean, np.nan)}, "holds NaN or infinity"),
     ],
     ids=["missing", "of another size", "below zero", "not finite"],
 )

@@ -98,9 +98,9 @@ def test_autocast_keeps_float32():
 
 
 def test_another_size_and_evaluation_without_an_amplitude_are_refused():
-    with pytest.raises(TrainingError, match=r"\(1, 8, 8\), not \(1, 9, 8\)"):
+    with pytest.raises(TrainingError, match=r"images of \(1, 9, 8\) .* the amplitude, \(1, 8, 8\)"):
         AmplitudeNorm((1, 8, 8))(torch.rand(1, 1, 9, 8))
-    with pytest.raises(TrainingError, match="no amplitude has been learned"):
+    with pytest.raises(TrainingError, match="no amplitude"):
         AmplitudeNorm((1, 8, 8)).eval()(torch.rand(1, 1, 8, 8))
 
 

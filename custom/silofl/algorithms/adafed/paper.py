@@ -143,7 +143,7 @@ def collect_statistics(
     # A layer that the forward pass never calls counts nothing, just as if there were no batches.
     if any(layer.count == 0 for layer in moments):
         raise ConfigError(
-            "statistics must be collected from at least one batch that reaches every layer, not from none"
+            "no batch has reached every layer, so that there are no statistics of it; give training images"
         )
     return [(layer.mean.cpu().numpy(), (layer.squares / layer.count).cpu().numpy()) for layer in moments]
 
@@ -167,7 +167,7 @@ def distances(statistics: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> ND
         means = np.array([site[layer][0] for site in statistics], np.float64)
         variances = np.array([site[layer][1] for site in statistics], np.float64)
         total = total + pdist(np.hstack([means, np.sqrt(variances)]))
-    return squareform(total)
+    return np.asarray(squareform(total), np.float64)
 
 
 def adafed_weights(distance: ArrayLike, self_weight: float) -> NDArray[np.float64]:
@@ -188,7 +188,7 @@ def adafed_weights(distance: ArrayLike, self_weight: float) -> NDArray[np.float6
     return np.stack([_weight_row(row, site, self_weight) for site, row in enumerate(distance)])
 
 
-def lift_distances(distance: NDArray) -> NDArray[np.float64]:
+def lift_distances(distance: NDArray[Any]) -> NDArray[np.float64]:
     """Return distances in which no site is much nearer to another than the others are.
 
     In each row a distance counts as at least a third of the median of the row's others: a site that copies another's
@@ -208,7 +208,7 @@ def lift_distances(distance: NDArray) -> NDArray[np.float64]:
     return lifted
 
 
-def weigh_known_sites(distance: NDArray, self_weight: float, is_robust: bool = False) -> NDArray[np.float64]:
+def weigh_known_sites(distance: NDArray[Any], self_weight: float, is_robust: bool = False) -> NDArray[np.float64]:
     """Return AdaFed's matrix where some sites share no statistics, so that their distances are NaN.
 
     Such a site listens to all sites equally; the others, among whom lambda and the inverse distances hold, do not
@@ -265,7 +265,7 @@ def statistics_sizes(model: nn.Module, layers: Literal["all", "last"] = "all") -
     return [layer.in_features if isinstance(layer, nn.Linear) else layer.num_features for layer in watched]
 
 
-def _weight_row(distance: NDArray, site: int, self_weight: float) -> NDArray:
+def _weight_row(distance: NDArray[Any], site: int, self_weight: float) -> NDArray[Any]:
     is_peer = np.arange(len(distance)) != site
     peers = distance[is_peer]
     # Relative to the nearest site, so that no inverse overflows. Where the nearest is at 0, this is the limit of

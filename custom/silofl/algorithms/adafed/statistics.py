@@ -21,7 +21,7 @@ from silofl.algorithms.adafed.paper import (
 )
 from silofl.base.errors import ConfigError, TrainingError
 from silofl.core.mixing import Arrays
-from silofl.core.robust import find_bounding_rule
+from silofl.core.recipe import find_bounding_rule
 from silofl.data.batches import evaluation_batches
 from silofl.models import build_plain_model
 from silofl.models.names import batchnorm_names, write_arrays
@@ -94,7 +94,8 @@ class StatisticsPart(Part):
     @property
     def settings(self) -> Similarity:
         """The recipe's answer."""
-        return self.study.recipe.option(ROLE)
+        option: Similarity = self.study.recipe.option(ROLE)
+        return option
 
     def is_due(self, finished: int) -> bool:
         """Return whether all sites are to be asked before the next round, for the first time or again."""

@@ -74,7 +74,8 @@ class SuperModelPart(Part):
     @property
     def selector(self) -> Selector:
         """The recipe's answer on the selector."""
-        return self.study.recipe.option(SELECTOR)
+        option: Selector = self.study.recipe.option(SELECTOR)
+        return option
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Bring all models to sites that lack them: before a round of the selector alone, or at the end."""

@@ -44,7 +44,7 @@ def load_fixed_models(work: Work, outputs: Sequence[str]) -> list[nn.Module]:
     return [model.network(name) for name in outputs]
 
 
-def _measure_losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
+def _measure_losses(work: Work, network: nn.Module, part: Examples) -> NDArray[np.float64]:
     """Return a model's loss of each image, shape (N,)."""
     values = []
     with torch.inference_mode():

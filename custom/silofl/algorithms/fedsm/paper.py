@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -85,8 +85,8 @@ class Selector(AlgorithmOption):
         if len(shape) == 3 and min(shape[1:]) < SMALLEST_IMAGE:
             size = " x ".join(map(str, shape[1:]))
             raise DataError(
-                f"images must have at least {SMALLEST_IMAGE} pixels along each axis for a selector, not {size}; add a "
-                "Resize to the study's data.transforms, or choose an algorithm without a selector"
+                f"images of {size} pixels are too small for a selector, which needs {SMALLEST_IMAGE} along each axis; "
+                "add a Resize to the study's data.transforms, or choose an algorithm without a selector"
             )
 
     def conflict(self, recipe: Recipe) -> str | None:
@@ -245,7 +245,7 @@ class AdamState(NamedTuple):
 
 
 def adam_step(
-    parameters: Arrays, gradient: Mapping[str, NDArray], state: AdamState, learning_rate: float
+    parameters: Arrays, gradient: Mapping[str, NDArray[Any]], state: AdamState, learning_rate: float
 ) -> tuple[Arrays, AdamState]:
     """Take one step of torch's Adam, betas (0.9, 0.999), without changing what is given.
 

@@ -81,7 +81,8 @@ class SelectorPart(Part):
     @property
     def settings(self) -> Selector:
         """The recipe's answer."""
-        return self.study.recipe.option("selector")
+        option: Selector = self.study.recipe.option("selector")
+        return option
 
     @property
     def follows_best(self) -> bool:
@@ -166,7 +167,7 @@ class SelectorPart(Part):
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
-        return super().state() | to_tensors(self.adam._asdict())
+        return {**super().state(), **to_tensors(self.adam._asdict())}
 
     def restored(self, state: Mapping[str, Any]) -> SelectorPart:
         """Return what `state` described."""
@@ -275,7 +276,8 @@ class SiteSelector(SitePart):
 
     @property
     def _settings(self) -> Selector:
-        return self.work.study.recipe.option("selector")
+        option: Selector = self.work.study.recipe.option("selector")
+        return option
 
     @property
     def _sees_slices(self) -> bool:
@@ -369,7 +371,7 @@ class TrainedEnsemble(nn.Module):
         # One score a model, the same for all classes and pixels.
         weights = scores.view(*scores.shape, *[1] * (answers.ndim - 2))
         # Logits of 0 and of 1 would be infinite.
-        mean = (weights * answers).sum(dim=1).clamp(SMALLEST, 1 - SMALLEST)
+        mean: Tensor = (weights * answers).sum(dim=1).clamp(SMALLEST, 1 - SMALLEST)
         return mean.logit() if mean.shape[1] == 1 or self.is_multilabel else mean.log()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,8 @@ from silofl.base.settings import MOST, Fraction, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.outliers import find_edges
-from silofl.core.robust import bound_updates, find_bounding_rule
+from silofl.core.recipe import find_bounding_rule
+from silofl.core.robust import bound_updates
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.part import Compared, OutboundPayload, Outcome, Part, Run, WeightsOf
@@ -82,10 +83,11 @@ class Amplitude(AlgorithmOption):
         )
 
 
-def mean_amplitude(amplitudes: Sequence[ArrayLike]) -> NDArray:
+def mean_amplitude(amplitudes: Sequence[ArrayLike]) -> NDArray[Any]:
     """Return the sites' mean amplitude, every site counting the same (1/K), in the dtype they come in."""
     arrays = [np.asarray(amplitude) for amplitude in amplitudes]
-    return np.mean([array.astype(np.float64) for array in arrays], axis=0).astype(arrays[0].dtype)
+    mean: NDArray[np.float64] = np.mean([array.astype(np.float64) for array in arrays], axis=0)
+    return mean.astype(arrays[0].dtype)
 
 
 def amplitude_level(amplitude: ArrayLike, spatial: Sequence[int]) -> float:
@@ -147,7 +149,7 @@ class AmplitudePart(Part):
     """
 
     study: Study
-    amplitude: NDArray | None = None
+    amplitude: NDArray[Any] | None = None
     shape: tuple[int, ...] | None = None
     informed: dict[str, int] = field(default_factory=dict)
     role: str = ROLE
@@ -216,7 +218,7 @@ class AmplitudePart(Part):
             return Outcome()
         return Outcome(arrays={"input_norm.running_amplitude": self.amplitude, "input_norm.is_fixed": np.array(True)})
 
-    def _level(self, amplitude: NDArray, run: Run) -> float:
+    def _level(self, amplitude: NDArray[Any], run: Run) -> float:
         level = amplitude_level(amplitude, run.image_shape[1:] if run.image_shape else ())
         # Z-scored images have a deviation of 1; levels below it differ by nothing but noise.
         return max(level, 1.0) if self.study.data.intensity == "zscore" else level

@@ -95,8 +95,8 @@ class AmplitudeNorm(nn.Module):
         """
         if images.shape[1:] != self.shape:
             raise TrainingError(
-                f"images must have the amplitude's size {self.shape}, not {tuple(images.shape[1:])}; "
-                "resize them in the study's data.transforms"
+                f"images of {tuple(images.shape[1:])} have another size than the amplitude, {self.shape}; resize them "
+                "in the study's data.transforms"
             )
         # torch has no FFT in bfloat16, and half precision would lose the phase.
         with torch.autocast(images.device.type, enabled=False):
@@ -109,10 +109,13 @@ class AmplitudeNorm(nn.Module):
             if not (torch.compiler.is_exporting() or self.is_known):
                 raise TrainingError("no amplitude has been learned or fixed yet; train one round before the evaluation")
             # A program and a trace hold for batches of all sizes.
-            is_whole = torch.compiler.is_exporting() or torch.jit.is_tracing() or images.device.type != "cpu"
+            is_traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call] # torch does not type it
+            is_whole = torch.compiler.is_exporting() or is_traced or images.device.type != "cpu"
             if is_whole or len(wide) <= PIECE:
                 return self._apply_amplitude(*self._compute_spectrum(wide))
-            return torch.cat([self._apply_amplitude(*self._compute_spectrum(piece)) for piece in wide.split(PIECE)])
+            return torch.cat(
+                [self._apply_amplitude(*self._compute_spectrum(piece)) for piece in torch.split(wide, PIECE)]
+            )
 
     def _update_amplitude(self, amplitude: Tensor) -> None:
         mean = amplitude.mean(dim=0).to(self.running_amplitude)
@@ -127,7 +130,8 @@ class AmplitudeNorm(nn.Module):
         return spectrum, spectrum.real.square().addcmul_(spectrum.imag, spectrum.imag)
 
     def _apply_amplitude(self, spectrum: Tensor, power: Tensor) -> Tensor:
-        return torch.fft.irfftn(self._replace_amplitude(spectrum, power), s=self.shape[1:], dim=self.axes)
+        images: Tensor = torch.fft.irfftn(self._replace_amplitude(spectrum, power), s=self.shape[1:], dim=self.axes)
+        return images
 
     def _replace_amplitude(self, spectrum: Tensor, power: Tensor) -> Tensor:
         """Give the bins of the band the running amplitude; a bin without measurable phase gets phase 0."""

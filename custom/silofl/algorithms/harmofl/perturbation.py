@@ -81,7 +81,7 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
         drawn = random_state(device)
         with full_precision(model):
             value = loss(model(inputs), targets)
-        value.backward()
+        torch.autograd.backward(value)
         length = alpha
         if follows_rate:
             length = alpha * optimizer.param_groups[0]["lr"] / optimizer.defaults["lr"]
@@ -89,7 +89,7 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
             # Only now: `_perturb_parameters` needed the first gradients to move along.
             optimizer.zero_grad(set_to_none=True)
             set_random_state(device, drawn)
-            loss(model(inputs), targets).backward()
+            torch.autograd.backward(loss(model(inputs), targets))
         optimizer.step()
         return value.detach()
 
