@@ -73,7 +73,7 @@ def test_an_exam_of_two_patients_is_none(judged, write_exam):
 
 
 def test_what_is_no_dicom_is_not_taken(make_clinic):
-    with pytest.raises(DataError, match="a file must be DICOM; it is not"):
+    with pytest.raises(DataError, match="a file is no DICOM"):
         Inbox(make_clinic()).add(b"something else")
 
 

@@ -16,9 +16,9 @@ from silofl_clinic.fetch import read_exams
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("patient\np1\n", "must have a column accession and a row for each exam"),
-        ("accession\n", "must have a column accession and a row for each exam"),
-        ("accession\na\n \n*\n", "line [34] of list.csv must name an accession, not '.*'; correct it"),
+        ("patient\np1\n", "list.csv has no column accession, or no row"),
+        ("accession\n", "list.csv has no column accession, or no row"),
+        ("accession\na\n \n*\n", "line [34] of list.csv names no accession but '.*'; correct it"),
     ],
 )
 def test_a_list_must_name_accessions(tmp_path, text, sentence):
@@ -111,7 +111,7 @@ def test_an_exam_that_is_named_by_a_path_is_refused(uid, make_clinic, monkeypatc
         answer.StudyInstanceUID = uid
     to = SimpleNamespace(send_c_find=lambda *_: [(status, answer)])
     monkeypatch.setattr("silofl_clinic.archive.connect", lambda *_: nullcontext(to))
-    with pytest.raises(DataError, match="must be named by a UID, not"):
+    with pytest.raises(DataError, match="which names a study, series or instance, is no UID"):
         find_study(make_clinic(), "a")
 
 
@@ -119,4 +119,4 @@ def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tm
     config = configure({"ae_title": "PACS", "address": "127.0.0.1", "port": 1}, 0)
     (tmp_path / "list.csv").write_text("accession\na\n")
     command = ("fetch", "--config", config, "--list", tmp_path / "list.csv")
-    assert "archive PACS must take a connection at 127.0.0.1:1; it did not answer: have it know" in refused(*command)
+    assert "archive PACS takes no connection at 127.0.0.1:1 (it did not answer); have it know" in refused(*command)

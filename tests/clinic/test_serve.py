@@ -116,9 +116,7 @@ def test_what_an_archive_did_not_take_is_sent_later(model, make_clinic, serve, p
     put(write_exam("a", **ABDOMEN))
     away = Service(model, make_clinic(archive=archive[0] | {"port": 1}, device="cpu"))
     _, line = away.answer_all()
-    assert line.startswith(
-        "1 answers are not sent yet: archive ARCHIVE must take a connection at 127.0.0.1:1; it did not"
-    )
+    assert line.startswith("1 not sent yet: archive ARCHIVE takes no connection at 127.0.0.1:1 (it did not answer)")
     assert [*away.answer_all()] == [] and away.counts() == {"not sent yet": 1}
     service = serve()
     assert [*service.answer_all()] == [] and service.counts() == {"sent": 1} and len(archive[1]) == 2
@@ -169,7 +167,7 @@ def test_models_of_classes_and_pseudonyms_are_refused(model, make_contents, make
     write_model_folder(tmp_path / "classes", make_contents(study=make_study("classification")))
     with pytest.raises(ConfigError, match="of a model that segments, not of a classification"):
         Service(tmp_path / "classes", make_clinic())
-    with pytest.raises(ConfigError, match="has_pseudonyms of clinic.yaml must be false for serve"):
+    with pytest.raises(ConfigError, match="has_pseudonyms of clinic.yaml would rename their patients"):
         Service(model, make_clinic(has_pseudonyms=True))
 
 

@@ -113,7 +113,7 @@ def test_lead_without_right_learns_so(lead):
 
 
 def test_a_server_that_stays_away_is_named_with_its_address(lead):
-    with pytest.raises(TrainingError, match="the server server:8002 must answer within 0 s; it did not, see .*: gone"):
+    with pytest.raises(TrainingError, match=r"the server server:8002 did not answer within 0 s \(gone\)"):
         lead(meta=OSError("gone")).status("x")
 
 
@@ -135,7 +135,7 @@ def test_blocked_lead_is_told_so(lead, monkeypatch, tmp_path):
             ask()
     # A server that cannot be asked is away.
     monkeypatch.setattr(module, "ask_machines", fail_to_connect)
-    with pytest.raises(TrainingError, match="must answer within 0 s"):
+    with pytest.raises(TrainingError, match="did not answer within 0 s"):
         refused.connected()
 
 
@@ -145,5 +145,5 @@ def fail_to_connect(kit):
 
 @pytest.mark.parametrize("error", [JobNotFound("no such job"), AuthorizationError("not yours")])
 def test_foreign_job_cannot_be_fetched(lead, error, tmp_path):
-    with pytest.raises(ConfigError, match=f"the server knows and that lead submitted; NVFlare says: .*{error}"):
+    with pytest.raises(ConfigError, match=f"the server knows no such job of lead; NVFlare says: .*{error}"):
         lead(download=error).download("x", tmp_path)

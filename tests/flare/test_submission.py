@@ -70,8 +70,8 @@ def test_code_and_parts_of_packages_are_named(said):
     ("change", "wrong"),
     [
         (lambda job: (job / "app" / "notes.txt").write_text("mine"), "a model alone, not 'notes.txt'; delete it"),
-        (lambda job: (job / CLIENT).unlink(), "must hold config_fed_client.json; it is missing: take it from a job"),
-        (lambda job: (job / CLIENT).write_text("{"), "config_fed_client.json must"),
+        (lambda job: (job / CLIENT).unlink(), "app/config has no config_fed_client.json; take it from a job"),
+        (lambda job: (job / CLIENT).write_text("{"), "config_fed_client.json is broken"),
         (lambda job: (job / "meta.json").write_text('{"job_id": "local"}'), "must leave job_id to the server; remove"),
     ],
 )
@@ -89,7 +89,7 @@ def test_job_must_go_to_every_named_hospital(said):
         return write
 
     named = {"min_sites": 2, "sites": ["north", "south"]}
-    remedy = r'not leave out south; write {"app": \["server", "north", "south"\]}'
+    remedy = r'leaves out south of federation.sites; write {"app": \["server", "north", "south"\]}'
     with pytest.raises(ConfigError, match=remedy):
         said(change=change("server", "north"), federation=named)
 

@@ -156,7 +156,7 @@ def test_the_report_of_a_killed_job_names_the_run(tmp_path, make_study):
 
 
 def test_a_failed_run_has_a_page_with_its_reason(tmp_path):
-    with pytest.raises(ConfigError, match="must be the folder of a run"):
+    with pytest.raises(ConfigError, match="has no results.json"):
         write_report(tmp_path)
     write_json(
         tmp_path / "results.json", dump_record(unscored_results("small", "FAILED", ["study.yaml cannot be read"]))
