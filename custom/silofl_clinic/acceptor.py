@@ -41,10 +41,11 @@ class Acceptor(ThreadedAssociationServer):
 
 
 def _limit_reading(event: evt.Event) -> None:
-    wire = event.assoc.dul.socket
-    wire.socket.settimeout(event.assoc.network_timeout)
+    # By pynetdicom's types a connection may lack its socket and its timeouts; an open one has them.
+    wire: Any = event.assoc.dul.socket
+    wire.socket.settimeout(wire.assoc.network_timeout)
     # pynetdicom reads as many bytes as a message states, and waits anew for each of them.
-    wire.recv = partial(_read, wire, time.monotonic() + event.assoc.acse_timeout)
+    wire.recv = partial(_read, wire, time.monotonic() + wire.assoc.acse_timeout)
 
 
 def _read(wire: AssociationSocket, end: float, count: int) -> bytearray:
@@ -57,7 +58,7 @@ def _read(wire: AssociationSocket, end: float, count: int) -> bytearray:
     Raises:
         OSError: They are more than a message may have, or do not come in time.
     """
-    association = wire.assoc
+    association: Any = wire.assoc
     connection = cast(socket.socket, wire.socket)
     most = MOST_BYTES_BEFORE
     # The contexts are set before the other side hears that there is an association.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from silofl.base.errors import DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl_clinic.exams import check_uid
 from silofl_clinic.receiver import make_entity, make_tls
 from silofl_clinic.settings import Clinic
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # DICOM's answers that bring an exam; every other one ends the list.
 PENDING = (0xFF00, 0xFF01)
+# DICOM's names of the questions which exams there are (C-FIND), and to send one (C-MOVE).
+FIND, MOVE = "1.2.840.10008.5.1.4.1.2.2.1", "1.2.840.10008.5.1.4.1.2.2.2"
 KEYS = ("StudyInstanceUID", "PatientID", "NumberOfStudyRelatedInstances")
 
 
@@ -41,15 +43,21 @@ def connect(clinic: Clinic, contexts: Sequence[str]) -> Iterator[Association]:
     """Yield a connection to the archive for some kinds of messages.
 
     Raises:
+        ConfigError: The settings name no archive.
         DataError: The archive does not answer, or refuses this system.
     """
     archive = clinic.archive
+    if archive is None:
+        raise ConfigError("clinic.yaml names no archive; add it, with ae_title, address and port")
     entity = make_entity(clinic)
     for context in contexts:
         entity.add_requested_context(context)
     tls = make_tls(clinic, is_server=False)
     association = entity.associate(
-        archive.address, archive.port, ae_title=archive.ae_title, tls_args=tls and (tls, archive.address)
+        archive.address,
+        archive.port,
+        ae_title=archive.ae_title,
+        tls_args=(tls, archive.address) if tls else None,
     )
     if not association.is_established:
         said = "it refused this system" if association.is_rejected else "it did not answer"
@@ -80,7 +88,6 @@ def send_files(clinic: Clinic, files: Sequence[Path]) -> None:
 def find_study(clinic: Clinic, accession: str) -> list[ArchivedExam]:
     """Return the archive's exams of an accession number; the errors of `connect` and `check_uid`."""
     from pydicom import Dataset
-    from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelFind as Find
 
     query = Dataset()
     query.QueryRetrieveLevel = "STUDY"
@@ -89,12 +96,13 @@ def find_study(clinic: Clinic, accession: str) -> list[ArchivedExam]:
     for key in KEYS:
         setattr(query, key, None)
     exams = []
-    with connect(clinic, [Find]) as association:
-        for status, study in association.send_c_find(query, Find):
+    with connect(clinic, [FIND]) as association:
+        for status, study in association.send_c_find(query, FIND):
             if "Status" not in status:
                 raise DataError("the connection broke before the archive answered which exams it has; start again")
             if status.Status in PENDING:
-                uid, patient, count = [str(study.get(key) or "") for key in KEYS]
+                # pynetdicom gives None for an answer that it cannot decode.
+                uid, patient, count = [str((study or Dataset()).get(key) or "") for key in KEYS]
                 check_uid(uid)
                 exams.append(ArchivedExam(uid, patient, int(count or 0)))
     return exams
@@ -107,12 +115,11 @@ def retrieve_study(clinic: Clinic, study: ArchivedExam) -> bool:
         DataError: As `connect`.
     """
     from pydicom import Dataset
-    from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelMove as Move
 
     query = Dataset()
     query.QueryRetrieveLevel = "STUDY"
     query.StudyInstanceUID = study.uid
-    with connect(clinic, [Move]) as association:
+    with connect(clinic, [MOVE]) as association:
         # The answers before count the files that are still to come.
-        *_, (status, _) = association.send_c_move(query, clinic.ae_title, Move)
-    return status.get("Status") == 0
+        *_, (status, _) = association.send_c_move(query, clinic.ae_title, MOVE)
+    return bool(status.get("Status") == 0)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from silofl.base.errors import DataError, quote_value
 from silofl.base.files import make_folder, write_atomically
@@ -71,7 +72,7 @@ class Inbox:
         import pydicom
 
         try:
-            header = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=UIDS)
+            header = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=[*UIDS])
             study, series, instance = [str(header.get(key, "")) for key in UIDS]
         except Exception as error:  # pydicom raises whatever its parsers raise on broken bytes
             raise DataError(f"a file is no DICOM ({type(error).__name__}); send it again") from None
@@ -140,7 +141,7 @@ def check_uid(uid: str) -> None:
         DataError: It is none.
     """
     if not UID.fullmatch(uid) or not uid.strip("."):
-        raise DataError(f"a study, series or instance must be named by a UID, not {quote_value(uid)}; see its sender")
+        raise DataError(f"{quote_value(uid)}, which names a study, series or instance, is no UID; see its sender")
 
 
 def describe_counts(counts: Counter[str]) -> str:
@@ -194,11 +195,12 @@ def judge_exam(folder: Path, has_pseudonyms: bool) -> str:
 
 def _misses_slices(headers: Sequence[Dataset]) -> bool:
     """Return whether slices of one direction have a gap as wide as some of them."""
-    directions, positions = [], []
+    directions: list[NDArray[np.float64]] = []
+    positions: list[NDArray[np.float64]] = []
     for header in headers:
         if header.get("ImageOrientationPatient") and header.get("ImagePositionPatient"):
-            directions.append(np.float64(header.ImageOrientationPatient))
-            positions.append(np.float64(header.ImagePositionPatient))
+            directions.append(np.array(header.ImageOrientationPatient, np.float64))
+            positions.append(np.array(header.ImagePositionPatient, np.float64))
     if len(directions) < FEWEST_SLICES or np.abs(np.array(directions) - directions[0]).max() > 1e-3:
         return False
     # Slices are ordered along the normal of their plane; several of one place, as of two echoes, count once.

@@ -25,8 +25,6 @@ def run(options: argparse.Namespace) -> int:
     """Fetch each exam of the list; print a line for each."""
     clinic = load_settings(Clinic, options.config)
     wanted = read_exams(options.list)
-    if clinic.archive is None:
-        raise ConfigError("clinic.yaml names no archive; add it, with ae_title, address and port")
     inbox = Inbox(clinic)
     counts: Counter[str] = Counter()
     # By C-MOVE the archive calls back.
@@ -56,7 +54,7 @@ def read_exams(path: Path) -> list[tuple[str, str]]:
         accession = (row[ACCESSION] or "").strip()
         # In a question to the archive these signs stand for any letters.
         if not accession or {*accession} & {*"*?\\"}:
-            raise ConfigError(f"line {number} of {path.name} must name an accession, not {accession!r}; correct it")
+            raise ConfigError(f"line {number} of {path.name} names no accession but {accession!r}; correct it")
         pairs.append((accession, (row.get(PATIENT) or "").strip()))
     return pairs
 

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         write_text(options.answers, encode_csv(rows))
     answers = [answer for answer in everything if answer.super_model == facts["fingerprint"]]
     if not answers:
-        raise ConfigError(f"RECORDS must hold answers of {facts['fingerprint'][:16]}, not none; name its records")
+        raise ConfigError(f"RECORDS hold no answer of super model {facts['fingerprint'][:16]}; name its records")
     months = group_months(answers)
     expected = read_own_test(facts)
     alarms = find_alarms(months)
@@ -154,7 +154,7 @@ def find_alarms(months: Mapping[str, Sequence[Answer]]) -> list[Alarm]:
     first = find_reference(months)
     reference = _join_months(months, first)
     later = [name for name in months if name not in first]
-    alarms = []
+    alarms: list[Alarm] = []
     for number, month in enumerate(later, start=1):
         changes = {}
         for count in sorted({1, min(TOGETHER, number)}):
@@ -213,7 +213,7 @@ def collect(answers: Sequence[Answer], warnings: Collection[str] = ()) -> dict[s
     values: dict[str, list[bool | float]] = {}
     for answer in answers:
         absent = dict.fromkeys(warnings, False) if answer.answered_by else {}
-        for name, value in (absent | answer.measures).items():
+        for name, value in {**absent, **answer.measures}.items():
             values.setdefault(name, []).append(value)
     return values
 
@@ -248,7 +248,7 @@ def make_month_table(months: Mapping[str, Sequence[Answer]], expected: Mapping[s
         if not is_share(measured[name]):
             forms[name] = "+.2f"
     # Numbers are deviations from the mean of the model's own test: that one is 0.
-    of_test = {name: 0.0 for name in forms if name not in SHARES} | expected
+    of_test = {**{name: 0.0 for name in forms if name not in SHARES}, **expected}
     rows = [("own test", "-", *_format_row(of_test, forms))]
     for month, answers in months.items():
         means = {name: float(np.mean(values)) for name, values in collect(answers).items()}

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,10 +60,7 @@ class Pseudonyms:
             self.deidentify(data)
             series = target / data.SeriesInstanceUID
             make_folder(series)
-            write_atomically(
-                series / f"{data.SOPInstanceUID}.dcm",
-                lambda stream, data=data: data.save_as(stream, enforce_file_format=True),
-            )
+            write_atomically(series / f"{data.SOPInstanceUID}.dcm", partial(data.save_as, enforce_file_format=True))
 
     def name_patient(self, patient: str) -> str:
         """Return a patient's pseudonym: the same for each exam, and of no use without the key; "" of nobody known."""

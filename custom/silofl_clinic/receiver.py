@@ -17,10 +17,12 @@ from silofl_clinic.settings import Clinic
 
 if TYPE_CHECKING:
     from pynetdicom import AE
-    from pynetdicom.events import Event
+    from pynetdicom.events import Event, EventHandlerType
 
 # DICOM's answers to a file.
 SUCCESS, NOT_ALLOWED, NO_ROOM, NOT_UNDERSTOOD = 0x0000, 0x0124, 0xA700, 0xC000
+# DICOM's name of the question whether a system is there (C-ECHO).
+VERIFICATION = "1.2.840.10008.1.1"
 MIB, GIB = 1 << 20, 1 << 30
 MOST_CALLERS_AT_ONCE = 10
 # A connection must have an association within the first, and a silent one is ended after the second.
@@ -53,13 +55,12 @@ class Receiver:
         from pydicom.uid import DeflatedExplicitVRLittleEndian
         from pynetdicom import ALL_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
         from pynetdicom.pdu import A_ABORT_RQ, A_RELEASE_RQ
-        from pynetdicom.sop_class import Verification
 
         from silofl_clinic.acceptor import Acceptor
 
         clinic = self._clinic
         if not clinic.allowed:
-            raise ConfigError("callers of clinic.yaml is empty; add who may send, as {CT1: 10.0.0.7}")
+            raise ConfigError("callers of clinic.yaml is empty; add who may send, as {CT1: 10.0.0.7}, or the archive")
         entity = make_entity(clinic)
         entity.require_called_aet = True
         entity.require_calling_aet = [*clinic.allowed]
@@ -68,9 +69,9 @@ class Receiver:
         # A deflated file of some KiB may fill the memory once it is read; whoever has one can send it otherwise.
         syntaxes = [syntax for syntax in ALL_TRANSFER_SYNTAXES if syntax != DeflatedExplicitVRLittleEndian]
         for context in AllStoragePresentationContexts:
-            entity.add_supported_context(context.abstract_syntax, syntaxes)
-        entity.add_supported_context(Verification)
-        handlers = [
+            entity.add_supported_context(str(context.abstract_syntax), syntaxes)
+        entity.add_supported_context(VERIFICATION)
+        handlers: list[EventHandlerType] = [
             (evt.EVT_C_ECHO, lambda event: SUCCESS if self._is_allowed(event) else NOT_ALLOWED),
             (evt.EVT_C_STORE, self._store),
             (evt.EVT_DATA_RECV, self._count_bytes),
@@ -89,8 +90,8 @@ class Receiver:
             )
         except OSError as error:
             raise ConfigError(
-                f"address and port of clinic.yaml must be free to listen at, not {clinic.address}:{clinic.port}; the "
-                f"system said {error.strerror!r}: end the other program, or choose another port"
+                f"nothing can listen at {clinic.address}:{clinic.port}: the system said {error.strerror!r}; end the "
+                "other program, or change address or port of clinic.yaml"
             ) from None
         # The entity's `shutdown` looks for its servers there.
         entity._servers.append(server)

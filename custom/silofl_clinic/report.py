@@ -78,14 +78,15 @@ def _describe_answer(
     segments: Dataset, record: Mapping[str, Any], study: Study, uid: Mapping[str, str]
 ) -> MeasurementReport:
     from highdicom import sr
-    from pydicom.sr.codedict import Code, codes
+    from pydicom.sr.codedict import codes
+    from pydicom.sr.coding import Code
 
-    groups = []
+    groups: list[sr.VolumetricROIMeasurementsAndQualitativeEvaluations | sr.MeasurementsAndQualitativeEvaluations] = []
     for number, name in sorted(study.labels.items()):
         category, finding = find_codes(study, number)
         size = record["volumes_ml"][name]
         volume = sr.Measurement(codes.SCT.Volume, round(size, 3), Code(*MILLILITRE))
-        measured = {
+        measured: dict[str, Any] = {
             "tracking_identifier": sr.TrackingIdentifier(uid[f"{LABEL} {number}"], name[:MOST_LETTERS]),
             "finding_category": category,
             "finding_type": finding,
@@ -102,6 +103,7 @@ def _describe_answer(
     # Without a library of the images: their headers say the same, and of 96 slices it takes longer than the answer.
     report = sr.MeasurementReport(context, codes.SCT.ImagingProcedure, groups)
     said = "; ".join([f"{RESEARCH}, no medical device", *record["warnings"]])
-    comment = sr.TextContentItem(codes.DCM.Comment, said[:MOST_IN_A_TEXT], sr.RelationshipTypeValues.CONTAINS)
-    report[0].ContentSequence.append(comment)
+    report[0].ContentSequence.append(
+        sr.TextContentItem(codes.DCM.Comment, said[:MOST_IN_A_TEXT], sr.RelationshipTypeValues.CONTAINS)
+    )
     return report

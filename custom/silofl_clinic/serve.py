@@ -121,7 +121,7 @@ class Service:
             try:
                 send_files(self._clinic, sorted(target.glob("*.dcm")))
             except SiloFLError as error:
-                yield from self._say(f"{len(self._waiting)} answers are not sent yet: {error}")
+                yield from self._say(f"{len(self._waiting)} not sent yet: {error}")
                 return False
             now = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(target / SENT, {"time": now, "archive": self._clinic.archive.ae_title})

@@ -87,7 +87,7 @@ def collect_settings(settings: Iterable[tuple[str, object]]) -> dict[str, object
     for key, value in settings:
         if key in changes:
             raise ConfigError(
-                f"{key} must be given once, not {quote_value(changes[key])} and {quote_value(value)}; leave one out"
+                f"{key} is given twice, as {quote_value(changes[key])} and {quote_value(value)}; leave one out"
             )
         for other, _ in flatten_keys(changes):
             if replaces(key, other):

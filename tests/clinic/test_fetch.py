@@ -16,9 +16,9 @@ from silofl_clinic.fetch import read_exams
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("patient\np1\n", "has no column accession"),
-        ("accession\n", "has no column accession"),
-        ("accession\na\n \n*\n", "line [34] of list.csv must name an accession, not '.*'; correct it"),
+        ("patient\np1\n", "list.csv has no column accession, or no row"),
+        ("accession\n", "list.csv has no column accession, or no row"),
+        ("accession\na\n \n*\n", "line [34] of list.csv names no accession but '.*'; correct it"),
     ],
 )
 def test_a_list_must_name_accessions(tmp_path, text, sentence):
@@ -111,7 +111,7 @@ def test_an_exam_that_is_named_by_a_path_is_refused(uid, make_clinic, monkeypatc
         answer.StudyInstanceUID = uid
     to = SimpleNamespace(send_c_find=lambda *_: [(status, answer)])
     monkeypatch.setattr("silofl_clinic.archive.connect", lambda *_: nullcontext(to))
-    with pytest.raises(DataError, match="must be named by a UID, not"):
+    with pytest.raises(DataError, match="which names a study, series or instance, is no UID"):
         find_study(make_clinic(), "a")
 
 

@@ -116,7 +116,7 @@ def test_what_an_archive_did_not_take_is_sent_later(model, make_clinic, serve, p
     put(write_exam("a", **ABDOMEN))
     away = Service(model, make_clinic(archive=archive[0] | {"port": 1}, device="cpu"))
     _, line = away.answer_all()
-    assert line.startswith("1 answers are not sent yet: archive ARCHIVE takes no connection at 127.0.0.1:1")
+    assert line.startswith("1 not sent yet: archive ARCHIVE takes no connection at 127.0.0.1:1 (it did not answer)")
     assert [*away.answer_all()] == [] and away.counts() == {"not sent yet": 1}
     service = serve()
     assert [*service.answer_all()] == [] and service.counts() == {"sent": 1} and len(archive[1]) == 2
@@ -165,9 +165,9 @@ def test_a_refused_series_is_recorded_with_the_reason(serve, put, archive, write
 
 def test_models_of_classes_and_pseudonyms_are_refused(model, make_contents, make_study, make_clinic, tmp_path):
     write_model_folder(tmp_path / "classes", make_contents(study=make_study("classification")))
-    with pytest.raises(ConfigError, match="a model of task classification has no DICOM"):
+    with pytest.raises(ConfigError, match="of a model that segments, not of a classification"):
         Service(tmp_path / "classes", make_clinic())
-    with pytest.raises(ConfigError, match="has_pseudonyms of clinic.yaml would rename"):
+    with pytest.raises(ConfigError, match="has_pseudonyms of clinic.yaml would rename their patients"):
         Service(model, make_clinic(has_pseudonyms=True))
 
 
@@ -180,10 +180,10 @@ def test_a_withdrawn_model_answers_and_sends_nothing(model, serve, put, make_cli
     withdraw()
     put(write_exam("b", **ABDOMEN), write_exam("c", Modality="MR", **ABDOMEN))
     (line,) = service.answer_all()
-    assert "is withdrawn" in line and "'misses cysts'" in line
+    assert "must not be withdrawn" in line and "'misses cysts'" in line
     assert [*service.answer_all()] == [] and archive[1] == {}
     assert service.counts() == {"not sent yet": 1}
-    with pytest.raises(ConfigError, match="is withdrawn"):
+    with pytest.raises(ConfigError, match="must not be withdrawn"):
         serve()
     withdraw("0" * 64)
     assert len([*service.answer_all()]) == 2 and [*service.answer_all()] == []

@@ -69,6 +69,6 @@ def test_a_file_of_a_job_lies_in_its_folder(server, tmp_path):
     [("T1", "../../start"), ("T1", "{}/start"), ("T1", "a/../../../start"), ("x/../../..", "start")],
 )
 def test_a_file_that_the_server_names_elsewhere_is_refused(server, tmp_path, transfer, name):
-    with pytest.raises(TrainingError, match="must name files of a job below its folder, not "):
+    with pytest.raises(TrainingError, match="a file outside the job's folder"):
         server(transfer, name.format(tmp_path)).download()
     assert (tmp_path / "start").read_text() == "own"

@@ -45,7 +45,7 @@ def test_job_is_exported_as_its_folder_is(recipe, tmp_path):
     assert (tmp_path / "out" / "small" / "app" / "config").is_dir()
 
 
-@pytest.mark.parametrize(("kind", "words"), [(PocEnv, "does not run in PocEnv"), (SimEnv, "name them in clients")])
+@pytest.mark.parametrize(("kind", "words"), [(PocEnv, "does not run in PocEnv"), (SimEnv, "numbers the sites")])
 def test_no_recipe_runs_in_a_poc_or_at_numbered_sites(recipe, kind, words):
     with pytest.raises(ConfigError, match=words):
         recipe.process_env(kind(num_clients=2))

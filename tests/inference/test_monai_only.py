@@ -168,5 +168,5 @@ def test_an_option_that_monai_would_run_is_in_no_bundle(make_contents, tmp_path)
     values = {"name": "small", "task": "segmentation", "rounds": 1, "algorithm": {"name": "fedsm"}}
     values |= {"labels": {1: "a"}, "model": SMALL_UNET, "data": {"intensity": "percentiles", "transforms": resize}}
     write_model_folder(tmp_path / "model", make_contents("only", study=parse(Study, values, "study.yaml", STORED)))
-    with pytest.raises(ConfigError, match="a bundle must hold no name that MONAI takes for a command"):
+    with pytest.raises(ConfigError, match="MONAI would take .* for a command"):
         export_bundle(tmp_path / "model", tmp_path / "bundle")

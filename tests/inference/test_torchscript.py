@@ -104,7 +104,7 @@ def test_volumes_of_any_size_are_seen_by_windows(make_contents, make_study, rule
 def test_images_of_another_shape_are_refused_by_the_script(make_contents):
     script = to_torchscript(SuperModel(make_contents("only"), CPU))
     for shape in ((2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)):
-        with pytest.raises(Exception, match=r"images must have shape \(n, C, \.\.\.\) as in training"):
+        with pytest.raises(Exception, match="images have another shape"):
             script(torch.zeros(shape))
 
 
@@ -116,5 +116,5 @@ def test_a_network_whose_way_depends_on_images_is_refused(make_contents):
 
     super_model = SuperModel(make_contents("only"), torch.device("cpu"))
     super_model._models["global"] = Looks()
-    with pytest.raises(ConfigError, match="UNet must be a network that TorchScript can trace; its way depends"):
+    with pytest.raises(ConfigError, match="TorchScript cannot trace .*UNet, whose way depends"):
         to_torchscript(super_model)

@@ -131,7 +131,7 @@ def test_a_run_without_result_is_described_by_its_study(run, record):
 @pytest.mark.parametrize("name", ["missing", "empty"])
 def test_a_folder_that_is_no_run_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=f"{name} has no results.json"):
+    with pytest.raises(ConfigError, match=f"{name} has no results.json, ledger.json or run.json; name the folder"):
         read_run(tmp_path / name)
 
 
@@ -153,5 +153,5 @@ def test_a_broken_file_is_named(run, name, text, sentence):
 def test_broken_pictures_name_their_site(finished):
     folder = finished()
     next((folder / "sites" / "west").glob("*/pictures.npz")).write_bytes(b"PK\x03\x04 not a zip")
-    with pytest.raises(ConfigError, match="pictures of site 'west' must be a readable pictures.npz"):
+    with pytest.raises(ConfigError, match="the pictures of site 'west', cannot be read"):
         read_run(folder)

@@ -61,7 +61,9 @@ def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, results, r
 
 def test_report_of_a_folder_that_is_no_run_and_another_file_than_a_page_are_refused(refused, tmp_path, capsys):
     for number in (1, 2):
-        assert "has no results.json" in refused("report", *[tmp_path] * number, "--out", tmp_path / "out.html")
+        assert "has no results.json, ledger.json or run.json" in refused(
+            "report", *[tmp_path] * number, "--out", tmp_path / "out.html"
+        )
     assert list(tmp_path.iterdir()) == []
     assert main(["report", ".", ".", "--out", "a" * 5000]) == 2
     assert re.fullmatch(r"silofl: --out must end in .html, not 'a{56}\.\.\.; name a page\n", capsys.readouterr().err)

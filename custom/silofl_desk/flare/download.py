@@ -4,6 +4,7 @@ NVFlare 2.9 writes a file to wherever the server's name of it leads, over what i
 """
 
 from pathlib import PurePath
+from typing import Any
 
 from nvflare.fuel.hci.client import file_transfer
 from nvflare.fuel.hci.client.api_spec import CommandContext
@@ -11,10 +12,10 @@ from nvflare.fuel.hci.client.api_spec import CommandContext
 from silofl.base.errors import TrainingError, quote_value
 
 
-class Download(file_transfer.FileTransferModule):
+class Download(file_transfer.FileTransferModule):  # type: ignore[misc]  # of NVFlare, which has no types
     """NVFlare's commands that bring files, with names that stay in one folder."""
 
-    def pull_binary_file(self, args: list[str], ctx: CommandContext) -> dict:
+    def pull_binary_file(self, args: list[str], ctx: CommandContext) -> dict[str, Any]:
         """Fetch a file.
 
         Raises:
@@ -22,12 +23,13 @@ class Download(file_transfer.FileTransferModule):
         """
         # NVFlare's order: command, source, transaction, reference, folder, file.
         check_inside(args[5])
-        return super().pull_binary_file(args, ctx)
+        reply: dict[str, Any] = super().pull_binary_file(args, ctx)
+        return reply
 
     def _tx_path(self, tx_id: str, folder_name: str) -> str:
         # Of this folder NVFlare deletes what a failed download has left.
         check_inside(f"{folder_name}__{tx_id}")
-        return super()._tx_path(tx_id, folder_name)
+        return str(super()._tx_path(tx_id, folder_name))
 
 
 def check_inside(name: str) -> None:
@@ -39,8 +41,8 @@ def check_inside(name: str) -> None:
     path = PurePath(name)
     if path.is_absolute() or ".." in path.parts:
         raise TrainingError(
-            f"the server must name files of a job below its folder, not {quote_value(name)}; nothing more was "
-            "downloaded: ask the server's operator"
+            f"the server names {quote_value(name)}, a file outside the job's folder, and nothing more was downloaded; "
+            "ask the server's operator"
         )
 
 

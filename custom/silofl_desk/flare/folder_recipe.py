@@ -18,7 +18,7 @@ from silofl_desk.flare.download import keep_downloads_inside
 Simulate = Callable[[Path, tuple[str, ...]], int]
 
 
-class FolderRecipe(Recipe):
+class FolderRecipe(Recipe):  # type: ignore[misc]  # of NVFlare, which has no types
     """A recipe whose job lies in a folder.
 
     Args:
@@ -32,8 +32,8 @@ class FolderRecipe(Recipe):
     def export(
         self,
         job_dir: str,
-        server_exec_params: dict | None = None,
-        client_exec_params: dict | None = None,
+        server_exec_params: dict[str, Any] | None = None,
+        client_exec_params: dict[str, Any] | None = None,
         env: ExecEnv | None = None,
     ) -> None:
         """Write the job to a new folder of its name, whatever environment will carry it out.
@@ -78,7 +78,7 @@ class FolderRecipe(Recipe):
         """Refuse a job that no network takes."""
 
 
-class _FolderJob(FedJob):
+class _FolderJob(FedJob):  # type: ignore[misc]  # of NVFlare
     """A job whose files lie in a folder."""
 
     def __init__(self, name: str, folder: Path, simulate: Simulate) -> None:
@@ -92,8 +92,8 @@ class _FolderJob(FedJob):
             ConfigError: Always.
         """
         raise ConfigError(
-            f"a recipe's job must be changed in its folder, not by adding {type(obj).__name__}; add it to the job's "
-            "config_fed_client.json or config_fed_server.json, and make the recipe of that folder"
+            f"a recipe's job takes no {type(obj).__name__}; add it to config_fed_client.json or config_fed_server.json "
+            "in the job's folder, and make the recipe of that folder"
         )
 
     def add_file_to(self, src_path: str, target: str, dest_dir: Any = None, app_folder_type: Any = None) -> None:  # noqa: ANN401
@@ -104,7 +104,7 @@ class _FolderJob(FedJob):
         """Leave the apps as they lie in the folder."""
 
 
-class _FolderConfig(FedJobConfig):
+class _FolderConfig(FedJobConfig):  # type: ignore[misc]  # of NVFlare
     """NVFlare's writer of a job, of one that lies in a folder."""
 
     def __init__(self, name: str, folder: Path, simulate: Simulate) -> None:
@@ -130,5 +130,5 @@ class _FolderConfig(FedJobConfig):
         """
         target = Path(job_root) / self.job_name
         if target.exists():
-            raise ConfigError(f"a job must be exported to a new folder, not {target}, which exists; name another")
+            raise ConfigError(f"{target} already exists; export the job to another folder")
         copy_folder(self._folder, target)

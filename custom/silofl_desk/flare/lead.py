@@ -138,7 +138,7 @@ class Lead:
             copied = copy_folder(job, Path(scratch, job.resolve().name))
             try:
                 # Once: a job whose id was lost on its way back would run twice.
-                return self._connect().submit_job(str(copied))
+                return str(self._connect().submit_job(str(copied)))
             except SiloFLError:
                 raise
             except Exception as error:  # NVFlare has an exception of its own for each reason
@@ -166,8 +166,11 @@ class Lead:
             # Whether the server is there, other questions say.
             logger.debug("the server did not say which machines it refused: %s", error)
             return {}
-        lately = {site: machine for site, machine in machines.items() if machine["seconds"] < LATELY_S}
-        return {site: machine["second"] for site, machine in lately.items() if machine["second"]}
+        return {
+            site: machine["second"]
+            for site, machine in machines.items()
+            if machine["second"] and machine["seconds"] < LATELY_S
+        }
 
     def status(self, number: str) -> tuple[str, str]:
         """Return NVFlare's word for a job's status, and what it says of the job's way to the sites, or of its wait.

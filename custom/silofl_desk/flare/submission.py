@@ -82,8 +82,8 @@ def _check_deployed(job: Path, study: Study) -> None:
     named = study.federation.named
     if missing := find_unreached(read_json(job / META), named):
         raise ConfigError(
-            f"deploy_map of {job / META} must name all hospitals of federation.sites, not leave out "
-            f'{", ".join(missing)}; write {{"app": {json.dumps(["server", *named])}}}'
+            f"deploy_map of {job / META} leaves out {', '.join(missing)} of federation.sites; "
+            f'write {{"app": {json.dumps(["server", *named])}}}'
         )
 
 

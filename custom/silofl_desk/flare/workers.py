@@ -21,7 +21,7 @@ CLOCK = SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(min(sec
 Ended = tuple[bool, Client | None, str | None]
 
 
-class WatchfulRunner(SimulatorRunner):
+class WatchfulRunner(SimulatorRunner):  # type: ignore[misc]  # of NVFlare, which has no types
     """NVFlare's simulator, with sites whose end is noticed."""
 
     def run(self) -> int:
@@ -33,7 +33,10 @@ class WatchfulRunner(SimulatorRunner):
         simulator_runner.subprocess = SUBPROCESS
         simulator_runner.sys = SYSTEM
         simulator_runner.time = CLOCK
-        return mpm.run(self.simulator_run_main, self.workspace, shutdown_grace_time=0, cleanup_grace_time=CLEANUP_S)
+        code: int = mpm.run(
+            self.simulator_run_main, self.workspace, shutdown_grace_time=0, cleanup_grace_time=CLEANUP_S
+        )
+        return code
 
     def client_run(self, server_custom_folder: str, clients: list[Client], gpu: str | None) -> None:
         """Run the sites until the run ends."""
@@ -42,7 +45,7 @@ class WatchfulRunner(SimulatorRunner):
         sites.run(gpu)
 
 
-class _Sites(SimulatorClientRunner):
+class _Sites(SimulatorClientRunner):  # type: ignore[misc]  # of NVFlare
     """NVFlare's starter of the sites' processes."""
 
     manager: ClientManager
@@ -51,7 +54,7 @@ class _Sites(SimulatorClientRunner):
         """Run a site's process; the server no longer knows a site whose process has ended before the run."""
         is_dead = True
         try:
-            ended = super().do_one_task(client, num_of_threads, *arguments, **named)
+            ended: Ended = super().do_one_task(client, num_of_threads, *arguments, **named)
             # NVFlare names no next site where the line to a process broke.
             is_dead = ended[1] is None
             return ended

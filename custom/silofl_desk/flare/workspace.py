@@ -39,7 +39,6 @@ def prepare_workspace(workspace: Path, site: Site, server: Server, others: Seque
         others: Classes that a job may name beside SiloFL's own.
     """
     local = workspace / "local"
-    resources = {"format_version": 2, "class_allow_list": [*SIMULATED, *others]}
-    write_json(local / "resources.json", resources)
+    write_json(local / "resources.json", {"format_version": 2, "class_allow_list": [*SIMULATED, *others]})
     write_text(local / "site.yaml", dump_yaml(site.model_dump(exclude_none=True)))
     write_text(local / "server.yaml", dump_yaml(server.model_dump()))

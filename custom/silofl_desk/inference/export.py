@@ -8,7 +8,9 @@ from typing import Any
 import monai
 import numpy as np
 import torch
-from monai.bundle import ConfigComponent, ConfigParser, ReferenceResolver
+from monai.bundle.config_item import ConfigComponent
+from monai.bundle.config_parser import ConfigParser
+from monai.bundle.reference_resolver import ReferenceResolver
 from monai.bundle.utils import EXPR_KEY, ID_REF_KEY, MACRO_KEY
 
 from silofl import __version__
@@ -76,8 +78,7 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     write_json(folder / "configs" / "metadata.json", metadata)
     if obstacle is None:
         write_json(folder / "configs" / "inference.json", monai_only.build_inference(contents, COMMON))
-    study = dump_yaml(plain_study(contents.study))
-    write_text(folder / "configs" / "study.yaml", study)
+    write_text(folder / "configs" / "study.yaml", dump_yaml(plain_study(contents.study)))
     write_text(folder / "docs" / "README.md", bundle_readme(contents, member_names(contents), obstacle))
 
 
@@ -99,8 +100,7 @@ def _refuse_command(text: str) -> None:
     # MONAI follows references to neighbours wherever they stand in a text.
     if is_command or ConfigParser.relative_id_prefix.search(ReferenceResolver.normalize_id(text)):
         raise ConfigError(
-            f"a bundle must hold no name that MONAI takes for a command, not {quote_value(text)}; predict with the "
-            "super model's own folder"
+            f"MONAI would take {quote_value(text)} for a command; predict with the super model's own folder"
         )
 
 

@@ -50,10 +50,7 @@ def find_obstacle(contents: Contents) -> str | None:
     settings = study.data
     # MONAI's steps see a volume's slices as channels, all at once.
     looks_at_slices = {transform.name for transform in settings.transforms} & (INTENSITY - {PIXELWISE})
-    names, options = set(), set()
-    for transform in (*settings.volume_transforms, *settings.transforms):
-        names.add(transform.name)
-        options |= transform.options.keys()
+    transforms = (*settings.volume_transforms, *settings.transforms)
     obstacles = {
         "the answer is no label map": study.task != "segmentation",
         "the study has a rule do_not_use": study.do_not_use is not None,
@@ -62,8 +59,8 @@ def find_obstacle(contents: Contents) -> str | None:
         "NaN becomes a value": settings.background.nan is not None,
         "contrasts are resampled": settings.resample,
         "several channels have no names": settings.channels > 1 and not settings.channel_names,
-        "a transform is a package's": any(map(is_extension, names)),
-        "a transform has align_corners": "align_corners" in options,
+        "a transform is a package's": any(is_extension(transform.name) for transform in transforms),
+        "a transform has align_corners": any("align_corners" in transform.options for transform in transforms),
         "slices are scaled one by one": settings.dimensions == 2 and bool(looks_at_slices),
     }
     for reason, is_present in obstacles.items():

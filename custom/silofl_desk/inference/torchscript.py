@@ -41,6 +41,8 @@ class ByWindows(nn.Module):
         patches: Size and overlap of the windows.
     """
 
+    importance: Tensor
+
     def __init__(self, network: nn.Module, patches: PatchSettings) -> None:
         super().__init__()
         self.network = network
@@ -53,7 +55,8 @@ class ByWindows(nn.Module):
         """Return the logits of a volume (1, C, X, Y, Z)."""
         sizes = [volume.size(axis) for axis in range(2, 5)]
         if sizes == self.size:
-            return self.network(volume)
+            whole: Tensor = self.network(volume)
+            return whole
         lacking = [max(self.size[axis] - sizes[axis], 0) for axis in range(3)]
         before = [lack // 2 for lack in lacking]
         pads = [0, 0, 0, 0, 0, 0]
@@ -125,7 +128,8 @@ class InBatches(nn.Module):
         """Return the network's output for images (n, C, *spatial)."""
         # A literal: TorchScript cannot see WHOLE_CASE, or any other global.
         if self.batch_size == 0 or images.size(0) <= self.batch_size:
-            return self.network(images)
+            whole: Tensor = self.network(images)
+            return whole
         parts: list[Tensor] = []
         for start in range(0, images.size(0), self.batch_size):
             parts.append(self.network(images[start : start + self.batch_size]))
@@ -179,7 +183,8 @@ class Script(nn.Module):
     @torch.jit.export
     def member_weights(self, images: Tensor) -> Tensor:
         """Return the weight of each member for one case, in the order of their names."""
-        return self.weigher(images)
+        weights: Tensor = self.weigher(images)
+        return weights
 
 
 def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
@@ -190,7 +195,7 @@ def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
     example = torch.zeros((1 if is_volume else 2, *contents.image_shape), device=super_model.device)
     with silence_known_warnings():
         members = [_to_member(super_model.network(name), contents.study, example) for name in member_names(contents)]
-        selector = super_model.selector
+        selector: nn.Module | None = super_model.selector
         if selector is not None:
             traced = _trace_network(OfVolume(selector) if is_volume else selector, example)
             selector = InBatches(traced, BATCH_SIZE)
@@ -242,7 +247,7 @@ def silence_known_warnings() -> Iterator[None]:
     """Silence what is known of TorchScript: its deprecation, and the tracer's notice of each branch that it fixes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=DEPRECATED, category=DeprecationWarning)
-        warnings.filterwarnings("ignore", message=BRANCH, category=torch.jit.TracerWarning)
+        warnings.filterwarnings("ignore", message=BRANCH)
         yield
 
 
@@ -250,4 +255,4 @@ def _trace_network(network: nn.Module, example: Tensor) -> torch.jit.ScriptModul
     # A blank example takes amplitude normalisation's branch for bins without phase, which is right for all other bins
     # too.
     with torch.no_grad():
-        return torch.jit.trace(network.eval(), example, check_trace=False)
+        return torch.jit.trace(network.eval(), example, check_trace=False)  # type: ignore[no-any-return, no-untyped-call]  # of torch

@@ -24,6 +24,8 @@ class Fixed(nn.Module):
         weights: Of each member; they sum to 1.
     """
 
+    weights: Tensor
+
     def __init__(self, weights: Sequence[float]) -> None:
         super().__init__()
         self.register_buffer("weights", torch.tensor(weights, dtype=torch.float64))
@@ -46,7 +48,8 @@ class OfVolume(nn.Module):
 
     def forward(self, volume: Tensor) -> Tensor:
         """Return logits (slices, outputs) of a volume (1, C, X, Y, Z)."""
-        return self.selector(resize_central_slices(volume[0]))
+        logits: Tensor = self.selector(resize_central_slices(volume[0]))
+        return logits
 
 
 class ChoiceRule(nn.Module):
@@ -58,6 +61,9 @@ class ChoiceRule(nn.Module):
         threshold: The paper's gamma; `NO_THRESHOLD` for none.
         fallback: The number of the global member.
     """
+
+    members: Tensor
+    fallback: Tensor
 
     def __init__(self, selector: nn.Module, members: Tensor, threshold: float, fallback: int) -> None:
         super().__init__()
@@ -82,6 +88,8 @@ class EnsembleRule(nn.Module):
         selector: Images to logits of its outputs.
         members: Which member each output is, as of `ChoiceRule`.
     """
+
+    members: Tensor
 
     def __init__(self, selector: nn.Module, members: Tensor) -> None:
         super().__init__()

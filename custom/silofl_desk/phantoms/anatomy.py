@@ -81,7 +81,7 @@ def _patient_space(rng: np.random.Generator, grid: Grid) -> Field:
     x, y, z = points / np.float32(rng.uniform(0.93, 1.06))
     turned = np.stack([np.cos(angle) * x - np.sin(angle) * y, np.sin(angle) * x + np.cos(angle) * y, z])
     bend = np.stack([smooth_noise(rng, grid, 36) for _ in range(3)])
-    return (turned + 4.5 * bend).astype(np.float32)
+    return np.asarray(turned + 4.5 * bend, np.float32)
 
 
 def _ellipsoid(
@@ -106,7 +106,7 @@ def _ellipsoid(
     scaled = sum(np.abs(d / np.float32(r)) ** np.float32(power) for d, r in zip(along, radii, strict=True))
     # The small term keeps the centre, whose level is 0, from a division by 0.
     level = scaled ** np.float32(1 / power) + np.float32(1e-4)
-    return np.sqrt(dx**2 + dy**2 + dz**2) * (1 - 1 / level)
+    return np.asarray(np.sqrt(dx**2 + dy**2 + dz**2) * (1 - 1 / level))
 
 
 def _paint_body(tissue: TissueMap, rng: np.random.Generator, grid: Grid, points: Field) -> Field:
@@ -233,4 +233,4 @@ def _erode(mask: Mask) -> Mask:
     """Take the outermost voxels off a mask, slice by slice."""
     # np.roll wraps around at the border of a slice, which no organ touches.
     shifted = [np.roll(mask, step, axis) for axis, step in ((0, -1), (0, 1), (1, -1), (1, 1))]
-    return np.logical_and.reduce([mask, *shifted])
+    return np.asarray(np.logical_and.reduce([mask, *shifted]))

@@ -47,7 +47,7 @@ def blur(volume: Field, grid: Grid, sigma_mm: float) -> Field:
     axes = grid.axes_mm()[:2]
     weights = [_gaussian_weights(axis, axis, sigma_mm) for axis in axes]
     rows, columns = (w / w.sum(axis=1, keepdims=True) for w in weights)
-    return np.einsum("ai,bj,ijk->abk", rows, columns, volume, optimize=True).astype(np.float32)
+    return np.asarray(np.einsum("ai,bj,ijk->abk", rows, columns, volume, optimize=True), np.float32)
 
 
 def smooth_noise(rng: np.random.Generator, grid: Grid, sigma_mm: float) -> Field:
@@ -67,7 +67,7 @@ def smooth_noise(rng: np.random.Generator, grid: Grid, sigma_mm: float) -> Field
     field = rng.standard_normal([len(k) for k in knots])
     for axis, along in zip(axes, knots, strict=True):
         field = np.tensordot(field, _gaussian_weights(axis, along, sigma_mm), axes=(0, 1))
-    return ((field - field.mean()) / field.std()).astype(np.float32)
+    return np.asarray((field - field.mean()) / field.std(), np.float32)
 
 
 def _gaussian_weights(positions: Field, centres: Field, sigma: float) -> NDArray[np.float64]:

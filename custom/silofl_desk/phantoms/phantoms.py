@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -186,7 +187,7 @@ def check_marker(target: Path, held: Mapping[str, object], wanted: Mapping[str, 
     for key, value in wanted.items():
         if held.get(key) != value:
             raise DataError(
-                f"{target} must hold simulated hospitals of {key} {value}, not {held.get(key)}; "
+                f"{target} holds simulated hospitals of {key} {held.get(key)} and not of {value}; "
                 "ask for what it holds, choose another folder or remove this one"
             )
 
@@ -199,7 +200,7 @@ def check_free(folder: Path) -> None:
     """
     manifest = folder / "dataset.json"
     if manifest.exists() and f'"patient": "{folder.name}_' not in manifest.read_text():
-        raise DataError(f"{folder} must be free for a simulated site, not hold other data; choose another folder")
+        raise DataError(f"{folder} holds other data than a simulated site's; choose another folder")
 
 
 def _is_complete(target: Path, patients: Mapping[str, int], kind: PhantomSet) -> bool:
@@ -241,7 +242,7 @@ def _make_patient(folder: Path, name: str, rng: np.random.Generator, kind: Phant
     tissue = draw_anatomy(rng, grid)
     volumes = [*(scan(rng, tissue, scanner) for scanner in scanners.values()), label_tissue(tissue)]
     for path, volume in zip((*_image_paths(name, kind), _label_path(name)), volumes, strict=True):
-        nifti = Nifti1Image(volume, grid.affine)
+        nifti: Any = Nifti1Image(volume, grid.affine)  # type: ignore[no-untyped-call]  # of nibabel
         nifti.set_qform(nifti.affine, code="scanner")
         nifti.header.set_xyzt_units("mm")
         # Without mtime=0 gzip would write the time into the file, which must follow from the seed alone.

@@ -101,7 +101,7 @@ def scan(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> NDArr
     real, imaginary = (scanner.noise * rng.standard_normal(grid.shape, dtype=np.float32) for _ in range(2))
     # Noise of both channels makes the magnitude Rician, as in MRI: air is never 0.
     magnitude = np.hypot(signal + real, imaginary)
-    return np.round(scanner.offset + scanner.gain * magnitude).astype(np.int16)
+    return np.asarray(np.round(scanner.offset + scanner.gain * magnitude), np.int16)
 
 
 def _contrast(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> Field:
@@ -119,4 +119,4 @@ def _shading(rng: np.random.Generator, grid: Grid, scanner: Scanner) -> Field:
     x, y, _ = grid.points_mm() / (0.5 * grid.shape[0] * grid.spacing_mm[0])
     angle = np.deg2rad(scanner.bias_degrees + rng.uniform(-15, 15))
     ramp = np.clip(0.5 + 0.5 * (np.cos(angle) * x + np.sin(angle) * y), 0, 1)
-    return 1 - scanner.bias * (1 - ramp)
+    return np.asarray(1 - scanner.bias * (1 - ramp))

@@ -61,9 +61,9 @@ class _Laboratory:
         noise: Deviation of the noise.
     """
 
-    haematoxylin: NDArray
-    eosin: NDArray
-    amounts: NDArray
+    haematoxylin: NDArray[np.float64]
+    eosin: NDArray[np.float64]
+    amounts: NDArray[np.float64]
     light: float
     gamma: float
     blur: float
@@ -82,7 +82,9 @@ class _Laboratory:
             noise=0.02 + 0.03 * strength * rng.random(),
         )
 
-    def photograph(self, rng: np.random.Generator, nuclei: NDArray, ground: NDArray) -> NDArray[np.uint8]:
+    def photograph(
+        self, rng: np.random.Generator, nuclei: NDArray[np.float64], ground: NDArray[np.float64]
+    ) -> NDArray[np.uint8]:
         """Return the picture (SIZE, SIZE, 3) of tissue with these shares of nuclei and ground in each pixel."""
         # Here, because it takes a third of a second to import, and most runs find their data made.
         from scipy.ndimage import gaussian_filter
@@ -92,7 +94,7 @@ class _Laboratory:
         density = density + GROUND_DENSITY * eosin * ground[..., None] * self.eosin
         image = (np.exp(-density) * self.light) ** self.gamma
         image = gaussian_filter(image, (self.blur, self.blur, 0)) + rng.normal(0, self.noise, image.shape)
-        return np.round(255 * np.clip(image, 0, 1)).astype(np.uint8)
+        return np.asarray(np.round(255 * np.clip(image, 0, 1)), np.uint8)
 
 
 def make_stains(target: Path, seed: int = 0, strength: float = 1.0) -> Path:
@@ -130,7 +132,7 @@ def _make_site(folder: Path, seed: int, strength: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     laboratory = _Laboratory.draw(seed_generator(seed, MARKER, folder.name), strength)
     records: dict[str, list[dict[str, object]]] = {}
-    images: list[NDArray] = []
+    images: list[NDArray[np.uint8]] = []
     numbers = count(1)
     for part, patients in PATIENTS.items():
         records[part] = []
@@ -150,7 +152,7 @@ def _make_site(folder: Path, seed: int, strength: float) -> None:
     write_json(folder / "dataset.json", {"task": "classification", "labels": labels, **records})
 
 
-def _draw_ground(rng: np.random.Generator) -> NDArray:
+def _draw_ground(rng: np.random.Generator) -> NDArray[np.float64]:
     """Return a texture of four plane waves around 0.5, (SIZE, SIZE)."""
     rows, columns = np.indices((SIZE, SIZE))
     ground = 0.5 + rng.normal(0, 0.05, (SIZE, SIZE))
@@ -163,7 +165,7 @@ def _draw_ground(rng: np.random.Generator) -> NDArray:
     return np.clip(ground, 0, 1)
 
 
-def _draw_nuclei(rng: np.random.Generator, look: _Look) -> NDArray:
+def _draw_nuclei(rng: np.random.Generator, look: _Look) -> NDArray[np.float64]:
     """Return the share of nuclei in each pixel, (SIZE, SIZE), whose light follows one distribution for all looks."""
     rows, columns = np.indices((SIZE, SIZE))
     places = _spread_places(rng, int(rng.integers(*look.counts, endpoint=True)))
@@ -193,7 +195,7 @@ def _draw_nuclei(rng: np.random.Generator, look: _Look) -> NDArray:
             1 / (1 + np.exp(np.clip(3 * (far - radius * size * uneven), -50, 50)))
             for (far, uneven), size in zip(outlines, sizes, strict=True)
         ]
-        nuclei = np.max(edges, axis=0)
+        nuclei: NDArray[np.float64] = np.max(edges, axis=0)
         absorbed = np.mean(1 - np.exp(-density * nuclei)) / (1 - np.exp(-density))
         if absorbed < wanted:
             smallest = radius
@@ -202,7 +204,7 @@ def _draw_nuclei(rng: np.random.Generator, look: _Look) -> NDArray:
     return nuclei
 
 
-def _spread_places(rng: np.random.Generator, number: int) -> list[NDArray]:
+def _spread_places(rng: np.random.Generator, number: int) -> list[NDArray[np.float64]]:
     """Return places that keep away from one another: each the farthest of ten from those before it."""
     places = [rng.uniform(2, SIZE - 2, 2)]
     for _ in range(number - 1):

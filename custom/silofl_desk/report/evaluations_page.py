@@ -2,10 +2,9 @@
 
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.data.inventories import explain_withheld
+from silofl.inference.evaluation import ALL, MISSING
 from silofl.inference.evaluations import (
-    ALL,
     ECE,
-    MISSING,
     SPECIFICITY,
     UNIT_OF,
     Evaluations,
@@ -108,10 +107,6 @@ def _format_score(evaluation: HospitalEvaluation, group: str, name: str) -> str:
     return text
 
 
-def _find_guessed_groups(found: Evaluations) -> list[Words]:
-    return [{"group": group} for group in found.labels if _is_guess(found, group, "auroc", CHANCE)]
-
-
 def _find_guess(found: Evaluations) -> list[Words]:
     groups = found.labels
     # Of two answers a guess is right in half of the cases, of n in the n-th part.
@@ -129,10 +124,6 @@ def _find_model(found: Evaluations) -> list[Words]:
 def _find_unchecked(found: Evaluations) -> list[Words]:
     sites = [site for site, evaluation in found.sites.items() if not evaluation.is_checked]
     return [{"sites": ", ".join(sites)}] if sites else []
-
-
-def _find_thresholds(found: Evaluations) -> list[Words]:
-    return [{"group": group, "threshold": threshold} for group, threshold in (found.decision_thresholds or {}).items()]
 
 
 def _find_withheld(found: Evaluations) -> list[Words]:
@@ -163,7 +154,9 @@ EVALUATION_FACTS: tuple[Fact[Evaluations], ...] = (
     Fact(
         "limit",
         "reader",
-        _find_thresholds,
+        lambda found: [
+            {"group": group, "threshold": threshold} for group, threshold in (found.decision_thresholds or {}).items()
+        ],
         "The model calls {group} from a probability of {threshold:.3g} on, chosen on validation data where it was "
         "trained: the sensitivity and specificity of its answers are at that.",
     ),
@@ -184,7 +177,7 @@ EVALUATION_FACTS: tuple[Fact[Evaluations], ...] = (
     Fact(
         "warning",
         "lead",
-        _find_guessed_groups,
+        lambda found: [{"group": group} for group in found.labels if _is_guess(found, group, "auroc", CHANCE)],
         f"the model may recognise {{group}} no better than chance: its AUROC over all hospitals may be {CHANCE:g}",
     ),
     Fact(

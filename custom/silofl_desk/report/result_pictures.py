@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from silofl.core.gain import Verdict
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import MODEL_NAMES, case_metric
@@ -55,7 +56,7 @@ HOSPITALS_CAPTION = (
     "test patients, and if the mean difference per patient is not the difference of the two points."
 )
 # Name of a model -> how its points are drawn.
-MODEL_POINTS = {
+MODEL_POINTS: dict[str, dict[str, Any]] = {
     # It lies above the square, which it leaves to be seen.
     LOCAL: {"color": INK, "marker": "o", "markerfacecolor": "none", "markersize": 6.5, "zorder": 4},
     SHIFTED: {"color": LINE_COLOURS[1], "marker": "s", "markersize": 6.5},
@@ -66,7 +67,7 @@ MODEL_POINTS = {
 LEAST_LINE = 0.17
 # Two differences that are no farther apart are shown as equal.
 SAME = 0.001
-INTERVAL = {"color": LINE_COLOURS[0], "linewidth": 1.4}
+INTERVAL: dict[str, Any] = {"color": LINE_COLOURS[0], "linewidth": 1.4}
 
 
 def case_images(run: RunRecords) -> list[PageImage]:
@@ -236,11 +237,11 @@ def rows_with_choices(rows: RowRuns) -> RowRuns:
     return {name: runs for name, runs in chosen.items() if runs}
 
 
-def list_verdicts(runs: Sequence[RunRecords]) -> list[str]:
+def list_verdicts(runs: Sequence[RunRecords]) -> list[Verdict]:
     """Return the verdict of each site of each run."""
-    verdicts: list[str] = []
+    verdicts: list[Verdict] = []
     for run in runs:
-        verdicts += [joined.verdict for joined in run.results.joining.values()]
+        verdicts += [joined.verdict for joined in (run.results.joining or {}).values()]
     return verdicts
 
 

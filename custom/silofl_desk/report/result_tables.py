@@ -1,5 +1,6 @@
 """Tables of one run's result: by site, by label, and how classes are called."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any
@@ -70,7 +71,7 @@ def site_table(results: Results) -> TextTable:
     validation = []
     for site in results.sites:
         score = results.validation.get(site)
-        validation.append(score and score.value)
+        validation.append(score.value if score else None)
     columns = {
         "site": [*results.sites, *ends],
         name_tested(results): [*map(format_number, (*results.values.values(), *ends.values()))],
@@ -155,7 +156,7 @@ def _area_table(results: Results) -> TextTable:
     for name in results.labels.values():
         # Each share has a label of its own: a finding's absence counts as one.
         keys = (name, name_absence(name))[: len(shares)]
-        columns: list[list[tuple[float | None, int]]] = [[] for _ in (name, *keys)]
+        columns: list[list[tuple[float, int]]] = [[] for _ in (name, *keys)]
         for site, test in results.sites.items():
             cases = read_table(test, "label_cases")
             labels = read_table(test, "labels")
@@ -176,9 +177,9 @@ def read_table(test: SiteScore | None, key: str) -> Mapping[str, Any]:
     return getattr(test, key, None) or {}
 
 
-def _count_share(value: float | None, cases: float | None) -> tuple[float | None, int]:
+def _count_share(value: float | None, cases: float | None) -> tuple[float, int]:
     # Cases of which nothing is known must not count in the mean of all.
-    return value, 0 if value is None else int(cases or 0)
+    return (math.nan, 0) if value is None else (value, int(cases or 0))
 
 
 def _write_share(value: float | None, count: int) -> str:
@@ -199,8 +200,10 @@ def operating_point_table(results: Results) -> TextTable | None:
     rows = []
     for site, operating_point in results.operating_points_by_site.items():
         row = [site, f"{operating_point.temperature:.2f}"]
-        row.append(_write_error(operating_point.error, operating_point.calibrated))
-        row.append(_write_error(operating_point.error_after, operating_point.calibrated_after))
+        row += [
+            _write_error(operating_point.error, operating_point.calibrated),
+            _write_error(operating_point.error_after, operating_point.calibrated_after),
+        ]
         for name in classes:
             for table in (operating_point.thresholds, operating_point.sensitivity, operating_point.specificity):
                 row.append(format_number(table.get(name)))
@@ -264,10 +267,10 @@ def _add_counts(results: Results, label: str, texts: list[str]) -> list[str]:
 
 def surface_texts(results: Results) -> tuple[list[str], list[str]]:
     """Return HD95 and surface Dice of each site, in the result's order, then their means; none over mm and pixels."""
-    surfaces = [test and test.surface for test in results.sites.values()]
-    hd95 = [surface and surface.hd95 for surface in surfaces]
-    dice = [surface and surface.surface_dice for surface in surfaces]
-    units = [surface and surface.unit for surface in surfaces]
+    surfaces = [test.surface if test else None for test in results.sites.values()]
+    hd95 = [surface.hd95 if surface else None for surface in surfaces]
+    dice = [surface.surface_dice if surface else None for surface in surfaces]
+    units = [surface.unit if surface else None for surface in surfaces]
     different = {*units} - {None}
     # Distances in mm and in pixels have no mean.
     has_one_unit = len(different) == 1

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from silofl.federation.ledger import Round, explain_choice, find_best_round
 from silofl.training.metrics import mean_of_known
@@ -155,7 +156,9 @@ def make_curves(run: RunRecords, name: str) -> Curves | None:
     """Return a figure of `FIGURES`, in which a site looks as in every other; None where no round has a value."""
     panels = tuple(filter(None, [panel.make(run) for panel in FIGURES[name][0]]))
     # A site has its style by its place among all sites, also in a panel that lacks others.
-    styles = {site: {"linewidth": 1.6} | line_style(number) for number, site in enumerate(run.sites)}
+    styles: dict[str, Mapping[str, Any]] = {
+        site: {"linewidth": 1.6} | line_style(number) for number, site in enumerate(run.sites)
+    }
     styles[MEAN_LINE] = MEAN_STYLE
     rounds = dict.fromkeys(styles, list_rounds(run.ledger))
     return Curves(name, rounds, styles, panels, least_width=LEAST_WIDE) if panels else None

@@ -128,7 +128,7 @@ def make_run_page(run: RunRecords) -> Page:
 
 
 def _training_section(run: RunRecords) -> PageSection:
-    curves = [Picture(image) for image in curve_images(run)] or [NO_ROUND]
+    curves: list[Block] = [Picture(image) for image in curve_images(run)] or [NO_ROUND]
     cautions = [Banner("warning", "CAUTION", caution) for caution in list_cautions(run.ledger)]
     return make_section("training", "Training", "Training", curves, cautions)
 

@@ -57,15 +57,15 @@ class CasePictures:
         is_ranked: Whether a case is the worst, the median or the best, shape (n,); None where all are.
     """
 
-    images: NDArray
-    normalized: NDArray
-    truths: NDArray
-    predictions: NDArray
-    values: NDArray
-    cases: NDArray
-    own: NDArray | None = None
-    local_values: NDArray | None = None
-    is_ranked: NDArray | None = None
+    images: NDArray[Any]
+    normalized: NDArray[Any]
+    truths: NDArray[Any]
+    predictions: NDArray[Any]
+    values: NDArray[Any]
+    cases: NDArray[Any]
+    own: NDArray[Any] | None = None
+    local_values: NDArray[Any] | None = None
+    is_ranked: NDArray[Any] | None = None
 
     @property
     def ranked_places(self) -> list[int]:
@@ -183,8 +183,7 @@ def _read_pictures(path: Path, results: Results) -> dict[str, CasePictures]:
                 pictures[site] = CasePictures(**values)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             raise ConfigError(
-                f"pictures of site {site!r} must be a readable pictures.npz, not {file}; "
-                "remove it for a report without it"
+                f"{file}, the pictures of site {site!r}, cannot be read; remove it for a report without it"
             ) from None
     return pictures
 
@@ -352,8 +351,8 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
         for name, value in (test.also or {}).items():
             if name != results.metric:
                 yield of_site(metric=name, value=value, cases=cases)
-        for model, value in (test.models or {}).items():
-            yield of_site(model=model, value=value)
+        for model, value_of_model in (test.models or {}).items():
+            yield of_site(model=model, value=value_of_model)
         if joined := (results.joining or {}).get(site):
             yield from _joined_rows(joined, of_site)
         if surface := test.surface:
@@ -372,8 +371,14 @@ def _joined_rows(joined: Joined, row: partial[ResultRow]) -> Iterator[ResultRow]
     for model, name in ((LOCAL, "local"), (SHIFTED, SHIFTED), (CHOSEN, "kept")):
         yield row(model=name, value=joined.tested(model))
     # The gain is paired by test unit, so it need not be the difference of the two values.
-    gain = partial(row, model=SHIFTED, metric="gain", value=joined.difference)
-    yield gain(low=joined.low, high=joined.high, verdict=joined.verdict)
+    yield row(
+        model=SHIFTED,
+        metric="gain",
+        value=joined.difference,
+        low=joined.low,
+        high=joined.high,
+        verdict=joined.verdict,
+    )
 
 
 def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterator[ResultRow]:

@@ -107,7 +107,7 @@ class SiteTest:
     @property
     def keeps_lower(self) -> bool:
         """Whether the kept model's value is below the local one's, by the decimals that are shown."""
-        local = self.joined and self.joined.tested(LOCAL)
+        local = self.joined.tested(LOCAL) if self.joined else None
         return local is not None and self.value is not None and round(self.value, 3) < round(local, 3)
 
     @property
@@ -140,10 +140,6 @@ SITE_FACTS: tuple[Fact[SiteTest], ...] = (
 )
 
 
-def _find_guesses(results: Results) -> list[Words]:
-    return [{"said": sentence} for sentence in describe_guesses(_measure_tests(results), str(results.metric))]
-
-
 def _find_missed_labels(results: Results) -> Iterator[Words]:
     """Yield each of several labels that the model hardly finds at any site."""
     if results.metric in SEGMENTATION_ONLY["metric"]:
@@ -174,11 +170,6 @@ def _find_missed_classes(results: Results) -> Iterator[Words]:
 def _find_unfinished(results: Results) -> list[Words]:
     sites = [site for site, model in (results.local_models or {}).items() if not model.is_finished]
     return [{"sites": ", ".join(sites)}] if sites else []
-
-
-def _lacks_batchnorm(results: Results) -> bool:
-    # An algorithm that keeps BatchNorm at home then keeps nothing.
-    return results.recipe.get("stays") == "batchnorm" and results.normalization not in ("batch", "batch_home")
 
 
 def _find_withheld(results: Results) -> Iterator[Words]:
@@ -288,9 +279,19 @@ RUN_FACTS: tuple[Fact[Results], ...] = (
         lambda run: run.normalization == "batch_stateless",
         f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.",
     ),
-    Fact("limit", "lead", _lacks_batchnorm, "the network has no BatchNorm to keep at home: all of it travels."),
+    Fact(
+        "limit",
+        "lead",
+        lambda run: run.recipe.get("stays") == "batchnorm" and run.normalization not in ("batch", "batch_home"),
+        "the network has no BatchNorm to keep at home: all of it travels.",
+    ),
     Fact("limit", "lead", lambda run: [{"said": caution} for caution in run.recipe.get("cautions") or ()], "{said}"),
-    Fact("warning", "hospital", _find_guesses, "{said}"),
+    Fact(
+        "warning",
+        "hospital",
+        lambda run: [{"said": said} for said in describe_guesses(_measure_tests(run), str(run.metric))],
+        "{said}",
+    ),
     Fact("warning", "lead", _find_missed_labels, "the model cannot find {label}: Dice {best} at the best site"),
     Fact(
         "warning",
@@ -530,7 +531,7 @@ def _measure_test(results: Results, site: str, test: SiteScore) -> Measures:
     """Return what a site's test shows of its models; nothing where its local one has no measure beside a guess."""
     federated = measure_score(results, FEDERATED, test.also or {}, test)
     joined = (results.joining or {}).get(site)
-    local = joined and joined.tested(LOCAL)
+    local = joined.tested(LOCAL) if joined else None
     if local is None:
         return federated
     # Of a local model only the study's metric is known.
