@@ -117,7 +117,7 @@ def test_a_changed_job_is_exported_as_a_command_would_change_it(tmp_path):
 
 def test_what_nvflare_would_add_to_a_job_is_refused_and_not_left_out(tmp_path):
     recipe = StudyRecipe(JOB)
-    with pytest.raises(ConfigError, match=r"not by adding ExcludeVars; add it to the job's config_fed_client.json"):
+    with pytest.raises(ConfigError, match=r"a recipe's job takes no ExcludeVars; add it to config_fed_client.json"):
         recipe.add_client_output_filter(ExcludeVars())
     with pytest.raises(ConfigError, match="not by adding TBAnalyticsReceiver"):
         add_experiment_tracking(recipe, "tensorboard")

@@ -172,7 +172,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ),
         (
             {"task": "multilabel", "labels": {0: "mass", 1: "no mass"}},
-            "the name of a label must not be that of another's absence, 'no mass'; remove it",
+            "label 'no mass' is named as the absence of another one; remove it",
         ),
         (
             {"task": "multilabel", "labels": {0: "a", 1: "b"}, "metric": "auroc", "model": {"name": "lenet5"}}

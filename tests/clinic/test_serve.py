@@ -165,7 +165,7 @@ def test_a_refused_series_is_recorded_with_the_reason(serve, put, archive, write
 
 def test_models_of_classes_and_pseudonyms_are_refused(model, make_contents, make_study, make_clinic, tmp_path):
     write_model_folder(tmp_path / "classes", make_contents(study=make_study("classification")))
-    with pytest.raises(ConfigError, match="of a model that segments, not of a classification"):
+    with pytest.raises(ConfigError, match="a model of task classification has no DICOM segmentations"):
         Service(tmp_path / "classes", make_clinic())
     with pytest.raises(ConfigError, match="has_pseudonyms of clinic.yaml would rename their patients"):
         Service(model, make_clinic(has_pseudonyms=True))

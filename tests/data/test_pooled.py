@@ -57,7 +57,7 @@ def test_files_of_a_pool_are_linked_with_all_dicom_slices(pool, sites):
     ("changes", "sentence"),
     [
         ({"split_unit": "slices"}, "sites 'north' and 'south' differ in split_unit: 'patient' and 'slices'"),
-        ({"labels": {"1": "cell"}}, "site 'south': dataset.json must have labels {'1': 'nucleus'} as the study"),
+        ({"labels": {"1": "cell"}}, "site 'south': labels of dataset.json must be {'1': 'nucleus'} as in the study"),
     ],
 )
 def test_sites_that_do_not_go_together_are_not_pooled(pool, sites, changes, sentence):

@@ -131,7 +131,7 @@ def test_blocked_lead_is_told_so(lead, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "ask_machines", refuse)
     (tmp_path / "job").mkdir()
     for ask in (refused.connected, lambda: refused.submit(tmp_path / "job")):
-        with pytest.raises(ConfigError, match="^the server must let lead in, and has blocked the certificate of this"):
+        with pytest.raises(ConfigError, match="^the server has blocked the certificate of this"):
             ask()
     # A server that cannot be asked is away.
     monkeypatch.setattr(module, "ask_machines", fail_to_connect)

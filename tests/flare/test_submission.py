@@ -92,7 +92,7 @@ def test_job_must_go_to_every_named_hospital(said):
         return write
 
     named = {"min_sites": 2, "sites": ["north", "south"]}
-    remedy = r'not leave out south; write {"app": \["server", "north", "south"\]}'
+    remedy = r'leaves out south of federation.sites; write {"app": \["server", "north", "south"\]}'
     with pytest.raises(ConfigError, match=remedy):
         said(change=change("server", "north"), federation=named)
 

@@ -65,7 +65,7 @@ def test_a_folder_that_is_no_such_kit_is_refused(tmp_path, federation):
         ("startup/fed_client.json", "{", "fed_client.json is broken JSON"),
         ("startup/fed_client.json", "[]", "fed_client.json must be keys and values, not list"),
         ("startup/fed_client.json", '{"servers": [], "client": {}}', "names no server as host:port"),
-        ("startup/client.crt", "none", "client.crt must hold a certificate"),
+        ("startup/client.crt", "none", "client.crt holds no certificate"),
     ],
 )
 def test_a_broken_part_of_a_kit_is_named(kit, name, text, message):

@@ -34,7 +34,11 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
 @pytest.mark.parametrize(
     ("task", "changes", "reason"),
     [
-        ("segmentation", {"operating_point": OperatingPoint(2.0)}, "in a classification alone an operating point"),
+        (
+            "segmentation",
+            {"operating_point": OperatingPoint(2.0)},
+            "an operating point that is not of a classification",
+        ),
         (
             "classification",
             {"operating_point": OperatingPoint(0.0)},

@@ -64,7 +64,7 @@ def test_an_earlier_run_on_other_sites_or_with_broken_settings_is_refused(tmp_pa
     for content, sentence in (
         (other, "holds another run, which differs in sites of the run"),
         ("{", "run.json is broken JSON"),
-        ("[]", "run.json must hold keys and values"),
+        ("[]", "run.json must be keys and values"),
     ):
         path.write_text(content)
         with pytest.raises(ConfigError, match=sentence):

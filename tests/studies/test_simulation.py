@@ -202,7 +202,7 @@ def test_a_copied_job_has_the_changes_and_the_components_of_its_algorithm(tmp_pa
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest_whole_one(key, nearest):
-    with pytest.raises(ConfigError, match=f"^{key} must be a known key; it is not .did you mean '{nearest}'"):
+    with pytest.raises(ConfigError, match=f"^{key} is not a known key .did you mean '{nearest}'"):
         changed_study(JOB, {key: 1})
 
 

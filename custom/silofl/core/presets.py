@@ -187,7 +187,7 @@ def _check_recipe(recipe: Recipe, sections: Mapping[str, Any]) -> None:
                 )
     for option in recipe.options:
         if sentence := option.conflict(recipe):
-            raise ConfigError(f"algorithm.{sentence}")
+            raise ConfigError(f"algorithm: {sentence}")
     if recipe.start_from_pretrained and recipe.input is not None:
         raise ConfigError(
             "the pretrained model has seen images as they are, and algorithm.input changes them; set algorithm.input "
