@@ -119,7 +119,7 @@ def test_what_nvflare_would_add_to_a_job_is_refused_and_not_left_out(tmp_path):
     recipe = StudyRecipe(JOB)
     with pytest.raises(ConfigError, match=r"a recipe's job takes no ExcludeVars; add it to config_fed_client.json"):
         recipe.add_client_output_filter(ExcludeVars())
-    with pytest.raises(ConfigError, match="not by adding TBAnalyticsReceiver"):
+    with pytest.raises(ConfigError, match="a recipe's job takes no TBAnalyticsReceiver"):
         add_experiment_tracking(recipe, "tensorboard")
     with pytest.raises(ConfigError, match="not by adding"):
         recipe.add_client_file(str(JOB / "meta.json"))

@@ -98,7 +98,7 @@ def test_batchnorm_is_taken_out_and_all_else_leaves_unchanged(study, passed):
     ("algorithm", "role", "why"),
     [
         ("fedsm", "global", "algorithm.stays must be nothing where a selector hands out the sites' models"),
-        ("ditto", "global", "algorithm.stays must be nothing with a personal model"),
+        ("ditto", "global", "algorithm: stays must be nothing with a personal model"),
         ("scaffold", "control", "it sends BatchNorm under 'control' too; choose another algorithm"),
     ],
 )

@@ -57,7 +57,7 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
         (
             "classification",
             {"operating_point": OperatingPoint(1.0, {0: 0.5})},
-            "with thresholds of findings, or of the second of two classes",
+            "findings or second class",
         ),
         ("classification", {"bias": 0.5}, "must have a bias in a segmentation alone"),
     ],

@@ -150,7 +150,7 @@ def test_a_sites_text_becomes_one_bounded_line(value, text):
 def test_a_refusals_reason_is_a_line_naming_the_site():
     assert explain_refusal("east", AggregationError("it\nis so")) == "it is so"
     reason = explain_refusal("east", TypeError("unhashable" * 1000))
-    assert reason.startswith("site 'east' must send an answer that can be read; TypeError: unhashable")
+    assert reason.startswith("the answer of site 'east' cannot be read (TypeError: unhashable")
     assert len(reason) == LONGEST_TEXT
 
 
