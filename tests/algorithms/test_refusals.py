@@ -32,7 +32,10 @@ REFUSED = {
     "adafed": [
         ({"statistics": {"layers": "last"}}, "layers does nothing without statistics.source: pretrained"),
         ({"statistics": {"source": "pretrained", "rounds": 2}}, "does nothing without statistics.source: running"),
-        ({"statistics": COMPARED, "input": "harmofl"}, "input changes them; leave input out, or choose statistics.source: running"),
+        (
+            {"statistics": COMPARED, "input": "harmofl"},
+            "input changes them; leave input out, or choose statistics.source: running",
+        ),
         ({"statistics": COMPARED, "model": WEIGHTS}, "model.weights has no effect .*statistics.source: running"),
         (layers_of("batch_stateless"), "model.normalization must be batch .*, not batch_stateless; choose"),
         (layers_of("batch_home"), "model.normalization must be batch .*, not batch_home; choose"),

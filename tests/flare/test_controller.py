@@ -161,7 +161,7 @@ def test_settings_that_the_server_cannot_read_are_the_jobs_reason(tmp_path, make
     ("code", "reason"),
     [
         (ReturnCode.EXECUTION_EXCEPTION, "NVFlare at the site answered EXECUTION_EXCEPTION; the site's own log"),
-        (ReturnCode.OK, "site 'north' cannot be read; the server's log says"),
+        (ReturnCode.OK, "the answer of site 'north' cannot be read; the server's log says"),
     ],
 )
 def test_result_held_back_by_nvflare_is_answered_at_once(monkeypatch, code, reason):

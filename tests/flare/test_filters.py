@@ -97,7 +97,7 @@ def test_batchnorm_is_taken_out_and_all_else_leaves_unchanged(study, passed):
 @pytest.mark.parametrize(
     ("algorithm", "role", "why"),
     [
-        ("fedsm", "global", "algorithm.stays must be nothing where a selector hands out the sites' models"),
+        ("fedsm", "global", "algorithm: stays must be nothing where a selector hands out the sites' models"),
         ("ditto", "global", "algorithm: stays must be nothing with a personal model"),
         ("scaffold", "control", "it sends BatchNorm under 'control' too; choose another algorithm"),
     ],

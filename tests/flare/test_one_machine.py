@@ -145,7 +145,7 @@ def test_a_refused_process_says_one_sentence_and_ends(monkeypatch, caplog):
     monkeypatch.setattr(module.os, "_exit", codes.append)
     module.end_refused("north", HERE)
     assert codes == [1]
-    assert "north must run on one machine, not on this one too: the server hears it from 10.0.0.5" in caplog.messages[0]
+    assert "north runs on another machine too: the server hears it from 10.0.0.5" in caplog.messages[0]
 
 
 def test_no_client_ends_the_server_by_a_refusal(server, monkeypatch):

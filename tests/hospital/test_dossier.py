@@ -77,7 +77,7 @@ def test_an_altered_record_and_an_absent_one_are_named(silofl, refused, site, tm
     path = tmp_path / "state" / RUN / "egress.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"round": 2', b'"round": 4', 1))
     code, out, _ = silofl("site", "dossier", *words, "--site-config", site / "local" / "site.yaml")
-    assert code == 1 and "it was altered" in out
+    assert code == 1 and "was altered" in out
     assert "--out must be a new folder" in refused("site", "dossier", *words)
     path.unlink()
     assert "has no run with egress.jsonl" in refused("site", "dossier", *words[:-1], tmp_path / "new")

@@ -175,15 +175,15 @@ def default(*scopes, name="silofl"):
     ("content", "sentence"),
     [
         (None, "local/privacy.json is missing"),
-        ("{", "must be one that NVFlare reads"),
+        ("{", "NVFlare cannot read"),
         (default(scope([])), "Egress as the last of task_result_filters"),
-        (default(scope([EGRESS], [])), "must have silofl.flare.egress.RunNote"),
+        (default(scope([EGRESS], [])), "lacks silofl.flare.egress.RunNote"),
         (default(scope([EGRESS, "silofl.flare.filters.BatchNormStaysHome"])), "Egress as the last"),
         # Sound, but no job that names no scope gets it.
         (default(GOOD, name=None), "in the scope that jobs get"),
         (default(scope([], name="other"), GOOD, name="other"), "in the scope that jobs get"),
         (default(GOOD, name="nowhere"), "specified default scope 'nowhere' does not exist"),
-        (default(scope(["no.such.Filter"])), "must be one that NVFlare reads"),
+        (default(scope(["no.such.Filter"])), "NVFlare cannot read"),
         (default(scope(["silofl.flare.egress.Egres"])), "Egres"),
     ],
 )

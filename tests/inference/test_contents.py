@@ -59,7 +59,7 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
             {"operating_point": OperatingPoint(1.0, {0: 0.5})},
             "findings or second class",
         ),
-        ("classification", {"bias": 0.5}, "must have a bias in a segmentation alone"),
+        ("classification", {"bias": 0.5}, "has a bias though it is no segmentation"),
     ],
 )
 def test_a_reading_that_the_task_does_not_have_is_refused(make_contents, make_study, task, changes, reason):

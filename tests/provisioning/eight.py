@@ -257,7 +257,7 @@ class EightStage(Stage):
             shutil.copytree(self.kit(name).folder, copied)
             tree = ProcessTree(self.spaces.inside(COPY, start_command(read_kit(copied))), log)
             stack.callback(tree.end)
-            wait_until("the copy to be refused", lambda: f"{name} must run on one machine" in read_log(log))
+            wait_until("the copy to be refused", lambda: f"{name} runs on another machine too" in read_log(log))
 
     def disturb(self, run: Followed) -> None:
         """Do to the machines what happens while the run goes on, until it ends."""

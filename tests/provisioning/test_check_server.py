@@ -157,7 +157,7 @@ def test_a_firewall_that_failed_to_load_is_found(monkeypatch, said, status, word
     ("fault", "minutes", "code", "found"),
     [
         (None, 0, 0, ("ok", "the server has not run here yet")),
-        ("", 1, 0, ("ok", "the server starts jobs")),
+        ("", 1, 0, ("ok", "the server has looked for jobs to start within the last 2 minutes")),
         ("", 5, 0, ("warning", "has looked for no job to start for 5 minutes")),
         ("jobs cannot be started: full", 1, 1, ("failed", "(jobs cannot be started: full); mend that")),
     ],

@@ -152,7 +152,7 @@ def test_a_job_whose_server_was_stopped_is_lost_and_it_is_said_how_to_go_on(serv
 def test_a_second_machine_under_a_sites_name_is_said_with_its_address(server, watch, monkeypatch):
     monkeypatch.setattr(module, "QUIET_S", 0.0)
     server.words, server.rounds, server.seconds = ["RUNNING", "RUNNING", ENDED], [1, 1], {"west": "10.0.0.9"}
-    sentence = "west must run on one machine; the server refused a second one at 10.0.0.9: call west"
+    sentence = "west runs on another machine too; the server refused the one at 10.0.0.9: call west"
     assert sentence in " ".join(watch()[1].split())
 
 

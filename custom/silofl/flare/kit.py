@@ -211,7 +211,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     except FileNotFoundError:
         raise ConfigError(f"{path} is missing; {REMEDY}") from None
     except ValueError:
-        raise ConfigError(f"{path} holds no certificate; {REMEDY}") from None
+        raise ConfigError(f"{path} holds no certificate; ask the study lead to renew it") from None
 
 
 def subject(certificate: x509.Certificate, attribute: x509.ObjectIdentifier) -> str:

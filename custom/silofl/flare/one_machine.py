@@ -208,7 +208,7 @@ def end_blocked(name: str) -> None:
 def end_refused(name: str, address: str) -> None:
     """End this process, which the server has refused because it hears another one under the name."""
     logger.error(
-        "%s must run on one machine, not on this one too: the server hears it from %s; stop it there or delete this "
+        "%s runs on another machine too: the server hears it from %s; stop it there or delete this "
         "copy of the kit (after a crash of this machine, start again in a minute)",
         *(name, address),
     )

@@ -117,7 +117,7 @@ def status_line(watched: Watched) -> str:
     if watched.in_flight and not watched.has_ended:
         lines.append(describe_in_flight(watched.in_flight, watched.heard, watched, watched.ledger))
     for site, address in sorted(watched.second_machines.items()):
-        lines.append(f"{site} must run on one machine; the server refused a second one at {address}: call {site}")
+        lines.append(f"{site} runs on another machine too; the server refused the one at {address}: call {site}")
     # Names come from the server; each line is made printable by itself, as a line break within one is none of ours.
     return "\n".join(map(make_printable, lines))
 

@@ -174,7 +174,7 @@ def check_jobs(server: ServerMachine) -> Finding:
     minutes = (time.time() - health.stat().st_mtime) / 60
     return expect(
         60 * minutes <= MOST_SILENT_S,
-        "the server starts jobs",
+        f"the server has looked for jobs to start within the last {MOST_SILENT_S // 60} minutes",
         f"the server has looked for no job to start for {minutes:.0f} minutes: it does not run, no hospital is "
         "connected, or it hangs; restart it where a hospital is connected",
         is_serious=False,

@@ -50,7 +50,7 @@ CHECKS = {
 # A check that can find out nothing where one of others has failed -> those others.
 WAITS_FOR = {
     "disk": ("packages",),
-    "tls": ("server",),
+    "tls": ("certificate", "server"),
     "one_machine": ("tls",),
     "data": ("packages",),
     "privacy": ("data",),

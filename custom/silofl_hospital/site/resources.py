@@ -13,6 +13,8 @@ from silofl_hospital.site.candidate import Candidate
 from silofl_hospital.site.finding import Finding, expect, failed, ok
 from silofl_hospital.site.machine import is_writable
 
+MIB = 1 << 20
+
 
 def check_disk(candidate: Candidate) -> Finding:
     """Compare the free space for the site's state with what the study needs; decoded images come on top."""
@@ -26,8 +28,8 @@ def check_disk(candidate: Candidate) -> Finding:
     free = shutil.disk_usage(existing).free
     return expect(
         need <= free,
-        f"the disk has room for {need / GIB:.2f} GiB of state",
-        f"the disk of {folder} has {free / GIB:.2f} GiB free, less than the {need / GIB:.2f} that the study needs; "
+        f"the disk has room for {need / MIB:,.1f} MiB of state",
+        f"the disk of {folder} has {free / MIB:,.1f} MiB free, less than the {need / MIB:,.1f} that the study needs; "
         "make room, or name another",
         state_bytes=need,
     )
