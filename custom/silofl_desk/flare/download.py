@@ -12,7 +12,7 @@ from nvflare.fuel.hci.client.api_spec import CommandContext
 from silofl.base.errors import TrainingError, quote_value
 
 
-class Download(file_transfer.FileTransferModule):  # type: ignore[misc]  # of NVFlare, which has no types
+class Download(file_transfer.FileTransferModule):
     """NVFlare's commands that bring files, with names that stay in one folder."""
 
     def pull_binary_file(self, args: list[str], ctx: CommandContext) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from silofl_desk.flare.download import keep_downloads_inside
 Simulate = Callable[[Path, tuple[str, ...]], int]
 
 
-class FolderRecipe(Recipe):  # type: ignore[misc]  # of NVFlare, which has no types
+class FolderRecipe(Recipe):
     """A recipe whose job lies in a folder.
 
     Args:
@@ -78,7 +78,7 @@ class FolderRecipe(Recipe):  # type: ignore[misc]  # of NVFlare, which has no ty
         """Refuse a job that no network takes."""
 
 
-class _FolderJob(FedJob):  # type: ignore[misc]  # of NVFlare
+class _FolderJob(FedJob):
     """A job whose files lie in a folder."""
 
     def __init__(self, name: str, folder: Path, simulate: Simulate) -> None:
@@ -104,7 +104,7 @@ class _FolderJob(FedJob):  # type: ignore[misc]  # of NVFlare
         """Leave the apps as they lie in the folder."""
 
 
-class _FolderConfig(FedJobConfig):  # type: ignore[misc]  # of NVFlare
+class _FolderConfig(FedJobConfig):
     """NVFlare's writer of a job, of one that lies in a folder."""
 
     def __init__(self, name: str, folder: Path, simulate: Simulate) -> None:

@@ -21,7 +21,7 @@ CLOCK = SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(min(sec
 Ended = tuple[bool, Client | None, str | None]
 
 
-class WatchfulRunner(SimulatorRunner):  # type: ignore[misc]  # of NVFlare, which has no types
+class WatchfulRunner(SimulatorRunner):
     """NVFlare's simulator, with sites whose end is noticed."""
 
     def run(self) -> int:
@@ -45,7 +45,7 @@ class WatchfulRunner(SimulatorRunner):  # type: ignore[misc]  # of NVFlare, whic
         sites.run(gpu)
 
 
-class _Sites(SimulatorClientRunner):  # type: ignore[misc]  # of NVFlare
+class _Sites(SimulatorClientRunner):
     """NVFlare's starter of the sites' processes."""
 
     manager: ClientManager
