@@ -33,7 +33,7 @@ from silofl.parts.task import VALIDATE, Message
 from silofl.setup.site import Site
 from silofl.training.evaluation import predict
 from silofl_desk.phantoms.phantoms import SLICED, make_phantoms
-from silofl_desk.studies.simulation import changed_study
+from silofl_desk.studies.runs.simulation import changed_study
 
 SITES = ("coast", "east", "north", "south", "west")
 # Of eight sites these have patients of their own, and the scanners of those whose names begin theirs.

@@ -18,7 +18,7 @@ from verdicts import QUICK, Claim, Paper, Row, Table, Wanted, mean_over_sites
 
 from silofl.federation.ledger import read_ledger
 from silofl_desk.options import format_set_options
-from silofl_desk.studies.methods import find_method_algorithm
+from silofl_desk.studies.comparisons.methods import find_method_algorithm
 
 JOB, SITES, IMAGES, SIDE = "adafed_mednist", 8, 1600, 28
 CLASSES = {number: f"{number + 2} lobes" for number in range(6)}

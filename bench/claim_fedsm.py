@@ -26,9 +26,9 @@ from silofl.study import Study
 from silofl_desk.phantoms.phantoms import SITES, make_phantoms
 from silofl_desk.report.sentences import POOLED_SITE
 from silofl_desk.report.unseen import UnseenTest
-from silofl_desk.studies.leave_out import run_unseen_test
-from silofl_desk.studies.pooled import regroup_by_site
-from silofl_desk.studies.pooled_folder import pool_sites
+from silofl_desk.studies.comparisons.pooled import regroup_by_site
+from silofl_desk.studies.comparisons.pooled_folder import pool_sites
+from silofl_desk.studies.runs.leave_out import run_unseen_test
 
 JOB, POOL = "fedsm_phantoms", "pool"
 RATES = (0.001, 0.003, 0.01)

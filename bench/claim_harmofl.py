@@ -41,8 +41,8 @@ from silofl.training.losses import make_loss
 from silofl.training.metrics import mean_of_known
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.phantoms.stains import make_stains
-from silofl_desk.studies.leave_out import assemble_models, load_site_networks
-from silofl_desk.studies.methods import find_method_algorithm
+from silofl_desk.studies.comparisons.methods import find_method_algorithm
+from silofl_desk.studies.runs.leave_out import assemble_models, load_site_networks
 
 JOB = "harmofl_stains"
 STRENGTHS = (1.0, 0.5, 0.25)

@@ -33,8 +33,8 @@ from silofl.training.evaluation import compute_outputs, select_regions
 from silofl.training.grid_scores import score_classes, score_label_maps
 from silofl.training.metrics import average_by_unit, group_positions
 from silofl_desk.phantoms.phantoms import make_phantoms
-from silofl_desk.studies.simulation import changed_study
-from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measure_starts
+from silofl_desk.studies.runs.simulation import changed_study
+from silofl_desk.studies.runs.starts import find_gains, measure_mean_of_starts, measure_starts
 
 SMALL = TINY | {"rounds": 12}
 FEDAVG = {"rounds": 12, "algorithm": {"name": "fedavg"}}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.gain import Effect, average_sites, measure_gain
-from silofl_desk.studies.starts import find_gains, measure_starts
+from silofl_desk.studies.runs.starts import find_gains, measure_starts
 
 UNITS, PIXELS = 4000, 64
 SIZES = (6, 10, 15, 19, 20, 30, 40, 100)

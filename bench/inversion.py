@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.ndimage import binary_dilation, binary_fill_holes
 
 from silofl_desk.phantoms.phantoms import make_phantoms
-from silofl_desk.studies import simulate
-from silofl_desk.studies.simulation import Simulation, settle_job
+from silofl_desk.studies.runs import simulate
+from silofl_desk.studies.runs.simulation import Simulation, settle_job
 from silofl_hospital.report.canvas import encode_png, make_panels
 
 JOB = Path(__file__).parents[1] / "jobs" / "harmofl_phantoms"

@@ -33,10 +33,10 @@ from silofl.training.device import choose_device, derive_seed, set_threads
 from silofl.training.losses import make_loss
 from silofl_desk.options import RUN, add_moved
 from silofl_desk.report.run_records import RunRecords, read_run
-from silofl_desk.studies.conditions import run_names
-from silofl_desk.studies.finished import read_sites
-from silofl_desk.studies.leave_out import assemble_models, load_site_networks
-from silofl_desk.studies.simulation import Moved
+from silofl_desk.studies.comparisons.conditions import run_names
+from silofl_desk.studies.runs.finished import read_sites
+from silofl_desk.studies.runs.leave_out import assemble_models, load_site_networks
+from silofl_desk.studies.runs.simulation import Moved
 
 # FedSM's Fig. 4 has ten lines.
 DIRECTIONS = {"plane": 2, "lines": 10}

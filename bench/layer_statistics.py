@@ -27,9 +27,9 @@ from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents
 from silofl.training.device import choose_device, set_threads
 from silofl_desk.options import RUN, add_moved
-from silofl_desk.studies.finished import read_finished_run
-from silofl_desk.studies.leave_out import load_site_networks
-from silofl_desk.studies.simulation import Moved
+from silofl_desk.studies.runs.finished import read_finished_run
+from silofl_desk.studies.runs.leave_out import load_site_networks
+from silofl_desk.studies.runs.simulation import Moved
 
 # Running, and of the inputs, each of shape (channels,).
 Pair = tuple[NDArray, NDArray]

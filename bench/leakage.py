@@ -36,9 +36,9 @@ from silofl.data.parts import Examples
 from silofl.models import build_plain_model
 from silofl.training.device import set_threads
 from silofl.training.losses import Loss, make_loss
-from silofl_desk.studies.finished import read_finished_run
-from silofl_desk.studies.leave_out import load_site_networks
-from silofl_desk.studies.simulation import UNMOVED
+from silofl_desk.studies.runs.finished import read_finished_run
+from silofl_desk.studies.runs.leave_out import load_site_networks
+from silofl_desk.studies.runs.simulation import UNMOVED
 from silofl_hospital.report.canvas import encode_png, make_panels
 
 BATCHES = (1, 8)

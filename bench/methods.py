@@ -36,7 +36,7 @@ from verdicts import compare
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results
 from silofl_desk.report.result_tables import mean_and_deviation
-from silofl_desk.studies.methods import find_method_algorithm
+from silofl_desk.studies.comparisons.methods import find_method_algorithm
 
 # Set -> learning rates to try: those around the job's own; the studies that learn by plain SGD have far to go.
 RATES = {

@@ -22,9 +22,9 @@ from silofl.federation.results import Results, read_results
 from silofl.models.weights import read_pretrained
 from silofl.setup.site import Site
 from silofl.study import Study
-from silofl_desk.studies.in_process import run_in_process
-from silofl_desk.studies.simulation import apply_changes
-from silofl_desk.studies.tune import rates_beyond
+from silofl_desk.studies.comparisons.tune import rates_beyond
+from silofl_desk.studies.runs.in_process import run_in_process
+from silofl_desk.studies.runs.simulation import apply_changes
 
 JOBS = Path(__file__).parents[1] / "jobs"
 # Set of real data, or of phantoms -> the job in whose study all methods run.

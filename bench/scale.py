@@ -24,7 +24,7 @@ from memory import GIB, watched
 from runs import run_recipe
 
 from silofl_desk.options import parse_setting
-from silofl_desk.studies.simulation import Simulation, settle_job
+from silofl_desk.studies.runs.simulation import Simulation, settle_job
 
 JOB = Path(__file__).parents[1] / "jobs" / "adafed_mednist"
 CLASSES, PICTURES, SIZE = 6, 675, 28

@@ -37,7 +37,7 @@ from silofl.models import build_plain_model
 from silofl.setup.software import read_software
 from silofl.study import Study
 from silofl_desk.options import parse_setting
-from silofl_desk.studies.simulation import changed_study
+from silofl_desk.studies.runs.simulation import changed_study
 
 JOB = Path(__file__).parents[1] / "jobs" / "fedavg_phantoms"
 # The U-Net of 103 million parameters, whose stages are as wide as the wanted size asks.

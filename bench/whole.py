@@ -29,7 +29,7 @@ from silofl.training.evaluation import evaluate
 from silofl.training.loop import make_optimizer
 from silofl.training.losses import make_loss
 from silofl_desk.phantoms.phantoms import SITES, make_phantoms
-from silofl_desk.studies.simulation import changed_study
+from silofl_desk.studies.runs.simulation import changed_study
 
 JOB = Path(__file__).parents[1] / "jobs" / "fedavg_phantoms"
 ROUNDS = 8

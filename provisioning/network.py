@@ -20,7 +20,7 @@ from silofl.base.errors import ConfigError, TrainingError
 from silofl.base.files import make_folder
 from silofl.flare.kit import Kit
 from silofl_desk.flare.lead import has_ended, open_session
-from silofl_desk.studies.processes import ProcessTree
+from silofl_desk.studies.runs.processes import ProcessTree
 
 POLL_S = 0.5
 # A busy machine takes minutes; a participant that ends is not waited for.

@@ -30,9 +30,9 @@ from silofl.flare.line import parse_bandwidth
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.report.run_page import write_report
-from silofl_desk.studies.print_results import print_results
-from silofl_desk.studies.progress import RoundLines
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.runs.print_results import print_results
+from silofl_desk.studies.runs.progress import RoundLines
+from silofl_desk.studies.runs.simulation import study_file
 
 JOB = REPOSITORY / "jobs" / "harmofl_phantoms"
 TIMEOUT_S = 3600.0

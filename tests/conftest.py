@@ -623,7 +623,7 @@ def no_simulator(monkeypatch):
         def tell(self, text):
             pytest.fail("nothing may be run")
 
-    monkeypatch.setattr("silofl_desk.studies.simulate.ProcessTree", Idle)
+    monkeypatch.setattr("silofl_desk.studies.runs.simulate.ProcessTree", Idle)
 
 
 @pytest.fixture

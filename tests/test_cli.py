@@ -10,7 +10,7 @@ from silofl import __version__
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.cli import COMMANDS, ELSEWHERE, ROLES, CommandParser
 from silofl.command import CLINIC_WHEEL, DESK_WHEEL, HOSPITAL_WHEEL
-from silofl_desk.studies.methods import method_names
+from silofl_desk.studies.comparisons.methods import method_names
 from silofl_hospital.importing.importers import LAYOUTS
 
 from .conftest import JOBS
@@ -220,7 +220,7 @@ def test_what_a_command_ends_with_is_the_programs_exit_code(silofl, monkeypatch,
             raise result
         return result
 
-    monkeypatch.setattr("silofl_desk.studies.simulate.resume", resume)
+    monkeypatch.setattr("silofl_desk.studies.runs.simulate.resume", resume)
     assert silofl("resume", tmp_path) == (code, "", error)
 
 

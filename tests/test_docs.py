@@ -30,10 +30,10 @@ from silofl.setup.site import Site
 from silofl.training.site_score import SiteScore
 from silofl_clinic.settings import Clinic
 from silofl_desk.report.sentences import POOLED_SITE
-from silofl_desk.studies import compare, compared_runs, pooled
-from silofl_desk.studies.demo import NEXT
-from silofl_desk.studies.methods import VARIANTS, find_method_algorithm
-from silofl_desk.studies.simulation import changed_study
+from silofl_desk.studies.comparisons import compare, compared_runs, pooled
+from silofl_desk.studies.comparisons.demo import NEXT
+from silofl_desk.studies.comparisons.methods import VARIANTS, find_method_algorithm
+from silofl_desk.studies.runs.simulation import changed_study
 
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = ROOT / "jobs"

@@ -17,8 +17,8 @@ from silofl.models.networks import build_plain_model
 from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe, StudyRecipe
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
-from silofl_desk.studies import simulation
-from silofl_desk.studies.simulation import copy_job, study_file
+from silofl_desk.studies.runs import simulation
+from silofl_desk.studies.runs.simulation import copy_job, study_file
 
 from .studies.conftest import write_result
 
@@ -148,7 +148,7 @@ def test_a_simulation_is_that_of_the_command_in_the_place_of_an_earlier_one(
         write_result(folder, study, sites={"north": 0.5, "south": 0.5})
         return code
 
-    monkeypatch.setattr("silofl_desk.studies.simulate._run_prepared_job", carry_out)
+    monkeypatch.setattr("silofl_desk.studies.runs.simulate._run_prepared_job", carry_out)
     environment = SimEnv(clients=["north", "south"], workspace_root=str(tmp_path))
     with nullcontext() if is_done else pytest.raises(RuntimeError, match="return code 1"):
         done = recipe.execute(environment)

@@ -19,9 +19,9 @@ from silofl.study import load_study
 from silofl_desk.flare.folder_recipe import FolderRecipe
 from silofl_desk.flare.submission import check_job
 from silofl_desk.options import path_to_text
-from silofl_desk.studies.simulate import simulate_job
-from silofl_desk.studies.simulation import Simulation, changed_study, check_pretrained, copy_job, study_file
-from silofl_desk.studies.weights import find_weights_file, with_weights
+from silofl_desk.studies.runs.simulate import simulate_job
+from silofl_desk.studies.runs.simulation import Simulation, changed_study, check_pretrained, copy_job, study_file
+from silofl_desk.studies.runs.weights import find_weights_file, with_weights
 
 
 def declare_setting(key: str) -> Any:  # noqa: ANN401 - of the argument's own type

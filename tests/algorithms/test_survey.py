@@ -12,7 +12,7 @@ from silofl.federation.outcome import finished_results
 from silofl.parts.load import start_parts
 from silofl.parts.task import Message
 from silofl.study import load_study
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.runs.simulation import study_file
 
 SITES = ("east", "north", "west")
 

@@ -12,7 +12,7 @@ from silofl.base.naming import check_name
 from silofl.base.settings import dump_yaml, parse
 from silofl.data.manifest import read_manifest
 from silofl.study import STORED, Study
-from silofl_desk.studies.data_survey import survey_sites
+from silofl_desk.studies.plans.data_survey import survey_sites
 from silofl_hospital.importing.importers import ImportOptions, import_layout
 
 from ..importing import test_arrangements, test_table

@@ -40,7 +40,7 @@ def test_what_is_bounded_is_counted():
         "custom/silofl/cli.py": "a\nb\n",
         "custom/silofl/parts/part.py": PART,
         "custom/silofl/federation/results.py": "class Results:\n    a: int\n    b: int\n    def c(self): ...\n",
-        "custom/silofl_desk/studies/tune.py": "a\n",
+        "custom/silofl_desk/studies/comparisons/tune.py": "a\n",
         "tests/test_cli.py": "a\n",
         "bench/house.py": "a\n",
         "docs/study.md": "two words\n- `name` (name): Part.\n    - `inner`: Part.\n",

@@ -17,7 +17,7 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import write_model_folder
 from silofl.models import build_model
 from silofl.study import load_study
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.runs.simulation import study_file
 
 from ..studies.conftest import JOB, write_result
 

@@ -15,7 +15,7 @@ from silofl_clinic.exams import BROKEN, CUT, EMPTY, INCOMPLETE, Inbox
 from silofl_clinic.serve import ANSWERS, Service
 from silofl_hospital.inference.withdrawn import ROOT
 
-from ..studies.test_withdraw import network, write_list, write_pem  # noqa: F401
+from ..studies.network.test_withdraw import network, write_list, write_pem  # noqa: F401
 from .conftest import remove_elements, send, until
 
 ABDOMEN, HEAD = {"BodyPartExamined": "ABDOMEN"}, {"BodyPartExamined": "HEAD"}
@@ -180,10 +180,10 @@ def test_a_withdrawn_model_answers_and_sends_nothing(model, serve, put, make_cli
     withdraw()
     put(write_exam("b", **ABDOMEN), write_exam("c", Modality="MR", **ABDOMEN))
     (line,) = service.answer_all()
-    assert "must not be withdrawn" in line and "'misses cysts'" in line
+    assert "is withdrawn, as the lead signed" in line and "'misses cysts'" in line
     assert [*service.answer_all()] == [] and archive[1] == {}
     assert service.counts() == {"not sent yet": 1}
-    with pytest.raises(ConfigError, match="must not be withdrawn"):
+    with pytest.raises(ConfigError, match="is withdrawn, as the lead signed"):
         serve()
     withdraw("0" * 64)
     assert len([*service.answer_all()]) == 2 and [*service.answer_all()] == []

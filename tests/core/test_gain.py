@@ -19,7 +19,7 @@ from silofl.core.gain import (
     measure_skewed,
 )
 from silofl_desk.report.verdict_words import ONE_START, federation_sentence, network_sentence
-from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measure_starts
+from silofl_desk.studies.runs.starts import find_gains, measure_mean_of_starts, measure_starts
 from tests.report.conftest import joined
 
 NAN = float("nan")

@@ -9,7 +9,7 @@ from silofl.data.cache import describe_source, fingerprint_preparation, load_or_
 from silofl.data.cache_entries import CacheSource
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import PreparedCase
-from silofl_desk.studies.joined_examples import join_examples
+from silofl_desk.studies.runs.joined_examples import join_examples
 
 DATA = CacheSource("/data/north", "as it is")
 

@@ -8,8 +8,8 @@ from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
-from silofl_desk.studies.joined_examples import join_examples
-from silofl_desk.studies.pooled_folder import pool_manifests
+from silofl_desk.studies.comparisons.pooled_folder import pool_manifests
+from silofl_desk.studies.runs.joined_examples import join_examples
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from silofl.data.parts import Examples
-from silofl_desk.studies.joined_examples import join_examples
+from silofl_desk.studies.runs.joined_examples import join_examples
 
 CASES, PATIENTS = ("a", "a", "b", "c", "d"), ("p", "p", "p", "q", None)
 

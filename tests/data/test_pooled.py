@@ -5,7 +5,7 @@ import pytest
 
 from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
-from silofl_desk.studies.pooled_folder import pool_sites
+from silofl_desk.studies.comparisons.pooled_folder import pool_sites
 
 from .conftest import SiteFolder
 

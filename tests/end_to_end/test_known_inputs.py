@@ -9,7 +9,7 @@ from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
 from silofl.reading.images import read_image, read_label
 from silofl.study import load_study
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.runs.simulation import study_file
 
 from ..conftest import SMALL_UNET, case_builder
 from .conftest import JOBS

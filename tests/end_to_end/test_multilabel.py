@@ -10,7 +10,7 @@ from PIL import Image
 
 from silofl.flare.components import name_components
 from silofl.inference import SuperModel
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.runs.simulation import study_file
 from tests.conftest import count_cases
 
 from .conftest import carried_out

@@ -7,7 +7,7 @@ import pytest
 
 from silofl.data.site_data import load_site_data
 from silofl.study import load_study
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.runs.simulation import study_file
 
 from ..recipes.made_sets import WRITERS
 from ..recipes.run_recipes import run_recipe

@@ -23,7 +23,7 @@ from silofl.cli import main
 from silofl.federation.state import SiteState
 from silofl.flare.components import name_components
 from silofl_desk.phantoms.phantoms import make_phantoms
-from silofl_desk.studies import simulate
+from silofl_desk.studies.runs import simulate
 
 from ..conftest import WINDOWS
 from .conftest import JOBS, finished_rounds, silofl

@@ -12,7 +12,7 @@ from silofl.cli import main
 from silofl.inference import SuperModel
 from silofl.setup.site import Site
 from silofl.study import Study
-from silofl_desk.studies.in_process import run_in_process
+from silofl_desk.studies.runs.in_process import run_in_process
 from tests.conftest import count_cases
 from tests.end_to_end.conftest import JOBS
 

@@ -14,7 +14,9 @@ from silofl.cli import main
 
 # Their imports are the better part of a small run; a fork has them, and nothing else of this process.
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.faults.started", "silofl_desk.studies.simulate", "silofl_desk.studies.resume"])
+CONTEXT.set_forkserver_preload(
+    ["tests.faults.started", "silofl_desk.studies.runs.simulate", "silofl_desk.studies.runs.resume"]
+)
 
 
 def kill():

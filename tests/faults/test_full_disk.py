@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from silofl_desk.studies.in_process import run_in_process
+from silofl_desk.studies.runs.in_process import run_in_process
 
 from ..provisioning.machines import FILLER, fill, small_disk
 from .conftest import ROUNDS, check_end, ledger, results, silofl

@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 
-from silofl_desk.studies.in_process import run_in_process
+from silofl_desk.studies.runs.in_process import run_in_process
 
 from .conftest import ledger
 

@@ -19,7 +19,7 @@ HALF = "silofl.parts.half_round:HalfRound"
 STATE, CHECKPOINT = "round_0002.pt", "checkpoint.next.pt"
 # Three sites: calls 1 to 3 are of the first round.
 PHASES = {
-    "reading data": Fault("silofl_desk.studies.simulated_sites:load_site_data", 2, "after"),
+    "reading data": Fault("silofl_desk.studies.runs.simulated_sites:load_site_data", 2, "after"),
     "before the first round": Fault(f"{SERVER}.start", 1, "after"),
     "first task": Fault(f"{SITE}.answer", 1),
     "training, first round": Fault("silofl.training.loop:_Progress.learn", 3),
@@ -45,7 +45,7 @@ PHASES = {
     "testing, last site": Fault(f"{SITE}.answer", 3 * ROUNDS + 6, "after"),
     "saving models": Fault(f"{FOLDER}:save_models", 1, "after"),
     "before the result": Fault(f"{FOLDER}:finished_results"),
-    "reporting": Fault("silofl_desk.studies.simulate:write_report"),
+    "reporting": Fault("silofl_desk.studies.runs.simulate:write_report"),
 }
 
 # Phase -> the file that is half written then.

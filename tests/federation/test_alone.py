@@ -4,7 +4,7 @@ import pytest
 
 from silofl.federation.server import ServerRounds
 from silofl.setup.site import Site
-from silofl_desk.studies.in_process import run_in_process
+from silofl_desk.studies.runs.in_process import run_in_process
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from silofl.base.errors import StateError
 from silofl.base.files import read_json
 from silofl.federation.run_folder import BEFORE, CHECKPOINT, RunFolder
 from silofl.federation.state import SiteState
-from silofl_desk.studies.in_process import run_in_process
+from silofl_desk.studies.runs.in_process import run_in_process
 
 from ..conftest import UNET
 from .faults import DAMAGES, delete, flatten

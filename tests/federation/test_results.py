@@ -14,7 +14,7 @@ from silofl.inference.evaluation import Evaluation
 from silofl.inference.evaluations import Evaluations
 from silofl.training.joined import Joined
 from silofl.training.site_score import SiteScore
-from silofl_desk.studies.simulation import Simulation
+from silofl_desk.studies.runs.simulation import Simulation
 
 STUDY = {
     "study": "small",

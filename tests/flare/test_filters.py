@@ -19,7 +19,7 @@ from silofl.models.roles import add_role
 from silofl.parts.answer import plain_text
 from silofl.parts.task import Message
 from silofl.study import Study, load_study
-from silofl_desk.studies.simulation import BATCHNORM_FILTER
+from silofl_desk.studies.runs.simulation import BATCHNORM_FILTER
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 

@@ -14,7 +14,7 @@ from silofl.flare.components import name_components
 from silofl.models import build_plain_model
 from silofl.study import Study, load_study
 from silofl_desk.flare.submission import check_job
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.runs.simulation import study_file
 from tests.conftest import JOBS
 
 CLIENT = "app/config/config_fed_client.json"

@@ -43,7 +43,7 @@ def test_simulated_sites_build_only_named_classes(workspace):
     assert {*allowed} == {*named, *filters, *GENERIC.values()}
 
 
-@pytest.mark.parametrize("path", ["subprocess.Popen", "silofl_desk.studies.processes.ProcessTree"])
+@pytest.mark.parametrize("path", ["subprocess.Popen", "silofl_desk.studies.runs.processes.ProcessTree"])
 def test_nvflare_refuses_all_other_classes(authorize, path):
     with pytest.raises(UnsafeComponentError, match="not in allow_list"):
         authorize(path)

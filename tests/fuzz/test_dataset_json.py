@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from silofl.base.settings import parse
 from silofl.data.manifest import Manifest, read_manifest
 from silofl.study import Study
-from silofl_desk.studies.data_survey import survey_sites
+from silofl_desk.studies.plans.data_survey import survey_sites
 
 from .conftest import files_opened, one_sentence
 

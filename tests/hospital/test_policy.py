@@ -97,7 +97,7 @@ nvflare.app_common.executors.client_api_executor.ClientAPIExecutor
 nvflare.app_opt.pt.multi_process_executor.PTMultiProcessExecutor
 nvflare.app_opt.confidential_computing.tdx_authorizer.TDXAuthorizer subprocess.Popen os.system runpy.run_path
 """.split()
-WIDE = "silofl. silofl.flare silofl_desk.studies.processes nvflare.app_common. *".split()
+WIDE = "silofl. silofl.flare silofl_desk.studies.runs.processes nvflare.app_common. *".split()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from silofl.parts.dp_sgd import FILE
 from silofl.study import Study
 from silofl.training.privacy_budget import PrivacyBudget
 from silofl.training.private import compute_epsilon
-from silofl_desk.studies.methods import find_method_algorithm
+from silofl_desk.studies.comparisons.methods import find_method_algorithm
 from silofl_hospital.site.candidate import read_candidate
 from silofl_hospital.site.data import check_data
 from silofl_hospital.site.trial import check_leaving, check_privacy, check_training

@@ -10,7 +10,7 @@ from silofl.federation.egress import Gate, Request
 from silofl.models.roles import add_role
 from silofl.parts.task import COLLECT
 from silofl.setup.site import Site
-from silofl_desk.studies.methods import find_method_algorithm
+from silofl_desk.studies.comparisons.methods import find_method_algorithm
 
 from ..conftest import DROPPING
 from .conftest import SITES

@@ -8,7 +8,7 @@ import torch
 
 from silofl.models.networks import build_model
 from silofl.training.losses import make_loss
-from silofl_desk.studies.traffic import count_traffic
+from silofl_desk.studies.runs.traffic import count_traffic
 
 from ..conftest import DROPPING, assert_alike
 from .conftest import SITES, lose_state

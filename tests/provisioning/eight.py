@@ -33,7 +33,7 @@ from silofl.federation.results import read_results
 from silofl.federation.steps import FILE as STEPS
 from silofl.flare.kit import read_kit
 from silofl_desk.phantoms.phantoms import make_phantoms
-from silofl_desk.studies.processes import ProcessTree
+from silofl_desk.studies.runs.processes import ProcessTree
 from tests.provisioning.machines import FILLER, Machines, fill, keep_doing, small_disk
 from tests.provisioning.week_events import hash_model_files
 from tests.provisioning.week_stage import Followed, Stage, read_log, require_that, wait_until

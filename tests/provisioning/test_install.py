@@ -28,7 +28,7 @@ from silofl.flare.kit import read_kit
 from silofl.setup.site import Site
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
-from silofl_desk.studies.processes import ProcessTree
+from silofl_desk.studies.runs.processes import ProcessTree
 from silofl_hospital.site import resources
 from silofl_hospital.site.candidate import Candidate
 

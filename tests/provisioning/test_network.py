@@ -51,8 +51,8 @@ from silofl.flare.one_machine import ask_machines
 from silofl.recipes import HarmoFLRecipe
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
-from silofl_desk.studies.processes import ProcessTree
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.runs.processes import ProcessTree
+from silofl_desk.studies.runs.simulation import study_file
 from silofl_hospital.site.network import shake_hands
 from tests.conftest import list_records
 
@@ -597,7 +597,7 @@ def test_a_job_that_stops_the_scheduler_is_not_taken(network, tmp_path, values):
 
 def test_a_job_cannot_have_anybody_run_a_shell(network, tmp_path):
     """NVFlare calls any attribute of any module below an entry of the list that is no class, with a job's args."""
-    name, marks = "silofl_desk.studies.processes.ProcessTree", tmp_path / "marks"
+    name, marks = "silofl_desk.studies.runs.processes.ProcessTree", tmp_path / "marks"
     marks.mkdir()
     for side in ("server", "client"):
         job = small_job(tmp_path / side, "fedavg_phantoms")

@@ -11,7 +11,7 @@ from provisioning.make_kits import make_kits, make_project
 from provisioning.network import start_command
 from provisioning.workspace import PROJECT, find_kits, kits_folder
 from silofl.flare.job_loop import HEALTH
-from silofl_desk.studies.processes import ProcessTree
+from silofl_desk.studies.runs.processes import ProcessTree
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
 # Files that the server's process may open: idle, with one hospital, it has some 40.

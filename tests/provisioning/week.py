@@ -19,7 +19,7 @@ from silofl.base.errors import ExitCode, TrainingError
 from silofl.base.files import write_text
 from silofl.cli import Parser, run_command
 from silofl.flare.commands import check_start
-from silofl_desk.studies.run import check_new
+from silofl_desk.studies.network.run import check_new
 from tests.provisioning.week_events import EVENTS, Event
 from tests.provisioning.week_stage import Stage
 

@@ -24,8 +24,8 @@ from silofl.base.settings import read_yaml
 from silofl.federation.ledger import Round, read_ledger
 from silofl.flare.kit import Kit, read_kit
 from silofl_desk.flare.lead import has_ended
-from silofl_desk.studies.processes import ProcessTree
-from silofl_desk.studies.simulation import apply_changes, study_file
+from silofl_desk.studies.runs.processes import ProcessTree
+from silofl_desk.studies.runs.simulation import apply_changes, study_file
 
 T = TypeVar("T")
 POLL_S = 0.2

@@ -13,7 +13,7 @@ from silofl_desk.report.sentences import (
     lead_sentence,
     more_rounds_sentence,
 )
-from silofl_desk.studies.print_results import print_results
+from silofl_desk.studies.runs.print_results import print_results
 from silofl_hospital.report.page import Tiles
 from tests.conftest import JOBS
 from tests.report.conftest import joined

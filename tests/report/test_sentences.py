@@ -21,7 +21,7 @@ from silofl_desk.report.sentences import (
     split_sentence,
     unfinished_sentence,
 )
-from silofl_desk.studies.print_results import print_results
+from silofl_desk.studies.runs.print_results import print_results
 from silofl_hospital.report.metrics import metric_sentence
 from tests.report.conftest import joined
 

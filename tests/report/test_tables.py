@@ -11,7 +11,7 @@ from silofl_desk.report.result_tables import (
     site_table,
 )
 from silofl_desk.report.sentences import label_sentence
-from silofl_desk.studies.print_results import print_results
+from silofl_desk.studies.runs.print_results import print_results
 from silofl_hospital.report.tables import (
     TextTable,
     format_bytes,

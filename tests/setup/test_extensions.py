@@ -21,8 +21,8 @@ from silofl.setup.site import Server, Site
 from silofl.training.evaluation import score_predictions, summarise_test
 from silofl.training.extra_metrics import check_extra_metrics, measure_extra_metric
 from silofl.training.losses import check_loss, make_loss
-from silofl_desk.studies import simulate
-from silofl_desk.studies.simulation import Simulation
+from silofl_desk.studies.runs import simulate
+from silofl_desk.studies.runs.simulation import Simulation
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("slim", "brier", "shade", "overlap")
@@ -203,9 +203,9 @@ def test_a_network_that_cannot_be_built_is_a_sentence(install, naming, module, m
     [
         (
             "def brier(logits, targets): raise ValueError('two labels')",
-            "of this study; it says: two labels: repair its",
+            "of this study: two labels; repair its",
         ),
-        ("def brier(logits, targets): return logits", "it says: grad can be implicitly created only for scalar"),
+        ("def brier(logits, targets): return logits", "grad can be implicitly created only for scalar"),
         ("def brier(logits, targets): return 0.5", "has no attribute 'backward'"),
         ("def brier(logits): return logits.sum()", "takes 1 positional argument but 2 were given"),
     ],
@@ -213,7 +213,9 @@ def test_a_network_that_cannot_be_built_is_a_sentence(install, naming, module, m
 def test_a_loss_without_a_number_is_refused_before_training(install, naming, module, message):
     install(module=module)
     extensions.allow_extensions((LOSS,))
-    with pytest.raises(ConfigError, match=rf"training.loss {LOSS} must give .* logits \(2, 1, 24, 20\) .*{message}"):
+    with pytest.raises(
+        ConfigError, match=rf"training.loss {LOSS} gave no single number .* logits \(2, 1, 24, 20\) .*{message}"
+    ):
         check_loss(naming("training.loss"), (1, 24, 20))
 
 
@@ -254,13 +256,13 @@ def test_a_metric_is_given_all_slices_of_a_case(install, shape, cases, seen):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        ("def overlap(prediction, truth): return 1.5", "at case 'b' it says: 1.5 is out of range: this test has no"),
+        ("def overlap(prediction, truth): return 1.5", "at case 'b': 1.5 is out of range; this test has no"),
         ("def overlap(prediction, truth): return -0.5", "-0.5 is out of range"),
         ("def overlap(prediction, truth): return float('nan')", "nan is out of range"),
         ("def overlap(prediction, truth): return 'good'", "'<=' not supported between"),
-        ("def overlap(prediction, truth): raise ValueError('no\\nspacing')", "at case 'b' it says: no spacing: this"),
+        ("def overlap(prediction, truth): raise ValueError('no\\nspacing')", "at case 'b': no spacing; this"),
         ("def overlap(prediction): return 1", "takes 1 positional argument but 2 were given"),
-        ("1 / 0", "at its import it says: extra_metrics: the import of .* ZeroDivisionError"),
+        ("1 / 0", "at its import: extra_metrics: the import of .* ZeroDivisionError"),
     ],
 )
 def test_a_metric_that_fails_costs_itself_only(install, make_study, caplog, module, reason):
@@ -273,7 +275,7 @@ def test_a_metric_that_fails_costs_itself_only(install, make_study, caplog, modu
     assert found["extra_metrics"] == {OVERLAP: {"value": None, "num_cases": 0, "has_failed": True}}
     assert (found["value"], found["surface"]["hd95"]) == (1, 0)
     (record,) = caplog.records
-    assert re.search(f"extra_metrics {OVERLAP} must give .*{reason}", record.getMessage())
+    assert re.search(f"extra_metrics {OVERLAP} gave no number .*{reason}", record.getMessage())
     assert "\n" not in record.getMessage() and record.exc_info is None
 
 
@@ -282,7 +284,7 @@ def test_a_metric_that_fails_costs_itself_only(install, make_study, caplog, modu
     ("module", "message"),
     [
         ("1 / 0", "the import of .* fails with ZeroDivisionError"),
-        ("def overlap(prediction, truth): return 1.5", "must give a number .* 1.5 is out of range: repair its"),
+        ("def overlap(prediction, truth): return 1.5", "gave no number .* 1.5 is out of range; repair its"),
     ],
 )
 def test_a_metric_without_a_number_is_refused_before_training(install, naming, size, module, message):

@@ -24,7 +24,7 @@ from silofl.flare.egress import Egress, RunNote
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.parts.load import list_outbound_payloads
 from silofl.setup.site import Server, Site
-from silofl_desk.studies.simulation import changed_study
+from silofl_desk.studies.runs.simulation import changed_study
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "site_configs"
@@ -115,7 +115,7 @@ def test_a_job_can_have_nothing_else_built(workspace, kind):
     place = workspace(kind)
     for path in (
         "subprocess.Popen",
-        "silofl_desk.studies.processes.ProcessTree",
+        "silofl_desk.studies.runs.processes.ProcessTree",
         "silofl.setup.site._fill_template",
         "silofl.flare.executor.read_job_study",
         "nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent",

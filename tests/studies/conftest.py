@@ -11,7 +11,7 @@ from silofl.base.schema import dump_record, read_record
 from silofl.federation.results import Results
 from silofl.training.case_pictures import write_scores
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE, make_phantoms
-from silofl_desk.studies import simulate
+from silofl_desk.studies.runs import simulate
 
 # Folders and results of runs that never trained.
 from ..report.conftest import *  # noqa: F403

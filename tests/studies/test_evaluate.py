@@ -30,7 +30,7 @@ from silofl.models import build_model
 from silofl.models.selector import build_selector
 from silofl.study import Study
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE
-from silofl_desk.studies.leave_out import measure_models
+from silofl_desk.studies.runs.leave_out import measure_models
 
 from ..conftest import SMALL_UNET, change_json
 

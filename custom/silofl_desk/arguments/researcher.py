@@ -28,7 +28,7 @@ from silofl_desk.options import (
     declare_command,
     declare_option,
 )
-from silofl_desk.studies.methods import find_method_algorithm, method_names
+from silofl_desk.studies.comparisons.methods import find_method_algorithm, method_names
 
 
 class _Row(argparse.Action):

@@ -1,0 +1,1 @@
+"""Before a run: the survey of data, a new study, and what a round would cost."""
