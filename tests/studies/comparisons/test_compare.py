@@ -136,8 +136,8 @@ def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
         (["--set", "training={momentum: 0}", "--as", "a", "--set", "training.momentum=1"], "replace training.momentum"),
         (["--methods", ","], "must give at least one name"),
         (["--rounds", "0"], "--rounds"),
-        ([], "dataset.json must have the key 'task'"),
-        (["--pooled"], "dataset.json must have the key 'task'"),
+        ([], "dataset.json lacks the key 'task'"),
+        (["--pooled"], "dataset.json lacks the key 'task'"),
     ],
 )
 def test_a_comparison_that_cannot_be_is_refused_before_anything_starts(refused, tmp_path, two_sites, options, reason):

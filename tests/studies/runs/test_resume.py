@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
 def test_resume_of_a_folder_without_a_run_is_refused(refused, tmp_path):
     (tmp_path / "file").write_text("a run")
-    assert "RUN has no results.json" in refused("resume", tmp_path / "absent")
+    assert "RUN must be the folder of a run" in refused("resume", tmp_path / "absent")
     for place in (tmp_path, tmp_path / "file"):
         assert "holds no simulation; run.json is missing" in refused("resume", place)
 
@@ -112,7 +112,7 @@ def test_an_edited_study_is_refused_by_its_keys_and_nothing_is_run(refused, run,
     before = (run / "checkpoint.pt").read_bytes()
     edit(run, training={"learning_rate": 0.5}, seed=9)
     error = refused("resume", run)
-    assert "must be the one that run" in error and "seed 0, not 9, training.learning_rate" in error
+    assert "study.yaml has changed since run" in error and "seed 0, not 9, training.learning_rate" in error
     assert not (run / "results.json").exists() and (run / "checkpoint.pt").read_bytes() == before
     # Nor is a finished run shown as if it were that of the edited study.
     finished = shutil.copytree(begun / "run", tmp_path / "finished")
