@@ -8,7 +8,10 @@ RESEARCHER = {
     "demo": ("studies.comparisons.demo", "train on simulated hospitals and write a report"),
     "new-study": ("studies.plans.new_study", "write a job for your own data, from the bundled job that suits them"),
     "survey": ("studies.plans.survey", "count what hospitals' data hold, and measure size, spacing and CT values"),
-    "tune": ("studies.comparisons.tune", "choose learning rate and normalisation on validation data, by a small search"),
+    "tune": (
+        "studies.comparisons.tune",
+        "choose learning rate and normalisation on validation data, by a search",
+    ),
     "pretrain": ("studies.runs.pretrain", "train a model on pooled data, for AdaFed (simulation only)"),
     "simulate": ("studies.runs.simulate", "run a job with all its sites on this machine"),
     "prepare": ("studies.runs.prepare", "prepare a workspace of nvflare simulator for a job"),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from silofl.base.errors import AggregationError
+from silofl.federation.admission import drop_lonely, part_lonely
 from silofl.federation.outcome import finished_results
-from silofl.federation.partners import drop_lonely, part_lonely
 from silofl.parts.answer import Numbers, SiteAnswer
 from silofl.parts.task import Message
 

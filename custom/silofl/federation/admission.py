@@ -1,16 +1,22 @@
-"""The door of the server: every answer is read and checked here, once, and accepted or refused by itself."""
+"""The door of the server: every answer is read and checked here, once, and accepted or refused by itself.
 
-from collections.abc import Callable, Mapping
+No site's arrays go into a model with those of fewer other sites than it asks for by ``min_partners``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from typing import TypeVar
 
 from silofl.core.outliers import BEYOND, cap_claims
 from silofl.core.products import multiply_updates
 from silofl.federation.numbers import check_image_shape, check_modality, check_names, find_long_updates
 from silofl.federation.outlying_updates import find_outlying_updates, find_outweighing, join_outliers, sort_by_site
-from silofl.federation.partners import part_lonely
 from silofl.federation.server import ServerRounds
 from silofl.parts.answer import SiteAnswer, explain_refusal
 from silofl.parts.task import TRAIN, Exchange, Message, Outliers, SiteResults
+from silofl.setup.site import count_partners
 
 A = TypeVar("A")
 # Of the steps that a site says it took, so many times the median of the others' count at most: by a million steps any
@@ -101,3 +107,58 @@ def _compare_updates(
     if study.recipe.counts_examples:
         outliers.append(sort_by_site({"examples": find_outweighing(examples, settings.min_sites_for_ratio)}))
     return refused, join_outliers(outliers)
+
+
+def part_lonely(
+    answers: Mapping[str, SiteAnswer], is_mixed: Callable[[str], bool]
+) -> tuple[dict[str, SiteAnswer], dict[str, str]]:
+    """Part the answers from those of which nothing can be mixed.
+
+    Args:
+        answers: Site -> its answer.
+        is_mixed: Whether an array is mixed with other sites', by its name.
+
+    Returns:
+        Site -> its answer as `drop_lonely` leaves it. Site -> why its answer does not count.
+    """
+    accepted = drop_lonely(answers, is_mixed)
+    lonely = {}
+    for site, answer in answers.items():
+        names = [name for name in answer.arrays if is_mixed(name)]
+        # An answer without anything to mix, as of an evaluation, needs no partner.
+        if names and accepted[site].arrays.keys().isdisjoint(names):
+            accepted.pop(site)
+            lonely[site] = (
+                f"too few sites sent an answer to mix with that of site {site!r}, which asks for at least "
+                f"{count_partners(answer.numbers.min_partners)} by min_partners of its site.yaml; let more sites take "
+                "part"
+            )
+    return accepted, lonely
+
+
+def drop_lonely(answers: Mapping[str, SiteAnswer], is_mixed: Callable[[str], bool]) -> dict[str, SiteAnswer]:
+    """Return the answers without the arrays that fewer others have sent than their site asks for."""
+    asked = {site: answer.numbers.min_partners for site, answer in answers.items()}
+    senders: dict[str, set[str]] = {}
+    for site, answer in answers.items():
+        for name in filter(is_mixed, answer.arrays):
+            senders.setdefault(name, set()).add(site)
+    lonely: dict[str, set[str]] = {}
+    for name, sites in senders.items():
+        for site in sites - _find_partnered(sites, asked):
+            lonely.setdefault(site, set()).add(name)
+    left = dict(answers)
+    for site, names in lonely.items():
+        answer = answers[site]
+        arrays = {name: array for name, array in answer.arrays.items() if name not in names}
+        # What is taken out counts as withheld by a policy: its row is renormalised over the other sites.
+        left[site] = replace(answer, arrays=arrays, withheld=tuple(sorted(names.union(answer.withheld))))
+    return left
+
+
+def _find_partnered(sites: Set[str], asked: Mapping[str, int]) -> Set[str]:
+    """Return the most of these sites that have as many partners among them as each asks for."""
+    # One that asks for more than all of them has too few in any smaller number too.
+    while lonely := {site for site in sites if asked[site] > len(sites) - 1}:
+        sites = sites - lonely
+    return sites

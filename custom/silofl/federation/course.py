@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from silofl.core.divergence import measure_dissimilarity
-from silofl.federation.admission import admit_answers
+from silofl.federation.admission import admit_answers, drop_lonely
 from silofl.federation.ledger import Round
 from silofl.federation.numbers import find_outlying_ranges
 from silofl.federation.outlying_updates import describe_outlier, join_outliers
-from silofl.federation.partners import drop_lonely
 from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
