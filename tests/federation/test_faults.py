@@ -141,7 +141,7 @@ def test_damaged_file_leads_to_the_same_weights(check_alike, carried_out, recipe
     results = read_json(path / "results.json")
     check_alike(path, recipe)
     assert (results["status"], results["reasons"]) == ("COMPLETE", [])
-    assert (f"from {BEFORE}: {CHECKPOINT} must be" in said(path)) == (file == CHECKPOINT)
+    assert (f"from {BEFORE}: {CHECKPOINT} is" in said(path)) == (file == CHECKPOINT)
     assert notes(path)[1] == ([AGAIN.format(2, "site 'east'")] if file == "round_0002.pt" else [])
 
 
@@ -166,7 +166,7 @@ def test_sites_that_have_each_others_states_make_their_own_again(check_alike, ca
     path = carried_out("swapped", recipe, happens={2: swap})
     check_alike(path, recipe)
     assert notes(path)[1] == [AGAIN.format(2, "site 'east' and site 'west'")]
-    assert "round_0002.pt must be of site 'east', not of 'west'" in caplog.text
+    assert "round_0002.pt belongs to site 'west' instead of 'east'" in caplog.text
 
 
 def lose_all(path):
@@ -178,7 +178,7 @@ def test_run_with_two_lost_states_is_incomplete(carried_out, recipe):
     path = carried_out("lost", recipe, happens={2: lose_all})
     results, last = read_json(path / "results.json"), json.loads((path / "ledger.json").read_text())[2]
     if recipe in VITAL:
-        reason = f"site 'east' must hold {VITAL[recipe]} of round 2, which is not in its state; restore its state"
+        reason = f"the state of site 'east' lacks {VITAL[recipe]} of round 2; restore its state"
         assert last["answered"] == ["west"] and last["failed"]["east"].startswith(reason)
     else:
         begun = "site 'east' began the train of round 3 without its state of round 2, from none: "
@@ -202,7 +202,7 @@ def test_a_run_without_its_checkpoints_does_not_begin_anew(carried_out, make_stu
     for name in (CHECKPOINT, BEFORE):
         delete(path / name)
     folder = RunFolder(path, make_study(rounds=ROUNDS, **RECIPES["fedbn"]))
-    with pytest.raises(StateError, match=f"{CHECKPOINT} must be there; it is missing; {BEFORE} must be there"):
+    with pytest.raises(StateError, match=f"{CHECKPOINT} is missing; {BEFORE} is missing"):
         folder.load()
     for name in ("ledger.json", "metrics.csv"):
         delete(path / name)

@@ -106,12 +106,12 @@ def test_a_site_may_keep_its_personal_model(inside, tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "sentence"),
     [
-        ({"name": "fedavg", "parts": ["fedsm"]}, "with an algorithm that keeps a personal model at each site"),
+        ({"name": "fedavg", "parts": ["fedsm"]}, "or an algorithm that keeps a personal model at each site"),
         ({"name": "ditto", "parts": ["ditto", "apfl", "fedsm"]}, "one algorithm with a personal model"),
-        ({"name": "ditto", "parts": ["ditto", "fedsm"], "mixing": "softpull"}, "mixing must be shared"),
+        ({"name": "ditto", "parts": ["ditto", "fedsm"], "mixing": "softpull"}, "leave mixing out"),
         ({"name": "ditto", "parts": ["ditto", "fedsm"], "selector": {"labels": "best_model"}}, "extra_rounds"),
         ({"name": "finetuning", "parts": ["fedsm"], "mixing": "softpull"}, "or with mixing: shared"),
-        ({"name": "finetuning", "parts": ["fedsm"], "selector": {"labels": "best_model"}}, "go with mixing: soft"),
+        ({"name": "finetuning", "parts": ["fedsm"], "selector": {"labels": "best_model"}}, "choose mixing: soft"),
         ({"name": "finetuning", "parts": ["fedsm"], "stays": "batchnorm"}, "stays must be nothing"),
         ({"name": "perfedavg", "parts": ["fedsm"], "extra_rounds": 2}, "extra_rounds must be 0 with meta-steps"),
         ({"name": "perfedavg", "parts": ["ditto", "fedsm"]}, "a meta-step needs one model of all sites"),

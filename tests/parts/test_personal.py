@@ -226,7 +226,7 @@ def test_a_site_that_lost_its_model_says_so(personal):
     record = game.round()
     assert record.answered == ["east", "west"]
     assert record.failed["north"] == (
-        "site 'north' must hold its personal model of round 1, which is not in its state; restore its state folder, or "
+        "the state of site 'north' lacks its personal model of round 1; restore its state folder, or "
         "start the study anew"
     )
     # eta lambda = 1: every step leads to what was received, but for the gradient, times the rate.

@@ -101,7 +101,7 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
         begun = parse(Study, plain["study"], "checkpoint", STORED).ended_after(plain.get("joint_rounds"))
         _check_rounds(begun, study, len(plain["ledger"]), plain["run"])
     elif changed:
-        values = [f"{key} {_format_value(before.get(key))}, not {_format_value(now.get(key))}" for key in changed]
+        values = [f"{key} was {_format_value(before.get(key))} and is {_format_value(now.get(key))}" for key in changed]
         raise StateError(
             f"study.yaml has changed since run {plain['run']} was begun: {', '.join(values)}; set it back, or start "
             "anew"

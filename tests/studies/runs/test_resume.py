@@ -112,7 +112,7 @@ def test_an_edited_study_is_refused_by_its_keys_and_nothing_is_run(refused, run,
     before = (run / "checkpoint.pt").read_bytes()
     edit(run, training={"learning_rate": 0.5}, seed=9)
     error = refused("resume", run)
-    assert "study.yaml has changed since run" in error and "seed 0, not 9, training.learning_rate" in error
+    assert "study.yaml has changed since run" in error and "seed was 0 and is 9, training.learning_rate" in error
     assert not (run / "results.json").exists() and (run / "checkpoint.pt").read_bytes() == before
     # Nor is a finished run shown as if it were that of the edited study.
     finished = shutil.copytree(begun / "run", tmp_path / "finished")
