@@ -24,7 +24,7 @@ from rich.table import Table
 from silofl.base.errors import ConfigError, DataError, ExitCode
 from silofl.base.files import write_json
 from silofl.base.options import make_console, parse_count, parse_natural
-from silofl.cli import Parser, run_command
+from silofl.command_line.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples

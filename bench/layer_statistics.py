@@ -21,7 +21,7 @@ from silofl.algorithms.adafed import collect_statistics, running_statistics
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import write_json
 from silofl.base.options import add_json, make_console
-from silofl.cli import Parser, run_command
+from silofl.command_line.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents

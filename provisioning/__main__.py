@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from silofl.cli import Command, Parser, add_commands, run_command
+from silofl.command_line.cli import Command, Parser, add_commands, run_command
 
 PROGRAM = "provisioning"
 # Command -> its module and what it is for.

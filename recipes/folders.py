@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from silofl.cli import main
+from silofl.command_line.cli import main
 
 
 def import_folders(fill: Callable[[Path, Path], None], *options: str) -> None:

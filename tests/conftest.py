@@ -30,7 +30,7 @@ from pydicom.uid import (
 )
 
 from silofl.base.settings import parse
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.data.batches import training_batches
 from silofl.data.transforms import build_augmentation
 from silofl.federation.checkpoint import checkpoint, restore_run

@@ -12,7 +12,7 @@ class Stop:
             os._exit(99)
 sys.meta_path.insert(0, Stop)
 sys.argv = ["silofl", *sys.argv[1:]]
-from silofl.cli import main
+from silofl.command_line.cli import main
 sys.exit(main())
 """
 

@@ -15,43 +15,48 @@ WHEELS = {"silofl": "", "silofl_hospital": "hospital/", "silofl_desk": "desk/", 
 SOURCES = sorted(path for wheel in WHEELS for path in (CUSTOM / wheel).rglob("*.py"))
 # What NVFlare builds for a job, what a study names, and the readers of files, which are looked up by their ending.
 REACHED = ("silofl.flare.", "silofl.algorithms.", "silofl.parts.", "silofl.reading.")
-STARTED_BY_HAND = {"silofl.__main__", "silofl.base.options", "silofl.cli", "silofl.command", "silofl.parent"}
+STARTED_BY_HAND = {
+    "silofl.__main__",
+    "silofl.base.options",
+    "silofl.command_line",
+    "silofl.command_line.cli",
+    "silofl.command_line.command",
+    "silofl.parent",
+}
 # Names that other wheels hand on.
 PUBLIC = {"silofl.recipes"}
 CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
 # Room or file of a wheel -> what it may import besides itself; those of other wheels begin with their name.
-BELOW = {"base": set(), "parent": set(), "command": set()}
+BELOW = {"base": set(), "parent": set()}
 for _room, _below in (
+    ("command_line", ("base",)),
     ("core", ("base",)),
     ("setup", ("base",)),
     # It knows no study.
     ("reading", ("core", "parent")),
     ("study", ("core", "setup")),
     ("models", ("study",)),
-    ("data", ("study", "reading", "command")),
+    ("data", ("study", "reading", "command_line")),
     ("training", ("data", "models")),
-    ("inference", ("training", "command")),
+    ("inference", ("training", "command_line")),
     ("parts", ("inference",)),
     ("algorithms", ("parts",)),
     # Not the algorithms: the engine asks the parts that a study names, and knows none.
     ("federation", ("parts",)),
     ("flare", ("federation",)),
-    ("cli", ("command", "base")),
-    ("__main__", ("cli", "parent")),
+    ("__main__", ("command_line", "parent")),
     ("hospital/report", ("federation",)),
     ("hospital/inference", ("flare", "hospital/report")),
     ("hospital/importing", ("data",)),
     ("hospital/site", ("hospital/inference", "hospital/importing")),
-    ("hospital/arguments", ("federation", "hospital/importing")),
-    ("hospital/commands", ("command",)),
+    ("hospital/command_line", ("federation", "hospital/importing")),
     ("desk/options", ("base",)),
     ("desk/phantoms", ("data",)),
     ("desk/inference", ("hospital/inference",)),
     ("desk/flare", ("flare",)),
     ("desk/report", ("hospital/report",)),
     ("desk/studies", ("hospital/site", "algorithms", "desk/options", "desk/phantoms", "desk/flare", "desk/report")),
-    ("desk/arguments", ("hospital/arguments", "desk/studies")),
-    ("desk/commands", ("command",)),
+    ("desk/command_line", ("hospital/command_line", "desk/studies")),
     ("desk/recipes", ("desk/studies",)),
     ("clinic/monitor", ("hospital/inference",)),
     ("clinic/settings", ("base",)),
@@ -64,9 +69,8 @@ for _room, _below in (
     ("clinic/fetch", ("clinic/archive",)),
     ("clinic/report", ("hospital/inference",)),
     ("clinic/serve", ("clinic/archive", "clinic/receive", "clinic/report")),
-    ("clinic/arguments", ("hospital/arguments",)),
-    ("clinic/commands", ("command",)),
-    ("recipes", ("command",)),
+    ("clinic/command_line", ("hospital/command_line",)),
+    ("recipes", ("command_line",)),
 ):
     BELOW[_room] = {*_below}.union(*(BELOW[name] for name in _below))
 

@@ -8,8 +8,8 @@ import pytest
 
 from silofl import __version__
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.cli import COMMANDS, ELSEWHERE, ROLES, CommandParser
-from silofl.command import CLINIC_WHEEL, DESK_WHEEL, HOSPITAL_WHEEL
+from silofl.command_line.cli import COMMANDS, ELSEWHERE, ROLES, CommandParser
+from silofl.command_line.command import CLINIC_WHEEL, DESK_WHEEL, HOSPITAL_WHEEL
 from silofl_desk.studies.comparisons.methods import method_names
 from silofl_hospital.importing.importers import LAYOUTS
 
@@ -36,7 +36,8 @@ def test_help_names_every_command_and_its_purpose(silofl):
 
 
 def test_a_command_draws_despite_a_missing_notebook_backend():
-    code = "import sys; sys.argv = ['silofl', 'schema', 'site']; from silofl.cli import main; main(); import matplotlib"
+    code = "import sys; sys.argv = ['silofl', 'schema', 'site']; from silofl.command_line.cli import main; main()"
+    code += "; import matplotlib"
     env = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -72,17 +73,19 @@ def test_help_of_every_command_explains_every_argument(silofl):
 
 
 def test_help_of_all_commands_loads_none_of_them():
-    code = "import sys; from silofl.cli import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
+    code = "import sys; from silofl.command_line.cli import main\n"
+    code += "try: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.splitlines()[-1].split() if name.startswith(("silofl.", "torch", "numpy"))}
-    assert loaded == {"silofl.cli", "silofl.command", "silofl.base", "silofl.base.environment", "silofl.base.errors"}
+    command_line = {"silofl.command_line", "silofl.command_line.cli", "silofl.command_line.command"}
+    assert loaded == command_line | {"silofl.base", "silofl.base.environment", "silofl.base.errors"}
 
 
 def test_a_missing_wheel_is_named_for_its_command(silofl, monkeypatch, refused):
     wheels = {"silofl_hospital": HOSPITAL_WHEEL, "silofl_desk": DESK_WHEEL, "silofl_clinic": CLINIC_WHEEL}
     package = {name: command.module.partition(".")[0] for name, command in COMMANDS.items()}
     assert ELSEWHERE == {name.partition(" ")[0]: wheels[one] for name, one in package.items()}
-    monkeypatch.setattr("silofl.cli.COMMANDS", {})
+    monkeypatch.setattr("silofl.command_line.cli.COMMANDS", {})
     sentence = f"simulate needs the wheel silofl-desk; install silofl-desk {__version__}"
     assert sentence in refused("simulate", "job")
     assert "site needs the wheel silofl-hospital" in refused("site", "check")
@@ -131,7 +134,7 @@ def modules_after(*lines):
     """Return what a fresh process has imported when each line has ended, with what it printed on standard error."""
     code = f"""
 import sys
-from silofl.cli import main
+from silofl.command_line.cli import main
 for line in {[list(map(str, line)) for line in lines]!r}:
     try:
         main(line)
@@ -226,7 +229,7 @@ def test_what_a_command_ends_with_is_the_programs_exit_code(silofl, monkeypatch,
 
 def printing(lines):
     """Return a program that carries out a command which prints so many lines."""
-    code = "from silofl.cli import run_command; import sys\n"
+    code = "from silofl.command_line.cli import run_command; import sys\n"
     code += f"def write(options):\n    for _ in range({lines}): print('a line')\n    return 0\n"
     return code + "sys.exit(run_command('silofl', write, None))"
 

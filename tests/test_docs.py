@@ -14,9 +14,9 @@ from rich.console import Console
 
 from docs.site.study_page import study_keys
 from provisioning import __main__ as provisioning
-from silofl import cli
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
+from silofl.command_line import cli
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import algorithm_names
 from silofl.core.recipe import PRESET_NAMES

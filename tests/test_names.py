@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from silofl.base.errors import ExitCode
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE, make_phantoms
 
 from .conftest import SMALL_UNET

@@ -127,12 +127,12 @@ def test_every_file_of_every_job_is_packed_and_no_other():
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 BARE = {name: value for name, value in os.environ.items() if name not in NAMES}
 # MONAI and torch's compiler ask for the account's name when they are imported; the last two are of site and server.
-ENTRIES = "silofl.cli, monai.networks.nets, torch._dynamo, silofl.flare.executor, silofl.flare.controller"
+ENTRIES = "silofl.command_line.cli, monai.networks.nets, torch._dynamo, silofl.flare.executor, silofl.flare.controller"
 
 
 @pytest.mark.parametrize(
     ("entries", "environment", "name"),
-    [(ENTRIES, BARE, str(os.getuid())), ("silofl.cli", BARE | {"USER": "ann"}, "ann")],
+    [(ENTRIES, BARE, str(os.getuid())), ("silofl.command_line.cli", BARE | {"USER": "ann"}, "ann")],
     ids=["unnamed", "named"],
 )
 def test_an_account_without_a_name_is_called_by_its_number(entries, environment, name):
@@ -154,7 +154,7 @@ print(getpass.getuser())
 def test_threads_wait_without_computing_unless_the_machine_says_otherwise(given, wanted):
     # On busy cores two threads that compute while they wait take eight times as long as one.
     bare = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    code = "import silofl.cli, os; print(os.environ['OMP_WAIT_POLICY'])"
+    code = "import silofl.command_line.cli, os; print(os.environ['OMP_WAIT_POLICY'])"
     done = subprocess.run([sys.executable, "-c", code], env=bare | given, capture_output=True, text=True, check=True)
     assert done.stdout == f"{wanted}\n"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from docs.site.study_page import study_keys
 from silofl.base.settings import Section
-from silofl.cli import COMMANDS
+from silofl.command_line.cli import COMMANDS
 from silofl.setup.site import Server, Site
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,7 +2,7 @@
 
 import sys
 
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.parent import end_with_parent
 
 end_with_parent()

@@ -37,7 +37,7 @@ def test_statements_sentences_and_refusals_are_counted_without_docstrings():
 
 def test_what_is_bounded_is_counted():
     sources = {
-        "custom/silofl/cli.py": "a\nb\n",
+        "custom/silofl/recipes.py": "a\nb\n",
         "custom/silofl/parts/part.py": PART,
         "custom/silofl/federation/results.py": "class Results:\n    a: int\n    b: int\n    def c(self): ...\n",
         "custom/silofl_desk/studies/comparisons/tune.py": "a\n",

@@ -6,7 +6,7 @@ import pytest
 
 from silofl.base.errors import ExitCode
 from silofl.base.files import write_json
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl_clinic.monitor import find_alarms
 from silofl_hospital.inference.answers import group_months, read_answers
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 import yaml
 
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.flare.components import name_components
 from silofl_desk.phantoms.phantoms import make_phantoms
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 import yaml
 
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.federation.state import SiteState
 from silofl.flare.components import name_components
 from silofl_desk.phantoms.phantoms import make_phantoms

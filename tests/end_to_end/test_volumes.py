@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from silofl.base.settings import parse
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.inference import SuperModel
 from silofl.setup.site import Site
 from silofl.study import Study

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from silofl.cli import main
+from silofl.command_line.cli import main
 
 # Their imports are the better part of a small run; a fork has them, and nothing else of this process.
 CONTEXT = get_context("forkserver")

@@ -111,7 +111,10 @@ def gone_on(game, **changes):
     [
         ({"training": {"learning_rate": 0.5}}, "training.learning_rate was 0.01 and is 0.5"),
         ({"algorithm": {"name": "fedbn"}}, 'algorithm.name was "fedavg" and is "fedbn"'),
-        ({"torch_threads": 2, "training": {"local_epochs": 2}}, "torch_threads was 1 and is 2, training.local_epochs was 1 and is 2"),
+        (
+            {"torch_threads": 2, "training": {"local_epochs": 2}},
+            "torch_threads was 1 and is 2, training.local_epochs was 1 and is 2",
+        ),
         ({"algorithm": {"server_lr": 0.5}}, "algorithm.server_lr was absent and is 0.5"),
     ],
 )

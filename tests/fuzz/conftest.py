@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from silofl.base.errors import SiloFLError
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.reading.decoder import end_decoder
 
 # Of each fuzzer; all fuzzers together stay below 2,000.

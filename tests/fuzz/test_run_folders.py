@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from silofl.cli import main
+from silofl.command_line.cli import main
 from tests.conftest import JOBS
 
 from .conftest import SECONDS, altered, ends_well

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from silofl.base.errors import ConfigError
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl_hospital.site import network
 from silofl_hospital.site.check_site import CHECKS, LOG, check_site, print_checkup
 

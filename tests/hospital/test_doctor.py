@@ -5,8 +5,8 @@ import sys
 from importlib.metadata import version
 
 from silofl import __version__
-from silofl.cli import main
-from silofl.command import WHEELS
+from silofl.command_line.cli import main
+from silofl.command_line.command import WHEELS
 from silofl_hospital.site import doctor
 
 

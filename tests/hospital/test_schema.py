@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from docs.site.study_page import study_keys
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.setup.site import Site
 from silofl_hospital.site.schema import SCHEMAS
 

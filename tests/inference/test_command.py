@@ -17,7 +17,7 @@ from rich.console import Console
 
 import silofl
 from silofl.base.errors import ConfigError, DataError, ExitCode
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
 from silofl.study.sections import DoNotUseSettings
 from silofl_hospital.inference import command

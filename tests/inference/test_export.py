@@ -12,7 +12,7 @@ import torch
 
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.study import STORED, Study

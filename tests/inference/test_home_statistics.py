@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 from silofl.base.errors import ConfigError
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
 from silofl.training.home_statistics import fix_statistics

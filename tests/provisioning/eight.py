@@ -28,7 +28,7 @@ from provisioning.network import start_command
 from provisioning.workspace import PROJECT, find_kits, kits_folder
 from silofl.base.errors import ConfigError, ExitCode, TrainingError
 from silofl.base.files import read_json, write_json, write_text
-from silofl.cli import Parser, run_command
+from silofl.command_line.cli import Parser, run_command
 from silofl.federation.results import read_results
 from silofl.federation.steps import FILE as STEPS
 from silofl.flare.kit import read_kit

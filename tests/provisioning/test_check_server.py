@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.flare.job_loop import HEALTH
 from silofl.flare.kit import read_kit
 from silofl.flare.stores import set_stores

@@ -42,7 +42,7 @@ from provisioning.renew_kit import make_renewed_certificate
 from provisioning.workspace import PROJECT, REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.federation.egress_chain import check_chain
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results

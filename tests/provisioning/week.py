@@ -17,7 +17,7 @@ from rich.console import Console
 
 from silofl.base.errors import ExitCode, TrainingError
 from silofl.base.files import write_text
-from silofl.cli import Parser, run_command
+from silofl.command_line.cli import Parser, run_command
 from silofl.flare.commands import check_start
 from silofl_desk.studies.network.run import check_new
 from tests.provisioning.week_events import EVENTS, Event

@@ -16,7 +16,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from silofl.base.errors import ExitCode
 from silofl.base.schema import dump_record, read_record
 from silofl.base.settings import dump_yaml, parse
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.counts import SiteCounts
 from silofl.data.data_profile import DataProfile, Range

@@ -8,7 +8,7 @@ import shutil
 import psutil
 
 from silofl.base.errors import ExitCode
-from silofl.command import WHEELS
+from silofl.command_line.command import WHEELS
 from silofl.setup.software import find_installed_version, read_software
 
 GIB = 1 << 30

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from silofl.base.schema import dump_record
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.core.gain import WORSE
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import read_run

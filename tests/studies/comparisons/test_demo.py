@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from silofl.base.bundled_jobs import JOBS
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl_desk.studies.comparisons import demo
 from silofl_desk.studies.comparisons.side_by_side import build_command
 from tests.report.conftest import joined

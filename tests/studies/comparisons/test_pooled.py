@@ -3,7 +3,7 @@ from rich.console import Console
 
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
-from silofl.cli import COMMANDS, CommandParser
+from silofl.command_line.cli import COMMANDS, CommandParser
 from silofl.study import Study
 from silofl.training.case_pictures import write_scores
 from silofl_desk.studies.comparisons import side_by_side

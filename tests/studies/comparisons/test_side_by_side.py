@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from silofl.cli import COMMANDS, CommandParser
+from silofl.command_line.cli import COMMANDS, CommandParser
 from silofl_desk.options import read_changes
 from silofl_desk.studies.comparisons import side_by_side
 from silofl_desk.studies.comparisons.compared_runs import ComparisonPlan, plan_runs

@@ -10,7 +10,7 @@ import yaml
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import hold_lock
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.federation.results import read_results
 from silofl.study import load_study
 from silofl_desk.studies.network import continue_run as module

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from silofl.base.errors import ExitCode
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.data.data_profile import DataProfile
 from silofl.federation.server import ServerRounds
 from silofl.inference.contents import Contents

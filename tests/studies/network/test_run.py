@@ -12,7 +12,7 @@ import yaml
 from silofl.base.errors import ConfigError, TrainingError
 from silofl.base.files import write_json, write_text
 from silofl.base.schema import dump_record
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.federation.outcome import stopped_results, unscored_results
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder

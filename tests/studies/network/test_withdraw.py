@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl_desk.studies.network.withdraw import sign_list
 from silofl_hospital.inference import withdrawn
 from silofl_hospital.inference.withdrawn import FILE, ROOT, Withdrawn, check_not_withdrawn

@@ -10,7 +10,7 @@ from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.base.errors import ConfigError, DataError
 from silofl.base.schema import dump_record
 from silofl.base.settings import parse
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.data_profile import DataProfile
 from silofl.data.parts import Examples

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import load_tensors
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl.data.parts import Examples
 from silofl_desk.studies.runs.pretrain import draw_share, pretrain
 from silofl_desk.studies.runs.simulation import Simulation, check_pretrained, settle_job

@@ -6,7 +6,7 @@ import torch
 import yaml
 
 from silofl.base.files import hold_lock
-from silofl.cli import main
+from silofl.command_line.cli import main
 from silofl_desk.studies.runs.simulation import study_file
 
 from ...conftest import SMALL_UNET

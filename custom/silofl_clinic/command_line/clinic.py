@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from silofl.base.options import add_json, expect_path
-from silofl_hospital.arguments.clinic import SUPER_MODEL
+from silofl_hospital.command_line.clinic import SUPER_MODEL
 
 
 def add_receive(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from silofl.command import Command, name_commands
+from silofl.command_line.command import Command, name_commands
 
 RESEARCHER = {
     "demo": ("studies.comparisons.demo", "train on simulated hospitals and write a report"),

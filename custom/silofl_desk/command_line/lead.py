@@ -6,7 +6,7 @@ from pathlib import Path
 
 from silofl.base.options import KIT, add_by, add_json, parse_count, parse_natural
 from silofl_desk.options import JOB, add_job, add_rounds, add_set, declare_command, declare_option
-from silofl_hospital.arguments.clinic import SUPER_MODEL
+from silofl_hospital.command_line.clinic import SUPER_MODEL
 
 _add_kit = declare_option("--kit", type=KIT, required=True, help="the study lead's startup kit")
 _add_retries = declare_command(

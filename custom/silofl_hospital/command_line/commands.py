@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from silofl.command import Command, name_commands
+from silofl.command_line.command import Command, name_commands
 
 HOSPITAL = {
     "import": ("site.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),

@@ -57,7 +57,7 @@ def name_commands(wheel: str, role: str, commands: Mapping[str, tuple[str, str]]
     named = {}
     for name, (module, purpose) in commands.items():
         function = "add_" + name.rpartition(" ")[2].replace("-", "_")
-        named[name] = Command(f"{wheel}.{module}", purpose, f"{wheel}.arguments.{role}:{function}")
+        named[name] = Command(f"{wheel}.{module}", purpose, f"{wheel}.command_line.{role}:{function}")
     return named
 
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from silofl import __version__
 from silofl.base.environment import prepare_environment
 from silofl.base.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
-from silofl.command import CLINIC_WHEEL, DESK_WHEEL, HOSPITAL_WHEEL, LACKS, Command, load_announced
+from silofl.command_line.command import CLINIC_WHEEL, DESK_WHEEL, HOSPITAL_WHEEL, LACKS, Command, load_announced
 
 prepare_environment()
 # Command -> the wheel that has it: this one has none itself.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from silofl.command import Command
+from silofl.command_line.command import Command
 
 PURPOSES = {
     "receive": "take exams that an archive or a scanner sends, by C-STORE",
@@ -13,7 +13,7 @@ PURPOSES = {
 # The help lists commands by who gives them.
 ROLES: Mapping[str, Mapping[str, Command]] = {
     "clinic, with its archive": {
-        name: Command(f"silofl_clinic.{name}", purpose, f"silofl_clinic.arguments:add_{name}")
+        name: Command(f"silofl_clinic.{name}", purpose, f"silofl_clinic.command_line.clinic:add_{name}")
         for name, purpose in PURPOSES.items()
     }
 }
