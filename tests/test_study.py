@@ -160,7 +160,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ),
         ({"extra_metrics": [f"a==1/x{n}" for n in range(9)]}, "extra_metrics must be at most 8 values"),
         ({"extra_metrics": ["a==1/x", "a==1/x"]}, "two of extra_metrics have one name after the slash.*; remove one"),
-        ({"extra_metrics": ["a==1/x", "b==2/x"]}, "extra_metrics must each have another name after the slash"),
+        ({"extra_metrics": ["a==1/x", "b==2/x"]}, "two of extra_metrics have one name after the slash"),
         (
             CLASSES | {"extra_metrics": ["a==1/x"]},
             r"extra_metrics must be left out for classification, .* not \['a==1/x'\]; remove them",

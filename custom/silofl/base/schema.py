@@ -114,11 +114,13 @@ def read_summary(kind: type) -> str:
 
 
 def read_meanings(kind: type) -> dict[str, str]:
-    """Return each key's meaning in the docstring of its class, under ``Args:`` or ``Attributes:``."""
-    _, *described = SECTION.split(inspect.getdoc(kind) or "", maxsplit=1)
-    described = [re.split(r"^\S", text, maxsplit=1, flags=re.MULTILINE)[0] for text in described]
+    """Return each key's meaning in the docstrings of its class and its bases, under ``Args:`` or ``Attributes:``."""
+    described = []
+    for owner in reversed(kind.__mro__):
+        _, *sections = SECTION.split(inspect.getdoc(owner) or "", maxsplit=1)
+        described += [re.split(r"^\S", text, maxsplit=1, flags=re.MULTILINE)[0] for text in sections]
     # A key is indented by four spaces, the further lines of its meaning by eight.
-    entries = re.findall(r"^ {4}(\w+): (.*(?:\n(?: {8}.*|[ ]*$))*)", "".join(described), re.MULTILINE)
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n(?: {8}.*|[ ]*$))*)", "\n".join(described), re.MULTILINE)
     return {name: _in_markdown(text) for name, text in entries}
 
 

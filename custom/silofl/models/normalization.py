@@ -43,10 +43,14 @@ class HomeBatchNorm(_BatchNorm):
     `silofl.training.home_statistics` takes them over a hospital's own images. ``num_batches_tracked`` is 0 before.
     """
 
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
     def forward(self, maps: Tensor) -> Tensor:
         """Return maps (B, channels, *spatial), each channel with mean 0 and variance 1 before the weights."""
-        statistics = (None, None) if self.training else (self.running_mean, self.running_var)
-        return nn.functional.batch_norm(maps, *statistics, self.weight, self.bias, self.training, 0.0, self.eps)
+        mean, variance = (None, None) if self.training else (self.running_mean, self.running_var)
+        return nn.functional.batch_norm(maps, mean, variance, self.weight, self.bias, self.training, 0.0, self.eps)
 
 
 def replace_batchnorm(network: nn.Module) -> None:

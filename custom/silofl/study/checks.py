@@ -1,23 +1,17 @@
 """The checks of a study as one: which of its settings do not go together."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from silofl.base.errors import ConfigError, quote_value, suggest_nearest
 from silofl.base.naming import check_name, check_text
 from silofl.core.findings import MOST_FINDINGS, name_absence
 from silofl.setup.extensions import is_extension
 from silofl.study.sections import FITTING
-
-if TYPE_CHECKING:
-    from silofl.study import Study
+from silofl.study.settings import StudySettings
 
 # These of SiloFL's own networks take volumes.
 IN_3D = ("unet", "densenet121")
 
 
-def check_names(study: Study) -> None:
+def check_names(study: StudySettings) -> None:
     """Refuse names of labels and regions that other programs take for commands.
 
     Raises:
@@ -29,7 +23,7 @@ def check_names(study: Study) -> None:
         check_name(name, "a region", ConfigError)
 
 
-def check_settings(study: Study) -> None:
+def check_settings(study: StudySettings) -> None:
     """Refuse settings that do not fit one another, in a study of any age.
 
     Raises:
@@ -46,7 +40,7 @@ def check_settings(study: Study) -> None:
     _check_rounds(study)
 
 
-def check_course(study: Study) -> None:
+def check_course(study: StudySettings) -> None:
     """Refuse what no run may begin with.
 
     Raises:
@@ -60,7 +54,7 @@ def check_course(study: Study) -> None:
         option.check(study)
 
 
-def _check_labels(study: Study) -> None:
+def _check_labels(study: StudySettings) -> None:
     # Label maps are uint8, in which 255 is silofl.data.targets.IGNORED.
     if len(study.labels) > 254:
         raise ConfigError(f"labels must be at most 254, the numbers that a label map can hold, not {len(study.labels)}")
@@ -83,7 +77,7 @@ def _check_labels(study: Study) -> None:
         _check_findings(study)
 
 
-def _check_findings(study: Study) -> None:
+def _check_findings(study: StudySettings) -> None:
     # A target of 64 bits holds a set of findings.
     if len(study.labels) > MOST_FINDINGS:
         raise ConfigError(f"labels must be at most {MOST_FINDINGS} for multilabel, not {len(study.labels)}")
@@ -96,7 +90,7 @@ def _check_findings(study: Study) -> None:
             )
 
 
-def _check_regions(study: Study) -> None:
+def _check_regions(study: StudySettings) -> None:
     for name, labels in (study.regions or {}).items():
         # The wire tells regions from labels, which are numbers there.
         if check_text(name, "a region", ConfigError) != name or not name[:1].isalpha():
@@ -109,7 +103,7 @@ def _check_regions(study: Study) -> None:
             )
 
 
-def _check_volumes(study: Study) -> None:
+def _check_volumes(study: StudySettings) -> None:
     if study.data.dimensions == 2:
         return
     if not study.model.network and study.model.name not in IN_3D:
@@ -129,7 +123,7 @@ def _check_volumes(study: Study) -> None:
         )
 
 
-def _check_task(study: Study) -> None:
+def _check_task(study: StudySettings) -> None:
     # What belongs to the other task is refused; of a package's network or loss nobody knows its task.
     fitting = FITTING[study.task]
     network_key = "model.network" if study.model.network else "model.name"
@@ -144,7 +138,7 @@ def _check_task(study: Study) -> None:
             raise ConfigError(f"{key} must be one of {listed} for {study.task}, not {quote_value(value)}")
 
 
-def _check_maps_only(study: Study) -> None:
+def _check_maps_only(study: StudySettings) -> None:
     for key, values in (("regions", study.regions), ("extra_metrics", study.extra_metrics)):
         if values and study.task != "segmentation":
             raise ConfigError(
@@ -160,7 +154,7 @@ def _check_maps_only(study: Study) -> None:
         )
 
 
-def _check_classes(study: Study) -> None:
+def _check_classes(study: StudySettings) -> None:
     weights = study.training.class_weights
     is_balanced = study.training.sampler == "balanced"
     if study.task == "segmentation" and (weights is not None or is_balanced):
@@ -186,7 +180,7 @@ def _check_classes(study: Study) -> None:
         )
 
 
-def _check_inputs(study: Study) -> None:
+def _check_inputs(study: StudySettings) -> None:
     if study.data.neighbours and study.model.name == "activity_cnn":
         raise ConfigError(
             "data.neighbours must be 0 for activity_cnn, whose windows have no slices, not "
@@ -204,7 +198,7 @@ def _check_inputs(study: Study) -> None:
         )
 
 
-def _check_patience(study: Study) -> None:
+def _check_patience(study: StudySettings) -> None:
     # A falling rate follows from the planned number of rounds.
     if study.ends_early and study.training.has_falling_rate:
         raise ConfigError(
@@ -213,7 +207,7 @@ def _check_patience(study: Study) -> None:
         )
 
 
-def _check_home(study: Study) -> None:
+def _check_home(study: StudySettings) -> None:
     # An algorithm that does more than keep BatchNorm at home makes sense without any.
     keeps_batchnorm = study.recipe.stays == "batchnorm" and not study.recipe.options
     if keeps_batchnorm and not study.model.has_own_batchnorm:
@@ -230,7 +224,7 @@ def _check_home(study: Study) -> None:
         )
 
 
-def _check_privacy(study: Study) -> None:
+def _check_privacy(study: StudySettings) -> None:
     # The noise is in the models alone: whatever else leaves, or mixes images before it, would leak past it.
     if not study.is_private:
         return
@@ -255,7 +249,7 @@ def _check_privacy(study: Study) -> None:
             raise ConfigError(f"{key} cannot be used with privacy.dp_sgd: {reason}")
 
 
-def _check_use(study: Study) -> None:
+def _check_use(study: StudySettings) -> None:
     if study.do_not_use and study.do_not_use.on_fallback and not study.recipe.threshold:
         raise ConfigError(
             f"{quote_value(study.algorithm.name)} never falls back to a global model, as fedsm's selector does with "
@@ -268,7 +262,7 @@ def _check_use(study: Study) -> None:
         )
 
 
-def _check_codes(study: Study) -> None:
+def _check_codes(study: StudySettings) -> None:
     names = [*study.labels.values()] if study.task == "segmentation" else []
     for name in study.codes:
         if name not in names:
@@ -278,7 +272,7 @@ def _check_codes(study: Study) -> None:
             )
 
 
-def _check_rounds(study: Study) -> None:
+def _check_rounds(study: StudySettings) -> None:
     # Without rounds there is only a model to test, which the hospitals have agreed to by its digest.
     if not study.rounds and not study.asks_alone and study.model.pretrained_sha256 is None:
         raise ConfigError(

@@ -49,7 +49,7 @@ def rename_former_keys(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[
 
 def rename_former_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recipe of a result, which has the keys of `algorithm` and its answers by section, in today's names."""
-    renamed = rename_former_keys({"algorithm": recipe})[0]["algorithm"]
+    renamed: dict[str, Any] = rename_former_keys({"algorithm": recipe})[0]["algorithm"]
     if "constants" in renamed:
         renamed["constants"] = rename_former_keys({"algorithm": renamed["constants"]})[0]["algorithm"]
     for answer in ("input", "step", "mixing"):

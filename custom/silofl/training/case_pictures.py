@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ def write_pictures(
     # The last case is chosen by the data alone, whatever this model's value of it.
     is_ranked = np.array([True, True, True, False])
     panes = [_draw_panes(model, part, predictions, find_largest_slice(part, case), shown) for case in cases]
-    pictures = {name: _stack_padded([pane[name] for pane in panes]) for name in panes[0]}
+    pictures: dict[str, Any] = {name: _stack_padded([pane[name] for pane in panes]) for name in panes[0]}
     values = np.array([by_case[case] for case in cases])
     pictures |= {"values": values, "cases": np.array(cases), "is_ranked": is_ranked}
     write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures))
@@ -88,7 +89,7 @@ def add_own(path: Path, part: Examples, predictions: Array, by_case: Mapping[str
 
 def _draw_panes(
     model: HarmonizedModel, part: Examples, predictions: Array, chosen: int, shown: slice
-) -> dict[str, NDArray]:
+) -> dict[str, NDArray[Any]]:
     """Return the pictures of one example: itself, or the slice of a volume with the most labels."""
     image = part.images[chosen]
     truth = part.targets[chosen]
@@ -106,7 +107,7 @@ def _draw_panes(
     return {name: show_plane(array, part, chosen) for name, array in panes.items()}
 
 
-def show_plane(array: NDArray, part: Examples, chosen: int) -> NDArray:
+def show_plane(array: NDArray[Any], part: Examples, chosen: int) -> NDArray[Any]:
     """Return an array of one example (..., *spatial) as it is shown: of a volume its slice with the most labels."""
     truth = part.targets[chosen]
     is_volume = truth.ndim == 3
@@ -118,7 +119,7 @@ def show_plane(array: NDArray, part: Examples, chosen: int) -> NDArray:
     return array
 
 
-def _stack_padded(panes: list[NDArray]) -> NDArray:
+def _stack_padded(panes: list[NDArray[Any]]) -> NDArray[Any]:
     """Return pictures of several sizes as one array, with zeros around the smaller ones."""
     size = np.max([pane.shape[-2:] for pane in panes], axis=0)
     return np.stack([pad_to_size(pane, size) for pane in panes])

@@ -87,7 +87,7 @@ def _check_is_finite(outputs: Tensor) -> Tensor:
     return outputs
 
 
-def join_pieces(targets: Array, pieces: Sequence[NDArray]) -> Array:
+def join_pieces(targets: Array, pieces: Sequence[NDArray[Any]]) -> Array:
     """Join the pieces of a prediction, which are in the targets' order, in the targets' form: an array, or volumes.
 
     Args:
@@ -100,8 +100,8 @@ def join_pieces(targets: Array, pieces: Sequence[NDArray]) -> Array:
 
 
 def compute_outputs(
-    function: Callable[[Tensor], Tensor], images: NDArray, batch_size: int, device: torch.device
-) -> NDArray:
+    function: Callable[[Tensor], Tensor], images: Array, batch_size: int, device: torch.device
+) -> NDArray[Any]:
     """Return a function of images (N, C, *spatial), in their order, computed in batches and without gradients."""
     outputs = []
     with torch.inference_mode():
@@ -112,7 +112,7 @@ def compute_outputs(
     return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
 
 
-def compute_softmax(network: nn.Module, images: NDArray, batch_size: int, device: torch.device) -> NDArray[np.float64]:
+def compute_softmax(network: nn.Module, images: Array, batch_size: int, device: torch.device) -> NDArray[np.float64]:
     """Return a classifier's probabilities (N, outputs) of images (N, C, *spatial)."""
     network.eval()
     # In float64: float32 rounds sure scores to exactly 1, and equal scores are ties to an AUROC.
@@ -120,7 +120,7 @@ def compute_softmax(network: nn.Module, images: NDArray, batch_size: int, device
 
 
 def compute_class_probabilities(
-    network: nn.Module, images: NDArray, batch_size: int, device: torch.device, study: Study
+    network: nn.Module, images: Array, batch_size: int, device: torch.device, study: Study
 ) -> NDArray[np.float64]:
     """Return a study's model's probabilities (N, labels) of images (N, C, *spatial): of classes, or of findings."""
     if not study.is_multilabel:
@@ -130,7 +130,7 @@ def compute_class_probabilities(
     return compute_outputs(lambda batch: network(batch).double().sigmoid(), images, batch_size, device)
 
 
-def yield_pieces(part: Examples) -> Iterator[NDArray]:
+def yield_pieces(part: Examples) -> Iterator[Array]:
     """Yield what a classifier sees of a part, in its order: all images at once, or slices of each volume."""
     if part.has_volumes:
         yield from map(central_slices, part.images)
@@ -138,7 +138,9 @@ def yield_pieces(part: Examples) -> Iterator[NDArray]:
         yield part.images
 
 
-def scores_by_case(network: nn.Module, part: Examples, batch_size: int, device: torch.device) -> dict[str, NDArray]:
+def scores_by_case(
+    network: nn.Module, part: Examples, batch_size: int, device: torch.device
+) -> dict[str, NDArray[Any]]:
     """Return each case's scores by a classifier, (n, outputs): of its slices, of a volume the central ones."""
     scores = [compute_softmax(network, images, batch_size, device) for images in yield_pieces(part)]
     if part.has_volumes:
@@ -146,7 +148,9 @@ def scores_by_case(network: nn.Module, part: Examples, batch_size: int, device: 
     return {case: scores[0][rows] for case, rows in group_positions(part.cases).items()}
 
 
-def score_predictions(predictions: Array, part: Examples, study: Study, probabilities: NDArray | None = None) -> Score:
+def score_predictions(
+    predictions: Array, part: Examples, study: Study, probabilities: NDArray[Any] | None = None
+) -> Score:
     """Return the study's metric of predictions for a part.
 
     Args:

@@ -81,7 +81,7 @@ def measure_extra_metric(
     return {"value": mean_of_known(values), "num_cases": sum(value is not None for value in values)}
 
 
-def _score_case(metric: Callable[..., float | None], pairs: Iterable[Sequence[NDArray]]) -> float | None:
+def _score_case(metric: Callable[..., float | None], pairs: Iterable[Sequence[NDArray[Any]]]) -> float | None:
     values = []
     for prediction, truth in pairs:
         value = metric(prediction, truth)

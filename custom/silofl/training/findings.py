@@ -1,20 +1,23 @@
 """Scores of a model that answers a set of findings: each finding is there or not, and so are two classes."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.findings import name_absence, unpack_findings
+from silofl.data.volumes import Array
 from silofl.training.metrics import Label, Probabilities, Score, group_positions
 
 
 def findings_by_case(
-    predictions: NDArray,
-    targets: NDArray,
+    predictions: Array,
+    targets: Array,
     cases: Sequence[str],
     labels: Mapping[int, str],
     metric: str = "accuracy",
-    probabilities: NDArray | None = None,
+    probabilities: NDArray[Any] | None = None,
 ) -> Score:
     """Return the mean over cases, or over each finding's presence and absence, of the share of right findings.
 
@@ -29,8 +32,8 @@ def findings_by_case(
             sensitivity and specificity, where there are cases for them.
         probabilities: Shape (N, findings); without them there is no AUROC.
     """
-    truth = unpack_findings(targets, len(labels))
-    is_right = unpack_findings(predictions, len(labels)) == truth
+    truth = unpack_findings(np.asarray(targets), len(labels))
+    is_right = unpack_findings(np.asarray(predictions), len(labels)) == truth
     by_case: dict[str, float | None] = {}
     labels_by_case: dict[Label, dict[str, float]] = {}
     for number, name in sorted(labels.items()):

@@ -6,6 +6,7 @@ count of the voxels by margin, predicted and true label.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ def score_findings(probabilities: NDArray[np.float64], truth: NDArray[np.int64])
     return np.atleast_1d(np.where(is_there, probabilities, 1 - probabilities).mean().clip(0, 1))
 
 
-def yield_probabilities(probabilities: NDArray) -> Iterator[tuple[int, slice, NDArray]]:
+def yield_probabilities(probabilities: NDArray[Any]) -> Iterator[tuple[int, slice, NDArray[Any]]]:
     """Yield an image's number, some of its voxels, and their probabilities (channels, voxels).
 
     Piece by piece, since what is made of a volume's probabilities takes as much memory as they do.
@@ -71,7 +72,7 @@ def yield_probabilities(probabilities: NDArray) -> Iterator[tuple[int, slice, ND
             yield image, piece, voxels[:, piece]
 
 
-def _count_overlaps(probabilities: NDArray, truth: NDArray) -> NDArray[np.int64]:
+def _count_overlaps(probabilities: NDArray[Any], truth: NDArray[Any]) -> NDArray[np.int64]:
     """Count a case's voxels by bias, predicted and true label: shape (biases, labels, labels)."""
     num_labels = max(probabilities.shape[1], 2)
     # No label is above the network's, but a file may hold one that the study does not know.

@@ -84,7 +84,8 @@ class LocalModel:
     @property
     def best(self) -> State:
         """Its state after its best round by validation; after the last one where no round was validated."""
-        return self.kept.get("best", self.kept)["state"]
+        state: State = self.kept.get("best", self.kept)["state"]
+        return state
 
     @property
     def best_round(self) -> int:
@@ -99,7 +100,8 @@ class LocalModel:
     @property
     def last(self) -> int:
         """The last round that it has learnt in; 0 before the first."""
-        return self.kept.get("last", 0)
+        last: int = self.kept.get("last", 0)
+        return last
 
     @property
     def values(self) -> list[float]:

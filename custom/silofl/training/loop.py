@@ -119,8 +119,10 @@ class _Progress:
 
     def learn(self, batch: Batch, where: str) -> None:
         learner = self._learner
+        # A step that needs no optimiser is given None.
+        optimizer: Any = learner.optimizer
         # float() waits for the GPU at every step; in return the error names the very batch.
-        value = float(learner.step(learner.model, learner.optimizer, learner.loss, batch))
+        value = float(learner.step(learner.model, optimizer, learner.loss, batch))
         if not math.isfinite(value):
             raise TrainingError(f"the loss of the {self._whose} must be finite, not {value}, {where}")
         self._losses.append(value)
@@ -160,8 +162,8 @@ def make_optimizer(settings: TrainingSettings, model: nn.Module) -> torch.optim.
         return torch.optim.SGD(
             model.parameters(), rate, momentum=settings.momentum, weight_decay=decay, nesterov=settings.nesterov
         )
-    optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer]
-    return optimizer(model.parameters(), rate, betas=settings.betas, weight_decay=decay)
+    kinds: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    return kinds[settings.optimizer](model.parameters(), rate, betas=settings.betas, weight_decay=decay)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

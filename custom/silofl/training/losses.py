@@ -1,7 +1,7 @@
 """The losses that a study may name, from MONAI and torch."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -110,7 +110,7 @@ def check_loss(study: Study, image_shape: Sequence[int]) -> None:
     numbers = sorted({0, *study.labels})
     targets = torch.tensor(numbers).repeat(2 * math.prod(size) // len(numbers) + 1)[: 2 * math.prod(size)]
     try:
-        loss(logits, targets.reshape(2, *size)).backward()
+        loss(logits, targets.reshape(2, *size)).backward()  # type: ignore[no-untyped-call]  # of torch
     except Exception as error:  # whatever the package raises
         raise ConfigError(
             f"training.loss {name} gave no single number with a gradient for logits {tuple(logits.shape)} and targets "
@@ -155,7 +155,7 @@ def _cross_entropy_of_findings(logits: Tensor, targets: Tensor, weight: Tensor |
     return nn.functional.binary_cross_entropy_with_logits(logits, targets, pos_weight=weight)
 
 
-def _weigh_classes(loss: Loss, weights: Sequence[float]) -> Loss:
+def _weigh_classes(loss: Callable[..., Tensor], weights: Sequence[float]) -> Loss:
     """Return a loss of classes, the mean over a batch's examples by the weights of their classes."""
 
     def weighed(logits: Tensor, targets: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ def _leave_out(loss: Loss, is_of_batch: bool) -> Loss:
 
 
 def _segmentation_loss(study: Study) -> Loss:
-    from monai.losses import DiceCELoss, DiceLoss
+    from monai.losses.dice import DiceCELoss, DiceLoss
 
     is_binary = study.out_channels == 1
     options = {"sigmoid": is_binary, "softmax": not is_binary, "to_onehot_y": not is_binary}
@@ -240,6 +240,7 @@ def _segmentation_loss(study: Study) -> Loss:
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         # MONAI wants label maps with a channel axis, (B, 1, H, W).
         targets = targets.unsqueeze(1)
-        return criterion(logits, targets.to(logits.dtype) if is_binary else targets)
+        value: Tensor = criterion(logits, targets.to(logits.dtype) if is_binary else targets)
+        return value
 
     return loss

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
@@ -257,20 +257,20 @@ def compare_overlaps(
     return np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), silent)
 
 
-def mask_labels(label_map: NDArray, labels: Sequence[int]) -> NDArray[np.bool_]:
+def mask_labels(label_map: NDArray[Any], labels: Sequence[int]) -> NDArray[np.bool_]:
     """Return where a label map has any of some labels, at least one."""
-    mask = label_map == labels[0]
+    mask: NDArray[np.bool_] = label_map == labels[0]
     for label in labels[1:]:
         mask = mask | (label_map == label)
     return mask
 
 
 def accuracy_by_case(
-    predictions: NDArray,
-    targets: NDArray,
+    predictions: Array,
+    targets: Array,
     cases: Sequence[str],
     metric: str = "accuracy",
-    probabilities: NDArray | None = None,
+    probabilities: NDArray[Any] | None = None,
 ) -> Score:
     """Return the mean over cases, or over classes, of the share of right classes.
 
@@ -335,7 +335,7 @@ def find_areas(
     import torch
     from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
-    measure = {"auroc": binary_auroc, "auprc": binary_average_precision}[metric]
+    measures: dict[str, Callable[..., torch.Tensor]] = {"auroc": binary_auroc, "auprc": binary_average_precision}
     count = len(rows[0])
     if is_multilabel:
         truth = unpack_findings(labels, count)
@@ -346,7 +346,7 @@ def find_areas(
     areas = {}
     for number in range(count):
         if 0 < truth[:, number].sum() < len(truth):
-            area = float(measure(probabilities[:, number], torch.from_numpy(truth[:, number]).long()))
+            area = float(measures[metric](probabilities[:, number], torch.from_numpy(truth[:, number]).long()))
             # torchmetrics sums in float32, and may end a hair above 1.
             areas[number] = min(area, 1.0)
     return areas
@@ -400,7 +400,7 @@ def average_by_unit(
     return np.stack(np.broadcast_arrays(*means), axis=-1).astype(np.float64)
 
 
-def _dice(prediction: NDArray, target: NDArray) -> float | None:
+def _dice(prediction: NDArray[Any], target: NDArray[Any]) -> float | None:
     # Python's integers do not overflow, whatever type NumPy sums in.
     size = int(prediction.sum()) + int(target.sum())
     return 2 * int((prediction & target).sum()) / size if size else None

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,8 @@ def measure_round(study: Study, examples: Examples) -> tuple[int, PrivacyBudget]
     Raises:
         TrainingError: Patients are not known, or delta is too large for so few units.
     """
-    settings = study.privacy.dp_sgd
+    # Private studies alone are measured.
+    settings: Any = study.privacy.dp_sgd
     units = len(group_rows(examples, settings.unit))
     if settings.delta >= 1 / units:
         raise TrainingError(
@@ -67,7 +69,8 @@ def measure_round(study: Study, examples: Examples) -> tuple[int, PrivacyBudget]
 def compute_study_epsilon(study: Study, of_round: PrivacyBudget, before: Sequence[PrivacyBudget] = ()) -> float:
     """Return the epsilon of all rounds of training, and of what was spent before, at the study's delta."""
     whole = of_round._replace(steps=of_round.steps * study.training_rounds)
-    return compute_epsilon(add_steps(before, whole), study.privacy.dp_sgd.delta)
+    settings: Any = study.privacy.dp_sgd
+    return compute_epsilon(add_steps(before, whole), settings.delta)
 
 
 def draw_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArray[np.int64]]:
@@ -111,7 +114,8 @@ def private_step(settings: DpSgdSettings, units: float, generators: list[torch.G
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         inputs, targets = batch
-        for module in model.modules():
+        modules: Iterable[Any] = model.modules()
+        for module in modules:
             # Opacus refuses running statistics only of layers that also learn.
             if isinstance(module, nn.modules.batchnorm._BatchNorm) or getattr(module, "track_running_stats", False):
                 raise TrainingError(
@@ -198,7 +202,10 @@ def _measure_step(noise: float, rate: float) -> NDArray[np.float64]:
     """
     accountants = _import_opacus().accountants
     orders = accountants.RDPAccountant.DEFAULT_ALPHAS
-    return accountants.analysis.rdp.compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)
+    divergences: NDArray[np.float64] = accountants.analysis.rdp.compute_rdp(
+        q=rate, noise_multiplier=noise, steps=1, orders=orders
+    )
+    return divergences
 
 
 def add_steps(spent: Sequence[PrivacyBudget], more: PrivacyBudget) -> list[PrivacyBudget]:
@@ -219,7 +226,8 @@ def _compute_example_gradients(
     """Leave each example's own gradient at the parameters."""
     if not len(inputs):
         # Nobody was drawn: the step is noise alone.
-        for parameter in model.parameters():
+        parameters: Iterable[Any] = model.parameters()
+        for parameter in parameters:
             parameter.grad_sample = torch.zeros((0, *parameter.shape), device=parameter.device)
         return
     hooked = opacus.GradSampleModule(model, loss_reduction="sum")
@@ -228,8 +236,9 @@ def _compute_example_gradients(
             # The images need no gradient, which torch remarks on.
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             # One by one, or what a loss divides by could let an example change the gradients of the others.
-            pairs = zip(hooked(inputs).split(1), targets.split(1), strict=True)
-            sum(loss(answer, target) for answer, target in pairs).backward()
+            pairs = zip(hooked(inputs).split(1), torch.split(targets, 1), strict=True)
+            total: Any = sum(loss(answer, target) for answer, target in pairs)
+            total.backward()
     finally:
         hooked.remove_hooks()
 
@@ -242,4 +251,5 @@ def _import_opacus() -> ModuleType:
         import opacus.optimizers
     except ImportError:
         raise ConfigError("Opacus, which privacy.dp_sgd needs, is not installed; pip install 'silofl[dp]'") from None
-    return opacus
+    package: ModuleType = opacus
+    return package

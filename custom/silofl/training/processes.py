@@ -85,7 +85,8 @@ class _Spread:
             device = torch.device("cuda", number) if self._device.type == "cuda" else self._device
             self.workers.append(_Worker(f"process {number + 1} of {self.processes}", self._study, device))
         self.answered += 1
-        return _Answer.apply(self, network, images, *_list_learning(network))
+        answer: Tensor = _Answer.apply(self, network, images, *_list_learning(network))  # type: ignore[no-untyped-call]  # of torch
+        return answer
 
     def _find_obstacle(self, network: nn.Module, images: Tensor) -> str:
         for module in network.modules():
@@ -135,7 +136,7 @@ class _Answer(torch.autograd.Function):
         if ctx.number != ctx.spread.answered:
             # The other processes know their last answers alone.
             _refuse(ctx.spread.processes, "an algorithm that learns from a batch after it has looked at another")
-        local, *remote = gradient.split(ctx.size)
+        local, *remote = torch.split(gradient, ctx.size)
         for worker, share in zip(ctx.workers, remote, strict=True):
             worker.send({"gradient": share.clone()})
         sums = list(torch.autograd.grad(ctx.answer, ctx.learning, local, allow_unused=True))
@@ -167,7 +168,7 @@ class _Worker:
 
     def receive(self) -> list[Any]:
         try:
-            answer = _receive(self._connection)
+            answer: list[Any] | str = _receive(self._connection)
         except (EOFError, OSError):
             self._process.join()
             raise TrainingError(
@@ -218,7 +219,8 @@ def _compute_answer(
         array.data = value
         array.requires_grad_(is_learning)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=is_autocast):
-        return network(images)
+        answer: Tensor = network(images)
+    return answer
 
 
 def _list_arrays(network: nn.Module) -> list[Tensor]:

@@ -24,5 +24,9 @@ def learning_rate(kind: str, start: float, round: int, rounds: int) -> float:
         raise ConfigError(f"round must be from 1 to {rounds}, not {round}")
     # Rounds count from 1: the first one has the full rate, and the last one a rate above 0.
     share = (round - 1) / rounds
-    factors = {"constant": 1.0, "poly": (1 - share) ** POWER, "cosine": (1 + math.cos(math.pi * share)) / 2}
+    factors: dict[str, float] = {
+        "constant": 1.0,
+        "poly": (1 - share) ** POWER,
+        "cosine": (1 + math.cos(math.pi * share)) / 2,
+    }
     return start * factors[kind]

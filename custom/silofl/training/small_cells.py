@@ -23,7 +23,7 @@ SIGNIFICANT = {"difference", "standard_error", "low", "high", "p_below", "drift"
 TABLES = {"labels", "models", "thresholds"}
 OF_EMPTY = ("num_empty", "num_false_positive", "value_with_truth")
 # Of a super model's test, in place of what is withheld: its keys are needed.
-NOTHING = {"models": {}, "choices": {}, "selector": {"cases": {}}}
+NOTHING: dict[str, Any] = {"models": {}, "choices": {}, "selector": {"cases": {}}}
 
 Patients = Mapping[str, str | None]
 

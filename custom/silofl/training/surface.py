@@ -76,13 +76,13 @@ def surface_numbers(by_case: Mapping[str, Distances | None], unit: Unit) -> dict
     }
 
 
-def _order_spacing(maps: NDArray, spacing: Spacing) -> Spacing:
+def _order_spacing(maps: NDArray[Any], spacing: Spacing) -> Spacing:
     """Return the voxels' size along the axes of slices (N, H, W) or of one volume (1, X, Y, Z)."""
     x, y, z = spacing
     return (z, x, y) if maps.ndim == 3 else spacing
 
 
-def _mean_distances(pairs: Sequence[tuple[NDArray, NDArray]], sizes: Spacing) -> Distances:
+def _mean_distances(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]], sizes: Spacing) -> Distances:
     # One region at a time: MONAI holds many numbers for each voxel of every region that it is given.
     measures = [_measure_region(predicted, truth, sizes) for predicted, truth in pairs]
     hd95 = torch.stack([distance for distance, _ in measures]).mean()
@@ -90,17 +90,18 @@ def _mean_distances(pairs: Sequence[tuple[NDArray, NDArray]], sizes: Spacing) ->
     return float(hd95), float(dice)
 
 
-def _measure_region(predicted: NDArray, truth: NDArray, sizes: Spacing) -> tuple[Tensor, Tensor]:
+def _measure_region(predicted: NDArray[Any], truth: NDArray[Any], sizes: Spacing) -> tuple[Tensor, Tensor]:
     # Imported here because it takes seconds, which no classification needs.
-    from monai.metrics import compute_hausdorff_distance, compute_surface_dice
+    from monai.metrics.hausdorff_distance import compute_hausdorff_distance
+    from monai.metrics.surface_dice import compute_surface_dice
 
     # A picture is an area: as a volume of one slice, all of its pixels would be surface. A whole volume is one already.
     slices = slice(None) if len(truth) > 1 else 0
-    pair = [torch.from_numpy(mask[slices][None, None]) for mask in (predicted, truth)]
-    further = {"include_background": True, "spacing": list(sizes[-(pair[0].ndim - 2) :])}
+    answer, target = [torch.from_numpy(mask[slices][None, None]) for mask in (predicted, truth)]
+    spacing = list(sizes[-(answer.ndim - 2) :])
     with warnings.catch_warnings():
         # MONAI warns of an option that it sets itself.
         warnings.simplefilter("ignore", FutureWarning)
-        hd95 = compute_hausdorff_distance(*pair, percentile=95, **further)
-        dice = compute_surface_dice(*pair, [TOLERANCE], **further)
+        hd95 = compute_hausdorff_distance(answer, target, True, percentile=95, spacing=spacing)
+        dice = compute_surface_dice(answer, target, [TOLERANCE], True, spacing=spacing)
     return hd95[0, 0], dice[0, 0]

@@ -7,8 +7,10 @@ import numpy as np
 from silofl.core.findings import unpack_findings
 from silofl.data.batches import limit_batch_size
 from silofl.data.intensity import LEAST_RANGE
+from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
+from silofl.parts.checked_cast import checked_cast
 from silofl.reading.image_grid import find_reoriented
 from silofl.reading.patient_ids import count_shared_ids, read_own_id
 from silofl.study import Study
@@ -25,10 +27,10 @@ def find_warnings(data: SiteData, study: Study) -> list[str]:
     """
     warnings = _find_unreadable(data) + _find_patient_warnings(data)
     if study.task == "segmentation":
-        manifest = data.manifest
+        manifest = checked_cast(data.manifest, Manifest)
         pairs = []
         for record in manifest.records:
-            pairs.append((manifest.source(record).first[0], manifest.places[record.label]))
+            pairs.append((manifest.source(record).first[0], manifest.places[str(record.label)]))
         warnings += find_reoriented(pairs)
     if study.data.intensity == "dtype":
         warnings += _find_dark(data.training)
@@ -52,7 +54,7 @@ def _find_unreadable(data: SiteData) -> list[str]:
     if not count:
         return []
     reasons = ", ".join(f"{number} {reason}" for reason, number in data.unreadable.items())
-    total = count + len(data.manifest.records)
+    total = count + len(checked_cast(data.manifest, Manifest).records)
     return [
         f"{count} of {total} cases cannot be read and are left out, as skip_unreadable allows ({reasons}); who "
         "mends them writes dataset.json anew, because they stay left out until it changes"
@@ -63,9 +65,10 @@ def _find_patient_warnings(data: SiteData) -> list[str]:
     """Return a sentence where a patient of DICOM's headers has several names, or stands in several parts unnamed."""
     named = []
     unnamed = []
-    for part, records in data.manifest.parts.items():
+    manifest = checked_cast(data.manifest, Manifest)
+    for part, records in manifest.parts.items():
         for record in records:
-            patient = read_own_id(path for path, _ in filter(None, data.manifest.source(record).files))
+            patient = read_own_id(path for path, _ in filter(None, manifest.source(record).files))
             if record.patient is None:
                 unnamed.append((part, patient))
             else:
@@ -94,7 +97,8 @@ def find_label_warnings(data: SiteData, study: Study, counts: Mapping[str, int])
         study: The study that they were read for.
         counts: `count_labels` of the training part.
     """
-    absent = [name for number in data.manifest.labels_annotated if not counts[name := study.labels[number]]]
+    annotated = checked_cast(data.manifest, Manifest).labels_annotated
+    absent = [name for number in annotated if not counts[name := study.labels[number]]]
     # A study that trains nothing takes the labels as they are.
     if not absent or not study.rounds:
         return []
