@@ -149,7 +149,7 @@ def test_a_right_of_an_earlier_release_fails(candidate, kit):
         write(kit, "authorization.json", {"format_version": "1.0", "permissions": {role: {right: "any"}}})
         answer = check_rights(candidate())
         assert answer.status == "failed" and answer.sentence.startswith(
-            f"{role} has {right} in local/authorization.json, "
+            f"{right} in local/authorization.json is not none for {role}, "
         )
         write(kit, "authorization.json", {"format_version": "1.0", "permissions": {role: {right: "none"}}})
         assert check_rights(candidate()).status == "ok"

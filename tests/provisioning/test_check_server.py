@@ -102,7 +102,7 @@ def let_key_be_read(kit, home, monkeypatch):
         ),
         (replace_resources(dict.update, {"class_allow_list": ["*"]}), "classes", "lets every class in"),
         (replace_resources(dict.pop, "app_validator"), "job_files", "app_validator"),
-        (replace_resources(add_component, RECEIVER), "components", "SiteLogs in place of"),
+        (replace_resources(add_component, RECEIVER), "components", "put silofl.flare.site_logs.SiteLogs there"),
         (expire, "certificate", "days, fewer than 30"),
         (let_key_be_read, "certificate", "other accounts can read"),
     ],

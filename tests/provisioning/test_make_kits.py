@@ -265,7 +265,7 @@ def test_a_project_that_cannot_be_provisioned_leaves_nothing(tmp_path, change, s
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ("--study", "gone must exist"),
+        ("--study", "gone does not exist"),
         ("--wheel", "the wheel must be a file silofl-VERSION-....whl, not"),
         ("--site-configs", "gone/server must hold server.yaml, resources.json"),
         ("--lock", "gone must exist; it is not there: write it with"),

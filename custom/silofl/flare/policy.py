@@ -192,8 +192,8 @@ def list_replaced(kit: Kit) -> Iterator[str]:
         if (path := part.get("path")) in REPLACED and (path != STREAMER or streams_logs(kit)):
             replacement, does = REPLACED[path]
             yield (
-                f"local/resources.json has {path} in place of {replacement}, {does}; take it from the resources.json "
-                "of site_configs/"
+                f"local/resources.json has {path}, {does}; put {replacement} there, as in the resources.json of "
+                "site_configs/"
             )
 
 
@@ -252,7 +252,7 @@ def list_old_rights(kit: Kit) -> Iterator[str]:
     rights = read_site_rights(kit)
     for (right, role), reason in TAKEN_BACK.items():
         if role in rights.roles and rights.has(right, "anybody", kit.org, role):
-            yield f"{role} has {right} in local/{rights.file}, {reason}; set it to none"
+            yield f"{right} in local/{rights.file} is not none for {role}, {reason}; set it to none"
 
 
 def _is_module(name: str) -> bool:
