@@ -21,7 +21,7 @@ from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import write_text
 from silofl.base.options import make_console
 from silofl.core.gain import holm
-from silofl.inference import HEAD
+from silofl.inference.names import HEAD
 from silofl_hospital.inference.answers import FALLBACK, REFUSED, WARNED, Answer, group_months, read_answers
 from silofl_hospital.report.tables import TextTable, print_lines, print_table
 

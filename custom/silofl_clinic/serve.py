@@ -19,7 +19,7 @@ from pathlib import Path
 from silofl.base.errors import ConfigError, ExitCode, SiloFLError, one_line
 from silofl.base.files import fill_folder, make_folder, read_json, write_json
 from silofl.base.settings import load_settings
-from silofl.inference import RECORD
+from silofl.inference.names import RECORD
 from silofl.reading.header import dicom_headers
 from silofl_clinic.archive import send_files
 from silofl_clinic.exams import EXAMS, Inbox, is_settled

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from silofl.data.records import Record
 from silofl.data.site_data import SiteData
@@ -18,7 +19,7 @@ class Units:
         is_one_person: All are of one known patient, so that they say nothing of another.
     """
 
-    name: str
+    name: Literal["patient", "recording", "case"]
     unit_of: Mapping[str, str]
     is_one_person: bool = False
 

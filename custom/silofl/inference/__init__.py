@@ -8,10 +8,6 @@ if TYPE_CHECKING:
     from silofl.inference.super_model import SuperModel
 
 __all__ = ["Prediction", "SuperModel"]
-# What predict writes of its answers, and what a super model says of itself.
-RECORD, HEAD = "prediction.json", "model.json"
-# Of its facts: over how many images home statistics were taken, and the fingerprint of the model before.
-HOME_STATISTICS = "home_statistics"
 FILES = {"Prediction": "prediction", "SuperModel": "super_model"}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ class CaseResult:
 
     scores: NDArray[np.float64]
     measured: dict[str, Score]
-    predictions: dict[str, NDArray]
+    predictions: dict[str, NDArray[Any]]
 
 
 def predict_cases(model: SuperModel, part: Examples, study: Study) -> dict[str, CaseResult]:
@@ -60,21 +61,21 @@ def _predict_case(model: SuperModel, part: Examples, study: Study) -> CaseResult
     contents = model.contents
     size = study.training.batch_size
     scores = case_scores(model.slice_scores(images, size))
-    # Filled beforehand, so that models keep their order whichever answers first.
-    names = (*contents.models, ENSEMBLE)
-    predictions: dict[str, NDArray] = dict.fromkeys(names)
-    measured: dict[str, Score] = dict.fromkeys(names)
+    predictions: dict[str, NDArray[Any]] = {}
+    measured: dict[str, Score] = {}
     for name, values in _yield_probabilities(model, images, size, contents.shares(scores)):
         predictions[name] = decide_answers(values, study)
         measured[name] = score_predictions(predictions[name], part, study, values)
         # Else it would be held while the next ones are computed.
         del values
-    return CaseResult(scores, measured, predictions)
+    # Models keep their order whichever answers first.
+    names = (*contents.models, ENSEMBLE)
+    return CaseResult(scores, {name: measured[name] for name in names}, {name: predictions[name] for name in names})
 
 
 def _yield_probabilities(
-    model: SuperModel, images: NDArray, size: int, shares: Mapping[str, float]
-) -> Iterator[tuple[str, NDArray]]:
+    model: SuperModel, images: NDArray[Any], size: int, shares: Mapping[str, float]
+) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield each model's probabilities, one after the other since a volume's are large, and the ensemble's at last."""
     ensemble = None
     # Those with a share come first, in the order in which their sum is rounded.
@@ -85,4 +86,5 @@ def _yield_probabilities(
             # It multiplies the values in their place: the caller has used them by now.
             ensemble = add_share(ensemble, values, shares[name])
         del values
-    yield ENSEMBLE, ensemble
+    if ensemble is not None:
+        yield ENSEMBLE, ensemble

@@ -40,7 +40,7 @@ def _list_case_facts(case: EvaluatedCase, record: Evaluation, study: Study) -> d
     metric = record.metric if study.task == "segmentation" else "accuracy"
     row: dict[str, object] = {"case": case.case, "part": case.part, "answered by": case.model, metric: value}
     for key, measured in case.labels.items():
-        name = study.labels.get(key, key)
+        name = study.name_label(key)
         hd95, surface_dice = measured.distances or (None, None)
         row |= {
             f"{name} Dice": case.score.labels_by_case.get(key, {}).get(case.case),
@@ -56,8 +56,8 @@ def _list_case_facts(case: EvaluatedCase, record: Evaluation, study: Study) -> d
         read = call_case(np.array([rows[case.case]]), case.operating_point, study)
         if study.is_multilabel:
             answer = join_findings(read["findings"])
-            row |= {"true findings": name_findings(label, study.labels), "answer": answer}
+            row |= {"true findings": name_findings(int(label), study.labels), "answer": answer}
         else:
-            row |= {"true class": study.labels[label], "answer": study.labels[read["label"]]}
+            row |= {"true class": study.labels[int(label)], "answer": study.labels[read["label"]]}
         row |= {f"probability of {name}": chance for name, chance in read["class_scores"].items()}
     return row | {"warnings": "; ".join(case.warnings)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -26,7 +28,7 @@ def choose_model(scores: ArrayLike, threshold: float) -> NDArray[np.int64]:
     return np.where(scores.max(axis=1) > threshold, scores.argmax(axis=1) + 1, 0)
 
 
-def choose_answer(contents: Contents, scores: NDArray, threshold: float | None = None) -> str:
+def choose_answer(contents: Contents, scores: NDArray[Any], threshold: float | None = None) -> str:
     """Return whose model answers: the highest score's if it is above the threshold, else the global one.
 
     Args:

@@ -74,13 +74,13 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
     has_sizes = site.has_sizes
     lesions = {}
     for key in list_drawn_labels(cases):
-        name = study.labels.get(key, key)
+        name = study.name_label(key)
         lesions[name] = 0
         for case in cases:
             if key in case.labels:
                 lesions[name] += case.labels[key].lesions.num_true
     measured = {
-        "scores": {ALL: {study.metric: measure_value(score, unit_of, {})}} | measure_labels(cases, unit_of, study),
+        "scores": {ALL: {study.metric: measure_value(score, unit_of, {})}, **measure_labels(cases, unit_of, study)},
         "lesions": lesions,
         "distance_unit": "mm" if has_sizes else "pixels",
         "size_unit": "ml" if has_sizes else "pixels",
@@ -108,8 +108,8 @@ def _measure_classes(rows: "ClassRows", score: Score, unit_of: Mapping[str, str]
     of_all = {study.metric: measure_value(score, unit_of, also)} | also
     of_all["ece"] = Estimate(rows.measure_error(rows.shown), None, len(rows.shown))
     of_all["ece_calibrated"] = rows.measure_calibrated(rows.shown)
-    measured = {
-        "scores": {ALL: of_all} | classes,
+    measured: dict[str, Any] = {
+        "scores": {ALL: of_all, **classes},
         "decision_thresholds": decision_thresholds or None,
         "temperature": rows.operating_point.temperature,
     }
@@ -183,7 +183,7 @@ def list_drawn_labels(cases: Sequence[EvaluatedCase]) -> list[int | str]:
 def measure_labels(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str], study: Study) -> Scores:
     """Return the scores of each label, or region, by its name, over the cases whose label maps show it."""
     sample = Sample([unit_of[case.case] for case in cases])
-    return {study.labels.get(key, key): _score_label(key, cases, sample) for key in list_drawn_labels(cases)}
+    return {study.name_label(key): _score_label(key, cases, sample) for key in list_drawn_labels(cases)}
 
 
 def _score_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample) -> dict[str, Estimate]:
@@ -349,9 +349,12 @@ class ClassRows:
         # Those of the most probable answers: a threshold asks for others on purpose.
         if self.is_multilabel:
             return np.maximum(probabilities, 1 - probabilities).ravel()
-        return probabilities.max(axis=1)
+        highest: Floats = probabilities.max(axis=1)
+        return highest
 
     @cached_property
     def _is_right(self) -> NDArray[np.bool_]:
         answers = self.decide(MOST_PROBABLE)
-        return answers == self.is_true if self.is_multilabel else (answers & self.is_true).any(axis=1)
+        if self.is_multilabel:
+            return np.asarray(answers == self.is_true)
+        return np.asarray((answers & self.is_true).any(axis=1))

@@ -15,7 +15,7 @@ from silofl.base.errors import ConfigError, quote_value
 from silofl.core.operating_point import LEAST_TEMPERATURE, MOST_PROBABLE, MOST_TEMPERATURE, OperatingPoint
 from silofl.data.data_profile import DataProfile
 from silofl.data.transforms import MOST_VOXELS
-from silofl.inference import HOME_STATISTICS
+from silofl.inference.names import HOME_STATISTICS
 from silofl.inference.reference_statistics import ReferenceStatistics
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study

@@ -17,8 +17,9 @@ from silofl.base.errors import ConfigError
 from silofl.base.files import is_free, load_tensors, save_tensors, write_json, write_text
 from silofl.base.settings import parse
 from silofl.data.data_profile import DataProfile
-from silofl.inference import HEAD, card
+from silofl.inference import card
 from silofl.inference.contents import PLAIN_NAME, Contents, pack_operating_point, unpack_operating_point
+from silofl.inference.names import HEAD
 from silofl.inference.reference_statistics import pack_reference_statistics, unpack_reference_statistics
 from silofl.models.roles import SELECTOR
 from silofl.models.weights import is_state

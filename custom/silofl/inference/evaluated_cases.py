@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,8 @@ class FileMaps:
         affine: Voxel indices to millimetres, (4, 4); None of a picture.
     """
 
-    said: NDArray
-    truth: NDArray
+    said: NDArray[Any]
+    truth: NDArray[Any]
     affine: NDArray[np.float64] | None
 
 
@@ -104,34 +104,39 @@ class SiteCases:
     """The labelled cases of a site that are evaluated.
 
     Attributes:
-        data: The site's data, which know the images' files.
+        data: The site's data.
+        manifest: It knows the images' files.
         parts: Name of a part -> its examples.
         units: What counts once in an interval.
     """
 
     data: SiteData
+    manifest: Manifest
     parts: Mapping[str, Examples]
     units: Units
 
     @classmethod
     def of(cls, data: SiteData, names: Sequence[str]) -> Self:
         """Take the parts of some names that hold a case."""
-        parts, patients, records = {}, {}, []
+        # Only a pool of several sites has none.
+        manifest = cast("Manifest", data.manifest)
+        parts: dict[str, Examples] = {}
+        patients: dict[str, str | None] = {}
+        records: list[Record] = []
         for name in names:
             part = getattr(data, name)
             if len(part):
                 parts[name] = part
                 patients |= part.patient_of
-                records += data.manifest.parts[name]
-        return cls(data, parts, find_units(patients, find_recordings(records)))
+                records += manifest.parts[name]
+        return cls(data, manifest, parts, find_units(patients, find_recordings(records)))
 
     def divide(self, divisions: Divisions) -> Divided:
         """Return the group of each case; as `silofl.data.groups.divide_records`."""
-        manifest = self.data.manifest
-        records = []
+        records: list[Record] = []
         for name in self.parts:
-            records += manifest.parts[name]
-        return divide_records(manifest, records, divisions)
+            records += self.manifest.parts[name]
+        return divide_records(self.manifest, records, divisions)
 
     @property
     def num_cases(self) -> int:
@@ -152,7 +157,7 @@ class SiteCases:
 def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase | RefusedCase]:
     """Answer each case as `SuperModel.predict` does, and score it; label maps on the grid of the image's file."""
     study = model.contents.study
-    manifest = site.data.manifest
+    manifest = site.manifest
     steps = build_preparation(study, has_label_map=False)
     for part_name, part in site.parts.items():
         records = {record.case: record for record in manifest.parts[part_name]}
@@ -227,7 +232,8 @@ def lay_on_file(answer: CaseAnswer, record: Record, manifest: Manifest, image: I
         DataError: The study's transforms cannot be inverted.
     """
     prepared = prepare_with_inverse(manifest.source(record), steps, numbers=record.numbers)
-    truth = read_label_map(record, manifest, image, steps.study)[0]
+    # None of a classification alone.
+    truth = cast("NDArray[Any]", read_label_map(record, manifest, image, steps.study))[0]
     if record.numbers is not None:
         # The case is some slices of the file.
         truth = truth[..., record.numbers]
@@ -251,8 +257,8 @@ def _evaluate_case(
         # One answer for a case, by the mean over its slices, as `predict` gives it.
         mean = answer.probabilities.mean(axis=0, keepdims=True)
         # Each slice gets the answer of the case, as a score counts slices.
-        said = operating_point.decide(mean, study.is_multilabel).repeat(len(case))
-        return replace(evaluated, score=score_predictions(said, case, study, answer.probabilities))
+        classes = operating_point.decide(mean, study.is_multilabel).repeat(len(case))
+        return replace(evaluated, score=score_predictions(classes, case, study, answer.probabilities))
     maps = lay()
     said, truth = maps.said, maps.truth
     if said.shape[2:] == (1,):
@@ -260,8 +266,8 @@ def _evaluate_case(
         said, truth = said[..., 0], truth[..., 0]
     # Scores are of examples: the case becomes one of the file's size, whose prepared images nobody looks at any more.
     drawn = replace(case.select_rows([0]), targets=truth[None])
-    said = leave_out_ignored(said[None], drawn.targets) if case.has_ignored else said[None]
-    spacing = measure_spacing(maps.affine) if has_sizes else None
+    said = np.asarray(leave_out_ignored(said[None], drawn.targets)) if case.has_ignored else said[None]
+    spacing = measure_spacing(maps.affine) if has_sizes and maps.affine is not None else None
     labels = {}
     for name, numbers in select_regions(case, study).items():
         labels[name] = _measure_label(said, drawn, numbers, maps, spacing)
@@ -269,13 +275,13 @@ def _evaluate_case(
 
 
 def _measure_label(
-    said: NDArray, drawn: Examples, labels: tuple[int, ...], maps: FileMaps, spacing: Spacing | None
+    said: NDArray[Any], drawn: Examples, labels: tuple[int, ...], maps: FileMaps, spacing: Spacing | None
 ) -> LabelMeasures:
     name = drawn.cases[0]
     predicted = mask_labels(said, labels)
-    true = mask_labels(drawn.targets, labels)
+    true = mask_labels(np.asarray(drawn.targets), labels)
     spacings, voxel_size = {}, 1.0
-    if spacing is not None:
+    if spacing is not None and maps.affine is not None:
         spacings[name] = spacing
         voxel_size = abs(float(np.linalg.det(maps.affine[:3, :3]))) / MM3_IN_ML
     return LabelMeasures(

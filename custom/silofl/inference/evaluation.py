@@ -164,13 +164,11 @@ def name_labels(study: Study) -> dict[Label, str]:
     measure = "sensitivity" if study.is_multilabel else "recall"
     if study.task == "segmentation":
         measure = "Dice"
-    names = {}
+    names: dict[Label, str] = {}
     for key in study.scored:
-        if isinstance(key, int):
-            names[key] = f"{measure} of {study.labels.get(key, str(key))}"
-        elif study.task == "segmentation":
-            # A region is named in the study, not numbered.
-            names[key] = f"{measure} of {key}"
+        # A region is named in the study, not numbered; another name is that of a finding's absence.
+        if isinstance(key, int) or study.task == "segmentation":
+            names[key] = f"{measure} of {study.name_label(key)}"
         else:
             names[key] = f"specificity: {key}"
     return names

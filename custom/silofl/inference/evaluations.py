@@ -102,7 +102,7 @@ class Evaluations:
 def list_scores(study: Study) -> list[tuple[str, str]]:
     """Return group and name of each score that a hospital sends in a study, in the order of the rows."""
     if study.task == "segmentation":
-        groups = [study.labels.get(key, key) if isinstance(key, int) else key for key in study.scored]
+        groups = [study.name_label(key) for key in study.scored]
         of_all: Sequence[str] = (study.metric,)
         of_groups: Sequence[str] = OF_LABELS
     else:
@@ -135,7 +135,7 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
         key = f"{division}: {group}"
         scores[key] = subgroup.scores
         withheld |= {(key, name) for name in subgroup.withheld}
-    rows = []
+    rows: list[tuple[float, ...]] = []
     for group, name in list_scores(study):
         estimate = scores.get(group, {}).get(name, MISSING)
         # Means over the classes have those of few in them.

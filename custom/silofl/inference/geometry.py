@@ -18,7 +18,7 @@ from silofl.data.transforms import metadata_tracking
 from silofl.study import Study
 
 if TYPE_CHECKING:
-    from monai.transforms import Compose
+    from monai.transforms.compose import Compose
 
 # A single value that a transform has interpolated differs by less than this from pixel to pixel.
 ROUNDING = 1e-6
@@ -27,7 +27,7 @@ LINEAR = {"Resize": {2: "bilinear", 3: "trilinear"}}
 LINEAR_ON_A_GRID = "bilinear"
 
 
-def check_images(images: NDArray, image_shape: Sequence[int], is_in_patches: bool = False) -> None:
+def check_images(images: NDArray[Any], image_shape: Sequence[int], is_in_patches: bool = False) -> None:
     """Refuse prepared images of another shape than the training images, or with values that are not finite.
 
     Args:
@@ -52,7 +52,7 @@ def check_images(images: NDArray, image_shape: Sequence[int], is_in_patches: boo
         raise DataError("the prepared images must be finite, not NaN or infinite; repair the image")
 
 
-def check_is_not_blank(images: NDArray, name: str, names: Sequence[str], missing: Sequence[str]) -> None:
+def check_is_not_blank(images: NDArray[Any], name: str, names: Sequence[str], missing: Sequence[str]) -> None:
     """Refuse the prepared images of a case that shows nothing, or nothing in a contrast; no answer means anything then.
 
     Args:
@@ -71,7 +71,7 @@ def check_is_not_blank(images: NDArray, name: str, names: Sequence[str], missing
             raise DataError(f"{name} shows one intensity alone{blank}")
 
 
-def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
+def check_probabilities(probabilities: NDArray[np.floating], name: str) -> None:
     """Refuse an answer that is not finite, which would be read as background.
 
     Raises:
@@ -84,7 +84,9 @@ def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
         )
 
 
-def decide_answers(probabilities: NDArray, study: Study, operating_point: OperatingPoint = MOST_PROBABLE) -> NDArray:
+def decide_answers(
+    probabilities: NDArray[Any], study: Study, operating_point: OperatingPoint = MOST_PROBABLE
+) -> NDArray[Any]:
     """Return label maps as `decide_labels` does; of a classification classes, or sets of findings, (n,) int64."""
     if study.task == "segmentation":
         return decide_labels(probabilities)
@@ -148,7 +150,7 @@ def map_to_input(values: NDArray[np.float32], prepared: PreparedImage, steps: Pr
     return _check_input_shape(volume, prepared.shape)
 
 
-def _join_slices(values: NDArray) -> NDArray:
+def _join_slices(values: NDArray[Any]) -> NDArray[Any]:
     """Return the volume (X, Y, Z) of its slices (n, X, Y), or of a whole one (1, X, Y, Z)."""
     return values[0] if values.ndim == 4 else np.moveaxis(values, 0, -1)
 
@@ -159,16 +161,19 @@ def _invert_transforms(
     """Run transforms backwards over values of shape (channels, *spatial)."""
     if steps is None or inverse is None:
         return values
-    from monai.data import MetaTensor
+    from monai.data.meta_tensor import MetaTensor
 
     # Copied: the same inverse takes every label back, and both `_make_linear` and MONAI change its records.
     operations = [_make_linear(operation, values.ndim - 1) for operation in copy.deepcopy(inverse.operations)]
     try:
         with metadata_tracking(True):
             moved = MetaTensor(
-                np.ascontiguousarray(values), affine=inverse.affine.copy(), applied_operations=operations
+                np.ascontiguousarray(values),
+                affine=inverse.affine.copy(),  # type: ignore[arg-type]  # MONAI takes arrays too
+                applied_operations=operations,
             )
-            return np.asarray(steps.inverse({"image": moved})["image"], dtype=np.float32)
+            back = steps.inverse({"image": moved})  # type: ignore[no-untyped-call]  # of MONAI
+            return np.asarray(back["image"], dtype=np.float32)
     except Exception as error:  # MONAI passes on any error of its array code
         reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise DataError(f"the study's transforms cannot be inverted on this image: MONAI says {reason}") from None
@@ -184,7 +189,7 @@ def _make_linear(operation: dict[str, Any], num_axes: int) -> dict[str, Any]:
     return operation
 
 
-def _check_input_shape(values: NDArray, shape: tuple[int, ...]) -> NDArray:
+def _check_input_shape(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """Return a picture's one plane, or a volume, after checking that it has the input's size."""
     if len(shape) == 2:
         values = values[..., 0]

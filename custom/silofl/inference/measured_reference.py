@@ -74,7 +74,7 @@ def _measure_roots(model: SuperModel, case: Examples, answer: CaseAnswer) -> dic
 
 
 def _measure_features(
-    model: SuperModel, images: NDArray, site: str, known: Mapping[str, NDArray[np.float64]] = MappingProxyType({})
+    model: SuperModel, images: NDArray[Any], site: str, known: Mapping[str, NDArray[np.float64]] = MappingProxyType({})
 ) -> dict[str, NDArray[np.float64]]:
     """Return a case's features of the site's own and the common models; those that are known are not measured."""
     # Another hospital's model is measured there: what is usual of it here says nothing.

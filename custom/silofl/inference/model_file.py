@@ -12,9 +12,9 @@ from torch import Tensor
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
 from silofl.core.mixing import Arrays
-from silofl.inference import HEAD
 from silofl.inference.contents import Contents
 from silofl.inference.directory import build_contents, check_facts, plain_study, read_model_folder
+from silofl.inference.names import HEAD
 from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.study import STORED, Study
 

@@ -107,8 +107,8 @@ def call_case(probabilities: NDArray[np.floating], operating_point: OperatingPoi
 
 
 def measure_volumes_ml(
-    label_map: NDArray, affine: NDArray[np.float64] | None, labels: Mapping[int, str]
-) -> dict | None:
+    label_map: NDArray[Any], affine: NDArray[np.float64] | None, labels: Mapping[int, str]
+) -> dict[str, float] | None:
     """Return each label's volume in millilitres: its voxels times ``|det(affine)|``.
 
     Args:
@@ -126,7 +126,7 @@ def measure_volumes_ml(
     return volumes
 
 
-def measure_case_ml(label_map: NDArray, case: Examples, study: Study) -> dict[str, float] | None:
+def measure_case_ml(label_map: NDArray[Any], case: Examples, study: Study) -> dict[str, float] | None:
     """Return each label's millilitres in the answer to a prepared case; None where its voxels' size is not known."""
     spacing = case.spacings.get(case.cases[0])
     if spacing is None or study.task != "segmentation":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +14,11 @@ from torch import Tensor
 def case_scores(slice_scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a case's probability of each output, shape (outputs,): the mean over its slices, (n, outputs)."""
     # A mean of ones may round to a hair above 1.
-    return slice_scores.mean(axis=0).clip(0, 1)
+    scores: NDArray[np.float64] = slice_scores.mean(axis=0).clip(0, 1)
+    return scores
 
 
-def add_share(total: NDArray | None, probabilities: NDArray, weight: float) -> NDArray:
+def add_share(total: NDArray[Any] | None, probabilities: NDArray[Any], weight: float) -> NDArray[Any]:
     """Return a total of several models' probabilities with one more, times its weight; None is one of no model yet.
 
     Both are changed in their place: a volume's probabilities may be most of the memory.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional, dump_record, read_record
@@ -160,7 +160,7 @@ def _put_spread(spread: Spread, moments: Moments) -> Spread:
     return replace(spread, mean=float(means[0]), deviation=math.sqrt(variances[0]))
 
 
-def measure_distance(features: NDArray, mean: ArrayLike, variance: ArrayLike) -> float:
+def measure_distance(features: NDArray[Any], mean: NDArray[Any], variance: NDArray[Any]) -> float:
     """Return the logarithm of the mean over features of ``(x - mean)^2 / variance``: about 0 of usual cases.
 
     That is Mahalanobis' distance with a diagonal covariance. Of a feature that hardly varies the variance is
@@ -284,9 +284,10 @@ def _check_sizes(
     remedy = "look at the answer, at what the image shows, and at the size of its voxels"
     checks = []
     for label, value in root_sizes(sizes_ml or {}).items():
-        spreads = [
-            stated.roots_ml[label] for stated in reference_statistics.values() if label in (stated.roots_ml or ())
-        ]
+        spreads = []
+        for stated in reference_statistics.values():
+            if stated.roots_ml and label in stated.roots_ml:
+                spreads.append(stated.roots_ml[label])
         if spreads:
             checks.append(Check(f"the size of {label}", value, pool_spreads(spreads), _show_size, remedy))
     return checks

@@ -133,7 +133,7 @@ def _list_case_values(cases: Sequence[EvaluatedCase], study: Study) -> dict[str,
     """Return what each score is of: case -> its value, of each label, and of all cases by the study's metric."""
     score = merge_scores(cases)
     # Of the metric only the cases count here, not their values.
-    values = {study.metric: dict.fromkeys((case.case for case in cases), 0.0)}
+    values: dict[str, dict[str, float]] = {study.metric: dict.fromkeys((case.case for case in cases), 0.0)}
     for key, name in name_labels(study).items():
         values[name] = score.labels_by_case.get(key, {})
     return values

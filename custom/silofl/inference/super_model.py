@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -77,7 +78,7 @@ class SuperModel:
         self.selector: HarmonizedModel | None = None
         if contents.rule == "selector":
             selector = build_selector(study, len(contents.outputs), study.seed)
-            self.selector = load_weights(selector, contents.selector, SELECTOR).to(device).eval()
+            self.selector = load_weights(selector, contents.selector or {}, SELECTOR).to(device).eval()
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> SuperModel:
@@ -107,7 +108,7 @@ class SuperModel:
         for name, network in self._models.items():
             fix_home_statistics(network, images, self._studies[name], self.device)
 
-    def slice_scores(self, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
+    def slice_scores(self, images: NDArray[Any], batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
         """Return the selector's softmax of each slice.
 
         Args:
@@ -126,7 +127,7 @@ class SuperModel:
         check_probabilities(scores, SELECTOR)
         return scores
 
-    def scores(self, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
+    def scores(self, images: NDArray[Any], batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
         """Return the selector's scores of a case: `case_scores` of its slices.
 
         Args:
@@ -138,7 +139,7 @@ class SuperModel:
         """
         return case_scores(self.slice_scores(images, batch_size))
 
-    def probabilities(self, name: str, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.floating]:
+    def probabilities(self, name: str, images: NDArray[Any], batch_size: int = BATCH_SIZE) -> NDArray[np.floating]:
         """Return one model's probabilities for a case.
 
         Args:
@@ -167,7 +168,7 @@ class SuperModel:
         return outputs
 
     def measure_features(
-        self, name: str, images: NDArray, batch_size: int = BATCH_SIZE
+        self, name: str, images: NDArray[Any], batch_size: int = BATCH_SIZE
     ) -> tuple[NDArray[np.floating], dict[str, NDArray[np.float64]]]:
         """Return `probabilities`, and by the model's name its features, where somebody has said where they are."""
         with record_inputs(find_feature_layer(self.network(name))) as seen:
@@ -175,7 +176,11 @@ class SuperModel:
         return probabilities, {name: join_features(seen)} if seen else {}
 
     def answer(
-        self, images: NDArray, batch_size: int = BATCH_SIZE, threshold: float | None = None, site: str | None = None
+        self,
+        images: NDArray[Any],
+        batch_size: int = BATCH_SIZE,
+        threshold: float | None = None,
+        site: str | None = None,
     ) -> CaseAnswer:
         """Return what the super model says of one case, as probabilities on the prepared images.
 
@@ -193,8 +198,8 @@ class SuperModel:
         check_images(images, self.contents.image_shape, bool(self.contents.study.data.patches))
         scores = self.scores(images, batch_size)
         name, weights = weigh_models(self.contents, scores, threshold, site)
-        total: NDArray | None = None
-        features: dict[str, NDArray] = {}
+        total: NDArray[Any] | None = None
+        features: dict[str, NDArray[Any]] = {}
         for member, weight in weights.items():
             probabilities, of_member = self.measure_features(member, images, batch_size)
             # In their place, as a volume's probabilities may be most of the memory.
@@ -210,13 +215,14 @@ class SuperModel:
             weights=weights,
             scores=dict(zip(self.contents.outputs, scores.tolist(), strict=True)),
             is_fallback=is_choice and gamma is not None and float(scores.max()) <= gamma,
-            probabilities=total,
+            # Some model always answers.
+            probabilities=cast("NDArray[Any]", total),
             features=features,
         )
 
     def predict(
         self,
-        case: str | Path | Mapping[str, str | Path] | NDArray,
+        case: str | Path | Mapping[str, str | Path] | NDArray[Any],
         batch_size: int = BATCH_SIZE,
         threshold: float | None = None,
         site: str | None = None,
@@ -239,12 +245,13 @@ class SuperModel:
         """
         # Before the images are prepared, which takes long.
         self.check_options(batch_size, threshold, site)
-        if isinstance(case, Mapping):
-            case = {name: Path(file) for name, file in case.items()}
-        elif isinstance(case, str):
-            case = Path(case)
-        prepared = None if isinstance(case, np.ndarray) else self.prepare_case(case)
-        images = case if prepared is None else prepared.images
+        prepared = None
+        if isinstance(case, np.ndarray):
+            images = case
+        else:
+            files = {name: Path(file) for name, file in case.items()} if isinstance(case, Mapping) else Path(case)
+            prepared = self.prepare_case(files)
+            images = prepared.images
         self.check_is_not_alone(images)
         answer = self.answer(images, batch_size, threshold, site)
         if self.contents.study.task == "segmentation":
@@ -253,7 +260,7 @@ class SuperModel:
             prediction = self._predict_class(answer, prepared, site)
         if prepared is None:
             image_warnings = self.contents.data_profile.image_warnings(images, None, False)
-            codes = {}
+            codes: Mapping[str, str] = {}
         else:
             image_warnings = prepared.image_warnings(self.contents.data_profile, self._steps)
             codes = prepared.form.codes
@@ -268,7 +275,7 @@ class SuperModel:
             deviations=compared.deviations,
         )
 
-    def check_is_not_alone(self, images: NDArray) -> None:
+    def check_is_not_alone(self, images: NDArray[Any]) -> None:
         """Refuse a case of one image where the network's answer depends on the other images of its batch.
 
         Raises:
@@ -280,12 +287,12 @@ class SuperModel:
                 "batch, so that it cannot predict a single one; train one with batch, group or instance"
             )
 
-    def compare_images(self, images: NDArray, form: Form) -> list[str]:
+    def compare_images(self, images: NDArray[Any], form: Form) -> list[str]:
         """Return how a case's prepared images (n, C, *spatial) differ from the training images, as sentences."""
         return self.contents.data_profile.image_warnings(images, form, self._steps.is_turning)
 
     def compare_answer(
-        self, answer: CaseAnswer, images: NDArray, sizes_ml: Mapping[str, float] | None, codes: Mapping[str, str]
+        self, answer: CaseAnswer, images: NDArray[Any], sizes_ml: Mapping[str, float] | None, codes: Mapping[str, str]
     ) -> Comparison:
         """Compare an answer with what is usual; as `silofl.inference.reference_statistics.compare_answer`.
 
@@ -295,7 +302,7 @@ class SuperModel:
         is_asked = GLOBAL in self._models and GLOBAL not in answer.features
         if is_asked and any(stated.features for stated in reference_statistics.values()):
             # Only the copy gets them: the answer itself stays what was asked for.
-            answer = replace(answer, features=answer.features | self.measure_features(GLOBAL, images)[1])
+            answer = replace(answer, features={**answer.features, **self.measure_features(GLOBAL, images)[1]})
         return compare_answer(reference_statistics, answer, sizes_ml, self.contents.study, codes)
 
     def list_warnings(
@@ -368,7 +375,7 @@ class SuperModel:
     def _list_fallback(self, answer: CaseAnswer, threshold: float | None) -> list[str]:
         gamma = self.contents.threshold if threshold is None else threshold
         # No score is above 1: that the global model answers says nothing of the case.
-        return [FALLBACK] if answer.is_fallback and gamma < 1 else []
+        return [FALLBACK] if answer.is_fallback and gamma is not None and gamma < 1 else []
 
     def list_reasons_against_use(
         self, answer: CaseAnswer, image_warnings: Sequence[str], threshold: float | None = None, site: str | None = None

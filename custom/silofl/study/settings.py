@@ -283,6 +283,10 @@ class StudySettings(Section):
         absences = {name_absence(name): () for name in self.labels.values()} if self.is_multilabel else {}
         return {**labels, **absences}
 
+    def name_label(self, key: int | str) -> str:
+        """Return the name of what answers are scored by: of a label's number its name, of a region its own."""
+        return key if isinstance(key, str) else self.labels.get(key, str(key))
+
     def steps_an_epoch(self, num_examples: int) -> int:
         """Return the most training steps of an epoch; a last batch of one example joins the one before it."""
         # Of each volume an epoch has several patches.

@@ -8,7 +8,7 @@ from typing import Any
 
 from silofl.base.documents import read_json_document
 from silofl.base.errors import ConfigError
-from silofl.inference import RECORD
+from silofl.inference.names import RECORD
 
 FALLBACK = "answers of the global model, as a fallback"
 REFUSED = "refused inputs"

@@ -17,8 +17,8 @@ from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.base.files import hold_lock, is_free, make_folder, read_json, write_atomically, write_json
 from silofl.base.options import make_console
 from silofl.data.contrasts import Case, list_case_files, parse_case
-from silofl.inference import RECORD
 from silofl.inference.directory import read_fingerprint, read_versions
+from silofl.inference.names import RECORD
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.reading.access import content_digest, input_name

@@ -13,9 +13,9 @@ from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import is_free
 from silofl.data.contrasts import Case, parse_case
 from silofl.data.volumes import Array, Volumes
-from silofl.inference import HOME_STATISTICS
 from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.inference.geometry import check_images
+from silofl.inference.names import HOME_STATISTICS
 from silofl.inference.super_model import SuperModel
 from silofl.training.home_statistics import ENOUGH
 from silofl.training.local_model import copy_state

@@ -24,7 +24,7 @@ from silofl.base.documents import ABSENT, read_json_document
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.files import read_json, write_json
 from silofl.base.schema import read_record
-from silofl.inference import HEAD, HOME_STATISTICS
+from silofl.inference.names import HEAD, HOME_STATISTICS
 
 # The last holds the number of the newest list that was here.
 FILE = "withdrawn.json"
