@@ -41,7 +41,7 @@ REFUSED = {
         (layers_of("batch_home"), "model.normalization must be batch .*, not batch_home; choose"),
         (layers_of("instance", source="pretrained"), "model.normalization must be batch .*, not instance; choose"),
         ({"stays": "nothing"}, "stays must be batchnorm with running statistics"),
-        ({"stays": "everything"}, "stays must not be everything where sites listen to each other"),
+        ({"stays": "everything"}, "with stays: everything nothing travels"),
     ],
     "apfl": [
         ({"parts": ["ditto", "apfl"]}, "parts must hold one algorithm with a personal model"),
@@ -49,17 +49,17 @@ REFUSED = {
         ({"training": MOMENTUM}, "training.momentum must be 0 with apfl, not 0.9"),
     ],
     "ditto": [
-        ({"mixing": "softpull"}, "mixing must be shared with a personal model"),
+        ({"mixing": "softpull"}, "a personal model stays at home and is mixed with none"),
         ({"stays": "batchnorm"}, "stays must be nothing with a personal model, which is whole, not 'batchn"),
-        ({"step": "fedprox"}, "input must be none, and step plain, with a personal model"),
-        ({"input": "harmofl"}, "input must be none, and step plain, with a personal model"),
+        ({"step": "fedprox"}, "a personal model steps by its own rule"),
+        ({"input": "harmofl"}, "a personal model steps by its own rule"),
         ({"extra_rounds": 2}, "extra_rounds must be 0 with a personal model, not 2"),
         ({"parts": ["scaffold", "ditto"]}, "one model of all sites; choose mixing: shared and no personal model"),
         ({"ditto": {"strength": -1}}, "ditto.strength must be greater than or equal to 0"),
     ],
-    "fedavg": [({"parts": ["fedsm"]}, "parts must go with mixing: softpull")],
+    "fedavg": [({"parts": ["fedsm"]}, "a selector chooses among sites' models")],
     "fednova": [
-        ({"mixing": "softpull"}, "fednova must go with one model of all sites; choose mixing: shared"),
+        ({"mixing": "softpull"}, "fednova needs one model of all sites; choose mixing: shared"),
         ({"stays": "everything"}, "one model of all sites"),
         ({"extra_rounds": 2}, "extra_rounds must be 0 with fednova, not 2"),
         ({"parts": ["fedopt", "fednova"]}, "parts must begin with normalised steps, .* not with fedopt"),
@@ -75,8 +75,8 @@ REFUSED = {
         ({"fedopt": {"rule": "yog"}}, "did you mean 'yogi'"),
     ],
     "fedrep": [
-        ({"parts": ["scaffold"]}, "parts must be without scaffold, which counts all steps"),
-        ({"parts": ["fednova"]}, "parts must be without fednova, which counts all steps"),
+        ({"parts": ["scaffold"]}, "scaffold counts all steps"),
+        ({"parts": ["fednova"]}, "fednova counts all steps"),
         *[({"stays": h}, f"stays must be head where sites train it .* not {h}") for h in ("nothing", "everything")],
         *[
             (
@@ -98,7 +98,7 @@ REFUSED = {
         (selected("ensemble"), "super_model.answer must be ensemble where the selector learns from"),
         (selected("best_model", super_model={"threshold": 0.5}), "learns the site"),
         (choose(answer="ensemble", threshold=0.5), "does nothing without super_model.answer: choice"),
-        ({"extra_rounds": 2}, "extra_rounds must go with"),
+        ({"extra_rounds": 2}, "extra_rounds has no use with"),
     ],
     "harmofl": [
         ({"start_from_pretrained": True}, "the pretrained model has seen images as they are"),
@@ -118,11 +118,11 @@ REFUSED = {
         ({"preset": "paper", "network": UNET}, "unet has no vector .*projection_head 256; set it to 0"),
     ],
     "perfedavg": [
-        ({"stays": "everything"}, "step must go with one model of all sites where it is a meta-step"),
-        ({"mixing": "softpull"}, "step must go with one model of all sites where it is a meta-step"),
+        ({"stays": "everything"}, "a meta-step needs one model of all sites"),
+        ({"mixing": "softpull"}, "a meta-step needs one model of all sites"),
         ({"extra_rounds": 2}, "extra_rounds must be 0 with meta-steps, not 2; raise perfedavg.deployed_steps"),
-        ({"parts": ["scaffold"]}, "parts must be without scaffold, which counts a step for every batch"),
-        ({"parts": ["fednova"]}, "parts must be without fednova, which counts a step for every batch"),
+        ({"parts": ["scaffold"]}, "scaffold counts a step for every batch"),
+        ({"parts": ["fednova"]}, "fednova counts a step for every batch"),
         ({"perfedavg": {"delta": 0.01}}, "perfedavg.delta does nothing without perfedavg.variant: hf"),
         ({"perfedavg": {"variant": "hf", "delta": 1e-5}}, "perfedavg.delta must be greater than or equal to 0.0001"),
         ({"perfedavg": {"alpha": 0.0}}, "perfedavg.alpha must be greater than 0"),
