@@ -11,7 +11,7 @@ import pydicom
 import pytest
 from PIL import Image as Picture
 
-from silofl.base.errors import DataError
+from silofl.base.errors import DataError, Faults
 from silofl.reading import decoder
 from silofl.reading.formats import build_file_request
 from silofl.reading.images import read_image
@@ -222,3 +222,18 @@ def _running(pid):
         return [process] * (process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return []
+
+
+def test_faults_that_the_process_met_at_different_places_are_different_causes(tmp_path):
+    faults = Faults()
+    header = "ObjectType = Image\nNDims = 3\nDimSize = {}\nElementType = MET_UCHAR\nElementDataFile = {}\n"
+    for number, values in enumerate((("4 4 4", "a.raw"), ("4 4 4", "b.raw"), ("4096 4096 4096", "LOCAL"))):
+        path = tmp_path / f"{number}.mha"
+        path.write_text(header.format(*values))
+        with faults.collect_fault():
+            read_image(path, path.name)
+    told = faults.describe()
+    assert (
+        told.startswith("3 faults: (1) 0.mha skips bytes")
+        and "(and 1 more of this kind). (2) 2.mha takes 64 GiB" in told
+    )

@@ -43,7 +43,13 @@ class ConfigError(SiloFLError):
 
 
 class DataError(SiloFLError):
-    """A site's data does not hold what its dataset.json says."""
+    """A site's data does not hold what its dataset.json says.
+
+    Attributes:
+        told_cause: What `find_cause` found in another process, which met the fault; None where this one did.
+    """
+
+    told_cause: str | None = None
 
 
 # Why a case cannot be read, in words that may leave the site.
@@ -106,7 +112,7 @@ class Faults:
             return str(self.errors[0])
         causes: dict[object, list[DataError]] = {}
         for error in self.errors:
-            causes.setdefault(_find_cause(error), []).append(error)
+            causes.setdefault(find_cause(error), []).append(error)
         sentences = []
         for number, (first, *others) in enumerate(causes.values(), start=1):
             more = f" (and {len(others)} more of this kind)" if others else ""
@@ -117,12 +123,14 @@ class Faults:
         return f"{count}: {'. '.join(sentences)}"
 
 
-def _find_cause(error: BaseException) -> object:
+def find_cause(error: BaseException) -> str:
     """Return the line of code that raised an error, and what it met: faults of one differ in names and numbers."""
     while isinstance(error.__context__, DataError):
         error = error.__context__
+    if isinstance(error, DataError) and error.told_cause:
+        return error.told_cause
     place = extract_tb(error.__traceback__)[-1]
-    return place.filename, place.lineno, type(error.__context__)
+    return f"{place.filename}:{place.lineno} {type(error.__context__).__name__}"
 
 
 class AggregationError(SiloFLError):

@@ -110,7 +110,9 @@ def decode_in_subprocess(request: bytes) -> Decoded | Unpacked[NDArray[np.uint8]
             answered = _waiting.popleft()
             answer, content = _receive_or_end(process)
     if "refused" in answer:
-        raise DataError(answer["refused"])
+        error = DataError(answer["refused"])
+        error.told_cause = answer["cause"]
+        raise error
     if answer.get("errno") in OF_SYSTEM:
         raise OSError(answer["errno"], os.strerror(answer["errno"]))
     if "broken" in answer:

@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from silofl.base.errors import DataError
+from silofl.base.errors import DataError, find_cause
 from silofl.reading.decoded import KINDS, MAX_BYTES, Decoded, Unpacked
 
 # Of computing, not of waiting for a disk or a busy machine: a hang computes.
@@ -66,7 +66,7 @@ def _answer(request: dict[str, Any], answers: int) -> None:
         _limit_resources(path, module)
         _send(answers, read(Path(path), name, **request["options"]))
     except DataError as error:
-        _reply(answers, {"refused": str(error)})
+        _reply(answers, {"refused": str(error), "cause": find_cause(error)})
     except MemoryError:
         _reply(answers, {"broken": "it takes too much memory"})
     except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
