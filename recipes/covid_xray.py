@@ -10,7 +10,8 @@ from dealing_options import parse_dealing
 from examples import ClassificationSet, Linked, import_examples
 
 from silofl.reading.formats import PICTURES
-from silofl_hospital.importing.site_files import number_labels, visible_folders
+from silofl_hospital.importing.site_files import number_labels
+from silofl_hospital.importing.tree import visible_folders
 
 KNOWN = {"covid-19": "COVID-19", "covid": "COVID-19", "normal": "Normal"}
 KNOWN |= {"pneumonia-bacterial": "Pneumonia-Bacterial", "pneumonia-viral": "Pneumonia-Viral"}

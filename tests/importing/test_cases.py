@@ -109,17 +109,20 @@ def test_hidden_and_deeper_files_are_left_out(find):
     ("files", "sentence"),
     [
         (["a.nii"], "site 'north' has no file as {case}/t1.nii, {case}/t2.nii, {case}/seg.nii; correct"),
-        (["a/t1.nii", "b/t2.nii", "b/seg.nii"], "site 'north' has no masks for a; add them, remove the others"),
+        (
+            ["a/t1.nii", "b/t2.nii", "b/seg.nii"],
+            "site 'north' has no masks for a; add them, leave these cases out with --skip",
+        ),
         (
             ["a/t1.nii", "a/seg.nii", "b/seg.nii"],
-            "site 'north' has no images for b; add them, remove the others",
+            "site 'north' has no images for b; add them, leave these cases out",
         ),
         ([f"{case}/t1.nii" for case in "edcba"], "site 'north' has no masks for a, b, c and 2 more"),
         (["a\udce4/t1.nii"], r"site 'north' has a file whose name is outside UTF-8, .* 'a\\udce4/t1.nii'"),
-        (["a/t2.bmp", "a/seg.nii"], r"site 'north': a/t2.bmp must end in one of .png"),
+        (["a/t2.webp", "a/seg.nii"], r"site 'north': a/t2.webp must end in one of .png"),
     ],
 )
 def test_a_site_without_whole_cases_is_refused(find, files, sentence):
-    second = "{case}/t2.bmp" if "a/t2.bmp" in files else "{case}/t2.nii"
+    second = "{case}/t2.webp" if "a/t2.webp" in files else "{case}/t2.nii"
     with pytest.raises(DataError, match=sentence):
         find(files, f"T1={{case}}/t1.nii,T2={second}", "{case}/seg.nii")

@@ -65,7 +65,7 @@ def test_all_wrong_masks_are_told_before_images_are_copied(source, tmp_path, mon
     told = str(error.value)
     assert "masks/0.png" not in told
     for sentence in (
-        "4 faults: (1) site 'north': masks/1.png has the size (4, 8), and its image (8, 8); export both",
+        "4 faults: (1) site 'north': masks/1.png has 4 x 8 pixels, and its image 8 x 8; export it anew",
         " (and 1 more of this kind). (2) site 'south': masks/2.png is truncated or corrupt",
         "(3) site 'south': masks/3.png holds 7, but the labels are 0 (background), 1 (foreground)",
     ):

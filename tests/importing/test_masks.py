@@ -95,7 +95,7 @@ def test_a_value_without_a_name_is_refused(volume, write, tmp_path, ending, name
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [("a.npz", "convert it to one of these"), ("a.bmp", "save it as PNG"), ("a", "convert it, or name DICOM a.dcm")],
+    [("a.npz", "convert it to one of these"), ("a.webp", "save it as PNG"), ("a", "convert it, or name DICOM a.dcm")],
 )
 def test_an_ending_that_names_no_single_image_is_refused(tmp_path, name, remedy):
     sentence = f"^masks/{name} must end in one of .png, .*, not '.*'; {remedy}, or remove it"

@@ -255,3 +255,107 @@ def test_labels_give_the_order_of_the_classes(run):
     with pytest.raises(ConfigError, match="labels leave out classes of the tables, sick"):
         run(labels=("healthy", "ill"))
     assert run(labels=("sick", "healthy"))[1]["labels"] == {"0": "sick", "1": "healthy"}
+
+
+# --- tables as programs write them
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("sep=;\nfile;label;patient\n{rows}\n;;\n", "utf-8-sig"),
+        ("FILE\tLabel\tPatient\n{rows}\n\t\t\n\n", "utf-16-be"),
+    ],
+)
+def test_excels_tables_are_read(run, source, text, encoding):
+    separator = ";" if ";" in text else "\t"
+    for site in ("north", "south"):
+        # A decimal comma in a number that Excel took for one.
+        rows = [row.replace(",p", ",10").replace(",", separator) for row in ROWS]
+        rows[0] += ",0"
+        content = text.format(rows="\n".join(rows))
+        mark = "\ufeff" if encoding == "utf-16-be" else ""
+        (source / site / "labels.csv").write_bytes((mark + content).encode(encoding))
+    summary, content, _ = run()
+    assert (summary.patients, content["labels"]) == ({"north": 5, "south": 5}, {"0": "healthy", "1": "sick"})
+
+
+def test_a_table_in_another_encoding_is_refused(run, source):
+    (source / "north" / "labels.csv").write_bytes("file,label\nscans/0.png,Mädchen".encode("latin-1"))
+    with pytest.raises(DataError, match="no table in UTF-8 .*; save it anew, in Excel as CSV UTF-8"):
+        run()
+
+
+@pytest.mark.parametrize(("patients", "count"), [(("007", "7"), 3), (("7.0", "7"), 2), (("a.0", "a"), 3)])
+def test_numbers_of_patients_that_differ_in_zeros(run, source, patients, count):
+    rows = [f"{n}.png,{('healthy', 'sick')[n % 2]},{(*patients, 'x')[n % 3]}" for n in range(9)]
+    write_sites(source, rows)
+    summary, _, _ = run()
+    assert summary.patients["north"] == count
+    caution = "north: 007 and 7 differ in zeros at the beginning alone, and count as two patients"
+    assert (caution in " ".join(summary.notes)) == (patients == ("007", "7"))
+
+
+@pytest.mark.parametrize("words", [("1", "1.0"), ("very sick", "very_sick"), ("1", "1,0"), ("MEL", "mel")])
+def test_one_class_in_two_writings_is_refused(run, source, words):
+    rows = [f'{n}.png,"{(*words, "healthy")[n % 3]}",p{n}' for n in range(9)]
+    write_sites(source, rows)
+    first, second = sorted(words)
+    with pytest.raises(DataError, match=f"label writes one class as {first} and {second}; correct the tables, or"):
+        run()
+    assert run(labels=("healthy", first), spellings={second: first})[1]["labels"] == {"0": "healthy", "1": first}
+
+
+def test_findings_are_mapped_by_word(run, source):
+    write_sites(source, ["a.png,Erguss|Nodule,p0", "b.png,Effusion,p1", "c.png,,p2"])
+    _, content, records = run(labels=("Effusion", "Nodule"), spellings={"Erguss": "Effusion"})
+    assert (content["labels"], records["a.png"]["label"]) == ({"0": "Effusion", "1": "Nodule"}, [0, 1])
+
+
+def test_a_stem_of_two_files_names_none(run, source):
+    write_sites(source, ROWS)
+    shutil.copy(source / "north" / "scans" / "1.png", source / "north" / "scans" / "1.tif")
+    with (source / "north" / "labels.csv").open("a") as table:
+        table.write("\nscans/1,sick,p0")
+    with pytest.raises(DataError, match="names a file that is 2 files, 'scans/1'; correct the row"):
+        run()
+
+
+# --- folders of classes
+
+
+def draw_classes(folder, names=("a", "b"), count=6, ending=".png"):
+    for name in names:
+        for number in range(count):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            pixels = np.random.default_rng(number).integers(0, 256, (8, 8), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}{ending}")
+
+
+def test_thumbnails_and_second_forms_are_left_out(run, tmp_path):
+    place = tmp_path / "sets"
+    draw_classes(place / "north")
+    draw_classes(place / "north" / "a", ("Thumbs",), 3)
+    draw_classes(place / "north", ("a",), 2, ".tif")
+    draw_classes(place / "north", ("b",), 1, ".JPG")
+    summary, _, records = run(place=place)
+    assert len(records) == 12 and all(case.endswith(".png") for case in records)
+    notes = " ".join(summary.notes)
+    assert "north: thumbnails are left out: 3, as a/Thumbs/0.png" in notes
+    assert "north: second forms of an image are left out: 3, as a/0.tif, a/1.tif, b/0.JPG" in notes
+
+
+def test_a_tables_parts_lie_in_folders(run, tmp_path):
+    place = tmp_path / "sets"
+    for part, patients in (("Train", "pqr"), ("Testing", "xyz")):
+        write_site(place / "north" / part, [f"{n}.png,{'ab'[n % 2]},{name}" for n, name in enumerate(patients)])
+    _, content, _ = run(place=place)
+    cases = {part: sorted(record["patient"] for record in content[part]) for part in ("training", "test")}
+    assert (set(cases["training"]) | {record["patient"] for record in content["validation"]}) == {*"pqr"}
+    assert cases["test"] == [*"xyz"]
+
+
+def test_a_site_of_one_part_is_dealt(run, tmp_path):
+    draw_classes(tmp_path / "sets" / "train")
+    summary, content, _ = run(site="sets", place=tmp_path / "sets")
+    assert summary.examples["sets"] == {"training": 8, "validation": 2, "test": 2}

@@ -289,7 +289,7 @@ APART = ("mgh", "MGZ", "hdr", "img", "nhdr", "mhd", "raw", "zraw", "par")
         ("a", "convert it, or name DICOM a.dcm"),
         ("1.2.840.10008", "convert it, or name DICOM 1.2.840.10008.dcm"),
         ("a.png.txt", "convert it to one of these"),
-        ("a.BMP", "save it as PNG"),
+        ("a.WEBP", "save it as PNG"),
         ("a.webp", "save it as PNG"),
         ("a.svs", "export its regions as PNG or TIFF"),
         ("a.mat", "save its array as NIfTI"),

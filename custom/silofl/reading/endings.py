@@ -10,7 +10,7 @@ _REGIONS = "export its regions as PNG or TIFF, for example with QuPath"
 _ARRAYS = "save its array as NIfTI, or many of one size as npz"
 _VOLUME = "save it as one NIfTI file, for example with dcm2niix or mri_convert"
 REMEDIES = {
-    **dict.fromkeys((".bmp", ".gif", ".webp", ".jp2", ".jpx", ".j2k", ".heic", ".heif", ".avif", ".tga"), _AS_PNG),
+    **dict.fromkeys((".webp", ".jp2", ".jpx", ".j2k", ".heic", ".heif", ".avif", ".tga"), _AS_PNG),
     **dict.fromkeys((".svs", ".ndpi", ".scn", ".mrxs", ".qptiff", ".czi", ".lif", ".nd2", ".oib", ".vsi"), _REGIONS),
     **dict.fromkeys((".mat", ".h5", ".hdf5", ".npy", ".pt", ".pkl"), _ARRAYS),
     **dict.fromkeys((".mgh", ".mgz", ".hdr", ".img", ".nhdr", ".mhd", ".raw", ".zraw", ".par", ".rec"), _VOLUME),

@@ -1,8 +1,8 @@
 """Decode image files to arrays, one function a format: all in a process of its own but NIfTI without compression.
 
-Pictures (PNG, JPEG, TIFF, npz) come as (C, rows, columns), windows of time series (npz) as (C, 1, T). Volumes come as
-(C, X, Y, Z) in the stored order with an affine to millimetres in NIfTI's world (x to the right, y to the front, z to
-the head); a volume file that holds one plane is a volume of one slice.
+Pictures (PNG, JPEG, TIFF, BMP, GIF, npz) come as (C, rows, columns), windows of time series (npz) as (C, 1, T). Volumes
+come as (C, X, Y, Z) in the stored order with an affine to millimetres in NIfTI's world (x to the right, y to the front,
+z to the head); a volume file that holds one plane is a volume of one slice.
 """
 
 import os
@@ -22,7 +22,8 @@ from silofl.reading.endings import suggest_remedy
 from silofl.reading.nifti import read_nifti
 from silofl.reading.text_header import METAIMAGE, NRRD
 
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+LOSSY = (".jpg", ".jpeg")
+PICTURES = (".png", ".tif", ".tiff", ".bmp", ".gif", *LOSSY)
 # Where in its own source a C++ library found an error, and the address of the object.
 _LOCATION = re.compile(r"Exception thrown in \S+ \S+ |\S+\.[ch]xx:\d+(?: \(\))?:\s*(?:ITK ERROR: )?|\(0x[0-9a-f]+\)")
 

@@ -68,7 +68,9 @@ def _read_grid(path: Path) -> tuple[tuple[int, ...], Affine] | None:
         return _read_dicom_grid(path)
     if name.endswith((".nii", ".nii.gz")):
         header = read_nifti_header(path)
-        return (*header.get_data_shape(), 1)[:3], affine_mm(header)
+        shape = (*header.get_data_shape(), 1)
+        # Of time points or contrasts decoding tells how many there are.
+        return (shape[:3], affine_mm(header)) if set(shape[3:]) <= {1} else None
     if name.endswith(PICTURES):
         return _read_picture_header(path)[0], None
     return None
@@ -96,10 +98,12 @@ def _read_picture_header(path: Path) -> tuple[tuple[int, int], int]:
     """Return a picture's rows and columns as it is shown, and its orientation."""
     from PIL import ExifTags, Image
 
+    from silofl.reading.pictures import FORMATS
+
     with warnings.catch_warnings():
         # Of a picture that is too large, which its reader refuses.
         warnings.simplefilter("ignore")
-        with Image.open(path, formats=("PNG", "JPEG", "TIFF")) as picture:
+        with Image.open(path, formats=FORMATS) as picture:
             # Not the method of PNG's own class, which decodes the pixels first.
             orientation = int(Image.Image.getexif(picture).get(ExifTags.Base.Orientation, STORED))
             # Of a TIFF the size is that of what is shown.

@@ -38,7 +38,7 @@ class Background(Protocol):
 def read_image(
     path: Path, name: str | None = None, index: int | None = None, background: Background | None = None
 ) -> Image:
-    """Read PNG, JPEG, TIFF, NIfTI, MHA, NRRD, a DICOM series folder, or one image or window of an npz file.
+    """Read PNG, JPEG, TIFF, BMP, GIF, NIfTI, MHA, NRRD, a DICOM series folder, or one image or window of an npz file.
 
     Args:
         path: The file, or the folder of a DICOM series.

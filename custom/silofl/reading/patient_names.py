@@ -1,7 +1,11 @@
 """The one form of a patient's name in which names are kept, and the key by which two spellings are one patient."""
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+
+# A whole number that is written as a fraction, also with the comma of some countries.
+WHOLE = re.compile(r"^([0-9]+)[.,]0+$")
 
 
 def normalise_name(name: str) -> str:
@@ -17,11 +21,12 @@ def normalise_name(name: str) -> str:
 def key_patient(name: str) -> str:
     """Return what two spellings of one patient share: no regard to capitals, nor to ``^`` and blanks at the end.
 
-    DICOM parts the components of a name by ``^``, which programs append to a number too. Zeros at the beginning count:
-    007 and 7 may be two patients.
+    DICOM parts the components of a name by ``^``, which programs append to a number too. 101.0 is 101, as pandas writes
+    it in a column with a gap. Zeros at the beginning count: 007 and 7 may be two patients.
     """
     name = normalise_name(normalise_name(name).casefold())
-    return name.rstrip("^ ") or name
+    name = name.rstrip("^ ") or name
+    return WHOLE.sub(r"\1", name)
 
 
 def unify_patients(names: Iterable[str]) -> Mapping[str, str]:

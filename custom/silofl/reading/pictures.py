@@ -1,8 +1,8 @@
-"""Unpack pictures with Pillow: PNG, JPEG and TIFF; `silofl.reading.formats` makes an array of what is unpacked.
+"""Unpack PNG, JPEG, TIFF, BMP and GIF with Pillow; `silofl.reading.formats` makes an array of what is unpacked.
 
 Each must hold all pixels that its header states. A damaged PNG is noticed by the checksums of its chunks, the pixels of
-a TIFF compressed with Deflate by those of its strips. A JPEG, a TIFF of another compression or of none, and a TIFF's
-tags have no checksums: of these only what cannot be decoded, and what is missing, is noticed.
+a TIFF compressed with Deflate by those of its strips. A JPEG, BMP or GIF, a TIFF of another compression or of none, and
+a TIFF's tags have no checksums: of these only what cannot be decoded, and what is missing, is noticed.
 """
 
 from pathlib import Path
@@ -16,7 +16,9 @@ from silofl.reading.jpeg import check_scans
 from silofl.reading.png import check_png
 from silofl.reading.tiff import COMPRESSION, PHOTOMETRIC, check_tiff, several_error
 
-FORMATS = ("PNG", "JPEG", "TIFF")
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF")
+# Their writers choose the numbers of a palette, so that its colours say what is meant, of label numbers the grey.
+COLOURS_COUNT = ("BMP", "GIF")
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "F", "I;16", "I;16B", "I;16L")
 MAX_PIXELS = 178_956_970
 WHITE_IS_ZERO = 0
@@ -30,7 +32,9 @@ SPREAD = {"L;2": 85, "L;4": 17}
 
 
 def unpack_picture(path: Path, name: str, is_label: bool) -> Unpacked[list[bytes]]:
-    """Unpack one picture as it is shown, turned by its tag of orientation; a palette's numbers are kept in a label map.
+    """Unpack one picture as it is shown, turned by its tag of orientation.
+
+    The numbers of a palette are kept in a label map of PNG or TIFF.
 
     Returns:
         The pixels, and of them: ``shape``, (rows, columns) or (rows, columns, colours), and ``dtype`` as NumPy writes
@@ -63,7 +67,8 @@ def unpack_picture(path: Path, name: str, is_label: bool) -> Unpacked[list[bytes
             sign = "i" if tags.get(SAMPLE_FORMAT) == SIGNED else "u"
         ImageOps.exif_transpose(picture, in_place=True)
         shown: Image.Image = picture
-        if (picture.mode == "P" and not is_label) or picture.mode in ("PA", "CMYK", "YCbCr"):
+        has_colours = picture.mode == "P" and (not is_label or picture.format in COLOURS_COUNT)
+        if has_colours or picture.mode in ("PA", "CMYK", "YCbCr"):
             shown = picture.convert("RGB")
         if shown.mode not in MODES:
             raise DataError(f"{name} has colours of the mode {shown.mode!r}; convert it to grey or RGB")
@@ -89,7 +94,7 @@ def _open_picture(stream: BinaryIO) -> ImageFile.ImageFile:
 
 def _check_numbers(picture: Image.Image, tags: Any, stored: str, name: str, is_label: bool) -> None:  # noqa: ANN401
     """Refuse numbers that Pillow reads as others, and label numbers that their compression has changed."""
-    if is_label and (tags.get(COMPRESSION) in LOSSY if tags else picture.format != "PNG"):
+    if is_label and (tags.get(COMPRESSION) in LOSSY if tags else picture.format == "JPEG"):
         raise DataError(
             f"{name} is a mask compressed as JPEG, which changes label numbers; export the mask anew as PNG"
         )
@@ -118,6 +123,6 @@ def _check_whole(stream: BinaryIO, picture: Image.Image, tags: Any, name: str) -
         check_png(stream.read())
     elif picture.format == "TIFF":
         check_tiff(stream, tags, name)
-    else:
+    elif picture.format == "JPEG":
         check_scans(stream.read(), picture)
     stream.seek(position)

@@ -5,34 +5,19 @@ import re
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, quote_value
-from silofl.base.options import KIT, add_site_config, expect_path, parse_names, parse_natural, parse_share
+from silofl.base.options import KIT, add_site_config, expect_path, parse_count, parse_names, parse_natural, parse_share
 from silofl.base.settings import SHA256
 from silofl.federation.egress_log import FILE
 from silofl.reading.patient_names import normalise_name
 
 SITE_CONFIG = expect_path("a site.yaml")
 STUDY = expect_path("a study's study.yaml")
-LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
 
 
 def _add_kit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kit", type=KIT, required=True, help="the site's startup kit, in which NVFlare runs")
     site_config = "the site's site.yaml (default: local/site.yaml in the kit)"
     parser.add_argument("--site-config", type=SITE_CONFIG, metavar="FILE", help=site_config)
-
-
-def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
-    """Read ``organ,lesion``, or with their values in the masks ``1=organ,4=lesion``."""
-    parts = [part.strip() for part in parse_names(text)]
-    if "=" not in text:
-        return tuple(parts), None
-    matches = [match for match in map(LABEL.fullmatch, parts) if match]
-    if len(matches) < len(parts):
-        raise argparse.ArgumentTypeError(
-            f"must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
-            f"{quote_value(text)}"
-        )
-    return tuple(match["name"] for match in matches), tuple(int(match["value"]) for match in matches)
 
 
 def parse_layout(text: str) -> str:
@@ -63,15 +48,25 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     target = "new folder for the sites; without it dicom lists what SOURCE holds"
     parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help=target)
     labels = (
-        "label names in the order of their numbers, organ,lesion, or with their values in the masks, 1=organ,4=lesion"
+        "label names in the order of their numbers, organ,lesion, or with their values in the masks, 1=organ,4=lesion; "
+        "of a table also with other words for them, no=nein,yes=ja"
     )
-    parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
+    parser.add_argument("--labels", type=parse_names, help=labels)
     arrangement = "with folders: how each site's folder is arranged, if as BIDS or nnU-Net do it"
     parser.add_argument("--layout", dest="arrangement", choices=ARRANGEMENTS, help=arrangement)
     image_pattern = "path of a site's images, for example images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
     parser.add_argument("--image-pattern", action="append", metavar="PATTERN", help=image_pattern)
-    mask_pattern = "path of a site's masks, for example {case}/seg.nii.gz; {label} is a label with files of its own"
+    mask_pattern = (
+        "path of a site's masks, for example {case}/seg.nii.gz; {label} is a label with files of its own, and all "
+        "files that * stands for are joined"
+    )
     parser.add_argument("--mask-pattern", metavar="PATTERN", help=mask_pattern)
+    threshold = "of masks of one label with smoothed edges: the number from which on they are it, for example 128"
+    parser.add_argument("--mask-threshold", type=parse_count, metavar="NUMBER", help=threshold)
+    resample = "masks of pictures may have another size than these, and get the nearest pixel's number"
+    parser.add_argument("--resample-masks", action="store_true", help=resample)
+    skip = "leave out cases without an image or a mask, and count them"
+    parser.add_argument("--skip", action="store_true", help=skip)
     parser.add_argument("--seed", type=parse_natural, default=0, help="seed of every random choice (default: 0)")
     test = "share of each site's patients for the test (default: 0.2)"
     parser.add_argument("--test", type=parse_share, default=0.2, help=test)

@@ -16,7 +16,8 @@ from silofl.reading.formats import PICTURES
 from silofl_hospital.importing.cases import CASE, Patterns, SiteCases, find_cases, split_contrasts
 from silofl_hospital.importing.masks import Values, read_values, split_ending
 from silofl_hospital.importing.options import ImportOptions
-from silofl_hospital.importing.site_files import Case, visible_files
+from silofl_hospital.importing.site_files import Case
+from silofl_hospital.importing.tree import visible_files
 
 # The cases of a site, what its masks may hold, and name -> numbers of regions to score.
 Arranged = tuple[SiteCases, Values, Mapping[str, tuple[int, ...]]]
@@ -104,7 +105,7 @@ def find_nnunet_cases(folder: Path, options: ImportOptions) -> Arranged:
         # The channels are red, green and blue of one picture.
         images = images[:1]
         names = ()
-    found = find_cases(folder.name, folder, Patterns(tuple(images), f"labelsTr/{CASE}{ending}", names))
+    found = find_cases(folder.name, folder, Patterns(tuple(images), f"labelsTr/{CASE}{ending}", names), options.skip)
     cases = replace(found, images_in="imagesTr")
     values = Values(labels, "correct the mask, or labels in its dataset.json", ignored)
     if all(len(members) == 1 for members in numbers.values()):

@@ -2,12 +2,13 @@
 
 A pattern is a path relative to the site's folder in which ``{case}`` stands for the name of a case, as
 ``scans/{case}_t1.nii.gz`` or ``{case}/t1.nii.gz``. Without its ending, as ``{case}/t1``, it takes files with any that
-can be read. In that of masks ``{label}`` stands for a label, where each has a file of its own.
+can be read. In that of masks ``{label}`` stands for a label, where each has a file of its own, and ``*`` for any
+letters, where several masks of a case are joined.
 """
 
 import glob
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -19,9 +20,11 @@ from silofl.data.targets import IGNORE
 from silofl_hospital.importing.masks import ENDINGS, SEGMENTATION, Values, plan_layers, plan_mask, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.site_files import Case, File, JsonRecord, SitePlan, Writer, copy_image, plan_site
+from silofl_hospital.importing.tree import find_copies, find_masks, is_leaving, shorten_names
 
 CASE = "{case}"
 LABEL = "{label}"
+ANY = "*"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,6 @@ class SiteCases:
         cases: The table of its cases.
         channel_names: The contrasts; none where there is one image without a name.
         images_in: The folder in `folder` that all images lie in.
-        layers: The labels of which each case has a mask of its own; none where one mask has all.
     """
 
     site: str
@@ -64,7 +66,6 @@ class SiteCases:
     cases: Sequence[Case]
     channel_names: tuple[str, ...] = ()
     images_in: str = "."
-    layers: tuple[str, ...] = ()
 
     def image_names(self, case: Case) -> list[str | None]:
         """Return the paths of a case's images relative to the folder of the images."""
@@ -158,16 +159,22 @@ def check_pattern(pattern: str, option: str) -> str:
     return str(path)
 
 
-def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
+def find_cases(site: str, folder: Path, patterns: Patterns, skip: bool = False) -> SiteCases:
     """Find the cases of a site; a file that fits several patterns belongs to the one with most letters of its own.
+
+    Args:
+        skip: Whether cases without an image or a mask are left out.
 
     Raises:
         DataError: There is none, or one without a mask or without an image, or a file of a form that cannot be read.
     """
     matched = _match_files(site, folder, (*patterns.images, *patterns.masks))
     # The patterns of the images came before those of the masks.
-    images = matched[: len(patterns.images)]
+    images = [_take_one(files, pattern, folder) for files, pattern in zip(matched, patterns.images, strict=False)]
     masks = matched[len(patterns.images) :]
+    for pattern, files in zip(patterns.masks, masks, strict=True):
+        if ANY not in pattern:
+            _take_one(files, pattern, folder)
     with_image = set[str]().union(*images)
     with_mask = set[str]().union(*masks)
     if not with_image and not with_mask:
@@ -176,24 +183,61 @@ def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
             f"site {site!r} has no file as {wanted}; correct the patterns (without an ending, as {CASE}/t1, they take "
             ".nii and .nii.gz), or remove its folder"
         )
+    _refuse_further_masks(site, images, with_image - with_mask, patterns)
     for absent, what in ((with_image - with_mask, "masks"), (with_mask - with_image, "images")):
-        if absent:
+        if absent and not skip:
             raise DataError(
-                f"site {site!r} has no {what} for {shorten_names(absent)}; add them, remove the others, or name the "
-                f"files with --image-pattern and --mask-pattern, as 'T1=images/{CASE}_0000,T2=images/{CASE}_0001'"
+                f"site {site!r} has no {what} for {shorten_names(absent)}; add them, leave these cases out with "
+                "--skip, or name the files with --image-pattern and --mask-pattern, as "
+                f"'T1=images/{CASE}_0000,T2=images/{CASE}_0001'"
             )
+    names = with_image & with_mask
     for pattern, files in zip(patterns.masks, masks, strict=True):
         # Every case has a mask of each label, because an absent one may have been forgotten.
-        if lacking := with_mask - files.keys():
+        if lacking := names - files.keys():
             raise DataError(
                 f"site {site!r} has no {pattern} for {shorten_names(lacking)}; add it, empty where the label is not in "
                 "the image, or leave the label out of --labels"
             )
     cases = []
-    for name in sorted(with_image):
-        case_images = tuple(files.get(name) for files in images)
-        cases.append(Case(name, case_images, tuple(files[name] for files in masks)))
-    return SiteCases(site, folder, cases, patterns.channel_names, layers=patterns.labels)
+    for name in sorted(names):
+        layers = []
+        for label, files in zip(patterns.labels or [""], masks, strict=True):
+            layers += [(label, path) for path in files[name]]
+        paths = tuple(path for _, path in layers)
+        labels = tuple(label for label, _ in layers if label)
+        cases.append(Case(name, tuple(files.get(name) for files in images), paths, labels))
+    return SiteCases(site, folder, cases, patterns.channel_names)
+
+
+def _take_one(files: dict[str, list[Path]], pattern: str, folder: Path) -> dict[str, Path]:
+    """Return the one file of each case; of a picture in two forms the one without loss."""
+    one = {}
+    for case, paths in files.items():
+        if len(paths) > 1:
+            shown = " and ".join(sorted(path.relative_to(folder).as_posix() for path in paths))
+            raise DataError(
+                f"site {folder.name!r} has two files for {case} as {pattern}, {shown}; remove one, or write the "
+                "pattern with its ending (accents may be written in two ways)"
+            )
+        one[case] = paths[0]
+    return one
+
+
+def _refuse_further_masks(
+    site: str, images: Sequence[Mapping[str, Path]], without_mask: Collection[str], patterns: Patterns
+) -> None:
+    """Refuse images that look like second masks of others, as a_mask_1.png of a.png: each may be another lesion."""
+    paths = [path for files in images for path in files.values()]
+    masks = find_masks(paths)
+    further = [name for files in images for name in without_mask if files.get(name) in masks]
+    if further:
+        stem, _, ending = patterns.mask.rpartition(".")
+        joined = f"{stem}*.{ending}" if stem else f"{patterns.mask}*"
+        raise DataError(
+            f"site {site!r} has further masks of an image, {shorten_names(further)}; join them with --mask-pattern "
+            f"{joined!r}"
+        )
 
 
 def plan_cases(
@@ -251,24 +295,23 @@ def plan_cases(
 def _plan_mask(found: SiteCases, case: Case, values: Values) -> File:
     # All contrasts of a case have one grid, so that the first stands for them.
     image = case.image_files[0]
-    if found.layers:
-        layers = dict(zip(found.layers, case.masks, strict=True))
+    if case.labels or len(case.masks) > 1:
+        names = case.labels or tuple(values.names.values())
+        if not case.labels and len(names) > 1:
+            raise DataError(
+                f"site {found.site!r} has {len(case.masks)} masks of {case.name}, and {len(names)} labels; joined are "
+                f"those of one label, which {LABEL} in --mask-pattern stands for"
+            )
+        layers = list(zip(case.labels or names * len(case.masks), case.masks, strict=True))
         return plan_layers(layers, image, case.name, values, f"site {found.site!r}")
     (stored,) = case.masks
     called = f"site {found.site!r}: {stored.relative_to(found.folder).as_posix()}"
     return plan_mask(stored, image, case.name, values, called)
 
 
-def shorten_names(names: Iterable[str]) -> str:
-    """Return the first three names, and how many more there are."""
-    ordered = sorted(names)
-    shown = ", ".join(ordered[:3])
-    return f"{shown} and {len(ordered) - 3} more" if len(ordered) > 3 else shown
-
-
-def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[str, Path]]:
-    """Return for each pattern the file of each case."""
-    matched: list[dict[str, Path]] = [{} for _ in patterns]
+def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[str, list[Path]]]:
+    """Return for each pattern the files of each case, without second forms of a picture."""
+    matched: list[dict[str, list[Path]]] = [{} for _ in patterns]
     taken: set[Path] = set()
     # The longest pattern takes its files before the others: {case}.png also fits the files of {case}_mask.png.
     for number in sorted(range(len(patterns)), key=lambda i: -len(patterns[i].replace(CASE, ""))):
@@ -278,7 +321,7 @@ def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[
         for path in sorted(folder.glob(_wildcards(pattern))):
             name = path.relative_to(folder).as_posix()
             match = expression.fullmatch(name)
-            if match is None or path in taken:
+            if match is None or path in taken or any(map(is_leaving, path.relative_to(folder).parts)):
                 continue
             # A name that is no UTF-8 could not be written to dataset.json, and control signs command a terminal.
             if not is_one_line(name):
@@ -288,20 +331,16 @@ def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[
                 )
             split_ending(path, f"site {site!r}: {name}")
             taken.add(path)
-            case = normalise_accents(match["case"])
-            if case in files:
-                twins = sorted([files[case].relative_to(folder).as_posix(), name])
-                raise DataError(
-                    f"site {site!r} has two files for {case} as {pattern}, {' and '.join(twins)}; remove one, or write "
-                    "the pattern with its ending (accents may be written in two ways)"
-                )
-            files[case] = path
+            files.setdefault(normalise_accents(match["case"]), []).append(path)
+        for paths in files.values():
+            for copy in find_copies(paths):
+                paths.remove(copy)
     return matched
 
 
 def _expression(pattern: str) -> re.Pattern[str]:
     # The case may stand several times in a pattern, always with one name.
-    before, *between = map(re.escape, pattern.split(CASE))
+    before, *between = (re.escape(part).replace(r"\*", "[^/]*") for part in pattern.split(CASE))
     ending = f"(?i:{'|'.join(map(re.escape, (SEGMENTATION, *ENDINGS)))})?" if _takes_endings(pattern) else ""
     # A name that begins with a dot is a hidden file's. Names of cases may hold dots, and end before an ending.
     return re.compile(f"{before}(?P<case>[^/.][^/]*?){'(?P=case)'.join(between)}{ending}")
@@ -312,7 +351,7 @@ def _takes_endings(pattern: str) -> bool:
 
 
 def _wildcards(pattern: str) -> str:
-    wildcards = "*".join(map(glob.escape, pattern.split(CASE)))
+    wildcards = "*".join(glob.escape(part).replace("[*]", ANY) for part in pattern.split(CASE))
     if _takes_endings(pattern):
         wildcards += "*"
     # Two stars would be any number of folders.

@@ -36,14 +36,14 @@ from silofl_hospital.importing.cases import (
     SiteCases,
     check_pattern,
     plan_cases,
-    shorten_names,
     split_contrasts,
 )
 from silofl_hospital.importing.masks import ENDINGS, MASK_OPTIONS, read_values, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import TABLES, read_patients
 from silofl_hospital.importing.series import SEGMENTATION, Export, Series, count_names, read_export
-from silofl_hospital.importing.site_files import Case, Layout, SitePlan, visible_folders
+from silofl_hospital.importing.site_files import Case, Layout, SitePlan
+from silofl_hospital.importing.tree import find_parts, shorten_names, visible_folders
 
 ANY_SEGMENTATION = f"{SEGMENTATION}/*"
 
@@ -99,6 +99,11 @@ def plan_dicom(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         DataError: A site has no such series or no mask of one, or it is not clear which of several is meant.
     """
     folders = visible_folders(source)
+    if find_parts(source):
+        raise DataError(
+            f"{source.name} holds {shorten_names(folder.name for folder in folders)}, which look like the parts of one "
+            "hospital's data; put them into a folder that is named as their site"
+        )
     if options.image_pattern is None:
         images: list[Series] = []
         for folder in folders:

@@ -20,6 +20,13 @@ Where each label has a file of its own, {label} stands for its name, as TotalSeg
 
     --image-pattern "{case}/ct.nii.gz" --mask-pattern "{case}/segmentations/{label}.nii.gz" --labels liver,spleen
 
+Where several masks of a case are one label's, * stands for any letters, and they are joined::
+
+    --image-pattern "{case}.png" --mask-pattern "{case}_mask*.png"
+
+Folders train, val and test (or training, valid, validation, testing) in a site's folder, or above its cases, are the
+parts of its split; in the place of the sites' folders they are those of one site, SOURCE.
+
 A file that fits several patterns belongs to the one with most letters beside {case}; images that fit none are counted.
 Where a case lacks a contrast, the import counts it and dataset.json has null. In patients.csv file is the case, or the
 path of one of its images.
@@ -34,6 +41,7 @@ Without patients.csv the patients are those of the DICOM headers (PatientID), wh
 whose images they are: they are split by file.
 
 --labels organ,lesion says that 1 is organ and 2 lesion, --labels 1=organ,4=lesion that 4 is: at the site it becomes 2.
+What --labels 1=organ,255=ignore calls ignore counts in no loss and no score.
 Segmentations of DICOM and 3D Slicer are numbered by the names of their segments. Masks with another number or name are
 refused, and so are masks whose voxels are not those of their image.
 """
@@ -51,12 +59,12 @@ from silofl_hospital.importing.cases import (
     find_cases,
     parse_patterns,
     plan_cases,
-    shorten_names,
 )
 from silofl_hospital.importing.masks import ENDINGS, MASK_OPTIONS, read_values
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import read_patients
-from silofl_hospital.importing.site_files import Layout, SitePlan, visible_files, visible_folders
+from silofl_hospital.importing.site_files import Layout, SitePlan
+from silofl_hospital.importing.tree import describe_left_out, find_parts, list_sites, visible_files
 
 # Without patterns: images and masks of one name.
 BY_STEM = Patterns((f"images/{CASE}",), f"masks/{CASE}")
@@ -71,7 +79,7 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     """
     find = ARRANGEMENTS[options.arrangement] if options.arrangement else _find_by_patterns
     plans = {}
-    for folder in visible_folders(source):
+    for folder in list_sites(source):
         found, values, regions = find(folder, options)
         plans[found.site] = plan_cases(read_patients(found), values, options, _describe_left_out(found), regions)
     return plans
@@ -81,12 +89,46 @@ def _find_by_patterns(folder: Path, options: ImportOptions) -> Arranged:
     values = read_values(options)
     images = options.image_pattern
     masks = options.mask_pattern
-    # The image a.png is then images/a.png at the site, and not images/images/a.png.
-    if images is None and masks is None:
-        return replace(find_cases(folder.name, folder, BY_STEM), images_in="images"), values, {}
-    if images is None or masks is None:
+    patterns = BY_STEM
+    if images is not None and masks is not None:
+        patterns = parse_patterns(images, masks, options.labels or ())
+    elif images is not None or masks is not None:
         raise ConfigError("one of image-pattern and mask-pattern is missing; give both or none")
-    return find_cases(folder.name, folder, parse_patterns(images, masks, options.labels or ())), values, {}
+    patterns_of = _list_part_patterns(folder, patterns)
+    if not patterns_of:
+        found = find_cases(folder.name, folder, patterns, options.skip)
+        # The image a.png is then images/a.png at the site, and not images/images/a.png.
+        return (replace(found, images_in="images") if patterns is BY_STEM else found), values, {}
+    cases = []
+    for (name, part), of_part in patterns_of.items():
+        for case in find_cases(folder.name, folder, of_part, options.skip).cases:
+            cases.append(replace(case, name=f"{name}/{case.name}", part=part))
+    if len({case.part for case in cases}) == 1:
+        # Where one part alone has masks the import deals it.
+        cases = [replace(case, part=None) for case in cases]
+    return SiteCases(folder.name, folder, cases, patterns.channel_names), values, {}
+
+
+def _list_part_patterns(folder: Path, patterns: Patterns) -> dict[tuple[str, str], Patterns]:
+    """Return for each folder of a part, with the part, where its files lie; none where a site has no such folders.
+
+    They lie in the folder of the site, as train/images, or where the names of cases begin, as images/train.
+    """
+    place, _, _ = patterns.images[0].partition(CASE)
+    cases_in = folder / place.rpartition("/")[0]
+    is_above = not cases_in.is_dir()
+    found = {}
+    for path, part in find_parts(folder if is_above else cases_in).items():
+        images = []
+        for pattern in patterns.images:
+            images.append(_insert_part(pattern, path.name, is_above))
+        mask = _insert_part(patterns.mask, path.name, is_above)
+        found[path.name, part] = replace(patterns, images=tuple(images), mask=mask)
+    return found
+
+
+def _insert_part(pattern: str, name: str, is_above: bool) -> str:
+    return f"{name}/{pattern}" if is_above else pattern.replace(CASE, f"{name}/{CASE}", 1)
 
 
 def _describe_left_out(found: SiteCases) -> list[str]:
@@ -94,16 +136,13 @@ def _describe_left_out(found: SiteCases) -> list[str]:
     taken: set[Path] = set()
     for case in found.cases:
         taken.update(case.image_files, case.masks)
-    names = []
+    left_out = []
     for path in visible_files(found.folder):
         # A file within a folder that is taken is a slice of a series.
         is_taken = not taken.isdisjoint((path, *path.parents))
         if not is_taken and (path.name.lower().endswith(ENDINGS) or has_dicom_mark(path)):
-            names.append(path.relative_to(found.folder).as_posix())
-    if not names:
-        return []
-    sentence = f"{found.site}: images that fit no pattern or have no mask are left out: {len(names)}, as"
-    return [f"{sentence} {shorten_names(names)}"]
+            left_out.append(path)
+    return describe_left_out(found.site, {"images that fit no pattern or have no mask": left_out}, found.folder)
 
 
-LAYOUT = Layout(plan_folders, (*MASK_OPTIONS, "arrangement"))
+LAYOUT = Layout(plan_folders, (*MASK_OPTIONS, "arrangement", "skip"))

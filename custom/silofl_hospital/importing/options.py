@@ -1,9 +1,12 @@
 """The options of an import."""
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from silofl.base.errors import ConfigError
+from silofl.base.errors import ConfigError, quote_value
 
 
 @dataclass(frozen=True)
@@ -16,8 +19,12 @@ class ImportOptions:
         validation: Fraction of the others for the validation, in [0, 1).
         labels: Names of the labels in the order of their numbers.
         label_values: Number of each of them in the masks, from 1.
+        spellings: What a table writes for a label -> the label.
         image_pattern: Where the images of a site's cases lie, or ``T1=PATTERN,T2=PATTERN``.
         mask_pattern: Where their masks lie.
+        mask_threshold: The number from which on a mask is its one label.
+        resample_masks: Whether masks of pictures may have another size than these.
+        skip: Whether cases without an image or a mask are left out.
         arrangement: How each site's folder is arranged, ``bids`` or ``nnunet``; None for patterns of its own.
         scratch: A folder for what an import needs on its way, which is removed at its end.
     """
@@ -27,10 +34,41 @@ class ImportOptions:
     validation: float = 0.2
     labels: tuple[str, ...] | None = None
     label_values: tuple[int, ...] | None = None
+    spellings: Mapping[str, str] = field(default_factory=dict)
     image_pattern: str | None = None
     mask_pattern: str | None = None
+    mask_threshold: int | None = None
+    resample_masks: bool = False
+    skip: bool = False
     arrangement: str | None = None
     scratch: Path = Path()
+
+    @classmethod
+    def parse_labels(cls, parts: Sequence[str], is_table: bool) -> dict[str, Any]:
+        """Return the options that the words of ``--labels`` are.
+
+        Args:
+            parts: Names alone, as organ; in masks also a number and a name, 1=organ; in a table also a name and another
+                that the table writes for it, no=nein.
+            is_table: Whether they are a table's.
+
+        Raises:
+            ConfigError: A number is missing or none.
+        """
+        pairs = [tuple(word.strip() for word in part.split("=", 1)) for part in parts]
+        if not pairs:
+            return {}
+        if is_table:
+            names = dict.fromkeys(pair[0] for pair in pairs)
+            return {"labels": tuple(names), "spellings": {pair[1]: pair[0] for pair in pairs if len(pair) > 1}}
+        if all(len(pair) == 1 for pair in pairs):
+            return {"labels": tuple(pair[0] for pair in pairs)}
+        if not all(len(pair) == 2 and re.fullmatch("[0-9]{1,9}", pair[0]) and pair[1] for pair in pairs):
+            raise ConfigError(
+                "labels must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
+                f"{quote_value(','.join(parts))}; correct them"
+            )
+        return {"labels": tuple(pair[1] for pair in pairs), "label_values": tuple(int(pair[0]) for pair in pairs)}
 
     def __post_init__(self) -> None:
         names = self.labels or ()

@@ -1,5 +1,6 @@
 """A site's table of patients, which says whose the images of own data are, and what to say where there is none."""
 
+import codecs
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,10 @@ from silofl.base.errors import DataError, quote_value
 from silofl.base.naming import normalise_accents
 from silofl.reading.access import read_bytes
 from silofl.reading.patient_names import key_patient, normalise_name
-from silofl_hospital.importing.cases import SiteCases, shorten_names
+from silofl_hospital.importing.cases import SiteCases
 from silofl_hospital.importing.masks import ENDINGS
 from silofl_hospital.importing.site_files import SitePlan
+from silofl_hospital.importing.tree import shorten_names
 
 TABLES = ("patients.csv", "patients.tsv")
 FILE = "file"
@@ -106,22 +108,28 @@ def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, s
     """Return the rows of a table with a header, by column; a short row has "" for what it lacks.
 
     Args:
-        table: The file; its columns are separated by tabs, semicolons or commas.
+        table: The file, in UTF-8 or UTF-16; its columns are separated by tabs, semicolons or commas.
         wanted: Columns that it must have, in capitals or small letters.
 
     Returns:
         The rows; a word of `NOTHING` is "" except in a column of labels, whose reader judges it.
 
     Raises:
-        DataError: The table cannot be read, is not in UTF-8, lacks a column or has one twice, or has longer rows.
+        DataError: The table cannot be read, is in neither, lacks a column or has one twice, or has longer rows.
     """
     try:
-        lines = read_bytes(table, name).decode("utf-8-sig").splitlines()
+        content = read_bytes(table, name)
+        # Excel's "Unicode text" begins with the mark of UTF-16.
+        encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+        lines = content.decode(encoding).splitlines()
         # Commas last: they may stand in the names of columns that tabs or semicolons part.
         delimiter = next((d for d in "\t;," if lines and d in lines[0]), ",")
+        # For Excel, which shows this line to nobody.
+        if lines and lines[0].strip().casefold() == f"sep={delimiter}":
+            del lines[0]
         header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{name} is no table in UTF-8 ({error}). Save it anew.") from None
+        raise DataError(f"{name} is no table in UTF-8 ({error}); save it anew, in Excel as CSV UTF-8") from None
     spelled = {column.casefold(): column for column in (*wanted, FILE, LABEL, PATIENT, SITE, PART)}
     columns = []
     for field in header:
@@ -145,8 +153,8 @@ def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, s
             value = field.strip()
             if column:
                 values[column] = "" if column in judged and is_nothing(value) else value
-        # An empty line is no row.
-        if row:
+        # Excel leaves rows of empty cells where some were deleted.
+        if any(field.strip() for field in row):
             found.append(values)
     return found
 

@@ -14,7 +14,7 @@ from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_planes import POSITION
 from silofl.reading.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.reading.patient_names import key_patient
-from silofl_hospital.importing.site_files import visible_files
+from silofl_hospital.importing.tree import visible_files
 
 if TYPE_CHECKING:
     from pydicom import Dataset

@@ -26,6 +26,9 @@ NAMES = {
     "label_values": "values in labels",
     "image_pattern": "image-pattern",
     "mask_pattern": "mask-pattern",
+    "mask_threshold": "mask-threshold",
+    "resample_masks": "resample-masks",
+    "skip": "skip",
     "arrangement": "layout",
 }
 
@@ -37,8 +40,8 @@ class Case:
     Attributes:
         name: The name that no other case of the site has.
         images: Its image, or one for each contrast, None where there is none.
-        masks: Its mask, or one for each label; none in a classification.
-        labels: The name of its class, or of its findings; none in a segmentation.
+        masks: Its mask, or several that are joined; none in a classification.
+        labels: The name of its class, or of its findings; in a segmentation the label of each mask that has one alone.
         patient: Whose it is; None where nobody has said it.
         part: Where it belongs; None where the import decides.
     """
@@ -165,9 +168,19 @@ def _find_patients(site: str, cases: Sequence[Case]) -> tuple[list[str], list[st
     respelled = {spelling[name] for name in names if spelling[name] != name}
     if respelled:
         notes.append(
-            f"{site}: patients that are written in several ways, which differ in capitals or a ^ at the end alone, "
-            f"count as one each: {len(respelled)}; if these are different persons, give them different names"
+            f"{site}: patients that are written in several ways, which differ in capitals or a ^ or .0 at the end "
+            f"alone, count as one each: {len(respelled)}; if these are different persons, give them different names"
         )
+    numbers: dict[str, set[str]] = {}
+    for name in spelling.values():
+        if name.isdecimal():
+            numbers.setdefault(name.lstrip("0"), set()).add(name)
+    for names_of_one in numbers.values():
+        if len(names_of_one) > 1:
+            notes.append(
+                f"{site}: {' and '.join(sorted(names_of_one))} differ in zeros at the beginning alone, and count as "
+                "two patients; if they are one, write it in one way"
+            )
     return [spelling[name] for name in names], notes
 
 
@@ -228,22 +241,6 @@ def split_patients(
             f"test must be above 0 for a share of the {units} of site {site!r}, not {options.test}; raise it"
         )
     return part_of
-
-
-def visible_folders(source: Path) -> list[Path]:
-    """Return the folders directly in a folder, by name, without hidden ones."""
-    return sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def visible_files(folder: Path) -> list[Path]:
-    """Return the files in a folder and in the folders within it, in order, without hidden ones."""
-    files = []
-    for path in sorted(folder.rglob("*")):
-        # Where a file is hidden, or lies in a hidden folder, a file system or a program has put it there.
-        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_file() and not is_hidden:
-            files.append(path)
-    return files
 
 
 def copy_image(source: Path, target: Path) -> None:

@@ -10,32 +10,36 @@ Own data, from nowhere else::
 
 If no site has a table, the folders in a site's folder are its classes, and all images in them their examples.
 
+Folders train, val and test (or training, valid, validation, testing) in a site's folder are the parts of its split; in
+the place of the sites' folders they are those of one site, SOURCE. Of folders of classes, masks and thumbnails are left
+out and counted, and so is everywhere the second form of an image, as a.jpg beside a.png.
+
 SOURCE may be one such table itself, with a further column site; file is then the path from the table's folder, and a
 patient is at one site.
 
 The label is the name of a class; the classes of all sites together are numbered by their names, or in the order of
---labels. Where any row names several, as ``effusion|nodule``, all labels are findings (multilabel); a row with nothing,
-or with ``No Finding``, has none. In place of the column label each finding may have a column of 0 and 1: all other
-columns, or those that --labels names. Without the column patient, the patients of DICOM files are those of their
-headers (PatientID) where these differ; otherwise nobody knows whose images they are: they are split by file.
+--labels. --labels no=nein,yes=ja says that the table also writes nein for no, and ja for yes. Where any row names
+several, as ``effusion|nodule``, all labels are findings (multilabel); a row with nothing, or with ``No Finding``, has
+none. In place of the column label each finding may have a column of 0 and 1: all other columns, or those that --labels
+names. Without the column patient, the patients of DICOM files are those of their headers (PatientID) where these
+differ; otherwise nobody knows whose images they are: they are split by file.
 
-A column part (training, validation or test; also train, val) gives the split. Where no row is for the validation, it is
-taken out of the training.
+A column part (training, validation or test, or a word as above) gives the split. Where no row is for the validation, it
+is taken out of the training.
 
 A label that measures something, as an age or a volume, is refused: SiloFL learns classes and segmentations.
 """
 
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from silofl.base.errors import ConfigError, DataError, Faults, quote_value
 from silofl.base.naming import normalise_accents
-from silofl.data.manifest import PARTS
 from silofl.reading.patient_names import key_patient, normalise_name
-from silofl_hospital.importing.cases import shorten_names
 from silofl_hospital.importing.masks import ENDINGS, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import FILE, LABEL, NOBODY, PART, PATIENT, SITE, is_nothing, read_rows
@@ -48,8 +52,17 @@ from silofl_hospital.importing.site_files import (
     copy_image,
     number_labels,
     plan_site,
+)
+from silofl_hospital.importing.tree import (
+    PART_WORDS,
+    describe_left_out,
+    find_copies,
+    find_masks,
+    find_parts,
+    find_thumbnails,
+    list_sites,
+    shorten_names,
     visible_files,
-    visible_folders,
 )
 
 TABLES = ("labels.csv", "labels.tsv")
@@ -60,8 +73,6 @@ MOST_NUMBERS = 20
 SEVERAL = "|"
 # What the same set writes for an image without findings.
 NO_FINDING = "no finding"
-# Word of the column part -> the part.
-GIVEN = {"train": "training", "val": "validation", **{part: part for part in PARTS}}
 
 
 @dataclass(frozen=True)
@@ -72,11 +83,13 @@ class SiteTable:
         folder: Where paths begin.
         name: What messages call the table.
         rows: By column.
+        notes: Sentences about what is left out.
     """
 
     folder: Path
     name: str
     rows: Sequence[Mapping[str, str]]
+    notes: Sequence[str] = ()
 
 
 def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
@@ -94,13 +107,22 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     has_several = any(SEVERAL in row[LABEL] for table in tables.values() for row in table.rows)
     task = "multilabel" if findings or has_several else CLASSES
     given = findings or options.labels
-    cases = {site: _read_cases(tables[site], task, given or ()) for site in sorted(tables)}
-    names: set[str] = set()
-    for site_cases in cases.values():
-        for case in site_cases:
-            names.update(case.labels)
-    labels = _number_classes(names, given)
-    plans = {site: _plan_cases(site, site_cases, task, labels, options) for site, site_cases in cases.items()}
+    cases = {}
+    notes = {}
+    names: dict[str, set[str]] = {}
+    for site in sorted(tables):
+        read = _read_cases(tables[site], task, given or (), options.spellings)
+        copies = find_copies(case.image_files[0] for case in read)
+        cases[site] = [case for case in read if case.image_files[0] not in copies]
+        names[site] = {label for case in cases[site] for label in case.labels}
+        left_out = {"second forms of an image": copies}
+        notes[site] = [*tables[site].notes, *describe_left_out(site, left_out, tables[site].folder)]
+        notes[site] += _describe_strangers(site, names)
+    labels = _number_classes(set[str]().union(*names.values()), given)
+    plans = {}
+    for site, site_cases in cases.items():
+        plan = _plan_cases(site, site_cases, task, labels, options)
+        plans[site] = replace(plan, notes=(*notes[site], *plan.notes))
     # Tables of their own number their own patients: p1 of two sites is two persons.
     if source.is_file():
         _check_sites(plans)
@@ -108,42 +130,87 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
 
 
 def _read_folders(source: Path) -> dict[str, SiteTable]:
-    table_of: dict[Path, Path | None] = {}
-    for folder in visible_folders(source):
-        table_of[folder] = next((folder / name for name in TABLES if (folder / name).exists()), None)
-    if not any(table_of.values()):
-        return _list_class_folders(source, list(table_of))
+    sites = list_sites(source)
+    found = {site: _read_site(site, _read_own_table) for site in sites}
+    if not any(found.values()):
+        found = {site: _read_site(site, _list_class_folders) for site in sites}
+        names: set[str] = set()
+        for table in found.values():
+            names.update(row[LABEL] for row in (table.rows if table else ()))
+        # Folders of images and masks are a segmentation's, and no classes.
+        if not all(found.values()) or len(names) < 2 or names & {"images", "masks"}:
+            raise DataError(
+                f"{source.name} holds no folders of sites with {TABLES[0]} (columns file, label and patient), or with "
+                f"a folder of images for each class, and is no such table{_describe_other_table(sites)}; put the "
+                "folders of classes into one that is named as their site"
+            )
     tables = {}
-    for folder, table in table_of.items():
+    for site, table in found.items():
         if table is None:
-            raise DataError(f"site {folder.name!r} has no {TABLES[0]}; write it, or remove the folder")
-        name = f"{table.name} of site {folder.name!r}"
-        tables[folder.name] = SiteTable(folder, name, read_rows(table, name, (FILE,)))
+            raise DataError(
+                f"site {site.name!r} has no {TABLES[0]}{_describe_other_table([site])}; write it, or remove the folder"
+            )
+        tables[site.name] = table
     return tables
 
 
-def _list_class_folders(source: Path, sites: Sequence[Path]) -> dict[str, SiteTable]:
-    """Return the rows of sites without a table, whose folders are their classes."""
-    names = set()
-    tables = {}
+def _describe_other_table(sites: Iterable[Path]) -> str:
+    """Return what a table of another name lacks, for the end of a fault; nothing where no site has one."""
     for site in sites:
-        rows = []
-        classes = visible_folders(site)
-        for folder in classes:
-            for path in visible_files(folder):
-                if path.name.lower().endswith(ENDINGS):
-                    rows.append({FILE: path.relative_to(site).as_posix(), LABEL: folder.name})
-        names |= {folder.name for folder in classes}
-        if classes:
-            tables[site.name] = SiteTable(site, f"the folder of site {site.name!r}", rows)
-    # Folders of images and masks are a segmentation's, and no classes.
-    if len(tables) < len(sites) or len(names) < 2 or names & {"images", "masks"}:
-        raise DataError(
-            f"{source.name} holds no folders of sites with {TABLES[0]} (columns file, label and patient), or with a "
-            "folder of images for each class, and is no such table; put the folders of classes into one that is named "
-            "as their site"
-        )
-    return tables
+        for path in visible_files(site):
+            if path.suffix.lower() in (".csv", ".tsv"):
+                columns = ", ".join((read_rows(path, path.name, ()) or [{}])[0])
+                return f" ({path.relative_to(site)} is called otherwise, and its columns are {columns})"
+    return ""
+
+
+def _read_site(site: Path, read: Callable[[Path], SiteTable | None]) -> SiteTable | None:
+    """Return the rows of a site, or together those of the parts in its folder."""
+    whole = read(site)
+    if whole is not None:
+        return whole
+    part_of = find_parts(site)
+    found = {path: table for path in part_of if (table := read(path)) is not None}
+    if not found:
+        return None
+    rows = []
+    unclassed: list[Path] = []
+    notes: list[str] = []
+    for path, part in part_of.items():
+        if path not in found:
+            unclassed += [file for file in visible_files(path) if file.name.lower().endswith(ENDINGS)]
+            continue
+        notes += found[path].notes
+        for row in found[path].rows:
+            # Where the labels of one part alone are known the import deals it.
+            given = {PART: part} if len(found) > 1 else {}
+            rows.append({**row, **given, FILE: row[FILE] and f"{path.name}/{row[FILE]}"})
+    notes += describe_left_out(site.name, {"images of no class": unclassed}, site)
+    return SiteTable(site, f"the folder of site {site.name!r}", rows, notes)
+
+
+def _read_own_table(folder: Path) -> SiteTable | None:
+    for name in TABLES:
+        if (folder / name).exists():
+            called = f"{name} of site {folder.name!r}"
+            return SiteTable(folder, called, read_rows(folder / name, called, (FILE,)))
+    return None
+
+
+def _list_class_folders(folder: Path) -> SiteTable | None:
+    """Return the rows of a folder whose folders are its classes; None of another."""
+    if find_parts(folder):
+        return None
+    images = [path for path in visible_files(folder) if path.name.lower().endswith(ENDINGS)]
+    left_out = {"thumbnails": find_thumbnails(folder), "masks of images": find_masks(images)}
+    is_left_out = set[Path]().union(*left_out.values())
+    rows = []
+    for path in images:
+        file = path.relative_to(folder)
+        if path not in is_left_out and len(file.parts) > 1:
+            rows.append({FILE: file.as_posix(), LABEL: file.parts[0]})
+    notes = describe_left_out(folder.name, left_out, folder)
+    return SiteTable(folder, f"the folder of site {folder.name!r}", rows, notes) if rows else None
 
 
 def _read_table(table: Path) -> dict[str, SiteTable]:
@@ -199,12 +266,13 @@ def _join_findings(table: SiteTable, findings: Sequence[str]) -> SiteTable:
     return replace(table, rows=rows)
 
 
-def _read_cases(table: SiteTable, task: str, given: Collection[str]) -> list[Case]:
+def _read_cases(table: SiteTable, task: str, given: Collection[str], spellings: Mapping[str, str]) -> list[Case]:
     faults = Faults()
     cases: list[Case] = []
+    places = _index_files(table)
     for row in table.rows:
         with faults.collect_fault():
-            cases.append(_read_case(row, table, task, given))
+            cases.append(_read_case(row, table, places, task, given, spellings))
     faults.tell()
     counts = Counter(case.name for case in cases)
     twins = [name for name, count in counts.items() if count > 1]
@@ -218,18 +286,49 @@ def _read_cases(table: SiteTable, task: str, given: Collection[str]) -> list[Cas
     return cases
 
 
-def _read_case(row: Mapping[str, str], table: SiteTable, task: str, given: Collection[str]) -> Case:
+def _index_files(table: SiteTable) -> dict[str, list[str]]:
+    """Return the files in a table's folder by the paths that programs write for them; none where all rows name theirs.
+
+    That is the path in one form of its letters, which Macs store in another, and the path without its ending.
+    """
+    places: dict[str, list[str]] = {}
+    if all(row[FILE] and (table.folder / row[FILE]).exists() for row in table.rows):
+        return places
+    for path in visible_files(table.folder):
+        if path.name.lower().endswith(ENDINGS):
+            file = path.relative_to(table.folder).as_posix()
+            whole = normalise_accents(file)
+            stem = whole[: -len(split_ending(path, file)[1])]
+            for name in (whole, stem):
+                places.setdefault(name, []).append(file)
+    return places
+
+
+def _read_case(
+    row: Mapping[str, str],
+    table: SiteTable,
+    places: Mapping[str, Sequence[str]],
+    task: str,
+    given: Collection[str],
+    spellings: Mapping[str, str],
+) -> Case:
     # Windows writes paths with backslashes.
     file = PurePosixPath(row[FILE].replace("\\", "/"))
     # A path that leaves the folder could name any file of the machine.
     if not row[FILE] or file.is_absolute() or ".." in file.parts:
         raise DataError(f"{table.name} must name files by their path within its folder, not {quote_value(row[FILE])}")
+    if not (table.folder / file).exists():
+        alike = places.get(normalise_accents(str(file)), ())
+        if len(alike) != 1:
+            what = f"a file that is {len(alike)} files" if alike else "a file that is not there"
+            raise DataError(f"{table.name} names {what}, {quote_value(row[FILE])}; correct the row")
+        file = PurePosixPath(alike[0])
     path = table.folder / file
-    if not path.exists():
-        raise DataError(f"{table.name} names a file that is not there, {quote_value(row[FILE])}; correct the row")
     split_ending(path, f"{table.name}: {file}")
     label = normalise_accents(row[LABEL])
-    findings = dict.fromkeys(map(str.strip, label.split(SEVERAL)))
+    if task == CLASSES:
+        label = spellings.get(label, label)
+    findings = dict.fromkeys(spellings.get(name, name) for name in map(str.strip, label.split(SEVERAL)))
     present = tuple(name for name in findings if name and name.casefold() != NO_FINDING)
     labels = (label,) if task == CLASSES else present
     for name in labels:
@@ -241,7 +340,7 @@ def _read_case(row: Mapping[str, str], table: SiteTable, task: str, given: Colle
                 "where nothing was found), remove the row, or, where a label is called so, name all with --labels"
             )
     patient = normalise_name(row[PATIENT]) if PATIENT in row else None
-    part = GIVEN.get(row[PART].casefold()) if PART in row else None
+    part = PART_WORDS.get(row[PART].casefold()) if PART in row else None
     if PART in row and part is None:
         raise DataError(
             f"the part of {file} in {table.name} must be training, validation or test, not {quote_value(row[PART])}; "
@@ -271,13 +370,32 @@ def _number_classes(names: Collection[str], given: Sequence[str] | None) -> dict
         )
     if len(names) < 2:
         raise DataError(f"{LABEL} must name at least 2 classes, not {len(names)}; add files of another class")
-    # Sick and sick would be two classes that differ in nothing.
-    alike = Counter(name.casefold() for name in names)
-    twins = sorted(name for name in names if alike[name.casefold()] > 1)
+    # Sick and sick, or 0 and 0.0, would be two classes that differ in nothing.
+    key_of = {name: re.sub("[_-]", " ", name).casefold() for name in names} | numbers
+    counts = Counter(key_of.values())
+    twins = sorted(name for name in names if counts[key_of[name]] > 1)
     if twins:
-        raise DataError(f"{LABEL} writes one class as {' and '.join(twins)}; correct the tables")
+        same = [name for name in twins if key_of[name] == key_of[twins[0]]]
+        raise DataError(
+            f"{LABEL} writes one class as {' and '.join(same)}; correct the tables, or name all with --labels, of this "
+            f"one {same[0]}={same[1]}"
+        )
     # Numbers are sorted as numbers: 10 comes after 9.
     return number_labels(sorted(names, key=lambda name: (numbers.get(name, 0), name)), first=0)
+
+
+def _describe_strangers(site: str, names: Mapping[str, set[str]]) -> list[str]:
+    """Return a caution where a site shares no class with those before it, whose classes may be called otherwise."""
+    before = {other: labels for other, labels in names.items() if other != site and labels}
+    own = names[site]
+    if not own or not before or any(own & labels for labels in before.values()):
+        return []
+    other, labels = next(iter(before.items()))
+    mapping = ",".join(f"{label}=WORD" for label in sorted(labels))
+    return [
+        f"{site} has no class of {other}: {shorten_names(own)} there, {shorten_names(labels)} here; where one is the "
+        f"other, name its word at {site} with --labels {mapping}"
+    ]
 
 
 def _parse_number(text: str) -> float | None:

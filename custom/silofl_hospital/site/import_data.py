@@ -15,15 +15,16 @@ def run(options: argparse.Namespace) -> int:
     """Import data and print the counts of each site; without a target print what is there."""
     if options.target is None:
         return _print_content(options)
-    labels, label_values = options.labels
     settings = ImportOptions(
         seed=options.seed,
         test=options.test,
         validation=options.validation,
-        labels=labels,
-        label_values=label_values,
+        **ImportOptions.parse_labels(options.labels or (), options.layout == "table"),
         image_pattern=",".join(options.image_pattern) if options.image_pattern else None,
         mask_pattern=options.mask_pattern,
+        mask_threshold=options.mask_threshold,
+        resample_masks=options.resample_masks,
+        skip=options.skip,
         arrangement=options.arrangement,
     )
     report_import(import_layout(options.layout, options.source, options.target, settings), options)
