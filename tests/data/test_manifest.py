@@ -67,7 +67,7 @@ IGNORE = "ignore of dataset.json must be the number of pixels that nobody annota
             {"labels": {"1": "nucleus", "2": "wall"}},
             "labels of dataset.json must be {'1': 'nucleus'} as in the study, not",
         ),
-        ({"labels": {"2": "nucleus"}}, "labels of dataset.json must be {'1': 'nucleus'} as in the study, not"),
+        ({"labels": {"0": "nucleus"}}, "labels of dataset.json must be {'1': 'nucleus'} as in the study, not"),
         ({"labels": {"": None}}, "labels of dataset.json must be {'1': 'nucleus'} as in the study, not"),
         ({"labels": ["nucleus"]}, "labels of dataset.json must be {'1': 'nucleus'} as in the study, not"),
         (
@@ -119,6 +119,33 @@ def test_a_site_may_annotate_some_of_the_labels(site, study, tmp_path):
     assert [part.annotated for part in (data.training, data.validation, data.test)] == [(1,)] * 3
     site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=[2, 1])
     assert load_site_data(site.folder, settings, tmp_path / "cache").test.annotated is None
+
+
+def test_labels_in_another_order_are_those_of_their_names(site, study, tmp_path):
+    masks = {name: np.arange(64, dtype=np.uint8).reshape(8, 8) % 4 for name in "abcdef"}
+    for name, mask in masks.items():
+        site.mask(f"{name}-mask.png", mask)
+    site.write(labels={"1": "organ", "2": "lesion"}, ignore=3)
+    wanted = load_site_data(site.folder, study(labels=ORGANS), tmp_path / "cache").test.targets
+    site.write(labels={"2": "organ", "1": "lesion"}, ignore=3)
+    data = load_site_data(site.folder, study(labels=ORGANS), tmp_path / "cache")
+    np.testing.assert_array_equal(data.test.targets, np.array([0, 2, 1, IGNORED])[masks["a"]][None].repeat(2, 0))
+    np.testing.assert_array_equal(wanted, np.array([0, 1, 2, IGNORED])[masks["a"]][None].repeat(2, 0))
+    assert pool_manifests({"north": data.manifest})["labels"] == {"1": "lesion", "2": "organ"}
+    site.write(labels={"1": "lesion"}, ignore=3)
+    with pytest.raises(DataError, match="a-mask.png holds 2, but the labels are 0 .background., 1 .lesion."):
+        load_site_data(site.folder, study(labels=ORGANS), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(("task", "labels", "wanted"), [("classification", 0, 1), ("multilabel", [0], 0b10)])
+def test_classes_in_another_order_are_those_of_their_names(site, study, task, labels, wanted):
+    records = {part: [record | {"label": labels} for record in site.content[part]] for part in ("training", "test")}
+    site.write(task=task, labels={"0": "tumour", "1": "normal"}, validation=[], **records)
+    settings = study("classification") if task == "classification" else study(task, {0: "normal", 1: "tumour"})
+    manifest = read_manifest(site.folder, settings, needed=())
+    assert {record.label for record in manifest.records} == {wanted}
+    with pytest.raises(DataError, match="labels of dataset.json must be .'0': 'normal', '1': 'tumour'. as in the"):
+        read_manifest(site.write(task=task, labels={"0": "tumour"}, validation=[], **records), settings, needed=())
 
 
 def test_a_label_map_holds_no_label_that_is_not_annotated(site, study, tmp_path):

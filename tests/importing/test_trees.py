@@ -126,6 +126,15 @@ def test_cases_without_a_mask_are_left_out_and_counted(run, tmp_path):
     assert "north: images that fit no pattern or have no mask are left out: 1, as images/3.png" in out
 
 
+def test_boxes_are_no_masks(run, tmp_path):
+    for number in range(3):
+        draw(tmp_path / "source" / "north" / "images" / f"{number}.jpg")
+    (tmp_path / "source" / "north" / "labels").mkdir()
+    (tmp_path / "source" / "north" / "labels" / "1.txt").write_text("0 0.5 0.5 0.1 0.1")
+    error, _ = run("folders")
+    assert "site 'north' has labels/1.txt in place of a mask; boxes and points are none: draw masks, or" in error
+
+
 def test_a_part_without_masks_is_left_out(run, tmp_path):
     for part in ("train", "test"):
         for number in range(6):

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from silofl.base.documents import build_table
 from silofl.base.errors import DataError, Faults, error_text, quote_value
 from silofl.base.naming import check_name, normalise_texts
+from silofl.core.findings import list_findings, pack_findings
 from silofl.data.contrasts import ImageFiles, list_missing_contrasts
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, check_keys, locate, parse_record
@@ -32,7 +33,8 @@ class Manifest:
     Attributes:
         folder: The folder of dataset.json.
         task: ``segmentation`` or ``classification``.
-        labels: Number and name of every label.
+        labels: Number and name of every label of the study.
+        stored_numbers: Number that the files have -> the study's number of the same name.
         split_unit: What no two parts share: ``patient``; or, where one patient is in several parts on purpose,
             ``recordings``, ``slices`` of a volume, or only ``examples``; ``unknown`` where the patients are not known.
         training: Cases to learn from, at least one.
@@ -48,6 +50,7 @@ class Manifest:
     folder: Path
     task: str
     labels: dict[int, str]
+    stored_numbers: dict[int, int]
     split_unit: str
     training: tuple[Record, ...]
     validation: tuple[Record, ...]
@@ -97,9 +100,9 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
             none; a path leaves the folder or leads nowhere; two parts share a patient, a recording, a case or an image.
     """
     content, digest = _read_with_digest(folder)
-    _check_fits(content, study)
-    annotated = _parse_annotated_labels(content, study)
-    parts = {part: _parse_records(content.get(part, []), part, study) for part in PARTS}
+    stored_numbers = _match_labels(content, study)
+    annotated = _parse_annotated_labels(content, study, stored_numbers)
+    parts = {part: _parse_records(content.get(part, []), part, study, stored_numbers) for part in PARTS}
     needed = study.needed_parts if needed is None else needed
     # Who needs no part needs a case in one of them: without any, the test data are named.
     if not any(parts.values()):
@@ -111,13 +114,14 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
         folder=folder,
         task=study.task,
         labels=dict(study.labels),
+        stored_numbers=stored_numbers,
         split_unit=content.get("split_unit", "patient"),
         **parts,
         labels_annotated=annotated,
         channel_names=parse_channel_names(content),
         places=_locate_files(folder, chain.from_iterable(parts.values())),
         digest=digest,
-        ignored=_parse_ignored(content, study),
+        ignored=_parse_ignored(content, study, stored_numbers),
     )
     # All faults of one check are counted, up to a number.
     faults = Faults()
@@ -174,21 +178,30 @@ def _read_with_digest(folder: Path) -> tuple[dict[str, Any], str]:
     return content, hashlib.sha256(raw).hexdigest()
 
 
-def _check_fits(content: Mapping[str, Any], study: Study) -> None:
+def _match_labels(content: Mapping[str, Any], study: Study) -> dict[int, int]:
+    """Return the study's number of each label by that in the files; refuse data of other labels."""
     remedy = "give the site the data of this study, or ask the study lead"
     if content["task"] != study.task:
         raise DataError(
             f"task of {FILE_NAME} must be {study.task!r} as in the study, not {quote_value(content['task'])}; {remedy}"
         )
     _check_channel_names(parse_channel_names(content), study)
-    wanted = {str(number): name for number, name in sorted(study.labels.items())}
+    number_of = {name: number for number, name in sorted(study.labels.items())}
     labels = normalise_texts(content["labels"])
-    # A site that drew some of the labels names these only.
-    is_some = study.task == "segmentation" and isinstance(labels, dict) and bool(labels)
-    if labels != wanted and not (is_some and labels.items() <= wanted.items()):
+    stored = {}
+    if isinstance(labels, dict):
+        for key, name in labels.items():
+            if key.isdecimal() and isinstance(name, str) and name in number_of:
+                stored[int(key)] = number_of[name]
+    is_each_once = bool(stored) and len({*stored.values()}) == len(stored) == len(labels)
+    # A site that drew some of the labels names these only. In a label map 0 is the background.
+    is_drawn = study.task == "segmentation" and 0 not in stored
+    if not is_each_once or not (is_drawn or len(stored) == len(number_of) == len({*stored} & {*study.labels})):
+        wanted = {str(number): name for name, number in number_of.items()}
         raise DataError(
             f"labels of {FILE_NAME} must be {wanted} as in the study, not {quote_value(content['labels'])}; {remedy}"
         )
+    return stored
 
 
 def parse_channel_names(content: Mapping[str, Any]) -> tuple[str, ...]:
@@ -229,23 +242,23 @@ def check_channels(record: Record, names: tuple[str, ...]) -> None:
         )
 
 
-def _parse_annotated_labels(content: Mapping[str, Any], study: Study) -> tuple[int, ...]:
-    numbers = content.get("labels_annotated", sorted(map(int, content["labels"])))
+def _parse_annotated_labels(content: Mapping[str, Any], study: Study, stored: Mapping[int, int]) -> tuple[int, ...]:
+    numbers = content.get("labels_annotated", sorted(stored))
     # JSON's true is an int in Python, and equals 1.
-    is_labels = isinstance(numbers, list) and all(type(number) is int and number in study.labels for number in numbers)
+    is_labels = isinstance(numbers, list) and all(type(number) is int and number in stored for number in numbers)
     is_allowed = study.task == "segmentation" or "labels_annotated" not in content
     if not is_labels or not numbers or len({*numbers}) < len(numbers) or not is_allowed:
-        listed = ", ".join(f"{number} ({name})" for number, name in sorted(study.labels.items()))
+        listed = ", ".join(f"{number} ({study.labels[stored[number]]})" for number in sorted(stored))
         raise DataError(
             f"labels_annotated of {FILE_NAME} must be some of the study's labels, each once, {listed}, not "
             f"{quote_value(numbers)}; leave it out where all are annotated, and where cases have classes"
         )
-    return tuple(sorted(numbers))
+    return tuple(sorted(stored[number] for number in numbers))
 
 
-def _parse_ignored(content: Mapping[str, Any], study: Study) -> int | None:
+def _parse_ignored(content: Mapping[str, Any], study: Study, stored: Mapping[int, int]) -> int | None:
     number: int | None = content.get(IGNORE)
-    is_free = type(number) is int and number > 0 and number not in study.labels
+    is_free = type(number) is int and number > 0 and number not in stored
     if number is not None and not (is_free and study.task == "segmentation"):
         raise DataError(
             f"{IGNORE} of {FILE_NAME} must be the number of pixels that nobody annotated, above 0 and none of the "
@@ -274,14 +287,21 @@ def _is_numbers(value: object) -> bool:
     return isinstance(value, list) and all(type(number) is int for number in value)
 
 
-def _parse_records(values: object, part: str, study: Study) -> tuple[Record, ...]:
+def _parse_records(values: object, part: str, study: Study, stored: Mapping[int, int]) -> tuple[Record, ...]:
     if not isinstance(values, list):
         raise DataError(f"{part} of {FILE_NAME} must be a list of cases, not {quote_value(values)}; put it in brackets")
+    labels = {number: study.labels[of_study] for number, of_study in stored.items()}
     records = []
     faults = Faults()
     for number, value in enumerate(values, start=1):
         with faults.collect_fault():
-            records.append(parse_record(value, f"record {number} of {part}", study.task, study.labels))
+            record = parse_record(value, f"record {number} of {part}", study.task, labels)
+            if study.task == "classification":
+                record = replace(record, label=stored[int(record.label)])
+            elif study.task == "multilabel":
+                findings = list_findings(int(record.label))
+                record = replace(record, label=pack_findings([stored[finding] for finding in findings]))
+            records.append(record)
     faults.tell()
     return tuple(records)
 

@@ -193,17 +193,24 @@ def read_label_map(record: Record, manifest: Manifest, image: Image, study: Stud
     """
     if not isinstance(record.label, str):
         return None
-    labels = {number: study.labels[number] for number in manifest.labels_annotated}
-    remedy = RENUMBER if labels.keys() == study.labels.keys() else ANNOTATE
+    stored = {number: own for number, own in manifest.stored_numbers.items() if own in manifest.labels_annotated}
+    labels = {number: study.labels[own] for number, own in stored.items()}
+    remedy = RENUMBER if len(labels) == len(study.labels) else ANNOTATE
     if manifest.ignored is not None:
         labels[manifest.ignored] = IGNORE
     path = manifest.places[record.label]
     label = read_label(path, record.label, record.index, labels, image)
     label = lay_on_image(label, image, record.label, (path, manifest.source(record).first[0]))
     check_values(label, labels, record.label, remedy)
-    if manifest.ignored is None:
+    if manifest.ignored is not None:
+        stored[manifest.ignored] = IGNORED
+    if all(number == own for number, own in stored.items()):
         return label.array
-    return np.where(label.array == manifest.ignored, IGNORED, label.array)
+    numbers = label.array.copy()
+    for number, own in stored.items():
+        # Not in the copy itself, in which a number may be another's already.
+        numbers[label.array == number] = own
+    return numbers
 
 
 def _check_slices(record: Record, numbers: range, image: Image) -> None:

@@ -20,11 +20,12 @@ from silofl.data.targets import IGNORE
 from silofl_hospital.importing.masks import ENDINGS, SEGMENTATION, Values, plan_layers, plan_mask, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.site_files import Case, File, JsonRecord, SitePlan, Writer, copy_image, plan_site
-from silofl_hospital.importing.tree import find_copies, find_masks, is_leaving, shorten_names
+from silofl_hospital.importing.tree import find_copies, find_masks, is_leaving, shorten_names, visible_files
 
 CASE = "{case}"
 LABEL = "{label}"
 ANY = "*"
+BOXES = (".xml", ".txt", ".json")
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,7 @@ def find_cases(site: str, folder: Path, patterns: Patterns, skip: bool = False) 
     _refuse_further_masks(site, images, with_image - with_mask, patterns)
     for absent, what in ((with_image - with_mask, "masks"), (with_mask - with_image, "images")):
         if absent and not skip:
+            _refuse_boxes(site, folder, absent)
             raise DataError(
                 f"site {site!r} has no {what} for {shorten_names(absent)}; add them, leave these cases out with "
                 "--skip, or name the files with --image-pattern and --mask-pattern, as "
@@ -222,6 +224,17 @@ def _take_one(files: dict[str, list[Path]], pattern: str, folder: Path) -> dict[
             )
         one[case] = paths[0]
     return one
+
+
+def _refuse_boxes(site: str, folder: Path, cases: Collection[str]) -> None:
+    """Refuse files of boxes in place of masks, as labelImg, YOLO and COCO write them."""
+    names = {PurePosixPath(case).name for case in cases}
+    for path in visible_files(folder):
+        if path.stem in names and path.suffix.lower() in BOXES:
+            raise DataError(
+                f"site {site!r} has {path.relative_to(folder)} in place of a mask; boxes and points are none: draw "
+                "masks, or import classes of whole images with silofl import table"
+            )
 
 
 def _refuse_further_masks(

@@ -52,12 +52,14 @@ def pool_manifests(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     """
     # A pool of which one site does not know its patients is unknown; what the others keep apart stays apart.
     with_unit = {site: manifest for site, manifest in manifests.items() if manifest.split_unit != "unknown"}
-    check_sites_agree(manifests, ("task", "labels", "labels_annotated", "ignored", "channel_names"))
+    check_sites_agree(manifests, ("task", "stored_numbers", "labels_annotated", "ignored", "channel_names"))
     check_sites_agree(with_unit, ("split_unit",))
     shared = next(iter(manifests.values()))
+    # Of classes the records have the study's numbers; of label maps the files keep their own.
+    own = shared.stored_numbers if shared.task == "segmentation" else {number: number for number in shared.labels}
     content: dict[str, Any] = {
         "task": shared.task,
-        "labels": {str(number): name for number, name in sorted(shared.labels.items())},
+        "labels": {str(number): shared.labels[of_study] for number, of_study in sorted(own.items())},
         "split_unit": shared.split_unit if len(with_unit) == len(manifests) else "unknown",
     }
     # A dataset.json has these keys only where they say something.
@@ -66,7 +68,7 @@ def pool_manifests(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     if shared.ignored is not None:
         content[IGNORE] = shared.ignored
     if len(shared.labels_annotated) < len(shared.labels):
-        content["labels_annotated"] = [*shared.labels_annotated]
+        content["labels_annotated"] = [number for number in sorted(own) if own[number] in shared.labels_annotated]
     for part in PARTS:
         content[part] = []
         for site, manifest in manifests.items():
