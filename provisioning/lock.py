@@ -155,11 +155,14 @@ def _select(everything: Sequence[Package], arguments: Sequence[str]) -> list[Pac
 def list_wanted() -> tuple[list[str], list[str]]:
     """Return what a site and a clinic install beside the project's own wheels, as ``pip install`` takes it."""
     project = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["project"]
-    clinic = tomllib.loads((REPOSITORY / "custom" / "silofl_clinic" / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"]
     extras = project["optional-dependencies"]
-    # The own wheels come from the kit, not from an index.
-    of_clinic = [requirement for requirement in clinic["dependencies"] if "silofl" not in requirement]
+    others = []
+    for wheel in ("silofl_hospital", "silofl_clinic"):
+        described = tomllib.loads((REPOSITORY / "custom" / wheel / "pyproject.toml").read_text())["project"]
+        # The own wheels come from the kit, not from an index.
+        others.append([requirement for requirement in described["dependencies"] if "silofl" not in requirement])
+    of_hospital, of_clinic = others
+    wanted = [*project["dependencies"], *of_hospital]
     return [*wanted, *extras[STUDIES_EXTRA]], [*wanted, *extras[CLINIC_EXTRA], *of_clinic]
 
 

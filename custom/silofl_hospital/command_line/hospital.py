@@ -67,6 +67,10 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resample-masks", action="store_true", help=resample)
     skip = "leave out cases without an image or a mask, and count them"
     parser.add_argument("--skip", action="store_true", help=skip)
+    window = "of recordings of time series: the samples of a window, into which each is cut"
+    parser.add_argument("--window", type=parse_count, metavar="SAMPLES", help=window)
+    rate = "of EDF: the samples in a second to which its channels are brought"
+    parser.add_argument("--rate", type=parse_count, metavar="HERTZ", help=rate)
     parser.add_argument("--seed", type=parse_natural, default=0, help="seed of every random choice (default: 0)")
     test = "share of each site's patients for the test (default: 0.2)"
     parser.add_argument("--test", type=parse_share, default=0.2, help=test)

@@ -29,6 +29,8 @@ NAMES = {
     "mask_threshold": "mask-threshold",
     "resample_masks": "resample-masks",
     "skip": "skip",
+    "window": "window",
+    "rate": "rate",
     "arrangement": "layout",
 }
 

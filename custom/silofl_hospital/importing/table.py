@@ -27,6 +27,11 @@ differ; otherwise nobody knows whose images they are: they are split by file.
 A column part (training, validation or test, or a word as above) gives the split. Where no row is for the validation, it
 is taken out of the training.
 
+Recordings of time series, as ECG, take the place of images: EDF, or arrays of time x channels as .npy, or as .npz with
+one array. --window 1000 cuts each into windows of 1000 samples, and also takes tables of numbers (.csv, a row for each
+time, a column for each channel); --rate 250 brings the channels of EDF to 250 samples in a second. A window has the
+label of its recording, and lies in one part with its others.
+
 A label that measures something, as an age or a volume, is refused: SiloFL learns classes and segmentations.
 """
 
@@ -37,12 +42,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+
 from silofl.base.errors import ConfigError, DataError, Faults, quote_value
 from silofl.base.naming import normalise_accents
 from silofl.reading.patient_names import key_patient, normalise_name
 from silofl_hospital.importing.masks import ENDINGS, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import FILE, LABEL, NOBODY, PART, PATIENT, SITE, is_nothing, read_rows
+from silofl_hospital.importing.recordings import check_alike, cut_windows, expand_windows, is_recording
 from silofl_hospital.importing.site_files import (
     Case,
     JsonRecord,
@@ -100,7 +108,7 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         DataError: A table cannot be read, a file is not there, labels are no classes, or a table of all sites gives a
             file or a patient to two.
     """
-    tables = _read_table(source) if source.is_file() else _read_folders(source)
+    tables = _read_table(source) if source.is_file() else _read_folders(source, options)
     findings = _list_finding_columns(tables.values(), options.labels)
     if findings:
         tables = {site: _join_findings(table, findings) for site, table in tables.items()}
@@ -111,7 +119,7 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     notes = {}
     names: dict[str, set[str]] = {}
     for site in sorted(tables):
-        read = _read_cases(tables[site], task, given or (), options.spellings)
+        read = _read_cases(tables[site], task, given or (), options)
         copies = find_copies(case.image_files[0] for case in read)
         cases[site] = [case for case in read if case.image_files[0] not in copies]
         names[site] = {label for case in cases[site] for label in case.labels}
@@ -123,17 +131,21 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     for site, site_cases in cases.items():
         plan = _plan_cases(site, site_cases, task, labels, options)
         plans[site] = replace(plan, notes=(*notes[site], *plan.notes))
+    shapes: dict[str, tuple[int, int]] = {}
+    for site, plan in plans.items():
+        plans[site] = _cut_recordings(site, cases[site], plan, shapes, options)
+    check_alike(shapes)
     # Tables of their own number their own patients: p1 of two sites is two persons.
     if source.is_file():
         _check_sites(plans)
     return plans
 
 
-def _read_folders(source: Path) -> dict[str, SiteTable]:
+def _read_folders(source: Path, options: ImportOptions) -> dict[str, SiteTable]:
     sites = list_sites(source)
     found = {site: _read_site(site, _read_own_table) for site in sites}
     if not any(found.values()):
-        found = {site: _read_site(site, _list_class_folders) for site in sites}
+        found = {site: _read_site(site, partial(_list_class_folders, options=options)) for site in sites}
         names: set[str] = set()
         for table in found.values():
             names.update(row[LABEL] for row in (table.rows if table else ()))
@@ -197,11 +209,14 @@ def _read_own_table(folder: Path) -> SiteTable | None:
     return None
 
 
-def _list_class_folders(folder: Path) -> SiteTable | None:
+def _list_class_folders(folder: Path, options: ImportOptions) -> SiteTable | None:
     """Return the rows of a folder whose folders are its classes; None of another."""
     if find_parts(folder):
         return None
-    images = [path for path in visible_files(folder) if path.name.lower().endswith(ENDINGS)]
+    images = []
+    for path in visible_files(folder):
+        if path.name.lower().endswith(ENDINGS) or is_recording(path, options):
+            images.append(path)
     left_out = {"thumbnails": find_thumbnails(folder), "masks of images": find_masks(images)}
     is_left_out = set[Path]().union(*left_out.values())
     rows = []
@@ -266,13 +281,13 @@ def _join_findings(table: SiteTable, findings: Sequence[str]) -> SiteTable:
     return replace(table, rows=rows)
 
 
-def _read_cases(table: SiteTable, task: str, given: Collection[str], spellings: Mapping[str, str]) -> list[Case]:
+def _read_cases(table: SiteTable, task: str, given: Collection[str], options: ImportOptions) -> list[Case]:
     faults = Faults()
     cases: list[Case] = []
-    places = _index_files(table)
+    places = _index_files(table, options)
     for row in table.rows:
         with faults.collect_fault():
-            cases.append(_read_case(row, table, places, task, given, spellings))
+            cases.append(_read_case(row, table, places, task, given, options))
     faults.tell()
     counts = Counter(case.name for case in cases)
     twins = [name for name, count in counts.items() if count > 1]
@@ -286,7 +301,7 @@ def _read_cases(table: SiteTable, task: str, given: Collection[str], spellings: 
     return cases
 
 
-def _index_files(table: SiteTable) -> dict[str, list[str]]:
+def _index_files(table: SiteTable, options: ImportOptions) -> dict[str, list[str]]:
     """Return the files in a table's folder by the paths that programs write for them; none where all rows name theirs.
 
     That is the path in one form of its letters, which Macs store in another, and the path without its ending.
@@ -295,11 +310,11 @@ def _index_files(table: SiteTable) -> dict[str, list[str]]:
     if all(row[FILE] and (table.folder / row[FILE]).exists() for row in table.rows):
         return places
     for path in visible_files(table.folder):
-        if path.name.lower().endswith(ENDINGS):
+        if path.name.lower().endswith(ENDINGS) or is_recording(path, options):
             file = path.relative_to(table.folder).as_posix()
             whole = normalise_accents(file)
-            stem = whole[: -len(split_ending(path, file)[1])]
-            for name in (whole, stem):
+            ending = path.suffix if is_recording(path, options) else split_ending(path, file)[1]
+            for name in (whole, whole[: -len(ending)]):
                 places.setdefault(name, []).append(file)
     return places
 
@@ -310,7 +325,7 @@ def _read_case(
     places: Mapping[str, Sequence[str]],
     task: str,
     given: Collection[str],
-    spellings: Mapping[str, str],
+    options: ImportOptions,
 ) -> Case:
     # Windows writes paths with backslashes.
     file = PurePosixPath(row[FILE].replace("\\", "/"))
@@ -324,11 +339,12 @@ def _read_case(
             raise DataError(f"{table.name} names {what}, {quote_value(row[FILE])}; correct the row")
         file = PurePosixPath(alike[0])
     path = table.folder / file
-    split_ending(path, f"{table.name}: {file}")
+    if not is_recording(path, options):
+        split_ending(path, f"{table.name}: {file}")
     label = normalise_accents(row[LABEL])
     if task == CLASSES:
-        label = spellings.get(label, label)
-    findings = dict.fromkeys(spellings.get(name, name) for name in map(str.strip, label.split(SEVERAL)))
+        label = options.spellings.get(label, label)
+    findings = dict.fromkeys(options.spellings.get(name, name) for name in map(str.strip, label.split(SEVERAL)))
     present = tuple(name for name in findings if name and name.casefold() != NO_FINDING)
     labels = (label,) if task == CLASSES else present
     for name in labels:
@@ -436,4 +452,40 @@ def _plan_cases(
     return plan_site(site, cases, records, SitePlan(task, dict(labels), {}, files), options)
 
 
-LAYOUT = Layout(plan_table)
+def _cut_recordings(
+    site: str, cases: Sequence[Case], plan: SitePlan, shapes: dict[str, tuple[int, int]], options: ImportOptions
+) -> SitePlan:
+    """Return a plan with a record for each window of its recordings; another plan as it is.
+
+    Args:
+        shapes: Gets the channels and samples of each recording's windows.
+    """
+    recordings = [case for case in cases if is_recording(case.image_files[0], options)]
+    if not recordings:
+        return plan
+    if len(recordings) < len(cases):
+        raise DataError(f"site {site!r} has recordings and images, as {recordings[0].name}; import each alone")
+    faults = Faults()
+    files: dict[str, Writer] = {}
+    counts: dict[str, int] = {}
+    for case in recordings:
+        called = f"site {site!r}: {case.name}"
+        with faults.collect_fault():
+            windows = cut_windows(case.image_files[0], called, options)
+            staged = options.scratch / site / f"{len(files)}.npz"
+            staged.parent.mkdir(exist_ok=True)
+            np.savez_compressed(staged, windows=windows)
+            files[f"images/{case.name}.npz"] = partial(copy_image, staged)
+            shapes[called] = windows.shape[1:]
+            counts[case.name] = len(windows)
+    faults.tell()
+    parts: dict[str, list[JsonRecord]] = {}
+    for part, records in plan.records.items():
+        parts[part] = []
+        for record in records:
+            image = f"{record['image']}.npz"
+            parts[part] += expand_windows(record | {"image": image}, counts[str(record["case"])])
+    return replace(plan, records=parts, files=files)
+
+
+LAYOUT = Layout(plan_table, ("window", "rate"))

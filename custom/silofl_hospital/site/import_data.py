@@ -25,6 +25,8 @@ def run(options: argparse.Namespace) -> int:
         mask_threshold=options.mask_threshold,
         resample_masks=options.resample_masks,
         skip=options.skip,
+        window=options.window,
+        rate=options.rate,
         arrangement=options.arrangement,
     )
     report_import(import_layout(options.layout, options.source, options.target, settings), options)
