@@ -23,6 +23,7 @@ from silofl.reading.dicom_planes import (
     build_affine,
     check_measures,
     count_frames,
+    is_projection,
     is_scaled_alike,
     order_slices,
     placeless_error,
@@ -41,7 +42,7 @@ BARE_STARTS = (b"\x02\0", b"\x08\0", b"\0\x08")
 
 
 def read_dicom_file(path: Path, name: str) -> Decoded:
-    """Read one file as a volume, its frames in the order of `order_frames`.
+    """Read one file as a volume, its frames in the order of `order_frames`; or as a picture where it is a projection.
 
     Raises:
         DataError: Pixels are missing, or it holds what is no one volume, more than is supported, or of no known form.
@@ -54,7 +55,11 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
     # One description may stand for all frames, which then stay as they are stored.
     if len(order) == len(stored):
         stored = stored[order]
-    return _finish(scale_frames(stored, header, planes, is_alike), header, planes, step)
+    scaled = scale_frames(stored, header, planes, is_alike)
+    if is_projection(header, planes):
+        picture = np.ascontiguousarray(scaled[0].transpose(2, 0, 1), scaled.dtype.newbyteorder("="))
+        return Decoded(picture, is_binary=header.BitsAllocated == 1)
+    return _finish(scaled, header, planes, step)
 
 
 def read_dicom_series(path: Path, name: str) -> Decoded:

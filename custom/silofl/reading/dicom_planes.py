@@ -49,6 +49,9 @@ SAME_PLACE_MM = 1e-3
 UNEVEN = 0.1
 # Writers round differently; across 500 mm this is half of the least distance of two grids.
 SAME = 1e-4
+# Radiographs of the detector, of breast and teeth, ultrasound, photographs of eye and skin, and what was captured.
+PROJECTIONS = ("CR", "DX", "MG", "IO", "PX", "US", "OP", "XC", "ES", "SC")
+SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
 Plane = Mapping[str, Any]
 
 
@@ -232,6 +235,12 @@ def read_scale(plane: Plane) -> tuple[float, float]:
 def count_frames(header: Dataset) -> int:
     """Return how many frames a file says that it holds."""
     return int(header.get("NumberOfFrames") or 1)
+
+
+def is_projection(header: Dataset, planes: Sequence[Plane]) -> bool:
+    """Return whether a file is a picture, as a radiograph or a photograph: one frame without a place in the body."""
+    is_flat = header.get("Modality") in PROJECTIONS or str(header.get("SOPClassUID", "")).startswith(SECONDARY_CAPTURE)
+    return is_flat and len(planes) == 1 and count_frames(header) == 1 and planes[0][POSITION] is None
 
 
 def list_values(value: Any) -> list[Any]:  # noqa: ANN401 (any element)

@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.reading.dicom_planes import Plane, first_grid, order_frames, order_slices, read_planes, step_between
+from silofl.reading.dicom_planes import (
+    Plane,
+    first_grid,
+    is_projection,
+    order_frames,
+    order_slices,
+    read_planes,
+    step_between,
+)
 from silofl.reading.formats import PICTURES
 from silofl.reading.header import dicom_headers, is_dicom
 from silofl.reading.image import Image, is_same_grid
@@ -84,6 +92,8 @@ def _read_dicom_grid(path: Path) -> tuple[tuple[int, ...], Affine] | None:
     # The frames of one file and the files of a series are ordered as their readers do it.
     order = order_frames(stored) if len(headers) == 1 else order_slices(stored)
     planes = [stored[index] for index in order]
+    if is_projection(headers[0], planes):
+        return (planes[0]["Rows"], planes[0]["Columns"]), None
     grid = first_grid(planes)
     step = step_between(planes, path.name)
     if grid is None or step is None:

@@ -137,6 +137,24 @@ def test_volumes_are_oriented_and_their_slices_resized(new_study, phantoms):
     assert study.labels == {1: "organ", 2: "lesion"}
 
 
+def test_the_proposal_says_what_its_size_makes_of_an_image_and_its_smallest_label(new_study, stains):
+    for site, size in {"clinic": 400, "ward": 200}.items():
+        mask = np.zeros((size, size), np.uint8)
+        mask[:10, :20] = 1
+        for name, array in {"a": np.eye(size, dtype=np.uint8), "b": mask, "mask": mask}.items():
+            Image.fromarray(array).save(stains / site / f"{name}.png")
+    *_, out = new_study(None, stains)
+    # 200 of 400 x 400 pixels become 200 * 128 * 128 / 400 / 400.
+    assert "images of up to 400 x 400 pixels become 128 x 128; the smallest label of the first masks, nucleus" in out
+    assert "nucleus of 200 pixels, keeps 20.5" in " ".join(out.split())
+
+
+def test_volumes_of_one_slice_are_slices(new_study, tmp_path):
+    data = write_volumes(tmp_path / "volumes", (40, 36, 1), (1, 1, 5), "classification")
+    study, file, out = new_study(None, data)
+    assert "based on fedavg_classes." in file.read_text() and "2D slices of the volumes (each has one slice)" in out
+
+
 def test_regions_of_the_data_are_those_of_the_study(new_study, stains):
     for site in ("clinic", "ward"):
         regions = {"disc: all": [1, 2], "cup": [2]}

@@ -7,6 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from silofl.base.errors import ConfigError, DataError, Faults
 from silofl.data.contrasts import ImageFiles, check_contrasts, list_missing_contrasts, read_source
 from silofl.data.data_profile import Kind, image_kind
@@ -15,6 +17,7 @@ from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names,
 from silofl.data.records import Record, locate, parse_record
 from silofl.reading.header import read_header
 from silofl.reading.image import Image
+from silofl.reading.images import read_label
 from silofl.study.data_settings import DataSettings
 
 # So many training images of each site are read: enough to know kind, channels and size without reading all.
@@ -24,12 +27,16 @@ BYTE = 255
 
 @dataclass(frozen=True)
 class FirstImage:
-    """One image of the survey: its site, its record, its files and its decoded content."""
+    """One image of the survey: its site, its record, its files, its decoded content and its mask's numbers.
+
+    `label_sizes` is the pixels of each label in the mask of a picture; empty of other images.
+    """
 
     site: str
     record: Record
     source: ImageFiles
     image: Image
+    label_sizes: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -223,7 +230,13 @@ def _read_sample(folder: Path, record: Record, settings: DataSettings) -> FirstI
     files = [None if path is None else (locate(folder.resolve(), path, record.case), path) for path in record.images]
     check_channels(record, settings.channel_names)
     source = ImageFiles(tuple(files), settings.channel_names, record.index)
-    return FirstImage(folder.resolve().name, record, source, read_source(source, settings))
+    image = read_source(source, settings)
+    sizes: dict[int, int] = {}
+    if isinstance(record.label, str) and image_kind(image) == "pictures":
+        drawn = read_label(locate(folder.resolve(), record.label, record.case), record.label, record.index).array
+        numbers, counts = np.unique(drawn[drawn > 0], return_counts=True)
+        sizes = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    return FirstImage(folder.resolve().name, record, source, image, sizes)
 
 
 def _check_spelling(part: Survey, contrasts: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
 """``silofl new-study``: write a job folder for the user's data, from the job that suits them or another one."""
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -102,11 +103,35 @@ def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
     if found.kind == "volumes":
         trained = _describe_cut(study, found)
     yield f"{study.name} trains {trained}: {study.algorithm.name}, {NORMS[study.model.normalization]}"
+    if found.kind == "pictures":
+        yield from _describe_resize(study, found)
     if study.training.sampler == "balanced" and found.most_frequent:
         name, share = found.most_frequent
         yield f"{share:.0%} of the training cases are {name}: metric {study.metric}, training.sampler balanced"
 
     yield from (f"CAUTION  {sentence}" for sentence in study.cautions)
+
+
+def _describe_resize(study: Study, found: Survey) -> Iterator[str]:
+    """Say what a study's size makes of the largest of the first images, and of the smallest label in their masks."""
+    sizes = [step.options["spatial_size"] for step in study.data.transforms if step.name == "Resize"]
+    if not sizes:
+        return
+    height, width = sizes[0]
+    rows, columns = max((sample.image.spatial_shape for sample in found.samples), key=math.prod)
+    sentence = f"images of up to {rows} x {columns} pixels become {height} x {width}"
+    drawn = []
+    for sample in found.samples:
+        share = height * width / math.prod(sample.image.spatial_shape)
+        for number, pixels in sample.label_sizes.items():
+            if number in found.labels:
+                drawn.append((pixels * share, pixels, number))
+    if drawn:
+        kept, pixels, number = min(drawn)
+        sentence += (
+            f"; the smallest label of the first masks, {found.labels[number]} of {pixels} pixels, keeps {kept:.3g}"
+        )
+    yield sentence
 
 
 def _describe_cut(study: Study, found: Survey) -> str:
@@ -188,10 +213,15 @@ def choose_job(found: Survey) -> str:
 
 def _explain_slices(found: Survey) -> str:
     """Return why volumes with masks are cut into slices; empty where a network in 3D sees them whole."""
-    if found.task != "segmentation" or found.kind != "volumes":
+    if found.kind != "volumes":
+        return ""
+    depths = [min(sample.image.spatial_shape) for sample in found.samples]
+    if max(depths) == 1:
+        return "each has one slice"
+    if found.task != "segmentation":
         return ""
     sides = _measure_spacing(found)
-    slices = min(min(sample.image.spatial_shape) for sample in found.samples)
+    slices = min(depths)
     if sides.max() > MOST_ANISOTROPY * sides.min():
         size = " x ".join(f"{side:.3g}" for side in sides)
         return f"their voxels of {size} mm are more than {MOST_ANISOTROPY} times as long as wide"
