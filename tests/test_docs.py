@@ -362,9 +362,11 @@ SAID = {
     "kinds": "their form",
     "colours": "grey or coloured",
     "modalities": "the DICOM modality",
+    "units": "unit of PET",
     "axes": "the directions of the axes",
     "voxels": "voxel sides",
     "intensities": "of the mean, contrast and roughness",
+    "labelled": "mean share of labelled pixels",
 }
 
 

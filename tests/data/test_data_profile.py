@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.base.errors import DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.base.schema import dump_record, read_record
 from silofl.data.contrasts import ImageFiles
 from silofl.data.data_profile import (
@@ -17,6 +17,7 @@ from silofl.data.data_profile import (
 )
 from silofl.reading.header import Header
 from silofl.reading.image import Image
+from tests.data.conftest import edit
 
 VOLUME = Form("volumes", "grey", "LPS", Header("MR", True, True), modalities=("MR",))
 LOSSLESS = {"compression": "LOSSLESS"}
@@ -154,3 +155,23 @@ def test_axes_are_known_only_where_the_file_states_them(write_dicom, tmp_path):
     assert unknown.axes is None and unknown.voxel_mm is None
     window = Image(np.zeros((3, 1, 8), np.float32), None, None, is_window=True)
     assert read_form(one_file(tmp_path / "a.npz"), window) == Form("windows")
+
+
+def test_labels_and_units_of_pet_are_known_of_a_site(write_dicom, tmp_path):
+    label_maps = [np.array([[0, 0, 1, 255]]), np.array([[1, 2, 2, 1]])]
+    found = measure_data_profile([], [], label_maps)
+    assert found.labelled == 0.62 and (found | DataProfile()).labelled is None and found.bare.labelled is None
+    folder = write_dicom(tmp_path / "pet", np.zeros((2, 2, 3), np.int16))
+    edit(folder, Modality="PT", Units="BQML")
+    form = read_form(one_file(folder), Image(np.zeros((1, 2, 2, 3)), np.eye(4), None))
+    assert form.units == measure_data_profile([form], []).units == ("BQML",)
+    with pytest.raises(DataError, match="is unlike the training images: BQML, where they are GML"):
+        DataProfile(kinds=("volumes",), units=("GML",)).check(form, "a")
+    with pytest.raises(DataError, match=r"PET of one hospital counts in BQML and GML \(DICOM's Units\); convert all"):
+        measure_data_profile([form, replace(form, units=("GML",))], [])
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_what_is_no_share_is_refused(share):
+    with pytest.raises(ConfigError, match="labelled must be a share from 0 to 1, not"):
+        DataProfile(labelled=share)

@@ -7,6 +7,7 @@ from silofl.federation.numbers import (
     check_modality,
     check_names,
     check_numbers,
+    describe_unlike_data,
     find_long_updates,
     find_outlying_ranges,
 )
@@ -151,3 +152,28 @@ def test_voxels_of_twelvefold_size_are_left_out():
     assert "all others' 0.5 x 0.5 x 0.6 to 0.9 x 0.9 x 5 mm" in sentence
     # Of two nobody knows which is odd.
     assert find_outlying_ranges({site: wide[site] for site in ("north", "west")}, 3) == {}
+
+
+@pytest.mark.parametrize(
+    ("shares", "named"),
+    [
+        ({"north": 0.12, "south": 0.88}, ["south"]),
+        ({"north": 0.12, "east": 0.2, "south": 0.88}, ["south"]),
+        # Large organs, and sites that are alike.
+        ({"north": 0.5, "south": 0.6}, []),
+        ({"north": 0.88, "south": 0.9}, []),
+        ({"north": 0.4, "south": 0.88}, []),
+        ({"north": None, "south": 0.88}, []),
+    ],
+)
+def test_masks_that_may_be_inverted_are_told(shares, named):
+    found = describe_unlike_data({site: DataProfile(labelled=share) for site, share in shares.items()})
+    assert [sentence.partition(":")[0] for sentence in found] == named
+    assert all("labels lie on 88% of its pixels, and on at most" in sentence for sentence in found)
+
+
+def test_units_of_pet_that_differ_between_sites_are_told():
+    profiles = {"north": DataProfile(units=("BQML",)), "south": DataProfile(units=("GML",)), "east": DataProfile()}
+    (sentence,) = describe_unlike_data(profiles)
+    assert sentence.startswith("PET counts in BQML at north, GML at south, and nothing converts it; bring")
+    assert describe_unlike_data({"north": profiles["north"], "east": DataProfile()}) == []

@@ -22,6 +22,11 @@ CASES = {
     "no_endings": (["table"], 24, "melanoma   nevus"),
     "empty_rows": (["table"], 24, "healthy   sick"),
     "unicode_text": (["table"], 24, "healthy   sick"),
+    "sform_of_ones": (
+        ORGAN,
+        12,
+        "1 x 1 x 1 by sform and 1.316 x 1.316 x 10 by pixdim in c0.nii.gz; pixdim's are taken",
+    ),
     "decomposed_masks": (ORGAN, 6, "north: 4 training"),
     "empty_rows_patients": (ORGAN, 6, "6 patients"),
     "grey_edges": (

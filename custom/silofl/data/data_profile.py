@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.base.schema import declare_optional
-from silofl.core.modality import Modality
+from silofl.core.modality import Modality, PetUnit
 from silofl.core.spread import count_digits_apart
 from silofl.data.contrasts import ImageFiles
+from silofl.data.targets import find_labelled
 from silofl.reading.dicom_codes import read_codes
-from silofl.reading.header import MOST_MM, Header, read_header
+from silofl.reading.header import MOST_MM, Header, check_pet_units, read_header, read_pet_unit
 from silofl.reading.image import SPACING_MM, Image, check_affine
 
 Kind = Literal["pictures", "volumes", "windows"]
@@ -54,6 +55,7 @@ class Form:
         header: What its first file states.
         voxel_mm: The sides of a volume's voxels in mm, the shortest first; None where unknown.
         modalities: Those that its files state; one for each contrast with a file of its own.
+        units: What the numbers of PET count.
         codes: What else its first file states in DICOM's codes.
     """
 
@@ -64,6 +66,7 @@ class Form:
     voxel_mm: Sides | None = None
     modalities: tuple[Modality, ...] = ()
     codes: Mapping[str, str] = field(default_factory=dict)
+    units: tuple[PetUnit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,9 +146,11 @@ class DataProfile:
         axes: The directions that the volumes' voxel axes run to, as they are stored.
         intensities: The values of their measures, after their preparation.
         voxels: The sizes of the volumes' voxels in their files.
+        units: What the numbers of PET count.
+        labelled: The share of labelled pixels, in [0, 1]; known of one hospital alone, and of none together.
 
     Raises:
-        ConfigError: Axes are no directions.
+        ConfigError: Axes are no directions, or the share is none.
     """
 
     kinds: tuple[Kind, ...] = declare_optional(())
@@ -154,11 +159,15 @@ class DataProfile:
     axes: tuple[str, ...] = declare_optional(())
     intensities: tuple[Range, ...] = declare_optional(())
     voxels: VoxelSizes | None = declare_optional()
+    units: tuple[PetUnit, ...] = declare_optional(())
+    labelled: float | None = declare_optional()
     # Former versions told modalities by contrast.
     FORMER_KEYS: ClassVar = ("contrasts",)
 
     def __post_init__(self) -> None:
-        """Refuse axes that are no directions."""
+        """Refuse axes that are no directions, and what is no share."""
+        if self.labelled is not None and not 0 <= self.labelled <= 1:
+            raise ConfigError(f"labelled must be a share from 0 to 1, not {self.labelled}")
         for name in self.axes:
             if not re.fullmatch("[LRAPSI]{3}", name):
                 raise ConfigError(f"axes must be three letters as 'LPS', not {name!r}")
@@ -175,7 +184,7 @@ class DataProfile:
     @property
     def bare(self) -> DataProfile:
         """What is left where no numbers may leave that come from few images, or from a site that nobody is like."""
-        return replace(self, intensities=(), voxels=None)
+        return replace(self, intensities=(), voxels=None, labelled=None)
 
     @property
     def sentence(self) -> str:
@@ -195,7 +204,9 @@ class DataProfile:
                 "mm; correct its header, which may count in micrometres"
             )
         odd = {}
-        for key, values in (("kinds", [form.kind]), ("colours", [form.colour]), ("modalities", form.modalities)):
+        values_of: dict[str, Sequence[str | None]] = {"kinds": [form.kind], "colours": [form.colour]}
+        values_of |= {"modalities": form.modalities, "units": form.units}
+        for key, values in values_of.items():
             for value in values:
                 # What a file does not state differs from nothing.
                 if value is not None and self._is_outside(key, value):
@@ -252,7 +263,7 @@ class DataProfile:
 
 
 UNKNOWN = "images that nothing is known of"
-FORMS = ("kinds", "colours", "modalities", "axes")
+FORMS = ("kinds", "colours", "modalities", "units", "axes")
 
 
 def read_form(source: ImageFiles, image: Image) -> Form:
@@ -277,6 +288,7 @@ def read_form(source: ImageFiles, image: Image) -> Form:
         voxel_mm=sides,
         # Each contrast may be a file of its own, with a modality of its own.
         modalities=_sort_unique(read_header(file).modality for file, _ in filter(None, source.files)),
+        units=_sort_unique(read_pet_unit(file) for file, _ in filter(None, source.files)),
         codes=read_codes(path),
     )
 
@@ -288,7 +300,9 @@ def image_kind(image: Image) -> Kind:
     return "volumes" if image.array.ndim == 4 else "pictures"
 
 
-def measure_data_profile(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> DataProfile:
+def measure_data_profile(
+    forms: Iterable[Form], images: Iterable[NDArray[np.float32]], label_maps: Iterable[NDArray[np.integer]] = ()
+) -> DataProfile:
     """Return the data profile of training images.
 
     A range of intensities is the mean of a measure over the images, four deviations to either side and a little more,
@@ -298,8 +312,15 @@ def measure_data_profile(forms: Iterable[Form], images: Iterable[NDArray[np.floa
     Args:
         forms: Of some of the images.
         images: Some of the images, each (C, *spatial), prepared.
+        label_maps: Those of some of the images, each (*spatial); none where cases have classes.
+
+    Raises:
+        DataError: PET counts in several units, which no one network may learn from.
     """
     forms = list(forms)
+    units: tuple[PetUnit, ...] = _sort_unique(chain.from_iterable(form.units for form in forms))
+    check_pet_units(units)
+    shares = [float(find_labelled(label_map).mean()) for label_map in label_maps]
     values: dict[Measure, list[NDArray[np.float64]]] = {}
     # Images may have different sizes, so that each is measured for itself.
     for image in images:
@@ -310,9 +331,11 @@ def measure_data_profile(forms: Iterable[Form], images: Iterable[NDArray[np.floa
         kinds=_sort_unique(form.kind for form in forms),
         colours=_sort_unique(form.colour for form in forms),
         modalities=_sort_unique(chain.from_iterable(form.modalities for form in forms)),
+        units=units,
         axes=_sort_unique(form.axes for form in forms),
         intensities=tuple(_range(measure, arrays) for measure in arrays),
         voxels=_join_voxels([form.voxel_mm for form in forms if form.voxel_mm is not None]),
+        labelled=float(f"{np.mean(shares):.{SIZE_DIGITS}g}") if shares else None,
     )
 
 

@@ -73,7 +73,9 @@ class SiteData:
         end_decoder()
         # The images are read one by one, because together they may not fit into the memory.
         rows = sample_evenly(len(self.training), MEASURED)
-        return measure_data_profile(forms, (self.training.images[row] for row in rows))
+        is_drawn = self.manifest is not None and self.manifest.task == "segmentation"
+        label_maps = (self.training.targets[row] for row in rows) if is_drawn else ()
+        return measure_data_profile(forms, (self.training.images[row] for row in rows), label_maps)
 
     def list_file_warnings(self, record: Record, form: Form, study: Study) -> list[str]:
         """Return what a case lacks, and what its file does not state, as `prepared_image` says it."""

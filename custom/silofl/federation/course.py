@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from silofl.core.divergence import measure_dissimilarity
 from silofl.federation.admission import admit_answers, drop_lonely
 from silofl.federation.ledger import Round
-from silofl.federation.numbers import find_outlying_ranges
+from silofl.federation.numbers import describe_unlike_data, find_outlying_ranges
 from silofl.federation.outlying_updates import describe_outlier, join_outliers
 from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
@@ -316,7 +316,7 @@ class Course:
         """Return the results without the ranges of sites whose images nobody else's are like; the ledger says it."""
         data_profiles = {site: answer.data_profile for site, answer in site_results.accepted.items()}
         outlying = find_outlying_ranges(data_profiles, self.server.study.federation.min_sites_for_ratio)
-        self._record_once(outlying.values(), record)
+        self._record_once([*outlying.values(), *describe_unlike_data(data_profiles)], record)
         bare = {site: replace(site_results.accepted[site], data_profile=data_profiles[site].bare) for site in outlying}
         return replace(site_results, accepted=site_results.accepted | bare)
 

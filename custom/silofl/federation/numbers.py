@@ -17,6 +17,8 @@ from silofl.training.small_cells import EMPTY, SURFACE
 METRICS = frozenset(CLASSIFICATION_ONLY["metric"])
 # Times the other sites' sizes of voxels, either way: slices of one body part are 0.6 to 7 mm apart.
 MOST_SIZE_RATIO = 12
+# An object covers less of its images, and its background more.
+MOST_LABELLED = 0.7
 
 
 def check_numbers(
@@ -196,6 +198,25 @@ def find_outlying_ranges(data_profiles: Mapping[str, DataProfile], min_sites: in
                 "the warnings of predict do without its ranges"
             )
     return reasons
+
+
+def describe_unlike_data(data_profiles: Mapping[str, DataProfile]) -> list[str]:
+    """Return sentences where PET counts in other units at some sites, and where masks of some may be inverted."""
+    sentences = []
+    units = {site: data_profile.units[0] for site, data_profile in data_profiles.items() if data_profile.units}
+    if len({*units.values()}) > 1:
+        shown = ", ".join(f"{unit} at {site}" for site, unit in units.items())
+        sentences.append(f"PET counts in {shown}, and nothing converts it; bring all hospitals to one unit")
+    shares = {site: profile.labelled for site, profile in data_profiles.items() if profile.labelled is not None}
+    most = {site: share for site, share in shares.items() if share > MOST_LABELLED}
+    others = [share for site, share in shares.items() if site not in most]
+    if others and max(others) < 1 - MOST_LABELLED:
+        for site, share in most.items():
+            sentences.append(
+                f"{site}: labels lie on {share:.0%} of its pixels, and on at most {max(others):.0%} elsewhere; look "
+                "whether its masks are inverted"
+            )
+    return sentences
 
 
 def _find_outlying_voxels(data_profiles: Mapping[str, DataProfile], min_sites: int) -> dict[str, str]:

@@ -8,16 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from silofl.base.errors import DataError
-from silofl.core.modality import Modality
+from silofl.core.modality import Modality, PetUnit
 from silofl.reading.access import list_files
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
-from silofl.reading.nifti import affine_mm, has_two_directions, read_nifti_header, unit_mm
+from silofl.reading.nifti import find_two_sizes, has_two_directions, read_nifti_header, unit_mm
 from silofl.reading.text_header import BODY, METAIMAGE, NRRD, read_text_header
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 # Longer sides of voxels are a header's fault: slices are up to 10 mm apart, and a resized image has larger pixels than
 # its scan.
 MOST_MM = 50.0
-# Of one size of voxels that is stated twice, rounded.
-SAME_SIZE = 0.01
 # Computed radiography differs from digital radiography in the detector alone.
 SAME_MODALITY = {"CR": "DX"}
 # DICOM's Segmentation Storage and Label Map Segmentation Storage.
@@ -121,6 +117,29 @@ def read_dicom_elements(path: Path, keys: Iterable[str]) -> dict[str, str | None
     return {key: str(header.get(key) or "").strip() or None for key in keys}
 
 
+def read_pet_unit(path: Path) -> PetUnit | None:
+    """Return what the numbers of a PET series count; None of other files, and of codes that are none of `PetUnit`."""
+    elements = read_dicom_elements(path, ["Modality", "Units"])
+    for unit in get_args(PetUnit):
+        if elements == {"Modality": "PT", "Units": unit}:
+            return cast("PetUnit", unit)
+    return None
+
+
+def check_pet_units(units: Iterable[PetUnit]) -> None:
+    """Refuse PET of several units: 5,000 Bq/ml and an uptake of 5 may be the same.
+
+    Raises:
+        DataError: Two differ.
+    """
+    found = sorted({*units})
+    if len(found) > 1:
+        raise DataError(
+            f"PET of one hospital counts in {' and '.join(found)} (DICOM's Units); convert all to one, as GML (SUV) or "
+            "BQML"
+        )
+
+
 def _read_dicom_header(path: Path) -> Header:
     # Two tell whether there are slices to be apart.
     images = list(islice(dicom_headers(path), 2))
@@ -149,15 +168,13 @@ def _read_dicom_grid(image: Dataset, has_others: bool) -> tuple[bool, bool, bool
 def _read_nifti_header(path: Path) -> Header:
     header = read_nifti_header(path)
     sizes = header.get_zooms()[:3]
-    affine = affine_mm(header)
-    factor = unit_mm(header)
     has_grid = int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0
     # Without a grid the voxels' size may be given still; 1 mm is what writers put there who know none.
     is_given = has_grid or any(size != 1 for size in sizes)
-    # Two that differ, as after a copy of one matrix alone, are none: programs take one or the other.
-    lengths = np.linalg.norm(affine[:3, : len(sizes)], axis=0)
-    is_one = factor is not None and np.allclose(lengths, np.multiply(sizes, factor), rtol=SAME_SIZE)
-    return Header(None, is_given and is_one, has_grid and not has_two_directions(header), has_grid)
+    # Two that differ without a qform, which has one of them, are none: its reader refuses them.
+    is_one = find_two_sizes(header) is None or int(header["qform_code"]) > 0
+    is_sized = is_given and is_one and unit_mm(header) is not None
+    return Header(None, is_sized, has_grid and not has_two_directions(header), has_grid)
 
 
 def _read_text_header(path: Path) -> Header:

@@ -25,6 +25,8 @@ MILLIMETRES = {0: 1.0, 1: 1000.0, 2: 1.0, 3: 0.001}
 ROUNDING = 0.01
 # Of one axis by both grids: 45 degrees. A scan that was turned to an atlas lies nearer to what it was.
 LEAST_COSINE = 0.7
+# Of one size of voxels that is stated twice, rounded.
+SAME_SIZE = 0.01
 # How a header ends whose voxels lie in an .img file.
 PAIR_MAGIC = (b"ni1", b"ni2")
 
@@ -45,9 +47,25 @@ def unit_mm(header: Any) -> float | None:  # noqa: ANN401 (as above)
 
 
 def affine_mm(header: Any) -> NDArray[np.float64]:  # noqa: ANN401 (as above)
-    """Return voxel indices to millimetres (right, front, head), (4, 4): by sform, by qform, or by sizes alone."""
+    """Return voxel indices to millimetres (right, front, head), (4, 4): by sform, by qform, or by sizes alone.
+
+    Where sform and pixdim state other sizes, it is qform, which has pixdim's, as ITK and nnU-Net read it.
+    """
     factor = unit_mm(header) or 1.0
-    return np.diag([factor, factor, factor, 1.0]) @ np.asarray(header.get_best_affine(), dtype=np.float64)
+    is_by_qform = int(header["qform_code"]) > 0 and find_two_sizes(header) is not None
+    affine = header.get_qform() if is_by_qform else header.get_best_affine()
+    return np.diag([factor, factor, factor, 1.0]) @ np.asarray(affine, dtype=np.float64)
+
+
+def find_two_sizes(header: Any) -> tuple[str, str] | None:  # noqa: ANN401 (as above)
+    """Return the sizes of a voxel by sform and by pixdim where both are stated and differ, to be printed."""
+    sizes = np.array(header.get_zooms()[:3], dtype=np.float64)
+    if int(header["sform_code"]) <= 0 or not (sizes > 0).all():
+        return None
+    steps = np.linalg.norm(header.get_sform()[:3, : len(sizes)], axis=0)
+    if np.allclose(steps, sizes, rtol=SAME_SIZE):
+        return None
+    return " x ".join(f"{step:.4g}" for step in steps), " x ".join(f"{size:.4g}" for size in sizes)
 
 
 def has_two_directions(header: Any) -> bool:  # noqa: ANN401 (as above)
@@ -78,6 +96,13 @@ def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) 
     with path.open("rb") if content is None else BytesIO(content[: max(LENGTHS.values())].tobytes()) as stream:
         header = _read_header(stream)
         _check_header(header, name)
+        sizes = find_two_sizes(header)
+        # Without a qform, 1 mm is what writers put there who state the sizes in sform alone.
+        if sizes and int(header["qform_code"]) <= 0 and set(header.get_zooms()[:3]) != {1}:
+            raise DataError(
+                f"{name} has voxels of {sizes[0]} by its sform and of {sizes[1]} by its pixdim; import it with "
+                "--voxel-size sform or pixdim"
+            )
         # Without compression the voxels stay in the file until they are needed.
         voxels = ArrayProxy(path if content is None else stream, header)  # type: ignore[no-untyped-call]
         array = _read_voxels(voxels, name, content)

@@ -67,6 +67,8 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resample-masks", action="store_true", help=resample)
     skip = "leave out cases without an image or a mask, and count them"
     parser.add_argument("--skip", action="store_true", help=skip)
+    voxel_size = "of NIfTI files whose sform and pixdim state other sizes of voxels: which is right"
+    parser.add_argument("--voxel-size", choices=("sform", "pixdim"), help=voxel_size)
     window = "of recordings of time series: the samples of a window, into which each is cut"
     parser.add_argument("--window", type=parse_count, metavar="SAMPLES", help=window)
     rate = "of EDF: the samples in a second to which its channels are brought"

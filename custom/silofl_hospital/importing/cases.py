@@ -17,6 +17,7 @@ from silofl.base.errors import ConfigError, DataError, quote_value
 from silofl.base.naming import is_one_line, normalise_accents
 from silofl.data.contrasts import check_contrasts
 from silofl.data.targets import IGNORE
+from silofl_hospital.importing.headers import settle_headers
 from silofl_hospital.importing.masks import ENDINGS, SEGMENTATION, Values, plan_layers, plan_mask, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.site_files import Case, File, JsonRecord, SitePlan, Writer, copy_image, plan_site
@@ -276,14 +277,16 @@ def plan_cases(
     masks: dict[str, Writer] = {}
     files: dict[str, Writer] = {}
     records: list[JsonRecord] = []
+    paths = [path for case in cases for path in (*case.image_files, *case.masks)]
+    copies, of_headers = settle_headers(found.site, paths, options)
     for case in cases:
-        mask, write = _plan_mask(found, case, values)
+        mask, write = _plan_mask(found, case, values, copies)
         masks[mask] = write
         names = []
         for name, path in zip(found.image_names(case), case.images, strict=True):
             names.append(None if name is None else f"images/{name}")
             if path is not None:
-                files[f"images/{name}"] = partial(copy_image, path)
+                files[f"images/{name}"] = partial(copy_image, copies.get(path, path))
         records.append({"image": names if len(names) > 1 else names[0], "label": mask})
     notes = []
     lacks = [f"{count} of {len(cases)} cases have no {name}" for name, count in found.count_missing().items()]
@@ -296,7 +299,7 @@ def plan_cases(
         labels=values.labels,
         records={},
         files=files,
-        notes=(*notes, *left_out),
+        notes=(*notes, *of_headers, *left_out),
         channel_names=found.channel_names,
         ignored=values.ignored_at_site,
         regions=regions or {},
@@ -305,9 +308,10 @@ def plan_cases(
     return plan_site(found.site, cases, records, plan, options)
 
 
-def _plan_mask(found: SiteCases, case: Case, values: Values) -> File:
+def _plan_mask(found: SiteCases, case: Case, values: Values, copies: Mapping[Path, Path]) -> File:
     # All contrasts of a case have one grid, so that the first stands for them.
-    image = case.image_files[0]
+    image = copies.get(case.image_files[0], case.image_files[0])
+    masks = [copies.get(path, path) for path in case.masks]
     if case.labels or len(case.masks) > 1:
         names = case.labels or tuple(values.names.values())
         if not case.labels and len(names) > 1:
@@ -315,11 +319,10 @@ def _plan_mask(found: SiteCases, case: Case, values: Values) -> File:
                 f"site {found.site!r} has {len(case.masks)} masks of {case.name}, and {len(names)} labels; joined are "
                 f"those of one label, which {LABEL} in --mask-pattern stands for"
             )
-        layers = list(zip(case.labels or names * len(case.masks), case.masks, strict=True))
+        layers = list(zip(case.labels or names * len(masks), masks, strict=True))
         return plan_layers(layers, image, case.name, values, f"site {found.site!r}")
-    (stored,) = case.masks
-    called = f"site {found.site!r}: {stored.relative_to(found.folder).as_posix()}"
-    return plan_mask(stored, image, case.name, values, called)
+    called = f"site {found.site!r}: {case.masks[0].relative_to(found.folder).as_posix()}"
+    return plan_mask(masks[0], image, case.name, values, called)
 
 
 def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[str, list[Path]]]:

@@ -25,6 +25,7 @@ class ImportOptions:
         mask_threshold: The number from which on a mask is its one label.
         resample_masks: Whether masks of pictures may have another size than these.
         skip: Whether cases without an image or a mask are left out.
+        voxel_size: Which counts where a NIfTI file states two, ``sform`` or ``pixdim``; None for neither.
         window: Samples of a window that is cut from a recording; None for the whole recording.
         rate: Samples in a second to which the channels of EDF are brought; None where they have one rate.
         arrangement: How each site's folder is arranged, ``bids`` or ``nnunet``; None for patterns of its own.
@@ -42,6 +43,7 @@ class ImportOptions:
     mask_threshold: int | None = None
     resample_masks: bool = False
     skip: bool = False
+    voxel_size: str | None = None
     window: int | None = None
     rate: int | None = None
     arrangement: str | None = None

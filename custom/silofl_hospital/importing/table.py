@@ -47,6 +47,7 @@ import numpy as np
 from silofl.base.errors import ConfigError, DataError, Faults, quote_value
 from silofl.base.naming import normalise_accents
 from silofl.reading.patient_names import key_patient, normalise_name
+from silofl_hospital.importing.headers import settle_headers
 from silofl_hospital.importing.masks import ENDINGS, split_ending
 from silofl_hospital.importing.options import ImportOptions
 from silofl_hospital.importing.patients import FILE, LABEL, NOBODY, PART, PATIENT, SITE, is_nothing, read_rows
@@ -444,12 +445,15 @@ def _plan_cases(
     number_of = {name: number for number, name in labels.items()}
     records: list[JsonRecord] = []
     files: dict[str, Writer] = {}
+    copies, notes = settle_headers(site, (case.image_files[0] for case in cases), options)
     for case in cases:
         numbers = sorted(number_of[name] for name in case.labels)
         image = f"images/{case.name}"
-        files[image] = partial(copy_image, case.image_files[0])
+        path = case.image_files[0]
+        files[image] = partial(copy_image, copies.get(path, path))
         records.append({"image": image, "label": numbers[0] if task == CLASSES else numbers})
-    return plan_site(site, cases, records, SitePlan(task, dict(labels), {}, files), options)
+    plan = SitePlan(task, dict(labels), {}, files, notes=tuple(notes))
+    return plan_site(site, cases, records, plan, options)
 
 
 def _cut_recordings(

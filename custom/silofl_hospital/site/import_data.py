@@ -25,6 +25,7 @@ def run(options: argparse.Namespace) -> int:
         mask_threshold=options.mask_threshold,
         resample_masks=options.resample_masks,
         skip=options.skip,
+        voxel_size=options.voxel_size,
         window=options.window,
         rate=options.rate,
         arrangement=options.arrangement,
