@@ -9,6 +9,7 @@ from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import (
+    describe_problems,
     joining_table,
     lead_sentence,
     more_rounds_sentence,
@@ -17,6 +18,15 @@ from silofl_desk.studies.runs.print_results import print_results
 from silofl_hospital.report.page import Tiles
 from tests.conftest import JOBS
 from tests.report.conftest import joined
+
+
+def test_a_row_of_a_site_without_a_label_says_its_false_alarms(joining):
+    result = joining(sites={"east": 0.8, "west": 0.0}, east=joined(), west=joined(kept=0.0, num_test_units=0))
+    empty = replace(result.tests["west"], num_empty=12, num_false_positive=3, value_with_truth=None)
+    result = replace(result, sites=dict(result.sites) | {"west": empty})
+    row = joining_table(result).rows[1]
+    assert row[4:7] == ("false alarms in 3 of 12 cases without organ", "-", "-") and row[1] == "- federated"
+    assert not any("west" in sentence for _, sentence in describe_problems(result))
 
 
 def test_each_site_has_a_row_with_verdict_and_interval(joining):

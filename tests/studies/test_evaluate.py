@@ -388,6 +388,21 @@ def test_a_hospital_that_drew_one_label_has_its_score_alone(evaluate, contents, 
     assert record and record.value.value == 0, printed
 
 
+@pytest.mark.parametrize(("background", "alarms"), [(0.0, 3), (99.0, 0)])
+def test_where_no_case_holds_a_label_false_alarms_are_counted(evaluate, contents, clinic, background, alarms):
+    records = json.loads((clinic / "dataset.json").read_text())["test"][:3]
+    for one in records:
+        drawn = nibabel.load(clinic / one["label"])
+        nibabel.save(nibabel.Nifti1Image(np.zeros(drawn.shape, np.uint8), drawn.affine), clinic / one["label"])
+    change_json(clinic / "dataset.json", training=[], validation=[], test=records)
+    answer = replace(contents, models={"global": answering(contents.study, SHAPE, background, 9.0, 0.0)})
+    code, record, printed, out = evaluate(answer, clinic)
+    said = f"false alarms in {alarms} of 3 cases without organ or lesion"
+    assert code == ExitCode.COMPLETE and said in printed and said in (out / "evaluation.html").read_text()
+    assert "never found" not in printed and "1.000" not in printed
+    assert record.value.value == (0 if alarms else None)
+
+
 def test_groups_of_cases_are_scored_withheld_and_compared(evaluate, pictures):
     content = json.loads((pictures / "dataset.json").read_text())
     for number, one in enumerate(content["test"]):

@@ -27,7 +27,7 @@ def score_label_maps(
     has_background: bool,
     annotated: tuple[int, ...] | None,
 ) -> NDArray[np.float64]:
-    """Return what a case counts, as `Score.compared` has it, with every bias: shape (biases,).
+    """Return the value of a case, as `Score.by_case` has it, with every bias: shape (biases,); NaN without one.
 
     Args:
         probabilities: The model's of the case's images, (n, out_channels, *spatial).

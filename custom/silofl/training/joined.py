@@ -64,8 +64,8 @@ class Joined:
             federated_calibrated and local with one, and chosen.
         test: Model -> test value: mean over the cases.
         by_unit: Model -> test value: mean over the patients, as in ``difference``.
-        difference: Mean over the test patients of federated minus local, each with its bias. A case without a label in
-            truth counts 1 if none is predicted, else 0.
+        difference: Mean over the test patients of federated minus local, each with its bias, in cases with a label in
+            truth.
         standard_error: Standard error of ``difference``; null below two patients.
         low: Lower end of the 95 % interval of ``difference``; null below 6 patients.
         high: Upper end.

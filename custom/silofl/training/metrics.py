@@ -62,12 +62,11 @@ class Score:
 
     @property
     def compared(self) -> dict[str, float]:
-        """Case -> what it counts beside another model: its value, or 1 where nothing is in truth and none is predicted.
+        """Case -> what it counts beside another model: its value, of cases with a label in truth only.
 
-        `value` leaves such a case out, and counts a false alarm in it as 0: of two models a pair needs both.
+        In another case the one model may have a false alarm and the other no value: a pair needs both.
         """
-        silent = [case for case, is_alarm in self.empty.items() if not is_alarm]
-        return dict.fromkeys(silent, 1.0) | self.by_case
+        return {case: value for case, value in self.by_case.items() if case not in self.empty}
 
     @property
     def num_cases(self) -> int:
@@ -110,10 +109,9 @@ class Score:
         }
         if self.empty:
             # The value alone does not show them: a stray voxel in such a case makes it count, as 0.
-            with_truth = [value for case, value in self.by_case.items() if case not in self.empty]
             numbers["num_empty"] = len(self.empty)
             numbers["num_false_positive"] = sum(self.empty.values())
-            numbers["value_with_truth"] = mean_of_known(with_truth)
+            numbers["value_with_truth"] = mean_of_known(self.compared.values())
         if also := self.also:
             numbers |= {"also": also, "label_cases": _with_text_keys(self.label_cases)}
         if self.is_multilabel or self.metric in RANKED:
@@ -224,7 +222,7 @@ def compare_overlaps(
     has_background: bool = False,
     annotated: Sequence[int] | None = None,
 ) -> NDArray[np.float64]:
-    """Return what a case counts beside another model, `Score.compared` of `dice_by_case`, from numbers of voxels.
+    """Return the value of a case, `Score.by_case` of `dice_by_case`, from numbers of voxels.
 
     Args:
         overlaps: Voxels of the case by predicted and by true label, shape (..., labels, labels).
@@ -252,9 +250,8 @@ def compare_overlaps(
         hits = predicted[..., labels].sum(axis=(-2, -1))
         values.append(np.where(size > 0, 2 * hits / np.maximum(size, 1), without_voxels))
     counts = np.isfinite(values).sum(axis=0)
-    # A region is without a value where it is neither there nor predicted. Without any the case is rightly silent.
-    silent = 1.0 if any(regions.values()) else np.nan
-    return np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), silent)
+    # A region is without a value where it is neither there nor predicted.
+    return np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), np.nan)
 
 
 def mask_labels(label_map: NDArray[Any], labels: Sequence[int]) -> NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from shlex import quote
@@ -52,7 +52,7 @@ JOINING_NOTE = (
 )
 JOINING_MASKS = (
     " Each model has the decision threshold that the site's validation data favour; at 0.5: the federated model with "
-    "the usual one. A case without any label in truth counts 1 if the model finds nothing in it, else 0."
+    "the usual one. Cases without any label in truth are left out; false alarms in them are counted by themselves."
 )
 JOINING_CLASSES = (
     " The lead is one in the probability of the true answer. A single case has an accuracy alone: difference and "
@@ -206,6 +206,15 @@ def _has_different_classes(results: Results) -> bool:
     return results.mean_of_sites([0.0], "balanced_accuracy") is None
 
 
+def describe_false_alarms(results: Results, site: str) -> str:
+    """Say in how many test cases a site's model marks what none of them holds; empty where one holds a label."""
+    test = results.tests.get(site)
+    if test is None or not test.num_empty or test.value_with_truth is not None:
+        return ""
+    names = " or ".join(results.labels.values())
+    return f"false alarms in {test.num_false_positive or 0} of {test.num_empty} cases without {names}"
+
+
 def _find_empty_cases(results: Results) -> list[Words]:
     """Return what is predicted in test cases that hold no label."""
     sites = []
@@ -346,6 +355,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
     """
     problems: list[tuple[str, str]] = []
     for site, value in results.values.items():
+        if describe_false_alarms(results, site):
+            continue
         joined = (results.joining or {}).get(site)
         test = SiteTest(site, joined.tested(CHOSEN) if joined else value, joined)
         stated = list_facts(SITE_FACTS, test, "bad", "warning", **test.words)
@@ -565,7 +576,13 @@ def joining_table(results: Results) -> TextTable | None:
     del models[CHOSEN]
     # A phone shows the first columns only, so what counts most comes first.
     columns = ("site", "kept", "verdict", "validation", "test", *models.values(), "difference", "95 % interval")
-    rows = [_joining_row(site, joined, models) for site, joined in results.joining.items()]
+    rows = []
+    for site, joined in results.joining.items():
+        alarms = describe_false_alarms(results, site)
+        if alarms:
+            # A mean of false alarms alone, all 0, is no Dice.
+            joined = replace(joined, test={}, by_unit=None)
+        rows.append(_joining_row(site, joined, models, alarms or joined.test_units))
     return TextTable(columns, tuple(rows), num_text=5)
 
 
@@ -574,7 +591,7 @@ def joining_note(results: Results) -> str:
     return JOINING_NOTE + (JOINING_MASKS if results.metric in SEGMENTATION_ONLY["metric"] else JOINING_CLASSES)
 
 
-def _joining_row(site: str, joined: Joined, models: Iterable[str]) -> tuple[str, ...]:
+def _joining_row(site: str, joined: Joined, models: Iterable[str], tested: str) -> tuple[str, ...]:
     interval = "-"
     if joined.low is not None and joined.high is not None:
         interval = f"{joined.low:+z.3f} to {joined.high:+z.3f}"
@@ -588,7 +605,7 @@ def _joining_row(site: str, joined: Joined, models: Iterable[str]) -> tuple[str,
     units = f"{joined.num_units} {joined.unit if joined.num_units == 1 else f'{joined.unit}s'}"
     federated = format_number(joined.validation.get(SHIFTED))
     validation = f"{federated}, local {local}; lead {joined.lead:+z.3f} on {units}"
-    return (site, kept, joined.said, validation, joined.test_units, *values, difference, interval)
+    return (site, kept, joined.said, validation, tested, *values, difference, interval)
 
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:

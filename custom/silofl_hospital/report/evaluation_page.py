@@ -112,7 +112,8 @@ def summary_lines(record: Evaluation) -> list[str]:
     lines = [counts, *(f"{name}: {value}" for name, value in _list_numbers(record))]
     # An empty case has no Dice: a false alarm there is counted by itself.
     if record.num_empty:
-        lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
+        names = " or ".join(record.groups)
+        lines.append(f"false alarms in {record.num_false_positive} of {record.num_empty} cases without {names}")
     if record.num_excluded:
         lines.append(f"not counted, as truth and prediction are empty: {record.num_excluded}")
     return lines
@@ -228,7 +229,8 @@ def alarm_lines(record: Evaluation) -> list[str]:
     for name, scores in record.groups.items():
         if record.has_findings and scores["recall"].value == 0:
             missed[name] = scores["recall"].num_cases
-        if record.is_segmentation and scores["dice"].value == 0:
+        # Of a label that no case holds a Dice of 0 is of false alarms alone.
+        if record.is_segmentation and scores["dice"].value == 0 and (record.lesions or {}).get(name):
             alarms.append(f"{name} is never found: Dice 0 in {scores['dice'].num_cases} cases")
     return [f"no case of {name} is recognised: recall 0 in {count} cases" for name, count in missed.items()] + alarms
 
