@@ -460,3 +460,16 @@ def test_the_labels_of_a_model_are_the_same_in_pieces(monkeypatch, shape, bias):
         wanted = np.where(is_found, foreground.argmax(axis=1) + 1, 0)
     monkeypatch.setattr(grid_scores, "PIECE", 10)
     np.testing.assert_array_equal(baseline._decide(found, bias), wanted)
+
+
+def test_a_hospital_without_any_label_has_false_alarms_and_no_difference(played, site_data, tmp_path):
+    data = shutil.copytree(site_data, tmp_path / "healthy", ignore=shutil.ignore_patterns(".*"))
+    for path in (data / "north").rglob("*.npz"):
+        with np.load(path) as arrays:
+            content = dict(arrays.items())
+        content["labels"] = np.zeros_like(content["labels"])
+        np.savez(path, **content)
+    game = played(("east", "north"), baseline_comparison=True, name="fedavg", data=data)
+    joined = game.server.parts["guard"].choices["north"]
+    assert (joined.num_test_units, joined.num_units, joined.difference, joined.by_unit) == (0, 0, None, None)
+    assert all(value in (None, 0) for value in joined.test.values())

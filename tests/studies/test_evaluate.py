@@ -170,7 +170,10 @@ def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evalua
             assert float(rows[name][f"{label} true ml"]) == pytest.approx(other.sum() * 0.75 / 1000)
             numbers, count = ndimage.label(other, np.ones((3, 3, 3)))
             hit = {*numbers[one & other].tolist()}
-            assert [int(rows[name][f"{label} {key}"]) for key in ("lesions", "lesions found")] == [count, len(hit)]
+            assert [int(rows[name][f"{label} {key}"]) for key in ("components", "components found")] == [
+                count,
+                len(hit),
+            ]
             surface = np.nan
             if one.any():
                 pair = [torch.from_numpy(mask[None, None]) for mask in (one, other)]

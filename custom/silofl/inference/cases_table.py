@@ -46,9 +46,9 @@ def _list_case_facts(case: EvaluatedCase, record: Evaluation, study: Study) -> d
             f"{name} Dice": case.score.labels_by_case.get(key, {}).get(case.case),
             f"{name} predicted {record.size_unit}": measured.predicted,
             f"{name} true {record.size_unit}": measured.true,
-            f"{name} lesions": measured.lesions.num_true,
-            f"{name} lesions found": measured.lesions.num_found,
-            f"{name} false lesions": measured.lesions.num_false,
+            f"{name} components": measured.lesions.num_true,
+            f"{name} components found": measured.lesions.num_found,
+            f"{name} false components": measured.lesions.num_false,
             f"{name} HD95 {record.distance_unit}": hd95,
             f"{name} surface Dice": surface_dice,
         }

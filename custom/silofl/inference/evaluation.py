@@ -77,7 +77,7 @@ class Evaluation(TestedCases):
             the classes that there are, ``balanced_accuracy`` and ``auroc``, and the expected calibration error of the
             answers over ten bins, ``ece``, with what a perfectly calibrated model has, ``ece_calibrated``. Of a label:
             ``dice``, mean over the cases in which truth or prediction has it; ``hd95`` and ``surface_dice``, of those
-            in which both have it; ``lesion_sensitivity``, the share of the lesions of which a voxel is predicted;
+            in which both have it; ``lesion_sensitivity``, the share of the components of which a voxel is predicted;
             ``false_lesions``, predicted ones without a voxel of a true one, per case; ``size_error``, predicted minus
             true size with its limits of agreement. Of a class, of two the second alone: ``recall``; ``specificity``,
             where the model calls it from a threshold, or of a finding; ``auroc`` with DeLong's interval;

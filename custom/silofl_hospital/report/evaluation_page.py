@@ -28,8 +28,8 @@ from silofl_hospital.report.tables import METRIC_NAMES, MISSING, NOT_SAID, UNITS
 # Score of a label or class -> how a table names it, in the order of its columns.
 GROUP_SCORES = {
     "dice": "Dice",
-    "lesion_sensitivity": "lesions found",
-    "false_lesions": "false lesions a case",
+    "lesion_sensitivity": "components found",
+    "false_lesions": "false components a case",
     "size_error": "size error",
     "hd95": "HD95",
     "surface_dice": "surface Dice",
@@ -47,8 +47,8 @@ INTERVALS = (
     "the model fails badly for one {unit} in ten."
 )
 LABELS_NOTE = (
-    "All numbers are on the image file's grid. A lesion is a connected component of the label; it is found if at "
-    "least one voxel of it is predicted. False lesions are predicted components that touch none. Size error: predicted "
+    "All numbers are on the image file's grid. A component is a connected part of the label; it is found if at "
+    "least one voxel of it is predicted. False components are predicted ones that touch none. Size error: predicted "
     "minus true size, mean and 95 % limits of agreement. HD95 and surface Dice (within 2 {unit}) are of the cases in "
     "which truth and prediction have the label."
 )
@@ -180,7 +180,7 @@ def _group_table(record: Evaluation) -> TextTable:
     units = {"size_error": f", {record.size_unit}", "hd95": f", {UNITS.get(record.distance_unit)}"}
     titles = [name_score(name, names) + units.get(name, "") for name in names]
     counts = record.lesions or {group: scores["recall"].num_cases for group, scores in record.groups.items()}
-    columns = [_name_group(record), "lesions" if record.is_segmentation else "cases", *titles]
+    columns = [_name_group(record), "components" if record.is_segmentation else "cases", *titles]
     if called:
         columns.append("model's threshold")
     rows = []
