@@ -139,3 +139,11 @@ def test_a_sites_own_model_is_in_picture_and_table(finished, pictures):
     assert height > without * 1.2
     assert (plots[1].name, plots[1].columns) == ("cases_east", ("case", "rank", "dice", "local_dice"))
     assert plots[1].rows == [("a", "worst", 0.2, 1.0), ("b", "best", 0.8, None)]
+
+
+def test_a_picture_prints_the_value_of_each_label(pictures):
+    of_labels = np.array([[0.3, 0.1], [0.8, np.nan]])
+    shown = replace(pictures(("a", "b")), scored=np.array(["1", "tumour"]), label_values=of_labels)
+    figure = case_image("east", shown, {1: "organ"}, "dice").plot.draw(PAGE)
+    titles = " ".join(" ".join(axes.get_title() for axes in figure.axes).split())
+    assert "organ 0.300 tumour 0.100" in titles and "organ 0.800 tumour -" in titles

@@ -100,3 +100,12 @@ def test_the_own_models_predictions_are_added_to_pictures(tmp_path, model):
     np.testing.assert_array_equal(result["own"], 2 * result["truths"])
     # Of a case that does not count with the own model there is no value.
     np.testing.assert_array_equal(result["local_values"], [np.nan, 0.9, 0.9, np.nan])
+
+
+def test_pictures_have_the_value_of_each_label(tmp_path, model):
+    part = part_of("ab")
+    score = Score.of({"a": 0.5, "b": 0.7}, {1: {"a": 0.5, "b": 0.9}, "tumour": {"b": 0.5}})
+    write_test_files(tmp_path, score, part.targets, model, part, ALL)
+    kept = np.load(tmp_path / "pictures.npz")
+    assert kept["scored"].tolist() == ["1", "tumour"] and kept["cases"][0] == "a"
+    np.testing.assert_array_equal(kept["label_values"][:2], [[0.5, np.nan], [0.9, 0.5]])

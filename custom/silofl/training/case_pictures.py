@@ -14,7 +14,7 @@ from silofl.data.parts import Examples
 from silofl.data.targets import IGNORED, find_labelled
 from silofl.data.volumes import Array, pad_to_size
 from silofl.models import HarmonizedModel
-from silofl.training.metrics import Score
+from silofl.training.metrics import Label, Score
 
 # In a site's folder of a run; only release 0.4 wrote the last one, with a selector.
 SCORES, PICTURES, FEATURES = "scores.csv", "pictures.npz", "selector.npz"
@@ -33,7 +33,7 @@ def write_test_files(
     """
     write_scores(folder / SCORES, result.by_case)
     if part.targets.ndim > 1:
-        write_pictures(folder / PICTURES, model, part, predictions, result.by_case, shown)
+        write_pictures(folder / PICTURES, model, part, predictions, result.by_case, shown, result.labels_by_case)
 
 
 def write_scores(path: Path, by_case: Mapping[str, float]) -> None:
@@ -48,11 +48,12 @@ def write_pictures(
     predictions: Array,
     by_case: Mapping[str, float],
     shown: slice,
+    by_label: Mapping[Label, Mapping[str, float]] | None = None,
 ) -> None:
     """Write the slice with the most labels of four cases: image, input, truth, prediction.
 
     They are the worst, the median and the best case of this model, and one that is the same for every model.
-    Arguments as `write_test_files`; ``by_case`` is each case's value.
+    Arguments as `write_test_files`; ``by_case`` is each case's value, ``by_label`` those of each label, or region.
     """
     ordered = sorted(by_case, key=lambda case: (by_case[case], case))
     if not ordered:
@@ -64,6 +65,10 @@ def write_pictures(
     pictures: dict[str, Any] = {name: _stack_padded([pane[name] for pane in panes]) for name in panes[0]}
     values = np.array([by_case[case] for case in cases])
     pictures |= {"values": values, "cases": np.array(cases), "is_ranked": is_ranked}
+    if by_label:
+        pictures["scored"] = np.array([str(label) for label in by_label])
+        by_picture = [[of_cases.get(case, np.nan) for of_cases in by_label.values()] for case in cases]
+        pictures["label_values"] = np.array(by_picture)
     write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures))
 
 

@@ -95,6 +95,10 @@ def case_image(site: str, shown: CasePictures, labels: Mapping[int, str], metric
         value = float(shown.values[place])
         local = local_value(shown, place)
         title = f"{rank}: {short_metric(metric)} {value:.3f}"
+        if shown.scored is not None and shown.label_values is not None and len(shown.scored) > 1:
+            for label, of_label in zip(shown.scored.tolist(), shown.label_values[place].tolist(), strict=True):
+                name = labels.get(int(label), label) if label.isdecimal() else label
+                title += f"\n{name} {format_number(None if np.isnan(of_label) else of_label)}"
         if shown.own is not None:
             title += f"\nlocal {format_number(local)}"
         outlines = {name: of_cases[place] for name, of_cases in masks.items()}

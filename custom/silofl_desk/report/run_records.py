@@ -55,6 +55,8 @@ class CasePictures:
         own: What the site's local model predicts, label maps as the predictions; None without one.
         local_values: Its metric of each whole case, shape (n,); NaN of a case that does not count.
         is_ranked: Whether a case is the worst, the median or the best, shape (n,); None where all are.
+        scored: Numbers of the labels, or names of the regions, shape (m,); None in files of release 0.4.
+        label_values: The metric of each whole case by them, shape (n, m); NaN where a label does not count.
     """
 
     images: NDArray[Any]
@@ -66,6 +68,8 @@ class CasePictures:
     own: NDArray[Any] | None = None
     local_values: NDArray[Any] | None = None
     is_ranked: NDArray[Any] | None = None
+    scored: NDArray[Any] | None = None
+    label_values: NDArray[Any] | None = None
 
     @property
     def ranked_places(self) -> list[int]:
