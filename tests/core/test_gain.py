@@ -349,3 +349,9 @@ BETTER_ONE = "1 keeps a model that is better for its test patients than its own"
 )
 def test_the_federations_sentence_counts_every_hospital(verdicts, tests, sentence):
     assert federation_sentence(dict(zip("abcdef", verdicts, strict=False)), tests) == sentence
+
+
+def test_without_any_unit_that_counts_nothing_is_said_of_the_training():
+    nothing = np.full(3, np.nan)
+    found = measure_joining(nothing, nothing, nothing, keeps_local=True, are_finished=False)
+    assert (found.verdict, found.num_test_units) == ("too few to say", 0)

@@ -114,6 +114,9 @@ def measure_joining(
         are_finished: Both were trained to their end.
     """
     gain = measure_gain(own, federated)
+    if not gain.num_test_units:
+        # Of healthy patients alone nothing but false alarms can be measured.
+        return gain
     if not are_finished:
         return replace(gain, verdict=UNFINISHED)
     if keeps_local:
