@@ -3,7 +3,9 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults lint format docs site gallery release bench claims claims-check clean
+.PHONY: install demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults lint format docs site gallery release bench claims claims-check clean
+
+install: .venv/installed
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
