@@ -66,7 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> None:
     """Have the search put answers above, and measurements and old releases below what to do."""
     if page.file.src_uri == "docs/questions.md":
-        page.meta["search"] = {"boost": 2}
+        page.meta["search"] = {"boost": 4}
     if page.file.src_uri.startswith(("bench/", "CHANGELOG")):
         page.meta["search"] = {"boost": 0.1}
 

@@ -34,5 +34,16 @@ for (const [question, page] of Object.entries(questions)) {
     console.error(`the search for "${question}" must find ${page} among the first three, not ${found.join(", ") || "nothing"}`);
   }
 }
+// In words of people who had not read the page of forty questions: how many find their answer, or its page, first.
+let first = 0;
+let asked = 0;
+for (const [answer, wordings] of Object.entries(JSON.parse(readFileSync(new URL("wordings.json", import.meta.url))))) {
+  for (const wording of wordings) {
+    const { data } = await ask(QUERY, wording);
+    asked += 1;
+    first += data.items.length > 0 && data.items[0][0].location === `docs/questions.html#${answer}`;
+  }
+}
+console.log(`${first} of ${asked} wordings find their answer first`);
 console.log(`${Object.keys(questions).length - missed} of ${Object.keys(questions).length} questions find their page`);
 process.exit(missed ? 1 : 0);
