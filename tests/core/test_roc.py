@@ -5,7 +5,7 @@ from scipy.stats import chi2, norm
 from sklearn.metrics import roc_auc_score, roc_curve
 from torchmetrics.functional.classification import binary_sensitivity_at_specificity
 
-from silofl.core.roc import find_operating_point, measure_areas, measure_auroc
+from silofl.core.roc import find_operating_point, find_predictive_values, measure_areas, measure_auroc
 from silofl.training.metrics import mean_area
 
 # Patients with an ovarian tumour: albumin, total protein, Krebs-Goplerud score, and whether surgery helped. It is the
@@ -133,3 +133,10 @@ def test_the_point_of_200_random_cases_is_the_libraries(specificity, levels):
     assert (chances[is_positive] >= threshold).mean() == point.sensitivity
     assert (chances[~is_positive] < threshold).mean() == pytest.approx(point.specificity)
     assert point.specificity >= specificity
+
+
+def test_predictive_values_are_shares_of_those_who_are_called_so():
+    # Of 1000, 50 are ill: 40 found and 10 missed; of 950 well 95 false alarms.
+    positive, negative = find_predictive_values(0.8, 0.9, 0.05)
+    assert (positive, negative) == (pytest.approx(40 / 135), pytest.approx(855 / 865))
+    assert np.isnan(find_predictive_values(0.0, 1.0, 0.5)[0]) and np.isnan(find_predictive_values(1.0, 0.0, 0.5)[1])

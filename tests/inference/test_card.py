@@ -146,6 +146,8 @@ def test_a_card_says_how_a_classs_probabilities_are_read(make_contents, make_stu
     sentence = "A case is called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation."
     assert f"One model answers. Its probabilities go through a temperature of 2.00. {sentence}" in card_of(contents)
     assert "temperature" not in card_of(replace(contents, operating_point=OperatingPoint()))
+    own = replace(contents, own_operating_points={"global": OperatingPoint(1.0, {1: 0.3})})
+    assert "Where a hospital's own model answers, its own threshold counts: 0.30 for global." in card_of(own)
 
 
 def test_a_card_says_what_people_stated_and_what_is_missing(make_contents, make_study):

@@ -33,7 +33,7 @@ def evaluate(study, truth, said, has_ignored=False):
     """Evaluate a volume (X, Y, Z) without a size of voxels, to which a model answers what it is told."""
     images = np.zeros((1, 1, *truth.shape), np.float32)
     part = Examples(images, truth[None], ("c",), (None,), ("c",), has_ignored=has_ignored)
-    told = {"find_operating_point": lambda: MOST_PROBABLE, "list_warnings": lambda *_: ()}
+    told = {"find_operating_point": lambda *_: MOST_PROBABLE, "list_warnings": lambda *_: ()}
     model = SimpleNamespace(contents=SimpleNamespace(study=study), **told)
     answer = SimpleNamespace(model="global", probabilities=None)
     return [_evaluate_case(model, part, "test", (answer, ()), lambda: FileMaps(said, truth, None), has_sizes=False)]

@@ -8,7 +8,14 @@ from silofl.study.sections import OperatingPointSettings
 
 
 def bundled(study, members=("a",), shape=(1, 32, 32), operating_point=MOST_PROBABLE, rule="selector"):
-    about = {"sites": members, "image_shape": shape, "operating_point": operating_point, "rule": rule, "facts": {}}
+    about = {
+        "sites": members,
+        "image_shape": shape,
+        "operating_point": operating_point,
+        "rule": rule,
+        "facts": {},
+        "own_operating_points": {},
+    }
     return bundle_readme(SimpleNamespace(study=study, home_statistics="", **about), members)
 
 

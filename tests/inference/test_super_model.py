@@ -239,6 +239,23 @@ def test_a_threshold_decides_the_second_of_two_classes(class_model):
     )
 
 
+def test_a_sites_own_model_answers_at_the_sites_threshold_and_the_global_one_at_the_median(make, make_study):
+    model = make("selector", scores=(0.3, 0.7), threshold=0.6, study=make_study("classification"))
+    points = {"north": OperatingPoint(1.0, {1: 0.0}), "south": OperatingPoint(3.0, {1: 1.0})}
+    contents = replace(model.contents, operating_point=OperatingPoint(2.0, {1: 0.0}), own_operating_points=points)
+    model = SuperModel(contents, CPU)
+    own, common = (model.predict(images(3), threshold=threshold) for threshold in (0.6, 0.9))
+    # No probability reaches 1, and each reaches 0.
+    assert (own.model, own.label, own.temperature) == ("south", 0, 3.0)
+    assert (common.model, common.label, common.temperature) == ("global", 1, 2.0)
+
+
+def test_an_own_threshold_of_no_model_is_refused(make_contents, make_study):
+    contents = make_contents("selector", study=make_study("classification"))
+    with pytest.raises(ConfigError, match="an operating point that is not of a classification's"):
+        replace(contents, own_operating_points={"west": OperatingPoint(2.0)})
+
+
 @pytest.mark.parametrize(
     "test", [3, {"north": [0.5]}, {"north": {"labels": [0.5]}}, {"north": {"labels": {"1": "low"}}}], ids=str
 )

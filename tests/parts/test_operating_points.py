@@ -1,17 +1,18 @@
 """How probabilities are read: chosen on validation alone, kept with each model, and the median in the super model."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from silofl.base.settings import parse
-from silofl.core.operating_point import MOST_PROBABLE, choose_operating_point
+from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, choose_operating_point
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_model_folder
-from silofl.parts.operating_points import pool_operating_points
+from silofl.parts.operating_points import find_own_operating_points, pool_operating_points
 from silofl.study import Study
 from silofl.training.metrics import group_positions
 from silofl.training.site_score import OperatingPointScore, SiteScore
@@ -97,6 +98,14 @@ def test_the_super_model_has_the_median(play, windows_to_choose_by, tmp_path):
         sensitivity={"fast": known[0].sensitivity["1"]},
         specificity={"fast": known[0].specificity["1"]},
     )
+
+
+@pytest.mark.parametrize(("rule", "own"), [("selector", {"north": OperatingPoint(1.5, {1: 0.4})}), ("only", {})])
+def test_only_a_site_with_a_model_and_every_threshold_has_its_own(rule, own):
+    pooled = OperatingPoint(2.0, {1: 0.5})
+    contents = SimpleNamespace(rule=rule, models={"global", "north", "south"}, operating_point=pooled)
+    scores = {"north": said_of(True, 1.5, 0.4), "south": said_of(True, 2.5, None), "west": said_of(True)}
+    assert find_own_operating_points(scores, contents) == own
 
 
 @pytest.mark.parametrize("algorithm", ["softpull", "local"])

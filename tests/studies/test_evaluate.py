@@ -18,6 +18,7 @@ from silofl.base.schema import dump_record, read_record
 from silofl.base.settings import dump_yaml, parse
 from silofl.command_line.cli import main
 from silofl.core.operating_point import OperatingPoint
+from silofl.core.roc import find_predictive_values
 from silofl.data.counts import SiteCounts
 from silofl.data.data_profile import DataProfile, Range
 from silofl.data.learnt import record_learnt
@@ -343,9 +344,12 @@ def choose_by_picture(folder):
 
 def test_all_numbers_of_a_classification_are_of_the_probabilities_in_the_table_of_cases(evaluate, pictures):
     model = choose_by_picture(pictures)
-    _, record, printed, out = evaluate(model, pictures, "--part", "test")
+    _, record, printed, out = evaluate(model, pictures, "--part", "test", "--prevalence", "0.05")
     rows = read_cases(out)
     assert {row["answered by"] for row in rows} == {"east", "west"}
+    values = find_predictive_values(*(record.scores["fast"][key].value for key in ("recall", "specificity")), 0.05)
+    said = "if 0.05 of the patients have fast: positive predictive value {:.3f}, negative {:.3f}".format(*values)
+    assert said in printed and said in (out / "evaluation.html").read_text()
     is_fast, said = (np.array([row[key] == "fast" for row in rows]) for key in ("true class", "answer"))
     shown = np.array([float(row["probability of fast"]) for row in rows])
     one, confidence = record.scores["fast"], np.maximum(shown, 1 - shown)

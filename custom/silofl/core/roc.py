@@ -6,6 +6,7 @@ Letters 2014; of patients with several cases as in Obuchowski, Nonparametric Ana
 Biometrics 1997, which is DeLong's where each has one.
 """
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -135,3 +136,19 @@ def find_operating_point(scores: Floats, is_positive: NDArray[np.bool_], specifi
     best = int(np.argmax(np.where(is_allowed, sensitivities, -1)))
     threshold = float(thresholds[best - 1]) if best else None
     return RocPoint(threshold, float(sensitivities[best]), float(specificities[best]))
+
+
+def find_predictive_values(sensitivity: float, specificity: float, prevalence: float) -> tuple[float, float]:
+    """Return the positive and the negative predictive value, by Bayes' theorem; NaN where none is called so.
+
+    Args:
+        sensitivity: Share of those with the condition who are called so.
+        specificity: Share of those without it who are not.
+        prevalence: Share of all who have it, in (0, 1).
+    """
+    right = sensitivity * prevalence
+    false_alarms = (1 - specificity) * (1 - prevalence)
+    silent = specificity * (1 - prevalence)
+    missed = (1 - sensitivity) * prevalence
+    positive = right / (right + false_alarms) if right + false_alarms else math.nan
+    return positive, silent / (silent + missed) if silent + missed else math.nan

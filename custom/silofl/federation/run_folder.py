@@ -36,7 +36,7 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.unscored import unscored_results
 from silofl.inference import directory
 from silofl.parts.load import describe_kept, list_outbound_payloads
-from silofl.parts.operating_points import pool_operating_points
+from silofl.parts.operating_points import find_own_operating_points, pool_operating_points
 from silofl.parts.task import Exchange
 from silofl.study import Study
 from silofl.training.site_score import SiteScore, SuperScore
@@ -220,6 +220,9 @@ class RunFolder:
             is_tested = contents.rule == "only" or all(isinstance(score, SuperScore) for score in scores)
             operating_point = pool_operating_points(scores, self.study) if is_tested else contents.operating_point
             contents = replace(contents, facts=facts, operating_point=operating_point)
+            if is_tested and self.study.task != "segmentation":
+                own = find_own_operating_points(tests.scores, contents)
+                contents = replace(contents, own_operating_points=own)
             for part in server.parts.values():
                 contents = part.outcome(server, tests.scores).complete(contents)
             directory.write_model_folder(self.path / directory.FOLDER, contents)

@@ -92,14 +92,15 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
 
 def read_class_rows(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str]) -> "ClassRows":
     """Return the cases of a classification, at least one, as `predict` reads them."""
-    # All cases of an evaluation are read alike, whichever model answers.
-    return ClassRows(merge_scores(cases), unit_of, cases[0].operating_point)
+    return ClassRows(merge_scores(cases), unit_of, {case.case: case.operating_point for case in cases})
 
 
 def _measure_classes(rows: "ClassRows", score: Score, unit_of: Mapping[str, str], study: Study) -> dict[str, Any]:
     classes = rows.measure_classes(study)
     decision_thresholds = {}
-    for label, threshold in sorted(rows.operating_point.shown_thresholds(rows.is_multilabel).items()):
+    # Where models have thresholds of their own, model.json has them.
+    point = rows.points[0] if len({*map(repr, rows.points)}) == 1 else MOST_PROBABLE
+    for label, threshold in sorted(point.shown_thresholds(rows.is_multilabel).items()):
         decision_thresholds[study.labels[label]] = threshold
     also = measure_also(score, unit_of)
     if len(study.labels) == 2 and not score.is_multilabel and "auroc" in also:
@@ -111,7 +112,7 @@ def _measure_classes(rows: "ClassRows", score: Score, unit_of: Mapping[str, str]
     measured: dict[str, Any] = {
         "scores": {ALL: of_all, **classes},
         "decision_thresholds": decision_thresholds or None,
-        "temperature": rows.operating_point.temperature,
+        "temperature": point.temperature,
     }
     # A case may have several findings: none is answered instead of another.
     if not score.is_multilabel:
@@ -231,18 +232,18 @@ class ClassRows:
     Args:
         score: Of all cases, with their probabilities.
         unit_of: Case -> its unit.
-        operating_point: How the probabilities are read.
+        point_of: Case -> how its probabilities are read; all as the networks give them where it is empty.
 
     Attributes:
+        points: How the probabilities of each case are read.
         shown: The probabilities as `predict` shows them, shape (cases, count).
         is_true: Whether each class, or finding, is there, shape (cases, count).
         is_answered: Whether each class, or finding, is answered, shape (cases, count).
     """
 
     def __init__(
-        self, score: Score, unit_of: Mapping[str, str], operating_point: OperatingPoint = MOST_PROBABLE
+        self, score: Score, unit_of: Mapping[str, str], point_of: Mapping[str, OperatingPoint] | None = None
     ) -> None:
-        self.operating_point = operating_point
         self.is_multilabel = score.is_multilabel
         self.cases: list[str] = []
         truth, rows = [], []
@@ -253,9 +254,14 @@ class ClassRows:
                 rows.append(chances)
         self.truth = np.array(truth)
         self.probabilities = np.array(rows)
-        self.shown = temper(self.probabilities, operating_point.temperature, self.is_multilabel)
+        self.points = [(point_of or {}).get(case, MOST_PROBABLE) for case in self.cases]
+        self.shown: NDArray[np.float64] = np.empty(self.probabilities.shape)
         self.is_true = self._unpack(self.truth)
-        self.is_answered = self.decide(operating_point)
+        self.is_answered = np.empty(self.probabilities.shape, np.bool_)
+        for row, point in enumerate(self.points):
+            of_case = self.probabilities[[row]]
+            self.shown[row] = temper(of_case, point.temperature, self.is_multilabel)
+            self.is_answered[row] = self._unpack(point.decide(of_case, self.is_multilabel))
         self.units = [unit_of[case] for case in self.cases]
         self.sample = Sample(self.units)
 
@@ -293,10 +299,10 @@ class ClassRows:
     def _measure_class(self, label: int) -> dict[str, Estimate]:
         is_positive = self.is_true[:, label]
         is_answered = self.is_answered[:, label].astype(np.float64)
-        scores = {"recall": self.sample.mean(np.where(is_positive, is_answered, np.nan))}
-        # Without a threshold the specificity of a class among several says little that recalls do not.
-        if self.is_multilabel or label in self.operating_point.thresholds:
-            scores["specificity"] = self.sample.mean(np.where(is_positive, np.nan, 1 - is_answered))
+        scores = {
+            "recall": self.sample.mean(np.where(is_positive, is_answered, np.nan)),
+            "specificity": self.sample.mean(np.where(is_positive, np.nan, 1 - is_answered)),
+        }
         area = measure_auroc(self.shown[:, label], is_positive, self.units)
         # DeLong's interval needs no resampling; average precision has none of its own.
         scores["auroc"] = Estimate(area.value, area.interval, len(is_positive)) if area else MISSING

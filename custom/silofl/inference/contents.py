@@ -47,6 +47,7 @@ class Contents:
         data_profile: The images that the models learnt from.
         bias: What is added to the log-odds of the foreground in every answer; 0 in a classification.
         operating_point: How a classification's probabilities are read.
+        own_operating_points: Model of a site -> how its answers are read, as the site chose; others' as all are.
         reference_statistics: Hospital -> what is usual of the answers to its own cases; empty where unknown.
 
     Raises:
@@ -64,6 +65,7 @@ class Contents:
     data_profile: DataProfile = DataProfile()
     bias: float = 0.0
     operating_point: OperatingPoint = MOST_PROBABLE
+    own_operating_points: Mapping[str, OperatingPoint] = field(default_factory=dict)
     reference_statistics: Mapping[str, ReferenceStatistics] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,12 +121,11 @@ class Contents:
         return dict.fromkeys(names, 1 / len(names))
 
 
-def pack_operating_point(contents: Contents) -> dict[str, Any]:
+def pack_operating_point(operating_point: OperatingPoint, study: Study) -> dict[str, Any]:
     """Return how probabilities are read as plain values; nothing where they are as the networks give them."""
-    operating_point = contents.operating_point
     if operating_point == MOST_PROBABLE:
         return {}
-    thresholds = {contents.study.labels[number]: threshold for number, threshold in operating_point.thresholds.items()}
+    thresholds = {study.labels[number]: threshold for number, threshold in operating_point.thresholds.items()}
     return {"temperature": operating_point.temperature, "thresholds": thresholds}
 
 
@@ -175,21 +176,22 @@ def _check_rule(contents: Contents) -> None:
 
 
 def _check_numbers(contents: Contents) -> None:
-    operating_point = contents.operating_point
+    points = [contents.operating_point, *contents.own_operating_points.values()]
     study = contents.study
     if study.task == "segmentation":
-        is_of_task = operating_point == MOST_PROBABLE
+        is_of_task = points == [MOST_PROBABLE]
     else:
-        is_of_task = not contents.bias and operating_point.thresholds.keys() <= {*study.called}
-    if not is_of_task:
+        is_of_task = not contents.bias and all(point.thresholds.keys() <= {*study.called} for point in points)
+    if not is_of_task or not contents.own_operating_points.keys() <= contents.models.keys():
         raise ConfigError(
             "the super model has a bias though it is no segmentation, or an operating point that is not of a "
             "classification's findings or second class; take the super model as it was written"
         )
     _check_number("bias", contents.bias, -MOST_BIAS, MOST_BIAS)
-    _check_number("temperature", operating_point.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)
-    for number, threshold in operating_point.thresholds.items():
-        _check_number(f"threshold of {study.labels[number]}", threshold, 0, 1)
+    for point in points:
+        _check_number("temperature", point.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)
+        for number, threshold in point.thresholds.items():
+            _check_number(f"threshold of {study.labels[number]}", threshold, 0, 1)
     check_threshold(contents.threshold)
 
 

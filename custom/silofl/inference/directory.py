@@ -118,6 +118,9 @@ def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, 
         threshold=facts["threshold"],
         bias=facts.get("bias", 0.0),
         operating_point=unpack_operating_point(facts.get("calling", {}), study),
+        own_operating_points={
+            name: unpack_operating_point(plain, study) for name, plain in facts.get("calling_by_model", {}).items()
+        },
         reference_statistics=unpack_reference_statistics(facts.get("usual", {})),
         facts=dict(facts["facts"]),
         data_profile=schema.read_record(DataProfile, facts["domain"], "domain"),
@@ -178,7 +181,10 @@ def _collect_facts(contents: Contents, weights: dict[str, dict[str, str]]) -> di
     # Only what there is, so that the fingerprints of older super models stay.
     optional = {
         "bias": contents.bias,
-        "calling": pack_operating_point(contents),
+        "calling": pack_operating_point(contents.operating_point, study),
+        "calling_by_model": {
+            name: pack_operating_point(point, study) for name, point in contents.own_operating_points.items()
+        },
         "usual": pack_reference_statistics(contents.reference_statistics),
     }
     facts |= {key: value for key, value in optional.items() if value}
@@ -188,7 +194,7 @@ def _collect_facts(contents: Contents, weights: dict[str, dict[str, str]]) -> di
 def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
-    deciding |= {key: facts[key] for key in ("bias", "calling") if facts.get(key) is not None}
+    deciding |= {key: facts[key] for key in ("bias", "calling", "calling_by_model") if facts.get(key) is not None}
     # Which images are refused is a part of the answer; the facts of the run are none.
     deciding["domain"] = facts["domain"]
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}

@@ -250,7 +250,7 @@ def _evaluate_case(
 ) -> EvaluatedCase:
     study = model.contents.study
     answer, image_warnings = answered
-    operating_point = model.find_operating_point()
+    operating_point = model.find_operating_point(answer.model)
     warnings = model.list_warnings(answer, image_warnings)
     evaluated = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, operating_point)
     if study.task != "segmentation":

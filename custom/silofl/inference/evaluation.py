@@ -79,9 +79,8 @@ class Evaluation(TestedCases):
             ``dice``, mean over the cases in which truth or prediction has it; ``hd95`` and ``surface_dice``, of those
             in which both have it; ``lesion_sensitivity``, the share of the components of which a voxel is predicted;
             ``false_lesions``, predicted ones without a voxel of a true one, per case; ``size_error``, predicted minus
-            true size with its limits of agreement. Of a class, of two the second alone: ``recall``; ``specificity``,
-            where the model calls it from a threshold, or of a finding; ``auroc`` with DeLong's interval;
-            ``average_precision``.
+            true size with its limits of agreement. Of a class, of two the second alone: ``recall``; ``specificity``;
+            ``auroc`` with DeLong's interval; ``average_precision``.
         num_excluded: Cases that do not count: a segmentation's without any label in truth and prediction.
         num_empty: Segmentation: cases without any label in truth.
         num_false_positive: Those of them in which a label is predicted.
@@ -94,6 +93,7 @@ class Evaluation(TestedCases):
         temperature: What divided the model's logits; 1 where nothing did.
         versions: Library -> its version.
         subgroups: What the cases are divided by -> group -> its scores, where that was asked for.
+        prevalence: The share of patients with a class, or finding, for which predictive values are asked.
     """
 
     RENAMED_KEYS: ClassVar = {"called_from": "decision_thresholds"}
@@ -117,6 +117,7 @@ class Evaluation(TestedCases):
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
     temperature: float = declare_optional(1.0)
     subgroups: Mapping[str, Mapping[str, Subgroup]] | None = declare_optional()
+    prevalence: float | None = declare_optional()
 
     @property
     def has_findings(self) -> bool:

@@ -97,6 +97,11 @@ def list_operating_point(contents: Contents) -> list[str]:
     for number, threshold in operating_point.shown_thresholds(study.is_multilabel).items():
         label = quote_markdown(study.labels[number])
         sentences.append(f"A case is called {label} from a probability of {threshold:.2f} on{wish}.")
+        own = []
+        for name, point in contents.own_operating_points.items():
+            own.append(f"{point.shown_thresholds(study.is_multilabel)[number]:.2f} for {quote_markdown(name)}")
+        if own:
+            sentences.append(f"Where a hospital's own model answers, its own threshold counts: {', '.join(own)}.")
     return sentences
 
 

@@ -350,13 +350,16 @@ class SuperModel:
         """How well the models find each label, by their own test; empty where not known."""
         return describe_quality(self.contents)
 
-    def find_operating_point(self, site: str | None = None) -> OperatingPoint:
+    def find_operating_point(self, answered_by: str, site: str | None = None) -> OperatingPoint:
         """Return how the probabilities of a case are read.
 
         Args:
-            site: Whose model answered, instead of a choice: nothing was chosen for it alone.
+            answered_by: The model that answered.
+            site: Whose model was asked, instead of a choice: nothing was chosen for it alone.
         """
-        return self.contents.operating_point if self._answers_as_chosen(site) else MOST_PROBABLE
+        if not self._answers_as_chosen(site):
+            return MOST_PROBABLE
+        return self.contents.own_operating_points.get(answered_by, self.contents.operating_point)
 
     def _read_own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:
         """Whether answers have thresholds -> sentences on labels that were not learnt, and on low ones."""
@@ -410,7 +413,7 @@ class SuperModel:
         return site is None or self.contents.rule == "only"
 
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
-        read = call_case(answer.probabilities, self.find_operating_point(site), self.contents.study)
+        read = call_case(answer.probabilities, self.find_operating_point(answer.model, site), self.contents.study)
         affine = None if prepared is None else prepared.affine
         return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)
 

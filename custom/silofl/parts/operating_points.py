@@ -1,12 +1,13 @@
 """How the probabilities of a run's model are read: each site's choice on its validation cases, and their median."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from typing import Any
 
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, choose_operating_point, temper
 from silofl.data.parts import Examples
 from silofl.inference.clinical import ClassRows
+from silofl.inference.contents import Contents
 from silofl.parts.work import Work
 from silofl.study import Study
 from silofl.training.metrics import Score
@@ -69,6 +70,19 @@ def pool_operating_points(scores: Iterable[SiteScore], study: Study) -> Operatin
         if chosen:
             thresholds[number] = median(chosen)
     return OperatingPoint(median(point.temperature for point in points), thresholds)
+
+
+def find_own_operating_points(scores: Mapping[str, SiteScore], contents: Contents) -> dict[str, OperatingPoint]:
+    """Return the operating point of each site whose own model may answer, where it has chosen each threshold."""
+    found = {}
+    for site, score in scores.items():
+        chosen = score.operating_point
+        if contents.rule != "selector" or site not in contents.models or chosen is None:
+            continue
+        thresholds = {int(number): threshold for number, threshold in chosen.thresholds.items()}
+        if thresholds.keys() == contents.operating_point.thresholds.keys():
+            found[site] = OperatingPoint(chosen.temperature, thresholds)
+    return found
 
 
 def _score_thresholds(rows: ClassRows, operating_point: OperatingPoint) -> dict[str, dict[str, float]]:

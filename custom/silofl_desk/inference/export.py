@@ -130,7 +130,7 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
             "rule": contents.rule,
             "members": member_names(contents),
             "threshold": contents.threshold if contents.is_choice else None,
-            "calling": pack_operating_point(contents),
+            "calling": pack_operating_point(contents.operating_point, contents.study),
         },
         "network_data_format": {
             "inputs": {"image": _input_format(contents)},

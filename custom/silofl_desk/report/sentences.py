@@ -72,7 +72,8 @@ OPERATING_POINTS = (
     "Each site chose temperature and threshold for its model's probabilities on its validation cases; the other "
     "numbers of the run do not use them. ECE (expected calibration error): how far the probability of the answer is "
     "from the share of right answers in the test; 0 is perfect. In brackets: what a perfectly calibrated model would "
-    "show by chance in as many cases. The super model uses the median of the sites' thresholds."
+    "show by chance in as many cases. Where a site's own model answers, a super model takes the site's threshold, and "
+    "else the median of all."
 )
 AREAS = "All sites: mean weighted by the number of cases, as only a site knows its cases' scores."
 DIFFERENT_CLASSES = "the sites' tests show different classes: balanced accuracy and areas have no mean over sites"

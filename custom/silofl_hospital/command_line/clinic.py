@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from silofl.base.options import add_by, add_json, add_site_config, expect_path, parse_count
+from silofl.base.options import add_by, add_json, add_site_config, expect_path, parse_count, parse_share
 
 CODES = (
     "exit codes, the worst first: 130 interrupted; 2 the command or the super model is wrong; 1 all inputs failed; 4 "
@@ -58,6 +58,8 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     add_by(parser)
     parts = ("all", "training", "validation", "test")
     parser.add_argument("--part", choices=parts, default="all", help="part of dataset.json to test on (default: all)")
+    prevalence = "share of the patients who have a class, or a finding, to print its predictive values for"
+    parser.add_argument("--prevalence", type=parse_share, metavar="SHARE", help=prevalence)
     add_site_config(parser, "a hospital's site.yaml, whose state_dir has hashes of its training images")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for decoded images (default: none)")
     parser.add_argument(

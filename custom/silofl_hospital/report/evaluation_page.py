@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from silofl.core.intervals import Estimate
+from silofl.core.roc import find_predictive_values
 from silofl.inference import evaluation
 from silofl.inference.evaluation import ALL, Evaluation, Subgroup
 from silofl_hospital.report.canvas import PageImage
@@ -116,6 +117,23 @@ def summary_lines(record: Evaluation) -> list[str]:
         lines.append(f"false alarms in {record.num_false_positive} of {record.num_empty} cases without {names}")
     if record.num_excluded:
         lines.append(f"not counted, as truth and prediction are empty: {record.num_excluded}")
+    return lines + _list_predictive_values(record)
+
+
+def _list_predictive_values(record: Evaluation) -> list[str]:
+    """Return the predictive values of each class, or finding, at the prevalence that was asked for."""
+    lines: list[str] = []
+    if record.prevalence is None:
+        return lines
+    for name, scores in record.groups.items():
+        sensitivity = scores["recall"].value
+        specificity = scores["specificity"].value
+        if sensitivity is not None and specificity is not None:
+            positive, negative = find_predictive_values(sensitivity, specificity, record.prevalence)
+            lines.append(
+                f"if {record.prevalence:.3g} of the patients have {name}: positive predictive value {positive:.3f}, "
+                f"negative {negative:.3f}"
+            )
     return lines
 
 

@@ -104,6 +104,8 @@ def run(options: argparse.Namespace) -> int:
             check_not_learnt(_find_records(options.model, model, options.site_config), site.data, study)
         cases, refused = _answer_cases(model, site, console)
         record = measure_evaluation(model, fingerprint, site, cases)
+        if options.prevalence is not None and study.task != "segmentation":
+            record = replace(record, prevalence=options.prevalence)
         if options.by:
             divided = site.divide(dict(options.by))
             least = _read_least(options.site_config)
