@@ -36,13 +36,20 @@ def put_away_until_ended(inbox: Inbox, answer: Callable[[], Iterable[str]] = lis
     """
     # Services are ended by this signal, as programs in a terminal by Ctrl-C.
     earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    said = ""
     try:
         while True:
-            for uid, cause in inbox.settle():
-                state = f"put apart: {cause}" if cause else "whole"
-                print(f"exam {uid}: {state}", flush=True)
-            for line in answer():
-                print(line, flush=True)
+            try:
+                for uid, cause in inbox.settle():
+                    state = f"put apart: {cause}" if cause else "whole"
+                    print(f"exam {uid}: {state}", flush=True)
+                for line in answer():
+                    print(line, flush=True)
+                said = ""
+            except OSError as error:  # as of a full disk, which may have room again
+                if str(error.strerror) != said:
+                    said = str(error.strerror)
+                    print(f"exams wait, as the system said {said!r}; make room, or allow more files", flush=True)
             time.sleep(SECONDS_BETWEEN)
     except KeyboardInterrupt:
         return

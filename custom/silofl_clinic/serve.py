@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import nullcontext
@@ -32,8 +34,14 @@ from silofl_hospital.inference.dicom_seg import derive_uid
 from silofl_hospital.inference.withdrawn import UNCHECKED, check_not_withdrawn
 
 ANSWERS, SENT, REPORT = "answers", "sent.json", "report.dcm"
+# Seconds until an exam is tried again at which the machine failed, as by a full disk or a lack of memory.
+PAUSES = (60, 600)
 # A series ends in one of these states.
 FAILED, FORBIDDEN, WAITING, KEPT, DELIVERED = "failed", "do not use", "not sent yet", "kept here", "sent"
+
+
+class _MachineError(Exception):
+    """The machine failed at an exam, which says nothing of it."""
 
 
 class Service:
@@ -61,6 +69,8 @@ class Service:
         self._said = ""
         # Each folder of a series has the time of its last change, once it needs nothing more.
         self._done: dict[Path, int] = {}
+        # Each folder of a series at which the machine failed has its tries, and when the next one is.
+        self._later: dict[Path, tuple[int, float]] = {}
         # Each folder of an answer that the archive has not taken has its model.
         self._waiting: dict[Path, str] = {}
         for target in self._list_answers():
@@ -70,14 +80,25 @@ class Service:
     def answer_all(self) -> Iterator[str]:
         """Answer each series that is complete and was not, and send what was not sent; yields a line for each."""
         has_archive = yield from self._send_all()
-        for folder in list_series(self._watched):
+        # Those that wait for another try come after all others.
+        for folder in sorted(list_series(self._watched), key=self._later.__contains__):
             changed = folder.stat().st_mtime_ns
-            if self._done.get(folder) != changed and is_settled(folder, self._wait):
+            is_due = self._later.get(folder, (0, 0.0))[1] <= time.monotonic()
+            if is_due and self._done.get(folder) != changed and is_settled(folder, self._wait):
                 # Before each: the list may come in between.
                 if reason := self._find_withdrawal(self.runner.fingerprint):
                     yield from self._say(reason)
                     return
-                yield from self._answer(folder)
+                try:
+                    yield from self._answer(folder)
+                except (OSError, MemoryError, _MachineError) as error:
+                    tries = self._later.get(folder, (0, 0.0))[0] + 1
+                    if tries <= len(PAUSES):
+                        self._later[folder] = tries, time.monotonic() + PAUSES[tries - 1]
+                        continue
+                    # No record can be written: it is named here, and tried again once it is sent again.
+                    yield f"{folder.name} has no answer after {tries} tries ({error}); send it again"
+                self._later.pop(folder, None)
                 self._done[folder] = changed
                 # Each is sent at once; but a whole list need not wait for an archive that is away.
                 has_archive = has_archive and (yield from self._send_all())
@@ -86,6 +107,8 @@ class Service:
         try:
             headers = [*dicom_headers(folder)]
         except Exception as error:  # pydicom raises whatever its parsers raise; the other series go on
+            if isinstance(error, OSError | MemoryError) or getattr(error, "may_pass", False):
+                raise _MachineError(one_line(error)) from None
             yield f"{folder.name} holds other files than DICOM ({one_line(error)}); take them away"
             return
         # Answers, that the archive may send on, are images too.
@@ -95,10 +118,16 @@ class Service:
         runner = self.runner
         target = self._answers / derive_uid(ANSWERS, headers, runner.fingerprint, runner.described)
         if target.exists():
-            return
+            is_newer = folder.stat().st_mtime > target.stat().st_mtime
+            if find_state(target) != FAILED or not is_newer:
+                return
+            # It was sent again after it had failed.
+            shutil.rmtree(target)
         with fill_folder(target) as runner.out:
             name = str(headers[0].get("SeriesInstanceUID", folder.name))
             record, line = runner.predict(Input(folder, name, headers))
+            if runner.may_pass and self._later.get(folder, (0, 0.0))[0] < len(PAUSES):
+                raise _MachineError(line)
             if "dicom_seg" in record:
                 segmentation = runner.out / record["dicom_seg"]
                 study = runner.model.contents.study

@@ -1,3 +1,4 @@
+import errno
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pydicom.sr.codedict import codes
 
 from silofl.base.errors import ConfigError
 from silofl.inference.directory import read_fingerprint, write_model_folder
+from silofl.reading.access import open_error
 from silofl_clinic.exams import BROKEN, CUT, EMPTY, INCOMPLETE, Inbox
 from silofl_clinic.serve import ANSWERS, Service
 from silofl_hospital.inference.withdrawn import ROOT
@@ -161,6 +163,64 @@ def test_a_refused_series_is_recorded_with_the_reason(serve, put, archive, write
     assert service.counts() == {"failed": 1, "sent": 1} and len(archive[1]) == 2
     (error,) = [record["error"] for record in records(tmp_path / "clinic") if "error" in record]
     assert "MR" in error
+
+
+def fail_at(service, monkeypatch, failures):
+    """Let the model fail at the next inputs of each exam, by its description, with these errors."""
+    predict = service.runner.model.predict
+
+    def fail(case, *options):
+        (first, *_) = case.values() if isinstance(case, dict) else [case]
+        name = next(pydicom.dcmread(path).SeriesDescription for path in first.iterdir())
+        if failures.get(name):
+            raise failures[name].pop()
+        return predict(case, *options)
+
+    monkeypatch.setattr(service.runner.model, "predict", fail)
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    "failure", [FULL, MemoryError(), RuntimeError("CUDA out of memory"), open_error("a", OSError(errno.EMFILE, "many"))]
+)
+def test_no_exam_is_lost_to_a_failure_that_passes(serve, put, archive, write_exam, tmp_path, monkeypatch, failure):
+    monkeypatch.setattr("silofl_clinic.serve.PAUSES", (0, 0))
+    put(write_exam("a", SeriesDescription="bad", **ABDOMEN), write_exam("b", SeriesDescription="good", **ABDOMEN))
+    service = serve()
+    fail_at(service, monkeypatch, {"bad": [failure, failure]})
+    lines = [[*service.answer_all()] for _ in range(4)]
+    # The other exam is answered at once, and the failed one at its third try.
+    assert [len(answered) for answered in lines] == [1, 0, 1, 0] and service.counts() == {"sent": 2}
+    assert all("error" not in record for record in records(tmp_path / "clinic"))
+
+
+def test_after_three_tries_an_exam_has_failed_until_it_is_sent_again(
+    serve, put, archive, write_exam, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("silofl_clinic.serve.PAUSES", (0, 0))
+    files = write_exam("a", SeriesDescription="bad", AccessionNumber="A7", **ABDOMEN)
+    study = pydicom.dcmread(files[0]).StudyInstanceUID
+    put(files)
+    service = serve()
+    fail_at(service, monkeypatch, {"bad": [FULL] * 3})
+    lines = [[*service.answer_all()] for _ in range(4)]
+    assert [len(answered) for answered in lines] == [0, 0, 1, 0] and service.counts() == {"failed": 1}
+    (record,) = records(tmp_path / "clinic")
+    assert "No space left" in record["error"]
+    assert (record["dicom"]["study"], record["dicom"]["accession"]) == (study, "A7")
+    put(files)
+    assert len([*service.answer_all()]) == 1 and service.counts() == {"sent": 1}
+
+
+def test_an_exam_waits_for_its_next_try(serve, put, archive, write_exam, monkeypatch):
+    put(write_exam("a", SeriesDescription="bad", **ABDOMEN))
+    service = serve()
+    fail_at(service, monkeypatch, {"bad": [FULL]})
+    assert [[*service.answer_all()] for _ in range(3)] == [[], [], []] and service.counts() == {}
+    ((tries, due),) = service._later.values()
+    assert tries == 1 and due > 0
 
 
 def test_models_of_classes_and_pseudonyms_are_refused(model, make_contents, make_study, make_clinic, tmp_path):

@@ -121,6 +121,7 @@ def test_the_record_has_time_and_names_of_a_series(predict, write_dicom, picture
     headers = [pydicom.dcmread(path) for path in sorted(series.glob("*.dcm"))]
     assert volume["dicom"] == {
         "patient": "p1",
+        "accession": "",
         "study": headers[0].StudyInstanceUID,
         "series": headers[0].SeriesInstanceUID,
         "instances": [header.SOPInstanceUID for header in headers],

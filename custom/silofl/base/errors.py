@@ -47,9 +47,11 @@ class DataError(SiloFLError):
 
     Attributes:
         told_cause: What `find_cause` found in another process, which met the fault; None where this one did.
+        may_pass: Whether the machine failed, as by a full disk, so that the same data may be read later.
     """
 
     told_cause: str | None = None
+    may_pass = False
 
 
 # Why a case cannot be read, in words that may leave the site.

@@ -33,12 +33,15 @@ def open_error(name: str, error: OSError) -> DataError:
     if isinstance(error, SpecialFileError):
         return DataError(f"{name} is {error.strerror}; put the data itself there")
     if error.errno in TOO_MANY_OPEN:
-        return DataError(
+        failure = DataError(
             f"{name} cannot be opened: too many files are open (the data need not be corrupt); allow more with "
             "ulimit -n, and start again"
         )
-    reason = error.strerror or type(error).__name__
-    return DataError(f"{name} cannot be read: the system said {reason!r}; check the disk or the network share")
+    else:
+        reason = error.strerror or type(error).__name__
+        failure = DataError(f"{name} cannot be read: the system said {reason!r}; check the disk or the network share")
+    failure.may_pass = True
+    return failure
 
 
 def read_bytes(path: Path, name: str) -> bytes:

@@ -36,6 +36,9 @@ from silofl.base.errors import DataError
 from silofl.reading.access import OF_SYSTEM
 from silofl.reading.decoded import Decoded, Unpacked, check_bytes
 
+# What is said of a file at which the process ended.
+DECODER_ENDED = "its decoder ended with"
+
 
 class Decoder(subprocess.Popen[bytes]):
     """The process, which always has these two of its pipes."""
@@ -240,7 +243,7 @@ def _describe_exit(process: Decoder) -> str:
     status = process.wait()
     if status == -signal.SIGXCPU:
         return "it keeps its decoder busy for longer than its size explains"
-    return f"its decoder ended with {signal.Signals(-status).name if status < 0 else status}"
+    return f"{DECODER_ENDED} {signal.Signals(-status).name if status < 0 else status}"
 
 
 def _forget_process() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError, UnreadableError
 from silofl.reading.access import OF_SYSTEM, open_error
 from silofl.reading.decoded import Decoded, Unpacked
-from silofl.reading.decoder import build_request, decode_in_subprocess
+from silofl.reading.decoder import DECODER_ENDED, build_request, decode_in_subprocess
 from silofl.reading.endings import suggest_remedy
 from silofl.reading.nifti import read_nifti
 from silofl.reading.text_header import METAIMAGE, NRRD
@@ -68,7 +68,10 @@ def _decode(request: bytes | None, path: Path, name: str, is_label: bool) -> Dec
             raise open_error(name, error) from None
         # A library may name the full path, which must not leave the site with the message.
         reason = " ".join(_LOCATION.sub("", str(error).replace(str(path), name)).split())[-160:] or type(error).__name__
-        raise UnreadableError(f"{name} is truncated or corrupt ({reason}); copy it again from its source") from None
+        unreadable = UnreadableError(f"{name} is truncated or corrupt ({reason}); copy it again from its source")
+        # Something else may have ended the decoder, as a lack of memory.
+        unreadable.may_pass = reason.startswith(DECODER_ENDED)
+        raise unreadable from None
 
 
 def _shape_pixels(unpacked: Unpacked[NDArray[np.uint8]], name: str, is_label: bool) -> Decoded:

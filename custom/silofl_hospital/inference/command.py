@@ -174,6 +174,12 @@ def predict_inputs(
     return ExitCode.INCOMPLETE if failed else ExitCode.COMPLETE, records
 
 
+def describe_exam(headers: Sequence[Dataset]) -> dict[str, str | list[str]]:
+    """Return by what a hospital finds the exam of a DICOM file or series again."""
+    named = {"patient": "PatientID", "accession": "AccessionNumber"}
+    return {key: str(headers[0].get(element) or "") for key, element in named.items()} | list_uids(headers)
+
+
 def _predict_each(
     inputs: Sequence[Input], records: list[dict[str, Any]], runner: Runner, console: Console
 ) -> list[dict[str, Any]]:
@@ -214,6 +220,8 @@ class Runner:
         self.fingerprint = read_fingerprint(folder)
         self.folder = folder
         self.is_listed = check_not_withdrawn(folder, self.fingerprint)
+        # Whether the machine failed at the last input, so that the same one may be answered later.
+        self.may_pass = False
         threshold = self.model.contents.threshold if options.threshold is None else options.threshold
         self.threshold = threshold if options.site is None else None
 
@@ -227,6 +235,9 @@ class Runner:
         name = one.name
         now = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"input": name, "time": now, "super_model": self.fingerprint, "versions": read_versions()}
+        if one.headers:
+            record["dicom"] = describe_exam(one.headers)
+        self.may_pass = False
         # A prediction that was killed may have left some, perhaps of another image.
         self._delete_files(one)
         try:
@@ -236,6 +247,7 @@ class Runner:
             return record | prediction, f"{name}: {line}"
         except SiloFLError as error:
             reason = str(error)
+            self.may_pass = getattr(error, "may_pass", False)
         except Exception as error:  # one bad input must not stop the others; record and exit code report it
             message = str(error)
             # The folders of a path may name a patient.
@@ -243,6 +255,8 @@ class Runner:
                 message = message.replace(str(path), path.name)
             message = " ".join(message.split())[:200]
             reason = f"it cannot be predicted ({type(error).__name__}: {message}); check the image, or report this"
+            # PyTorch says it of a GPU's memory too.
+            self.may_pass = isinstance(error, OSError | MemoryError) or "out of memory" in message
         # A label map without its picture is no answer.
         self._delete_files(one)
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
@@ -257,9 +271,11 @@ class Runner:
             return self._write_answer(one, prediction)
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            raise DataError(
+            failure = DataError(
                 f"its answer cannot be written to {self.out.name} ({reason}); make room, or name another folder"
-            ) from None
+            )
+            failure.may_pass = True
+            raise failure from None
 
     def _write_answer(self, one: Input, prediction: Prediction) -> tuple[dict[str, Any], str]:
         """Write the files of an answer and return its entry in the record and its line."""
@@ -271,7 +287,7 @@ class Runner:
         record = {"sha256": sums} | prediction_record(prediction, study, self.threshold)
         if is_dicom(one.first):
             one = replace(one, headers=one.headers or [*dicom_headers(one.first, skips_others=True)])
-            record["dicom"] = {"patient": str(one.headers[0].get("PatientID", ""))} | list_uids(one.headers)
+            record["dicom"] = describe_exam(one.headers)
         if options.site is not None:
             record["asked_for"] = options.site
         line = prediction_sentence(prediction, study, self.threshold)
