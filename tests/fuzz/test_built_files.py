@@ -145,7 +145,7 @@ BUILT = {
     "png": {
         "of 4 billion pixels": lambda: build_png((65535, 65535), bytes(100)),
         "of no pixels": lambda: build_png((0, 0), b""),
-        "gif that calls itself png": lambda: picture("GIF"),
+        "webp that calls itself png": lambda: picture("WEBP"),
     },
     "tif": {
         "of 4 billion pixels": lambda: tiff(65535, 65535, bytes(100), 1),
