@@ -28,6 +28,7 @@ from silofl_clinic.exams import EXAMS, Inbox, is_settled
 from silofl_clinic.receive import put_away_until_ended
 from silofl_clinic.receiver import Receiver
 from silofl_clinic.report import write_report
+from silofl_clinic.series_rules import is_wanted
 from silofl_clinic.settings import Clinic
 from silofl_hospital.inference.command import Input, Options, Runner
 from silofl_hospital.inference.dicom_seg import derive_uid
@@ -37,6 +38,7 @@ ANSWERS, SENT, REPORT = "answers", "sent.json", "report.dcm"
 # Seconds until an exam is tried again at which the machine failed, as by a full disk or a lack of memory.
 PAUSES = (60, 600)
 # A series ends in one of these states.
+UNWANTED = "not for this model"
 FAILED, FORBIDDEN, WAITING, KEPT, DELIVERED = "failed", "do not use", "not sent yet", "kept here", "sent"
 
 
@@ -69,6 +71,8 @@ class Service:
         self._said = ""
         # Each folder of a series has the time of its last change, once it needs nothing more.
         self._done: dict[Path, int] = {}
+        # Folders of series that the model is not for.
+        self._unwanted: set[Path] = set()
         # Each folder of a series at which the machine failed has its tries, and when the next one is.
         self._later: dict[Path, tuple[int, float]] = {}
         # Each folder of an answer that the archive has not taken has its model.
@@ -115,6 +119,10 @@ class Service:
         wanted = self._clinic.modalities or {header.get("Modality") for header in headers} - {"SEG"}
         if not headers or headers[0].get("Modality") not in wanted:
             return
+        if not is_wanted(headers, self._clinic.series):
+            self._unwanted.add(folder)
+            return
+        self._unwanted.discard(folder)
         runner = self.runner
         target = self._answers / derive_uid(ANSWERS, headers, runner.fingerprint, runner.described)
         if target.exists():
@@ -181,6 +189,7 @@ class Service:
         counts = Counter(map(find_state, self._list_answers()))
         if not self._clinic.archive:
             counts[KEPT] = counts.pop(WAITING, 0)
+        counts[UNWANTED] = len(self._unwanted)
         return +counts
 
 

@@ -2,7 +2,7 @@
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -42,6 +42,22 @@ class Archive(Section):
     port: Port
 
 
+class SeriesRule(Section):
+    """What a series must have that ``serve`` answers.
+
+    Attributes:
+        description: Its SeriesDescription, in which ``*`` stands for any letters, whatever their capitals.
+        image_type: A word of its ImageType, for example AXIAL or ORIGINAL.
+        plane: The plane of its slices.
+        least_slices: Slices, or frames, that it must have.
+    """
+
+    description: str = "*"
+    image_type: str | None = None
+    plane: Literal["axial", "coronal", "sagittal"] | None = None
+    least_slices: Count = 1
+
+
 class Clinic(Section):
     """What a clinic's commands do.
 
@@ -59,6 +75,7 @@ class Clinic(Section):
         keep_free_gib: GiB of the disk that stay free; files are refused before.
         has_pseudonyms: Whether exams are de-identified by DICOM's basic profile; key and table stay in the folder.
         modalities: Modalities that ``serve`` answers, for example ``[CT]``; all that are images if empty.
+        series: Rules, of which a series must meet one to be answered; all but localizers are if there is none.
         threshold: Replaces the super model's own threshold.
         device: Where the model computes.
     """
@@ -76,6 +93,7 @@ class Clinic(Section):
     keep_free_gib: Natural = 1
     has_pseudonyms: bool = False
     modalities: tuple[str, ...] = ()
+    series: tuple[SeriesRule, ...] = ()
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     device: Annotated[str, Field(pattern="^(auto|cpu|cuda)$")] = "auto"
 

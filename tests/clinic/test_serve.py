@@ -142,6 +142,34 @@ def test_other_modalities_and_segmentations_get_no_answer(serve, write_exam, tmp
     assert len([*service.answer_all()]) == 1 and service.counts() == {"sent": 1}
 
 
+def test_localizers_are_not_for_the_model(serve, put, archive, write_exam, tmp_path):
+    put(write_exam("a", ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"], **ABDOMEN), write_exam("b", **ABDOMEN))
+    service = serve()
+    assert len([*service.answer_all()]) == 1 and [*service.answer_all()] == []
+    assert service.counts() == {"sent": 1, "not for this model": 1} and len(records(tmp_path / "clinic")) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_answered"),
+    [
+        ({"description": "*ABDOMEN*"}, True),
+        ({"description": "head*"}, False),
+        ({"image_type": "AXIAL"}, True),
+        ({"image_type": "MIP"}, False),
+        ({"plane": "axial"}, True),
+        ({"plane": "coronal"}, False),
+        ({"least_slices": 3}, True),
+        ({"least_slices": 99}, False),
+    ],
+)
+def test_a_series_is_answered_that_meets_a_rule(serve, put, archive, write_exam, rule, is_answered):
+    elements = {"SeriesDescription": "CT abdomen thin", "ImageType": ["ORIGINAL", "PRIMARY", "AXIAL"]}
+    put(write_exam("a", **elements, **ABDOMEN))
+    service = serve(series=[rule, {"description": "no such series"}])
+    assert len([*service.answer_all()]) == is_answered
+    assert service.counts() == ({"sent": 1} if is_answered else {"not for this model": 1})
+
+
 def test_a_deflated_file_stops_no_other_answer(serve, write_exam, tmp_path):
     watched = tmp_path / "watched"
     for name in ("a", "b"):
