@@ -68,7 +68,8 @@ for _room, _below in (
     ("clinic/archive", ("clinic/receiver",)),
     ("clinic/fetch", ("clinic/archive",)),
     ("clinic/report", ("hospital/inference",)),
-    ("clinic/serve", ("clinic/archive", "clinic/receive", "clinic/report")),
+    ("clinic/series_rules", ("clinic/settings", "reading")),
+    ("clinic/serve", ("clinic/archive", "clinic/receive", "clinic/report", "clinic/series_rules")),
     ("clinic/command_line", ("hospital/command_line",)),
     ("recipes", ("command_line",)),
 ):
