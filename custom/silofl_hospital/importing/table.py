@@ -121,7 +121,7 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     names: dict[str, set[str]] = {}
     for site in sorted(tables):
         read = _read_cases(tables[site], task, given or (), options)
-        copies = find_copies(case.image_files[0] for case in read)
+        copies = {*find_copies(case.image_files[0] for case in read)}
         cases[site] = [case for case in read if case.image_files[0] not in copies]
         names[site] = {label for case in cases[site] for label in case.labels}
         left_out = {"second forms of an image": copies}
